@@ -31,8 +31,8 @@ from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxB
 from rlhf.types import Scored, Unscored
 
 MODULES = (
-    *("arrays", "kinds", "values", "snapshots", "shared", "exceptions", "parameters", "host", "stand_ins", "link"),
-    *("questions", "guard", "completeness", "rewrite", "judge"),
+    *("arrays", "kinds", "values", "snapshots", "shared", "exceptions", "parameters", "chance", "host", "stand_ins"),
+    *("link", "questions", "guard", "completeness", "rewrite", "judge"),
 )
 """Modules of `checking/`, in the order of their imports."""
 LOAD = """import sys, types

@@ -18,8 +18,9 @@ from types import ModuleType
 from typing import Any
 
 from rlhf.reward.code.checking.arrays import OF_ARRAYS
+from rlhf.reward.code.checking.chance import draw_from
 from rlhf.reward.code.checking.exceptions import ORIGIN, class_value, exception, exception_value, says, text_of
-from rlhf.reward.code.checking.kinds import BASES, CHANGEABLE, plain_kind
+from rlhf.reward.code.checking.kinds import BASES, CHANGEABLE, plain_kind, reference_kind
 from rlhf.reward.code.checking.parameters import with_parameters
 from rlhf.reward.code.checking.shared import OF_THE_CODE, Lost, Shared
 from rlhf.reward.code.checking.values import (
@@ -42,7 +43,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "reversed": reversed,
     "sleep": time.sleep,
     "show": lambda value: bool(str(value)),
-    "has": lambda value, methods: any(hasattr(type(value), method) for method in methods),
     "represent": lambda value: bool(repr(value)),
 }
 """Operations that may be requested on an object, which is their first argument."""
@@ -91,6 +91,7 @@ class ObjectServer:
             except NoValue as error:
                 return {"unfit": str(error)}, []
         self._bury(request)
+        draw_from(request["seeded"])
         if "recursion" in request:
             sys.setrecursionlimit(min(request["recursion"] + _depth(), HIGHEST_LIMIT))
         if do == "name":
@@ -145,7 +146,7 @@ class ObjectServer:
             return {"exceptions": class_value(value, self._kept_number)}
         if plain:
             return {"kin": [pack_value(BASES[plain](value), self._keep, self._shared), self._kept_number(value)]}
-        return {"function" if callable(value) else "object": self._number(value)}
+        return {reference_kind(value): self._number(value)}
 
     def _number(self, value: Any) -> int:
         if (number := self._numbers.get(id(value))) is None:
@@ -212,6 +213,7 @@ class ObjectServer:
             self._lost = str(error)
             raise
         self._bury(answer)
+        draw_from(answer["seeded"])
         if "raised" in answer:
             raise exception(answer, answer["number"], _class_of_test)
         return result[0]

@@ -201,7 +201,7 @@ def print_nowhere(*values: Any, file: Any = None, **how: Any) -> None:
 def make_text(value: Any, operation: str, link: Asked, seen: set[int]) -> None:
     """Have the code make texts of its objects in a value, as Python does for the value's text."""
     kind: Any = type(value)
-    if kind in STAND_INS or kind is link.kin.get(kind.__base__):
+    if kind in STAND_INS.values() or kind is link.kin.get(kind.__base__):
         link.ask(operation, (value,), {})
     elif id(value) not in seen and (named(value) or kind in (tuple, frozenset, *VIEWED)):
         seen.add(id(value))
@@ -305,6 +305,8 @@ def prepared(
             link.trust(asked["setup"])
         else:
             time.sleep = link.sleep
+            if "random" in f"{asked['tests']}{asked['setup']}":
+                link.seeded.watch()
             exec(compile(rewrite.visit(setup), "setup.py", "exec", dont_inherit=True), names)
     except BaseException as error:  # noqa: BLE001 - whatever the task's set-up raises
         return names, f"{SETUP_FAILS}: {in_a_line(error)}"

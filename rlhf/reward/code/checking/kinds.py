@@ -9,6 +9,7 @@ import typing
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 
@@ -44,6 +45,8 @@ LIBRARY = frozenset(
 )
 """Classes of Python's library from which kinds are made."""
 NUMBER = "_rlhf_number"
+BINDS = ("__get__", "__set__", "__delete__", "__set_name__")
+"""What a descriptor has one of at least; the first every function has."""
 ALIKE = (int, float, complex, str, bytes)
 """Plain types whose values stay what they are: a kind of them is one value, however often it is answered."""
 
@@ -63,6 +66,16 @@ def plain_kind(value: Any) -> Any:
     changes = base in CHANGEABLE and any(not name.startswith("_") for name in own)
     acts = any(hasattr(base, name) or (name.startswith("__") and name not in SAYS_ONLY) for name in own)
     return None if changes or acts or isinstance(value, OrderedDict | Counter) else base
+
+
+def reference_kind(value: Any) -> str:
+    """As which kind of reference a value crosses that is not plain: whether it is called, and whether it is a
+    descriptor, other than functions are. For the code's side."""
+    kind: Any = type(value)
+    binds = any(hasattr(kind, name) for name in BINDS[callable(value) :])
+    if not callable(value):
+        return "descriptor" if binds else "object"
+    return "callable descriptor" if binds or type(getattr(kind, "__get__", None)) is FunctionType else "function"
 
 
 def kin_of(base: Any, link: Any) -> Any:

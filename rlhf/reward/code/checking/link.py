@@ -18,16 +18,15 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.arrays import OF_ARRAYS
+from rlhf.reward.code.checking.chance import Seeded
 from rlhf.reward.code.checking.exceptions import class_of, exception, exception_value, plain_attributes
 from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
 from rlhf.reward.code.checking.parameters import parameters_of
 from rlhf.reward.code.checking.shared import OF_THE_TESTS, Lost, Shared
 from rlhf.reward.code.checking.stand_ins import (
     STAND_INS,
-    FunctionOfTheCode,
     KindOfExceptions,
     KindOfStandIn,
-    ObjectOfTheCode,
 )
 from rlhf.reward.code.checking.values import MOST_BYTES, Met, NoValue, of_json, unpack_value
 
@@ -66,6 +65,7 @@ class Link:
         self._raised: list[BaseException] = []
         self._classes: dict[tuple[Any, str, tuple[Any, ...]], Any] = {}
         self._shared = Shared(OF_THE_TESTS)
+        self.seeded = Seeded()
         self.kin = {base: kin_of(base, self) for base in BASES}
         self._calling_back = self._is_waiting = self.is_taking = False
         KindOfStandIn.link = self
@@ -274,11 +274,11 @@ class Link:
             return function
         if kind == "exceptions":
             return class_of(known_by, self._class_of_exceptions)
-        if kind not in ("object", "function") or type(known_by) is not int:
+        if kind not in STAND_INS or type(known_by) is not int:
             raise NoValue("what arrived is no value")
         reference = self._stand_ins.get((kind, known_by))
         if reference is None or (known := reference()) is None:
-            known = (ObjectOfTheCode if kind == "object" else FunctionOfTheCode)(self, known_by)
+            known = STAND_INS[kind](self, known_by)
             self._stand_ins[kind, known_by] = weakref.ref(known, partial(self._bury, kind, known_by))
         return known
 
@@ -293,11 +293,13 @@ class Link:
         dead, self._dead = self._dead, []
         unheld = [number for number in self._held if sys.getrefcount(self._functions[number]) <= ALONE]
         self._held.difference_update(unheld)
-        again = [("object", number) in self._stand_ins or ("function", number) in self._stand_ins for number in dead]
+        again = [any((kind, number) in self._stand_ins for kind in STAND_INS) for number in dead]
         dead = [number for number, lives in zip(dead, again, strict=True) if not lives]
+        told = {"dead": dead, "unheld": unheld, "seeded": self.seeded.told()}
         try:
-            return self._shared.line(about | {"dead": dead, "unheld": unheld}, values, self._keep, math.inf)
+            return self._shared.line(about | told, values, self._keep, math.inf)
         except NoValue:  # it is no message
+            self.seeded.tell_again()
             self._dead += dead
             self._held.update(unheld)
             raise
@@ -319,7 +321,7 @@ class Link:
     def _keep(self, value: Any) -> Any:
         """How a value of the test that is not plain is sent to the code: the code's own objects as references, built-in
         functions by name, the test's functions as callbacks. Raises `NoValue`."""
-        if type(value) in STAND_INS:
+        if type(value) in STAND_INS.values():
             return {"object": value._rlhf_number}
         if type(value) is KindOfExceptions and type(vars(value).get(NUMBER)) is int:
             return {"object": vars(value)[NUMBER]}
@@ -368,7 +370,8 @@ def _named(value: Any) -> tuple[str, ...]:
     name."""
     if type(value) not in (type, FunctionType, BuiltinFunctionType, MethodDescriptorType):
         return ()
-    module, name = getattr(value, "__objclass__", value).__module__, value.__qualname__
+    has_it = value.__objclass__ if type(value) is MethodDescriptorType else value
+    module, name = has_it.__module__, value.__qualname__
     try:
         known = module in sys.stdlib_module_names and operator.attrgetter(name)(sys.modules[module]) is value
     except (AttributeError, KeyError):

@@ -17,7 +17,9 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 def parameters_of(function: FunctionType) -> list[list[Any]]:
     """Name, kind and whether there is a default, of each parameter, as JSON."""
-    found = inspect.signature(function, follow_wrapped=False).parameters.values()
+    bare = FunctionType(function.__code__, {}, function.__name__, function.__defaults__, function.__closure__)
+    bare.__kwdefaults__ = function.__kwdefaults__
+    found = inspect.signature(bare).parameters.values()  # not by its attributes, which the code may set
     return [[one.name, int(one.kind), one.default is not one.empty] for one in found]
 
 
@@ -27,15 +29,18 @@ def with_parameters(parameters: list[list[Any]], call: Callee) -> Callable[..., 
     def given(values: dict[str, Any]) -> Any:
         arguments: list[Any] = []
         named: dict[str, Any] = {}
+        is_left_out = False
         for name, kind, _ in parameters:
             value = values[name]
             if kind == inspect.Parameter.VAR_POSITIONAL:
                 arguments += value
             elif kind == inspect.Parameter.VAR_KEYWORD:
                 named |= value
-            elif value is not LEFT_OUT and kind in POSITIONAL and not named:
+            elif value is LEFT_OUT:
+                is_left_out = True
+            elif kind in POSITIONAL and not is_left_out:
                 arguments.append(value)
-            elif value is not LEFT_OUT:
+            else:
                 named[name] = value
         return call(arguments, named)
 

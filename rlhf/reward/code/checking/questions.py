@@ -14,7 +14,7 @@ PLAIN = (*BASES, bool, type(None))
 
 def type_of(value: Any) -> Any:
     """What `type(value)` returns in a test."""
-    if type(value) in (*STAND_INS, *KindOfStandIn.link.kin.values()):
+    if type(value) in (*STAND_INS.values(), *KindOfStandIn.link.kin.values()):
         KindOfStandIn.link.refuse("a test asks for the type of an object of the code")
     return type(value)
 
@@ -36,7 +36,7 @@ def own_or_type_of(value: Any) -> Any:
 
 def matched(value: Any, depth: int = 0) -> Any:
     """What `match` reads: no object of the code, at whatever depth."""
-    if type(value) in STAND_INS:
+    if type(value) in STAND_INS.values():
         KindOfStandIn.link.refuse("a test matches an object of the code")
     if isinstance(value, list | tuple | dict | deque) and depth < DEEPEST:
         for inner in value.values() if isinstance(value, dict) else value:

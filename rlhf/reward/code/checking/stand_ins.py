@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn, Protocol
 
 from rlhf.reward.code.checking.exceptions import ORIGIN, says
-from rlhf.reward.code.checking.kinds import NUMBER
+from rlhf.reward.code.checking.kinds import BINDS, NUMBER
 
 LINK = "_rlhf_link"
 
@@ -56,8 +56,6 @@ REFUSED: dict[str, tuple[str, ...]] = {
 ABOUT = ("__name__", "__qualname__", "__doc__", "__module__")
 OF_FUNCTIONS = (*ABOUT, "__dict__", "__annotations__", "__type_params__")
 """What `functools.wraps` and `staticmethod` read of a function."""
-BINDS = ("__get__", "__set__", "__delete__", "__set_name__")
-"""What a descriptor has one of at least; the first every function has."""
 OPEN = ("__name__", "__slots__")
 """What Python reads of the proxies' classes where it prints their name, and this module."""
 
@@ -93,7 +91,7 @@ class ObjectOfTheCode(metaclass=KindOfStandIn):
         if name in OF_THE_LINK:
             return object.__getattribute__(self, name)
         if name.startswith("__") and name not in (
-            OF_FUNCTIONS if type(self) is FunctionOfTheCode else ABOUT
+            OF_FUNCTIONS if type(self) in CALLABLE else ABOUT
         ):  # its class too, which `isinstance` asks for
             self._rlhf_link.refuse(f"a test reads {name} of an object of the code")
         return self._rlhf_link.ask("attribute", (self, name), {})
@@ -123,12 +121,6 @@ class ObjectOfTheCode(metaclass=KindOfStandIn):
     def __next__(self) -> Any:
         return self._rlhf_link.ask("next", (self,), {})
 
-    def __set_name__(self, owner: Any, name: str) -> None:
-        """A test has it in a class of its own, where Python would ask a descriptor for what an attribute is."""
-        has = BINDS if type(self) is ObjectOfTheCode else BINDS[1:]
-        if self._rlhf_link.ask("has", (self, has), {}):
-            self._rlhf_link.refuse("a class of a test has a descriptor of the code")
-
 
 for doing, names in REFUSED.items():
     for name in names:
@@ -149,7 +141,30 @@ class FunctionOfTheCode(ObjectOfTheCode):
         return self
 
 
-STAND_INS = (ObjectOfTheCode, FunctionOfTheCode)
+class DescriptorOfTheCode(ObjectOfTheCode):
+    """A proxy for a descriptor, which Python asks for what an attribute is where a test's class has it."""
+
+    __slots__ = ()
+
+
+class CallableDescriptorOfTheCode(FunctionOfTheCode):
+    """A proxy for a descriptor that is called, such as a decorator that is a class."""
+
+    __slots__ = ()
+
+
+for descriptor in (DescriptorOfTheCode, CallableDescriptorOfTheCode):
+    for name in BINDS:
+        setattr(descriptor, name, _refused("has, as an attribute of a class,"))
+
+STAND_INS: dict[str, type[ObjectOfTheCode]] = {
+    "object": ObjectOfTheCode,
+    "function": FunctionOfTheCode,
+    "descriptor": DescriptorOfTheCode,
+    "callable descriptor": CallableDescriptorOfTheCode,
+}
+"""By the kind of a reference (`reference_kind`)."""
+CALLABLE = (FunctionOfTheCode, CallableDescriptorOfTheCode)
 
 
 class KindOfExceptions(type):
