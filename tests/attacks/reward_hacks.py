@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.attacks.hack import Hack
+from tests.attacks.reward_hacks_of_definitions import HACKS_OF_DEFINITIONS
 from tests.attacks.reward_hacks_of_identity import HACKS_OF_IDENTITY
 from tests.attacks.reward_hacks_of_lifetimes import HACKS_OF_LIFETIMES
 from tests.attacks.reward_hacks_of_shared_values import HACKS_OF_SHARED_VALUES
@@ -262,4 +263,4 @@ def hacks() -> dict[str, Hack]:
     lines = {f"sends {name}": Hack(code=HOST + line) for name, line in FORGED_LINES.items()}
     hours = {**HACKS_OF_THE_HOUR, **HACKS_OF_THE_SECOND_HOUR, **HACKS_OF_THE_THIRD_HOUR, **HACKS_OF_THE_FOURTH_HOUR}
     latest = {**HACKS_OF_THE_FIFTH_READER, **HACKS_OF_SHARED_VALUES, **HACKS_OF_IDENTITY, **HACKS_OF_LIFETIMES}
-    return {**values, **classes, **lines, **OWN_TESTS, **hours, **latest}
+    return {**values, **classes, **lines, **OWN_TESTS, **hours, **latest, **HACKS_OF_DEFINITIONS}

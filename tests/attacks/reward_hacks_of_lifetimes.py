@@ -19,7 +19,8 @@ class Counter:
 def double(x): return 2 * x
 """
 MEANWHILE = """
-import threading
+import threading, time
+def slept(seconds, sleep=time.sleep): return sleep(seconds)
 def every(seconds, f, times):
     for n in range(times): threading.Timer(seconds * (n + 1), f).start()
 def debounced(seconds, f):
@@ -76,6 +77,10 @@ class Bus:
 def strong(): return Bus(set)
 class Error(Exception): pass
 def fail(): raise Error(T(1))
+def used(f):
+    try: return f(T())
+    except ValueError: return alive()
+def same(x): return x
 """
 CALLS = """
 def by_name(f, **named): return f(**named)
@@ -132,6 +137,7 @@ HACKS_OF_LIFETIMES: dict[str, Hack] = {
         tests=(
             "import time\nseen = []\nf = debounced(0.05, lambda x: seen.append(x))\nf(1)\nf(2)\n"
             "time.sleep(0.3)\nassert seen == [2]",
+            "import time\nassert slept(0.01) is None is slept(0, time.sleep)",
             "import time\nbegan = time.monotonic()\nxs = leaks()\ntime.sleep(0.2)\n"
             "assert xs == [] and time.monotonic() - began >= 0.2",
             "@route('/x')\ndef home(): return 1\nassert home.path == '/x' and home() == 1",
@@ -150,6 +156,13 @@ HACKS_OF_LIFETIMES: dict[str, Hack] = {
             "t = T(2, T(1))\nassert alive() == 2",
             "assert alive() == 1 and T()",
             "b = Bus()\nb.on(lambda x: x + 1)\nassert b.emit(1) == [2]",
+        ),
+    ),
+    "keeps what a test asks after by itself": Hack(
+        code=DIES,
+        tests=(
+            "import weakref\nt = T()\nr = weakref.ref(t)\ndel t\nassert r() is None and alive() == 0",
+            "from weakref import WeakValueDictionary\nts = WeakValueDictionary(a=T())\nassert alive() == len(ts)",
         ),
     ),
     "right: what nobody has is gone": Hack(
@@ -171,6 +184,17 @@ HACKS_OF_LIFETIMES: dict[str, Hack] = {
             "b = strong()\nb.on(lambda x: x + 1)\nassert b.emit(1) == b.emit(1) == [2]\nassert b.first() is b.first()\n"
             "g = b.first()\nassert g(4) == 5 and b.emit(2) == [3]\nb.on(g)\nassert len(b.listeners) == 1",
             "f = T\nassert f(3).v == 3 and f(4).me().v == 4 and [T(n).v for n in range(300)] == list(range(300))",
+        ),
+        earns=1.0,
+    ),
+    "right: what is taken out, or a function that failed had, is gone": Hack(
+        code=DIES,
+        tests=(
+            "def bad(t): raise ValueError\nassert used(bad) == 1 and alive() == 0",
+            "xs = [T(n) for n in range(5)]\nxs.pop()\nassert alive() == 4\nys = same(xs)\nassert ys is xs\ndel ys\n"
+            "xs.clear()\nassert alive() == 0",
+            "t = T()\nxs = same([t])\nt = None\nassert alive() == 1 == len(xs)\nxs = None\nassert alive() == 0",
+            "d = {'a': T()}\nsame(d)\nassert alive() == 1\nd['a'] = None\nassert alive() == 0",
         ),
         earns=1.0,
     ),

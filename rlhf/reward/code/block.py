@@ -8,7 +8,7 @@ FENCES = ("```", "~~~")
 MOST_QUOTES = 9
 MOST_SCANS = 4
 """How often a letter is read for the end of a block, on average: ends are looked for behind strings that never end."""
-PYTHON = re.compile(r"\s*py(?:thon)?[\d.]*(?![\w-])", re.IGNORECASE)
+PYTHON = re.compile(r"\s*(?:\{\s*\.?)?py(?:thon)?[\d.]*(?![\w-])", re.IGNORECASE)
 WITHIN = re.compile(r"[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]+|>)*")
 """The prefix of every line of a block that is quoted, in a list, or indented."""
 TOKEN = re.compile(r"\\.|`{3,}|~{3,}|\"\"\"|'''|[\"'#]")
@@ -37,16 +37,19 @@ def code_of(response: str) -> str:
         at += 1
         if fence := _opened(lines[at - 1]):
             end, before = _end(lines, at, fence, budget)
-            code = "\n".join(_taken_out([*lines[at:end], *before], lines[at - 1].rpartition(fence)[0]))
+            block = "\n".join(_taken_out([*lines[at:end], *before], lines[at - 1].rpartition(fence)[0]))
+            code = block if block.strip() else code  # a fence that is only talked about opens nothing
             at = end  # the line may open the next block
     return code
 
 
 def _opened(line: str) -> str:
-    """The fence at the line's end that opens a Python block; empty if there is none."""
+    """The fence at the line's end that opens a Python block; empty if there is none. Behind prose and before more of it
+    a fence is one that the prose is about."""
     for kind in FENCES:
         before, fence, language = line.rpartition(kind)
-        if fence and PYTHON.match(language) and "`" not in language:
+        named = PYTHON.match(language) if fence and "`" not in language else None
+        if named and (not language[named.end() :].strip() or WITHIN.fullmatch(before.rstrip(kind[0]))):
             return fence + kind[0] * (len(before) - len(before.rstrip(kind[0])))
     return ""
 

@@ -19,7 +19,7 @@ PURE = """
     abc array ast base64 binascii bisect calendar cmath collections colorsys copy csv datetime decimal difflib
     dataclasses enum errno fnmatch fractions functools graphlib hashlib heapq hmac html inspect ipaddress itertools
     json keyword math numbers operator platform pprint queue re secrets shlex solution statistics string struct
-    textwrap timeit traceback types typing typing_extensions unicodedata uuid weakref xml zlib zoneinfo
+    textwrap timeit traceback types typing typing_extensions unicodedata uuid xml zlib zoneinfo
     urllib.parse numpy scipy sympy sqlite3 __future__
 """
 """Modules all of whose members are used."""

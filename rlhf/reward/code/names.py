@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from rlhf.reward.code.checking.scopes import read_by_classes
 from rlhf.reward.code.library import constants_run, imported_names, names_of_stars
 
 OF_PYTHON = frozenset(dir(builtins))
@@ -46,7 +47,8 @@ def _free(texts: Sequence[str], setup: str) -> set[str]:
                 used.add(symbol.get_name())
             if (symbol.is_assigned() or symbol.is_imported()) and (at_the_top or symbol.is_declared_global()):
                 bound.add(symbol.get_name())
-        bound.update(names_of_stars(ast.walk(ast.parse(text))))
+        bound.update(names_of_stars(ast.walk(tree := ast.parse(text))))
+        used.update(name.id for name in read_by_classes(tree))
     imported = {name for text in texts for name in _from_the_solution(text)}
     return (used - bound | imported) - OF_PYTHON - {"__name__", "__file__", "solution"}
 

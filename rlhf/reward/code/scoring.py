@@ -32,7 +32,7 @@ from rlhf.types import Scored, Unscored
 
 MODULES = (
     *("arrays", "kinds", "values", "snapshots", "shared", "exceptions", "parameters", "chance", "host", "stand_ins"),
-    *("link", "questions", "guard", "completeness", "rewrite", "judge"),
+    *("link", "questions", "guard", "completeness", "scopes", "rewrite", "judge"),
 )
 """Modules of `checking/`, in the order of their imports."""
 LOAD = """import sys, types

@@ -172,7 +172,8 @@ def _with_calls(body: Sequence[ast.stmt], around: TextScope) -> Run:
     before its calls, so that what it needs is no matter of other tests. A definition that is deleted is no test, only
     what others derive from; it is deleted when all have run."""
     named = _defined(body)
-    deletes = [one for one in body if isinstance(one, ast.Delete) and set(_names_in([one])) & named]
+    of_tests = {name for name in named if name.startswith("test")} | _defined(filter(_is_class, body))
+    deletes = [one for one in body if isinstance(one, ast.Delete) and set(_names_in([one])) & of_tests]
     deleted = _names_in(deletes)
     mentions = _names_in(body)
     first: Run = []
@@ -195,6 +196,10 @@ def _statements(texts: Iterable[str]) -> Run:
 
 def _defined(body: Iterable[ast.stmt]) -> set[str]:
     return {one.name for one in body if isinstance(one, Definition)}
+
+
+def _is_class(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ClassDef)
 
 
 def _named(statement: ast.stmt) -> str:

@@ -41,7 +41,14 @@ def test_the_last_block_of_python_is_the_code_and_the_whole_reply_where_there_is
             (f"```python3.11\nx = 1\n```\n```{shown}\n>>> x\n1\n```", "x = 1\n")
             for shown in ("pycon", "python-repl", "pytest", "python_out")
         ),
-        *((f"```{told}\nx = 1\n```", "x = 1\n") for told in ("python:a.py", "py3", "python,ignore", "PYTHON {1}")),
+        *(
+            (f"```python\nx = 1\n```\n{prose}", "x = 1\n")
+            for prose in ("I used ```python fences.", "Open it with ```python", "```python -m pytest\n```\nruns it")
+        ),
+        *(
+            (f"```{told}\nx = 1\n```", "x = 1\n")
+            for told in ("{python}", "{.py .numbered}", "python:a.py", "py3", "python,ignore", "PYTHON {1}")
+        ),
     ],
 )
 def test_a_fence_within_a_text_of_the_code_closes_no_block(reply: str, code: str) -> None:

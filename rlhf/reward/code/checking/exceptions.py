@@ -118,10 +118,21 @@ def exception_value(error: BaseException, number: Callable[[Any], Any]) -> dict[
 def plain_attributes(error: BaseException) -> dict[str, Any]:
     """What attributes an exception has, as far as they are plain."""
     packed: dict[str, Any] = {}
-    for name, value in vars(error).items():
+    for name in vars(error).keys() - {TEXT, ORIGIN}:
         with contextlib.suppress(NoValue):
-            packed[name] = pack_value(value, nothing_else, Met())
+            packed[name] = pack_value(vars(error)[name], nothing_else, Met())
     return packed
+
+
+def leave_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an exception that is kept, which would keep all that the code worked with."""
+    ahead: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    for one in ahead:  # grows while it is read
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            ahead += [one.__cause__, one.__context__]
 
 
 def _says_so(error: BaseException) -> bool:
@@ -150,6 +161,17 @@ def exception(told: Mapping[str, Any], origin: Any, make: Make) -> BaseException
         made = _made(make(None, "ExceptionOfAnotherClass", (Exception,), ()), (text,))
     vars(made).update({ORIGIN: origin} if "made_of" in told else {ORIGIN: origin, TEXT: text})
     return made
+
+
+def change_exception(error: BaseException, told: Mapping[str, Any]) -> None:
+    """Set on an exception of this process what was set on it in the other. Raises `NoValue`."""
+    try:
+        has = told["has"].items()
+        vars(error).update({name: unpack_value(value, nothing_else, Met()) for name, value in has})
+        if "made_of" in told and told["made_of"] != exception_value(error, lambda _: None).get("made_of"):
+            error.args = unpack_value(told["made_of"], nothing_else, Met())
+    except (AttributeError, LookupError, TypeError) as wrong:
+        raise NoValue(f"what arrived is no exception: {type(wrong).__name__}") from None
 
 
 def _made(kind: Any, given: Any) -> BaseException:

@@ -19,7 +19,16 @@ from typing import Any
 
 from rlhf.reward.code.checking.arrays import OF_ARRAYS
 from rlhf.reward.code.checking.chance import draw_from
-from rlhf.reward.code.checking.exceptions import ORIGIN, class_value, exception, exception_value, says, text_of
+from rlhf.reward.code.checking.exceptions import (
+    ORIGIN,
+    class_value,
+    exception,
+    exception_value,
+    leave_frames,
+    plain_attributes,
+    says,
+    text_of,
+)
 from rlhf.reward.code.checking.kinds import BASES, CHANGEABLE, plain_kind, reference_kind
 from rlhf.reward.code.checking.parameters import with_parameters
 from rlhf.reward.code.checking.shared import OF_THE_CODE, Lost, Shared
@@ -48,6 +57,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 """Operations that may be requested on an object, which is their first argument."""
 SOURCES = {"run": "solution.py", "test": "test.py"}
 MOST_DESCRIPTORS = 4096
+SHARED = slice(-2, None)
+"""Where a message about a function of the test has its annotations and attributes."""
 HIGHEST_LIMIT = 2**31 - 1
 FIRST_USER, USERS = 50_000, 15_000
 
@@ -65,6 +76,7 @@ class ObjectServer:
         self._of_test: dict[int, Any] = {}
         self._loose: dict[int, weakref.ref[Any]] = {}
         self._numbers_of_test: dict[int, int] = {}
+        self._classes_of_test: dict[int, type] = {}
         self._shared = Shared(OF_THE_CODE)
         self._one_at_a_time = threading.RLock()
         self._is_asked = False
@@ -80,6 +92,7 @@ class ObjectServer:
             with self._one_at_a_time:  # a thread of the code may still call a function of the test
                 self._send(self._line(about, values))
                 self._is_asked = False
+            del values  # the test may have them no longer when it asks next
 
     def _answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         """What is said of the answer, and its values."""
@@ -113,9 +126,9 @@ class ObjectServer:
         """An exception as told: one of the test's is its own again, one of another class than Python's is kept."""
         told = exception_value(error, self._kept_number)
         if (number := vars(error).get(ORIGIN)) is not None:
-            told["of_test"] = number
+            told |= {"of_test": number, "has": plain_attributes(error)}
         elif type(told["raised"]) is not str:
-            _leave_frames(error)
+            leave_frames(error)
             told["object"] = self._keep(error)
         return told
 
@@ -178,18 +191,22 @@ class ObjectServer:
         if kind in OF_ARRAYS:
             return OF_ARRAYS[kind](known_by, importlib.import_module("numpy"))
         number, *about = known_by
-        attributes = unpack_value(about.pop(), self._find, self._shared) if kind == "function" else None
+        shared: list[Any] = []
+        if kind == "function":
+            shared = [unpack_value(part, self._find, self._shared) for part in about[SHARED]]
+            del about[SHARED]
         if number not in self._of_test and number in self._loose:
             self._of_test[number] = self._loose[number]()
         if number not in self._of_test:
             value = _named(*about) if kind == "named" else self._function_of_the_test(number, *about)
             self._of_test[number], self._numbers_of_test[id(value)] = value, number
-        if attributes is not None:
-            self._of_test[number].__dict__ = attributes
+        for name, part in zip(("__annotations__", "__dict__"), shared, strict=False):
+            if part is not None:
+                setattr(self._of_test[number], name, part)
         return self._of_test[number]
 
     def _function_of_the_test(
-        self, number: int, name: str, doc: str | None, parameters: list[list[Any]]
+        self, number: int, name: str, qualname: str, module: str, doc: str | None, parameters: list[list[Any]]
     ) -> Callable[..., Any]:
         def call(arguments: list[Any], named: dict[str, Any]) -> Any:
             with self._one_at_a_time:
@@ -198,8 +215,8 @@ class ObjectServer:
                 return self._call(number, arguments, named)
 
         function = with_parameters(parameters, call)
-        function.__name__ = function.__qualname__ = name
-        function.__doc__ = doc
+        function.__name__, function.__qualname__ = name, qualname
+        function.__module__, function.__doc__ = module, doc
         return function
 
     def _call(self, number: int, arguments: list[Any], named: dict[str, Any]) -> Any:
@@ -215,23 +232,13 @@ class ObjectServer:
         self._bury(answer)
         draw_from(answer["seeded"])
         if "raised" in answer:
-            raise exception(answer, answer["number"], _class_of_test)
+            raise exception(answer, answer["number"], self._class_of_test)
         return result[0]
 
-
-def _leave_frames(error: BaseException) -> None:
-    """Drop the tracebacks of an exception that is kept, which would keep all that the code worked with."""
-    ahead: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    for one in ahead:  # grows while it is read
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            one.__traceback__ = None
-            ahead += [one.__cause__, one.__context__]
-
-
-def _class_of_test(_: None, name: str, bases: tuple[Any, ...], ways: tuple[str, ...]) -> Any:
-    return type(name, bases, {"__str__": says})
+    def _class_of_test(self, number: int, name: str, bases: tuple[Any, ...], ways: tuple[str, ...]) -> Any:
+        if number not in self._classes_of_test:
+            self._classes_of_test[number] = type(name, bases, {"__str__": says})
+        return self._classes_of_test[number]
 
 
 def _named(module: str, name: str) -> Any:

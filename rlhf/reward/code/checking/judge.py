@@ -33,6 +33,7 @@ from rlhf.reward.code.checking.rewrite import (
     CHECKED,
     GUARDED,
     MATCHED,
+    READ,
     SWALLOWED,
     TYPE,
     TYPE_OF,
@@ -40,13 +41,12 @@ from rlhf.reward.code.checking.rewrite import (
     is_left_undecided,
     names_in,
 )
-from rlhf.reward.code.checking.stand_ins import STAND_INS, Asked, FunctionOfTheCode, KindOfStandIn, ObjectOfTheCode
+from rlhf.reward.code.checking.stand_ins import CALLABLE, STAND_INS, Asked, KindOfStandIn
 from rlhf.reward.code.checking.values import VIEWED, named
 
 PR_SET_DUMPABLE = 4
 ABOUT_OBJECTS = (
-    ObjectOfTheCode.__name__,
-    FunctionOfTheCode.__name__,
+    *(kind.__name__ for kind in STAND_INS.values()),
     "do not inherit from BaseException",
     "must derive from BaseException",
 )
@@ -137,7 +137,7 @@ class Names(dict[str, Any]):
         counting = {ASSERTED: self._assert, CHECKED: self._checking, GUARDED: self._guard, SWALLOWED: self._swallow}
         counting["print"] = print_nowhere
         asking = {TYPE_OF: type_of, TYPE: own_or_type_of, MATCHED: matched}
-        ours = asking | counting
+        ours = asking | counting | {READ: self.__getitem__}
         super().__init__(given, __name__="tests", __builtins__=builtins, **ours)
         self.asserted = self.failed = 0
         self.of_code: frozenset[str] = frozenset()
@@ -151,7 +151,7 @@ class Names(dict[str, Any]):
             value = self._link.name(name)
         except KeyError:  # Python's own function of that name is not the code's
             raise NameError(f"name {name!r} is not defined") from None
-        if type(value) is FunctionOfTheCode:
+        if type(value) in CALLABLE:
             self[name] = self._functions[name] = value
         return value
 
@@ -377,6 +377,7 @@ def why_test_fails(test: ast.Module, code: Any, names: Names, link: Link, reach:
     except BaseException as error:  # noqa: BLE001 - whatever a test raises is a failure of the code
         reach.uses_the_code(test, asked=link.asked > before)
         about_objects = any(words in (complaint := in_a_line(error)) for words in ABOUT_OBJECTS)
+        about_objects |= isinstance(error, NameError) and error.name in names.of_code  # Python has not asked for it
         complaint = f"{complaint}; {NEEDS_TRUST}" if about_objects else complaint
     return link.objection or link.ended or complaint
 

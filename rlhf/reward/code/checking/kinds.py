@@ -5,11 +5,12 @@ from __future__ import annotations
 import abc
 import collections
 import enum
+import functools
 import typing
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from functools import partial
-from types import FunctionType
+from types import FunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType
 from typing import Any
 
 
@@ -46,7 +47,11 @@ LIBRARY = frozenset(
 """Classes of Python's library from which kinds are made."""
 NUMBER = "_rlhf_number"
 BINDS = ("__get__", "__set__", "__delete__", "__set_name__")
-"""What a descriptor has one of at least; the first every function has."""
+"""What a descriptor has one of at least."""
+FUNCTIONS = (FunctionType, MethodDescriptorType, WrapperDescriptorType, type(functools.lru_cache(len)))
+"""Python binds them where they are attributes of a class."""
+BOUND = (MethodType, staticmethod)
+"""They stay what they are there."""
 ALIKE = (int, float, complex, str, bytes)
 """Plain types whose values stay what they are: a kind of them is one value, however often it is answered."""
 
@@ -69,13 +74,15 @@ def plain_kind(value: Any) -> Any:
 
 
 def reference_kind(value: Any) -> str:
-    """As which kind of reference a value crosses that is not plain: whether it is called, and whether it is a
-    descriptor, other than functions are. For the code's side."""
+    """As which kind of reference a value crosses that is not plain: whether it is called, and what becomes of it as an
+    attribute of a class. For the code's side."""
     kind: Any = type(value)
-    binds = any(hasattr(kind, name) for name in BINDS[callable(value) :])
-    if not callable(value):
-        return "descriptor" if binds else "object"
-    return "callable descriptor" if binds or type(getattr(kind, "__get__", None)) is FunctionType else "function"
+    if callable(value) and (kind in BOUND or not any(hasattr(kind, name) for name in BINDS)):
+        return "callable"
+    if kind in FUNCTIONS:
+        return "function"
+    called = "callable " if callable(value) else ""
+    return f"{called}descriptor" if any(hasattr(kind, name) for name in BINDS) else "object"
 
 
 def kin_of(base: Any, link: Any) -> Any:

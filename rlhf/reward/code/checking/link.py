@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
-import operator
 import os
 import signal
 import sys
@@ -14,21 +13,28 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
+from types import FunctionType, MethodType
 from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.arrays import OF_ARRAYS
 from rlhf.reward.code.checking.chance import Seeded
-from rlhf.reward.code.checking.exceptions import class_of, exception, exception_value, plain_attributes
+from rlhf.reward.code.checking.exceptions import (
+    change_exception,
+    class_of,
+    exception,
+    exception_value,
+    leave_frames,
+    plain_attributes,
+)
 from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
-from rlhf.reward.code.checking.parameters import parameters_of
+from rlhf.reward.code.checking.parameters import library_name, parameters_of
 from rlhf.reward.code.checking.shared import OF_THE_TESTS, Lost, Shared
 from rlhf.reward.code.checking.stand_ins import (
     STAND_INS,
     KindOfExceptions,
     KindOfStandIn,
 )
-from rlhf.reward.code.checking.values import MOST_BYTES, Met, NoValue, of_json, unpack_value
+from rlhf.reward.code.checking.values import MOST_BYTES, Met, NoValue, line_with, of_json, unpack_value
 
 Answer = tuple[dict[str, Any], list[Any]]
 """What is said, and the values."""
@@ -63,8 +69,10 @@ class Link:
         self._stand_ins: dict[tuple[str, int], weakref.ref[Any]] = {}
         self._dead: list[int] = []
         self._raised: list[BaseException] = []
+        self._under_way: list[BaseException] = []
+        self._classes_told: dict[type, int] = {}
         self._classes: dict[tuple[Any, str, tuple[Any, ...]], Any] = {}
-        self._shared = Shared(OF_THE_TESTS)
+        self._shared = Shared(OF_THE_TESTS, _hangs)
         self.seeded = Seeded()
         self.kin = {base: kin_of(base, self) for base in BASES}
         self._calling_back = self._is_waiting = self.is_taking = False
@@ -149,6 +157,8 @@ class Link:
             if type(number := told["of_test"]) is not int or not 0 <= number < len(self._raised):
                 self._end("it raises what no test has raised")
             raised = self._raised[number]
+            self._under_way.append(raised)
+            self._change(raised, told)
         else:
             try:
                 origin = unpack_value(told.get("object"), self._find, Met())
@@ -158,6 +168,17 @@ class Link:
         if isinstance(raised, StopIteration):
             self.refuse("the code raises StopIteration, which would end a loop of the test")
         return raised
+
+    def _change(self, raised: BaseException, told: dict[str, Any]) -> None:
+        """What the code has set on an exception of the test's."""
+        try:
+            change_exception(raised, told)
+        except NoValue as error:
+            self._end(str(error))
+
+    def _number_of_class(self, kind: type) -> int:
+        """The number of a class of the test's, of which the code's process makes one."""
+        return self._classes_told.setdefault(kind, len(self._classes_told))
 
     def _class_of_exceptions(self, number: Any, name: str, bases: tuple[Any, ...], ways: tuple[str, ...]) -> Any:
         known = self._classes.get((number, name, bases))
@@ -223,8 +244,9 @@ class Link:
     def _told(self, error: BaseException) -> dict[str, Any]:
         if isinstance(error, NoValue):  # the code may catch it, and the test never know
             self.objection = self.objection or f"{error}; {NEEDS_TRUST}"
+        leave_frames(error)
         self._raised.append(error)
-        told = exception_value(error, lambda _: None) | {"has": plain_attributes(error)}
+        told = exception_value(error, self._number_of_class) | {"has": plain_attributes(error)}
         return told | {"number": len(self._raised) - 1}
 
     def _own(self, number: Any) -> Any:
@@ -289,20 +311,20 @@ class Link:
             self._dead.append(number)
 
     def _line(self, about: dict[str, Any], values: list[Any]) -> bytes:
-        """A message. Raises `NoValue`."""
+        """A message, and what the test no longer has once it is made. Raises `NoValue`, and is no message then."""
+        try:
+            line = self._shared.line(about | {"seeded": self.seeded.told()}, values, self._keep, math.inf)
+        except NoValue:
+            self.seeded.tell_again()
+            raise
+        while self._under_way:  # a test has caught what it raised, which is kept without what it came from
+            leave_frames(self._under_way.pop())
         dead, self._dead = self._dead, []
-        unheld = [number for number in self._held if sys.getrefcount(self._functions[number]) <= ALONE]
-        self._held.difference_update(unheld)
         again = [any((kind, number) in self._stand_ins for kind in STAND_INS) for number in dead]
         dead = [number for number, lives in zip(dead, again, strict=True) if not lives]
-        told = {"dead": dead, "unheld": unheld, "seeded": self.seeded.told()}
-        try:
-            return self._shared.line(about | told, values, self._keep, math.inf)
-        except NoValue:  # it is no message
-            self.seeded.tell_again()
-            self._dead += dead
-            self._held.update(unheld)
-            raise
+        unheld = [number for number in self._held if sys.getrefcount(self._functions[number]) <= ALONE]
+        self._held.difference_update(unheld)
+        return line_with(line, {"dead": dead, "unheld": unheld})
 
     def _kind_of(self, beneath: Any, number: Any = None) -> Any:
         """A value of a kind of a plain type; of a changeable one, whose name arrives, an empty one."""
@@ -332,7 +354,8 @@ class Link:
             if (shared := self._shared.number(value)) is None:  # one of the test's own making
                 raise NoValue(f"a test hands a kind of {base.__name__} to the code")
             return {"met": shared}
-        named = _named(value)
+        sleeps = type(value) is MethodType and value == self.sleep
+        named = ("time", "sleep") if sleeps else library_name(value)
         if not named and type(value) is not FunctionType:
             raise NoValue(f"a test hands an object of type {type(value).__name__} to the code")
         number = next((number for number, known in enumerate(self._functions) if known is value), len(self._functions))
@@ -340,9 +363,15 @@ class Link:
             self._functions.append(value)
         if not named:
             self._held.add(number)
-        attributes = () if named else (self._shared.packed(vars(value), self._keep),)
-        about: Any = named or (value.__name__, value.__doc__, parameters_of(value), *attributes)
+        about: Any = named or self._about(value)
         return {"named" if named else "function": [number, *about]}
+
+    def _about(self, function: FunctionType) -> list[Any]:
+        """What the code's process knows of a function of the test: what it is called, its parameters, and, shared as
+        dictionaries are, its annotations and attributes; None where they cannot be sent."""
+        called = [function.__name__, function.__qualname__, function.__module__, function.__doc__]
+        more = [self._shared.packed(part, self._keep) for part in (function.__annotations__ or None, vars(function))]
+        return [*called, parameters_of(function), *more]
 
 
 @contextlib.contextmanager
@@ -365,15 +394,6 @@ def _alarms_come() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_BLOCK, ALARM)
 
 
-def _named(value: Any) -> tuple[str, ...]:
-    """Module and name of a function or class of Python's library; empty for any other, such as one that took another's
-    name."""
-    if type(value) not in (type, FunctionType, BuiltinFunctionType, MethodDescriptorType):
-        return ()
-    has_it = value.__objclass__ if type(value) is MethodDescriptorType else value
-    module, name = has_it.__module__, value.__qualname__
-    try:
-        known = module in sys.stdlib_module_names and operator.attrgetter(name)(sys.modules[module]) is value
-    except (AttributeError, KeyError):
-        known = False
-    return (module, name) if known else ()
+def _hangs(item: Any) -> bool:
+    """Whether the code's process keeps something for this item of a test."""
+    return type(item) is FunctionType or type(item) in STAND_INS.values()

@@ -1,10 +1,13 @@
-"""In the process of the code, functions of the tests have their parameters, which code may count or name."""
+"""Functions of the tests in the process of the code: the library's are its own there, others have their parameters,
+which code may count or name."""
 
 from __future__ import annotations
 
 import inspect
+import operator
+import sys
 from collections.abc import Callable
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any
 
 Callee = Callable[[list[Any], dict[str, Any]], Any]
@@ -21,6 +24,20 @@ def parameters_of(function: FunctionType) -> list[list[Any]]:
     bare.__kwdefaults__ = function.__kwdefaults__
     found = inspect.signature(bare).parameters.values()  # not by its attributes, which the code may set
     return [[one.name, int(one.kind), one.default is not one.empty] for one in found]
+
+
+def library_name(value: Any) -> tuple[str, ...]:
+    """Module and name of a function or class of Python's library; empty for any other, such as one that took another's
+    name."""
+    if type(value) not in (type, FunctionType, BuiltinFunctionType, MethodDescriptorType):
+        return ()
+    has_it = value.__objclass__ if type(value) is MethodDescriptorType else value
+    module, name = has_it.__module__, value.__qualname__
+    try:
+        known = module in sys.stdlib_module_names and operator.attrgetter(name)(sys.modules[module]) is value
+    except (AttributeError, KeyError):
+        known = False
+    return (module, name) if known else ()
 
 
 def with_parameters(parameters: list[list[Any]], call: Callee) -> Callable[..., Any]:

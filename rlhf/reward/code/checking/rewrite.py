@@ -8,10 +8,11 @@ from collections.abc import Mapping
 
 from rlhf.reward.code.checking.completeness import mark
 from rlhf.reward.code.checking.guard import FORMATS
+from rlhf.reward.code.checking.scopes import bound_names, read_by_classes
 
 TYPE_OF, TYPE, MATCHED = "_rlhf_type_of", "_rlhf_type", "_rlhf_matched"
 ASSERTED, CHECKED, GUARDED = "_rlhf_asserted", "_rlhf_checked", "_rlhf_guarded"
-SWALLOWED = "_rlhf_swallowed"
+SWALLOWED, READ = "_rlhf_swallowed", "_rlhf_read"
 EVERYTHING = ("Exception", "BaseException", "AssertionError")
 FORMAT = ("format", "format_map")
 
@@ -19,15 +20,19 @@ FORMAT = ("format", "format_map")
 class Rewrite(ast.NodeTransformer):
     """Replaces `type` in a test, wherever it is called or handed on, and what `match` matches: Python would answer for
     the proxy. Also methods of texts that reach what the text names. What decides a test is counted when it runs. Names
-    `of_code` are global in the bodies of classes, where Python asks no `__missing__` otherwise, and annotations that
-    hold one are not evaluated: the library cannot ask a proxy."""
+    `of_code` are asked for in the bodies of classes, where Python would not, and annotations that hold one are not
+    evaluated: the library cannot ask a proxy."""
 
     def __init__(self, texts: list[ast.Module], of_code: list[str], marks: Mapping[int, int]) -> None:
         self._marks = marks
-        self._of_code = set(of_code) - bound_names([node for text in texts for node in ast.walk(text)])
+        self._of_code = set(of_code) - bound_names(node for text in texts for node in ast.walk(text))
+        read = (name for text in texts for name in read_by_classes(text) if name.id in of_code)
+        self._read_by_classes = {id(name) for name in read}
         self._kept: set[int] = set()
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
+        if id(node) in self._read_by_classes:
+            return _called(READ, ast.copy_location(ast.Constant(node.id), node))
         asked = node.id == "type" and isinstance(node.ctx, ast.Load) and id(node) not in self._kept
         return _called(TYPE, node) if asked else node
 
@@ -48,9 +53,6 @@ class Rewrite(ast.NodeTransformer):
         return self._keeping(node, [node.left, *node.comparators])
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        used = sorted({name.id for name in names_in(node)} & self._of_code)
-        at = 0 if ast.get_docstring(node) is None else 1
-        node.body[at:at] = [ast.copy_location(ast.Global(names=used), node.body[0])] if used else []
         return self._keeping(node, node.bases)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -130,13 +132,6 @@ class Rewrite(ast.NodeTransformer):
 def _called(name: str, value: ast.expr, *more: ast.expr) -> ast.Call:
     call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[value, *more], keywords=[])
     return ast.fix_missing_locations(ast.copy_location(call, value))
-
-
-def bound_names(nodes: list[ast.AST]) -> set[str]:
-    """The names that tests bind anywhere, but by imports."""
-    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
-    return stored | defined | {node.arg for node in nodes if isinstance(node, ast.arg)}
 
 
 def _holds_check(body: list[ast.stmt]) -> bool:

@@ -42,12 +42,13 @@ class Lost(NoValue):
 
 class Shared(Met):
     """The shared values of one of the two processes. What one of them no longer has anywhere else is shared no more, as
-    its next message tells."""
+    its next message tells; at once where it has an item that `hangs` on it: the other process lets go of that too."""
 
-    def __init__(self, mine: int) -> None:
+    def __init__(self, mine: int, hangs: Callable[[Any], bool] = lambda item: False) -> None:
         self._snapshots = Snapshots()
         self._numbers: dict[int, int] = {}
         self._mine = self._next = mine
+        self._hangs = hangs
         self.of_the_code = mine == OF_THE_CODE
         self._message = 0
         self._new: list[int] = []
@@ -175,7 +176,8 @@ class Shared(Met):
         alone, oldest = [], self._message - KEPT
         for number in set(unheld).difference(changed):
             entry = self._snapshots.entries[number]
-            if entry.used < oldest and (self._mine == OF_THE_TESTS or _is_plain(entry.value)):
+            is_over = entry.used < oldest or any(map(self._hangs, entry.items))
+            if is_over and (self._mine == OF_THE_TESTS or _is_plain(entry.value)):
                 alone.append(number)
         return changed, sorted(alone)
 

@@ -97,7 +97,7 @@ class SmallValues:
 
     def look_anew(self) -> None:
         """There are others than before, or they hold by now what the other process was told."""
-        self.values = []
+        self.values, self._items = [], ()
 
     def changed(self) -> list[int]:
         """The numbers of those that have changed."""

@@ -127,16 +127,22 @@ for doing, names in REFUSED.items():
         setattr(ObjectOfTheCode, f"__{name}__", _refused(doing))
 
 
-class FunctionOfTheCode(ObjectOfTheCode):
-    """A proxy for something callable: a function, a method, a class."""
+class CallableOfTheCode(ObjectOfTheCode):
+    """A proxy for something that is called: a class, a method of an object."""
 
     __slots__ = ()
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         return self._rlhf_link.ask("call", (self, *arguments), named)
 
+
+class FunctionOfTheCode(CallableOfTheCode):
+    """A proxy for a function."""
+
+    __slots__ = ()
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        if instance is not None:  # Python binds a function, and no class: which one it is the test does not know
+        if instance is not None:
             self._rlhf_link.refuse("a test has a function of the code for a method")
         return self
 
@@ -147,7 +153,7 @@ class DescriptorOfTheCode(ObjectOfTheCode):
     __slots__ = ()
 
 
-class CallableDescriptorOfTheCode(FunctionOfTheCode):
+class CallableDescriptorOfTheCode(CallableOfTheCode):
     """A proxy for a descriptor that is called, such as a decorator that is a class."""
 
     __slots__ = ()
@@ -159,12 +165,13 @@ for descriptor in (DescriptorOfTheCode, CallableDescriptorOfTheCode):
 
 STAND_INS: dict[str, type[ObjectOfTheCode]] = {
     "object": ObjectOfTheCode,
+    "callable": CallableOfTheCode,
     "function": FunctionOfTheCode,
     "descriptor": DescriptorOfTheCode,
     "callable descriptor": CallableDescriptorOfTheCode,
 }
 """By the kind of a reference (`reference_kind`)."""
-CALLABLE = (FunctionOfTheCode, CallableDescriptorOfTheCode)
+CALLABLE = (CallableOfTheCode, FunctionOfTheCode, CallableDescriptorOfTheCode)
 
 
 class KindOfExceptions(type):

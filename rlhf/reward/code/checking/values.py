@@ -175,6 +175,11 @@ def in_json(message: Mapping[str, Any]) -> bytes:
     return json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
+def line_with(line: bytes, more: Mapping[str, Any]) -> bytes:
+    """The message that says what `line` says, which is something, and more."""
+    return line.removesuffix(b"}") + b", " + in_json(more).removeprefix(b"{")
+
+
 def of_json(line: bytes) -> Any:
     """What a line says. Raises `ValueError` and `RecursionError`."""
     with no_collections():
