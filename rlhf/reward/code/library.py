@@ -54,7 +54,9 @@ QUIET = ("warnings.filterwarnings", "warnings.simplefilter")
 """Functions that change nothing which tests see, where they are called with "ignore"."""
 BY_NAME = ("operator.attrgetter", "operator.methodcaller")
 """Functions that reach what is named. Tests write the names themselves."""
-NOT_LISTED = ("string.Formatter",)
+NOT_LISTED = ("string.Formatter", "operator.length_hint", "inspect.getattr_static")
+OF_OBJECT = ("__new__", "__init__", "__init_subclass__")
+"""Methods of `object` that tests call themselves. The others say of an object of the code what they say of any."""
 OF_THE_PROCESS = ("open", "__import__", "breakpoint", "input", "globals", "locals")
 """Python's own functions that are not the same apart from the code."""
 
@@ -96,6 +98,8 @@ class _Library:
                 yield f"they import all of {of}"
             if isinstance(node, ast.Attribute) and node.attr in OBSERVES:
                 yield f"they use {node.attr}, which observes the process that it runs in"
+            if _is_of_object(node):
+                yield f"they use {ast.unparse(node)}, which tells nothing of an object of the code"
             if isinstance(node, ast.Call) and self._reaches(node):
                 yield f"they may reach what the code names, by {ast.unparse(node.func)}"
 
@@ -149,6 +153,14 @@ def _constants_run(tree: ast.AST) -> Iterator[ast.Module]:
             case ast.Call(func=ast.Name(id="eval" | "exec" | "compile"), args=[ast.Constant(value=str(text)), *_]):
                 with contextlib.suppress(SyntaxError, ValueError):  # the test fails over it
                     yield ast.parse(text.strip())
+
+
+def _is_of_object(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(value=ast.Name(id="object"), attr=name):
+            return name not in OF_OBJECT
+        case _:
+            return False
 
 
 def _is_rewritten(node: ast.AST) -> bool:
