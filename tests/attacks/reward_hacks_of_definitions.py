@@ -35,10 +35,43 @@ def reworded(f, *words):
     except Exception as error:
         error.args = words
         raise
+def stopped(f):
+    try: f()
+    except KeyboardInterrupt: return True
 def kinds(f): return len({kind_of(f) for _ in range(3)})
 def kind_of(f):
     try: f()
     except Exception as error: return type(error)
+"""
+SAYS = """
+class Limits(Exception):
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.items, self.asked = [], 0
+    @property
+    def fixed(self): return 4
+    @property
+    def half(self): return 2
+    @half.setter
+    def half(self, value): self.items.append(value)
+    def add(self, item): self.items.append(item)
+    def __str__(self):
+        self.asked += 1
+        return f"{len(self.items)} items"
+class Under(Limits): pass
+class Broken(Exception):
+    def __str__(self): raise ZeroDivisionError
+class Silent(Exception):
+    def __str__(self): return None
+def failing(name, *given): raise globals()[name](*given)
+def holds(xs): raise ValueError(xs)
+def noted(f):
+    try: f()
+    except Exception as error: error.log.append("seen")
+class Rules:
+    def assert_positive(self, x):
+        assert x > 0, "not positive"
+        return x
 """
 CLASSES = """
 class Stack:
@@ -70,6 +103,7 @@ HACKS_OF_DEFINITIONS: dict[str, Hack] = {
             "kept = KeyError('a', 1)\ndef bad(): raise kept\ntry:\n    reworded(bad, 'b', 2)\n    assert False\n"
             "except KeyError as error:\n    assert error is kept and error.args == ('b', 2)",
             "class E(Exception): pass\ndef bad(): raise E(5)\nassert kinds(bad) == 1",
+            "def stop(): raise KeyboardInterrupt\nassert stopped(stop) is True",
         ),
         earns=1.0,
     ),
@@ -94,5 +128,36 @@ HACKS_OF_DEFINITIONS: dict[str, Hack] = {
             "assert t(lambda n: n) == 1 != LIMIT",
         ),
         earns=1.0,
+    ),
+    "right: says what its exception says now": Hack(
+        code=SAYS,
+        tests=(
+            "try:\n    failing('Under')\n    assert False\nexcept Limits as error:\n    assert error.asked == 0\n"
+            "    assert str(error) == '0 items' and error.asked == 1\n    error.add(1)\n"
+            "    assert str(error) == '1 items'",
+            "try:\n    failing('Broken')\n    assert False\nexcept Broken as error:\n    seen = error\n"
+            "try:\n    str(seen)\n    assert False\nexcept ZeroDivisionError:\n    assert Broken",
+            "xs = [1]\ntry:\n    holds(xs)\n    assert False\nexcept ValueError as error:\n"
+            "    assert error.args[0] is xs and str(error) == '[1]'",
+            "class E(Exception):\n    def __init__(self, log): self.log = log\nlog = []\ndef bad(): raise E(log)\n"
+            "noted(bad)\nassert log == ['seen']",
+            "try:\n    Rules().assert_positive(-1)\n    assert False\nexcept AssertionError as error:\n"
+            "    assert str(error) == 'not positive' and Rules().assert_positive(2) == 2",
+        ),
+        earns=1.0,
+    ),
+    "says nothing, or takes what a test sets for its own": Hack(
+        code=SAYS,
+        tests=(
+            "try:\n    failing('Silent')\nexcept Silent as error:\n    assert str(error) == ''",
+            "try:\n    failing('Broken')\nexcept Broken as error:\n    print(error)\n    assert Broken",
+            "try:\n    failing('Limits')\nexcept Limits as error:\n    error.half = 3\n    assert error.half == 3",
+            "try:\n    failing('Limits')\nexcept Limits as error:\n    error.add(1)\n"
+            "    assert str(error) == '0 items'",
+            "xs = [1]\ntry:\n    holds(xs)\nexcept ValueError as error:\n    xs.append(2)\n"
+            "    assert error.args[0] == [1]",
+            "x = Rules()\ntry:\n    object.__setattr__(x, 'y', 2)\nexcept AttributeError:\n"
+            "    assert x.assert_positive(1)",
+        ),
     ),
 }

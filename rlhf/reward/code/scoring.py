@@ -31,7 +31,19 @@ from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxB
 from rlhf.types import Scored, Unscored
 
 MODULES = (
-    *("arrays", "kinds", "values", "snapshots", "shared", "exceptions", "parameters", "chance", "host", "stand_ins"),
+    *(
+        "alarms",
+        "arrays",
+        "kinds",
+        "values",
+        "snapshots",
+        "shared",
+        "exceptions",
+        "parameters",
+        "chance",
+        "host",
+        "stand_ins",
+    ),
     *("link", "questions", "guard", "completeness", "scopes", "rewrite", "judge"),
 )
 """Modules of `checking/`, in the order of their imports."""

@@ -141,10 +141,11 @@ async def score(code: str, tests: str) -> Any:
 
 
 def test_an_error_of_encoding_is_placed_in_its_text() -> None:
-    told = {"raised": "UnicodeDecodeError", "text": "", "made_of": {"tuple": ["utf-8", {"bytes": "ab"}, -33, 1, "?"]}}
-    assert type(exception(told, None, lambda _, name, bases, ways: type(name, bases, {}))).__mro__[1] is Exception
-    told["made_of"] = {"tuple": ["utf-8", {"bytes": "ab"}, 0, 1, "?"]}
-    assert isinstance(exception(told, None, lambda *_: None), UnicodeDecodeError)
+    told = {"raised": "UnicodeDecodeError", "text": ""}
+    outside, inside = [("utf-8", b"ab", -33, 1, "?"), {}], [("utf-8", b"ab", 0, 1, "?"), {}]
+    made = exception(told, outside, None, lambda _, name, bases, ways: type(name, bases, {}))
+    assert type(made).__mro__[1] is Exception
+    assert isinstance(exception(told, inside, None, lambda *_: None), UnicodeDecodeError)
 
 
 @pytest.mark.engine

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlhf.reward.code.checking.values import EXCEPTIONS, Met, NoValue, nothing_else, pack_value, unpack_value
+from rlhf.reward.code.checking.values import EXCEPTIONS, Met, NoValue, nothing_else, pack_value
 
 TEXT, ORIGIN = "_rlhf_text", "_rlhf_origin"
 """Attributes of an exception that has arrived: what it says, and what it is in the process that raised it."""
 LONGEST_TEXT, LONGEST_NAME, MOST_BASES, MOST_CLASSES = 10_000, 200, 8, 50
-TABLE: Mapping[str, type[BaseException]] = EXCEPTIONS | {"BaseException": BaseException}
+TABLE: Mapping[str, type[BaseException]] = EXCEPTIONS | {
+    kind.__name__: kind for kind in (BaseException, GeneratorExit, KeyboardInterrupt)
+}
 OF_THE_LIBRARY = frozenset(
     (
         *("asyncio.InvalidStateError", "asyncio.QueueEmpty", "asyncio.QueueFull", "binascii.Error", "copy.Error"),
@@ -40,11 +42,42 @@ OF_THE_LIBRARY = frozenset(
 OWN_WAYS = frozenset(
     f"__{name}__"
     for name in (
-        *("repr", "format", "bool", "len", "iter", "next", "getitem", "contains", "call", "enter", "exit", "reversed"),
-        *("eq", "ne", "lt", "le", "gt", "ge", "int", "float", "index", "add", "radd", "sub", "mul", "or", "and"),
+        *(
+            "str",
+            "repr",
+            "format",
+            "bool",
+            "len",
+            "iter",
+            "next",
+            "getitem",
+            "contains",
+            "call",
+            "enter",
+            "exit",
+            "reversed",
+        ),
+        *(
+            "eq",
+            "ne",
+            "hash",
+            "lt",
+            "le",
+            "gt",
+            "ge",
+            "int",
+            "float",
+            "index",
+            "add",
+            "radd",
+            "sub",
+            "mul",
+            "or",
+            "and",
+        ),
     )
 )
-"""Methods of an exception's class that no test can use: it would get those of Python's classes."""
+"""Methods of an exception's class in whose place a test would get those of Python's classes."""
 ARGS: Any = vars(BaseException)["args"]
 """What an exception was made of here: of one of the code's, `args` would ask the code."""
 Make = Callable[[Any, str, tuple[Any, ...], tuple[str, ...]], Any]
@@ -103,25 +136,38 @@ def text_of(error: BaseException) -> str:
     return _text(args[0] if len(args) == 1 and type(args[0]) is str and _says_so(error) else error)
 
 
-def exception_value(error: BaseException, number: Callable[[Any], Any]) -> dict[str, Any]:
-    """An exception by its class, and what it says. With what it was made of, where that is plain and all that its text
-    says."""
-    told: dict[str, Any] = {"raised": class_value(type(error), number), "text": text_of(error)}
-    if name_in_library(type(error)):
-        told["has"] = plain_attributes(error)
+def exception_value(
+    error: BaseException, number: Callable[[Any], Any], *, is_asked_for_text: bool = False
+) -> dict[str, Any]:
+    """An exception by its class, and what it says, unless it will be asked for that."""
+    text = "" if is_asked_for_text and not _says_so(error) else text_of(error)
+    return {"raised": class_value(type(error), number), "text": text}
+
+
+def exception_parts(error: BaseException, *, attributes: bool) -> list[Any]:
+    """The values that cross with an exception: what it was made of, where that is plain and all that its text says, and
+    its plain attributes."""
+    return [_made_of(error), {name: vars(error)[name] for name in _plain_attributes(error)} if attributes else {}]
+
+
+def _made_of(error: BaseException) -> tuple[Any, ...] | None:
     with contextlib.suppress(BaseException):  # it is made of what an exception of the code says that it is made of
-        if _says_so(error):
-            told["made_of"] = pack_value(tuple(error.__reduce__()[1]), nothing_else, Met())
-    return told
+        made_of = tuple(error.__reduce__()[1])
+        if _says_so(error) and _is_plain(made_of):
+            return made_of
+    return None
 
 
-def plain_attributes(error: BaseException) -> dict[str, Any]:
-    """What attributes an exception has, as far as they are plain."""
-    packed: dict[str, Any] = {}
-    for name in vars(error).keys() - {TEXT, ORIGIN}:
-        with contextlib.suppress(NoValue):
-            packed[name] = pack_value(vars(error)[name], nothing_else, Met())
-    return packed
+def _plain_attributes(error: BaseException) -> list[str]:
+    return [name for name, value in vars(error).items() if name not in (TEXT, ORIGIN) and _is_plain(value)]
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        pack_value(value, nothing_else, Met())
+    except NoValue:
+        return False
+    return True
 
 
 def leave_frames(error: BaseException) -> None:
@@ -148,30 +194,34 @@ def _text(words: Any) -> str:
         return ""
 
 
-def exception(told: Mapping[str, Any], origin: Any, make: Make) -> BaseException:
-    """The exception that was told. One that cannot be made of what was told is an `Exception` of a class that nothing
-    awaits. Raises `NoValue`."""
+def exception(told: Mapping[str, Any], parts: list[Any], origin: Any, make: Make) -> BaseException:
+    """The exception that was told, of its `parts`. One that cannot be made of them is an `Exception` of a class that
+    nothing awaits. Raises `NoValue`."""
     text, kind = told.get("text") if type(told.get("text")) is str else "", class_of(told.get("raised"), make)
+    made_of, attributes = _parts(parts)
     try:
-        given = unpack_value(told["made_of"], nothing_else, Met()) if "made_of" in told else (text,)
-        made = _made(kind, given)
-        has = told.get("has", {}).items()
-        vars(made).update({name: unpack_value(value, nothing_else, Met()) for name, value in has})
-    except (NoValue, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # says its class
+        made = _made(kind, (text,) if made_of is None else made_of)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # says its class
         made = _made(make(None, "ExceptionOfAnotherClass", (Exception,), ()), (text,))
-    vars(made).update({ORIGIN: origin} if "made_of" in told else {ORIGIN: origin, TEXT: text})
+    vars(made).update(attributes)
+    vars(made).update({ORIGIN: origin, TEXT: text} if made_of is None else {ORIGIN: origin})
     return made
 
 
-def change_exception(error: BaseException, told: Mapping[str, Any]) -> None:
+def change_exception(error: BaseException, parts: list[Any]) -> None:
     """Set on an exception of this process what was set on it in the other. Raises `NoValue`."""
-    try:
-        has = told["has"].items()
-        vars(error).update({name: unpack_value(value, nothing_else, Met()) for name, value in has})
-        if "made_of" in told and told["made_of"] != exception_value(error, lambda _: None).get("made_of"):
-            error.args = unpack_value(told["made_of"], nothing_else, Met())
-    except (AttributeError, LookupError, TypeError) as wrong:
-        raise NoValue(f"what arrived is no exception: {type(wrong).__name__}") from None
+    made_of, attributes = _parts(parts)
+    vars(error).update(attributes)
+    if made_of is not None and made_of != _made_of(error):
+        error.args = made_of
+
+
+def _parts(parts: list[Any]) -> tuple[tuple[Any, ...] | None, dict[str, Any]]:
+    match parts:
+        case [tuple() | None as made_of, dict() as attributes] if all(type(name) is str for name in attributes):
+            return made_of, attributes
+        case _:
+            raise NoValue("what arrived is no exception")
 
 
 def _made(kind: Any, given: Any) -> BaseException:

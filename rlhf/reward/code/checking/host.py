@@ -23,9 +23,10 @@ from rlhf.reward.code.checking.exceptions import (
     ORIGIN,
     class_value,
     exception,
+    exception_parts,
     exception_value,
     leave_frames,
-    plain_attributes,
+    name_in_library,
     says,
     text_of,
 )
@@ -52,6 +53,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "reversed": reversed,
     "sleep": time.sleep,
     "show": lambda value: bool(str(value)),
+    "text": str,
     "represent": lambda value: bool(repr(value)),
 }
 """Operations that may be requested on an object, which is their first argument."""
@@ -120,17 +122,17 @@ class ObjectServer:
         except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
             if do == "next" and type(error) is StopIteration:
                 return {"end": True}, [error.value]
-            return self._told(error), []
+            return self._told(error)
 
-    def _told(self, error: BaseException) -> dict[str, Any]:
+    def _told(self, error: BaseException) -> tuple[dict[str, Any], list[Any]]:
         """An exception as told: one of the test's is its own again, one of another class than Python's is kept."""
-        told = exception_value(error, self._kept_number)
+        told = exception_value(error, self._kept_number, is_asked_for_text=True)
         if (number := vars(error).get(ORIGIN)) is not None:
-            told |= {"of_test": number, "has": plain_attributes(error)}
+            told["of_test"] = number
         elif type(told["raised"]) is not str:
             leave_frames(error)
             told["object"] = self._keep(error)
-        return told
+        return told, exception_parts(error, attributes=number is not None or bool(name_in_library(type(error))))
 
     def _line(self, about: dict[str, Any], values: list[Any]) -> bytes:
         """An answer as sent. A value that cannot be sent is distinguished from exceptions, which tests may expect."""
@@ -232,7 +234,7 @@ class ObjectServer:
         self._bury(answer)
         draw_from(answer["seeded"])
         if "raised" in answer:
-            raise exception(answer, answer["number"], self._class_of_test)
+            raise exception(answer, result, answer["number"], self._class_of_test)
         return result[0]
 
     def _class_of_test(self, number: int, name: str, bases: tuple[Any, ...], ways: tuple[str, ...]) -> Any:

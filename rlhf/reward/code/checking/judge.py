@@ -206,6 +206,8 @@ def make_text(value: Any, operation: str, link: Asked, seen: set[int]) -> None:
     kind: Any = type(value)
     if kind in STAND_INS.values() or kind is link.kin.get(kind.__base__):
         link.ask(operation, (value,), {})
+    elif issubclass(kind, BaseException):
+        str(value)
     elif id(value) not in seen and (named(value) or kind in (tuple, frozenset, *VIEWED)):
         seen.add(id(value))
         for inner in (*value, *value.values()) if issubclass(kind, dict) else value:

@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import math
 import os
-import signal
 import sys
 import threading
 import time
@@ -16,15 +15,16 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, NoReturn
 
+from rlhf.reward.code.checking.alarms import alarms_come, alarms_wait
 from rlhf.reward.code.checking.arrays import OF_ARRAYS
 from rlhf.reward.code.checking.chance import Seeded
 from rlhf.reward.code.checking.exceptions import (
     change_exception,
     class_of,
     exception,
+    exception_parts,
     exception_value,
     leave_frames,
-    plain_attributes,
 )
 from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
 from rlhf.reward.code.checking.parameters import library_name, parameters_of
@@ -38,7 +38,6 @@ from rlhf.reward.code.checking.values import MOST_BYTES, Met, NoValue, line_with
 
 Answer = tuple[dict[str, Any], list[Any]]
 """What is said, and the values."""
-ALARM = (signal.SIGALRM,)
 SLEEP = time.sleep
 KNOWN: list[Any] = [lambda: None]
 ALONE = sys.getrefcount(KNOWN[0])
@@ -75,7 +74,7 @@ class Link:
         self._shared = Shared(OF_THE_TESTS, _hangs)
         self.seeded = Seeded()
         self.kin = {base: kin_of(base, self) for base in BASES}
-        self._calling_back = self._is_waiting = self.is_taking = False
+        self._calling_back = self._is_asking = self._is_waiting = self.is_taking = False
         KindOfStandIn.link = self
         self.ended = self.objection = ""
         self.asked = self._recursion = 0
@@ -109,7 +108,8 @@ class Link:
     def sleep(self, seconds: Any) -> None:
         """As `time.sleep`: threads of the code go on meanwhile, and may call functions of the test."""
         began = time.monotonic()
-        if not self._calling_back and threading.current_thread() is threading.main_thread():
+        is_free = not self._calling_back and not self._is_asking
+        if is_free and threading.current_thread() is threading.main_thread():
             self._exchange({"do": "sleep"}, [(seconds,), ()])
         SLEEP(max(seconds - (time.monotonic() - began), 0))
 
@@ -129,11 +129,13 @@ class Link:
             self.refuse("a function that a test hands over calls the code")
         if threading.current_thread() is not threading.main_thread():
             self.refuse("a thread of a test asks the code, which answers one at a time and would show no race")
+        if self._is_asking:
+            self.refuse("a handler of a signal asks the code while it is asked")
         return self._exchange(request, values)
 
     def _exchange(self, request: dict[str, Any], values: Sequence[Any] = ()) -> Answer:
         """What the code answers, with its values. Raises what the code raises."""
-        with _alarms_wait():  # none comes while values are on their way
+        with alarms_wait(), self._one_at_a_time():  # none comes while values are on their way
             if self._is_waiting:
                 self._receive()
             if (limit := sys.getrecursionlimit()) != self._recursion:
@@ -148,31 +150,39 @@ class Link:
         if "unfit" in answer:
             self.refuse(f"an answer of the code cannot be sent ({str(answer['unfit'])[:100]})")
         if "raised" in answer:
-            raise self._exception(answer)
+            raise self._exception(answer, values)
         return answer, values
 
-    def _exception(self, told: dict[str, Any]) -> BaseException:
+    @contextlib.contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        self._is_asking = True
+        try:
+            yield
+        finally:
+            self._is_asking = False
+
+    def _exception(self, told: dict[str, Any], parts: list[Any]) -> BaseException:
         """What the code raises. An exception of the test's own is that again."""
         if "of_test" in told:
             if type(number := told["of_test"]) is not int or not 0 <= number < len(self._raised):
                 self._end("it raises what no test has raised")
             raised = self._raised[number]
             self._under_way.append(raised)
-            self._change(raised, told)
+            self._change(raised, parts)
         else:
             try:
                 origin = unpack_value(told.get("object"), self._find, Met())
-                raised = exception(told, origin, self._class_of_exceptions)
+                raised = exception(told, parts, origin, self._class_of_exceptions)
             except NoValue as error:
                 self._end(str(error))
         if isinstance(raised, StopIteration):
             self.refuse("the code raises StopIteration, which would end a loop of the test")
         return raised
 
-    def _change(self, raised: BaseException, told: dict[str, Any]) -> None:
+    def _change(self, raised: BaseException, parts: list[Any]) -> None:
         """What the code has set on an exception of the test's."""
         try:
-            change_exception(raised, told)
+            change_exception(raised, parts)
         except NoValue as error:
             self._end(str(error))
 
@@ -215,7 +225,7 @@ class Link:
         try:
             values = self._taken(asked)
         except NeedsTrusting as error:  # the code waits for an answer
-            self._send(self._line(self._told(error), []))
+            self._send(self._line(*self._told(error)))
             return
         if len(values) != 2 or not all(type(value) is tuple for value in values):
             self._end("it calls a function with nothing")
@@ -226,28 +236,26 @@ class Link:
         try:
             line = self._line(about, result)
         except NoValue as error:
-            line = self._line(self._told(error), [])
+            line = self._line(*self._told(error))
         self._send(line)
 
-    def _called(
-        self, function: Any, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> tuple[dict[str, Any], list[Any]]:
+    def _called(self, function: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Answer:
         self._calling_back = True
         try:
-            with _alarms_come():
+            with alarms_come():
                 return {}, [function(*arguments, **named)]
         except BaseException as error:  # noqa: BLE001 - a function of the test, called with anything
-            return self._told(error), []
+            return self._told(error)
         finally:
             self._calling_back = False
 
-    def _told(self, error: BaseException) -> dict[str, Any]:
+    def _told(self, error: BaseException) -> Answer:
         if isinstance(error, NoValue):  # the code may catch it, and the test never know
             self.objection = self.objection or f"{error}; {NEEDS_TRUST}"
         leave_frames(error)
         self._raised.append(error)
-        told = exception_value(error, self._number_of_class) | {"has": plain_attributes(error)}
-        return told | {"number": len(self._raised) - 1}
+        told = exception_value(error, self._number_of_class) | {"number": len(self._raised) - 1}
+        return told, exception_parts(error, attributes=True)
 
     def _own(self, number: Any) -> Any:
         """The function that the test passed to the code."""
@@ -265,7 +273,7 @@ class Link:
             self._end("its process has ended")
 
     def _read(self) -> dict[str, Any]:
-        with _alarms_come():
+        with alarms_come():
             self._answers.peek(1)  # waits, and takes nothing away
         line = self._answers.readline(MOST_BYTES)
         if not line.endswith(b"\n"):
@@ -372,26 +380,6 @@ class Link:
         called = [function.__name__, function.__qualname__, function.__module__, function.__doc__]
         more = [self._shared.packed(part, self._keep) for part in (function.__annotations__ or None, vars(function))]
         return [*called, parameters_of(function), *more]
-
-
-@contextlib.contextmanager
-def _alarms_wait() -> Iterator[None]:
-    """The alarms that a test may set come later."""
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, ALARM)
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ALARM)
-
-
-@contextlib.contextmanager
-def _alarms_come() -> Iterator[None]:
-    """Where they wait, they come."""
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ALARM)
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, ALARM)
 
 
 def _hangs(item: Any) -> bool:

@@ -91,7 +91,7 @@ class Shared(Met):
 
     def _line(self, about: dict[str, Any], values: list[Any], keep: Keep, most: float) -> bytes:
         self._message += 1
-        told: list[SharedValue] = []
+        told: list[tuple[SharedValue, tuple[Any, ...]]] = []
         self._new, self._withheld = [], set()
         changed, alone = self._looked_at()
         try:
@@ -108,8 +108,8 @@ class Shared(Met):
         except BaseException:
             self._forget(self._new)
             raise
-        for entry in told:
-            entry.is_told()
+        for entry, items in told:
+            entry.is_told(items)
         self._forget(alone)
         self._left = []
         return line
@@ -137,7 +137,7 @@ class Shared(Met):
                 lost = True
         values = [unpack_value(value, find, self) for value in packed]
         for entry in (*told, *(self._snapshots.entries[number] for number in self._new)):
-            entry.is_told()
+            entry.is_told(items_of(entry.value))
         if lost:
             raise Lost("a value that both have holds what cannot be sent")
         return values
@@ -181,15 +181,16 @@ class Shared(Met):
                 alone.append(number)
         return changed, sorted(alone)
 
-    def _change(self, number: int, keep: Keep, told: list[SharedValue]) -> Any:
+    def _change(self, number: int, keep: Keep, told: list[tuple[SharedValue, tuple[Any, ...]]]) -> Any:
         """What the value is now; None where it holds what cannot be sent, which the other may have no use for."""
         entry = self._snapshots.entries[number]
-        packed = self._if_it_can_be_sent(lambda: change_of(entry, keep, self))
+        now = items_of(entry.value)  # once: a thread of the code may go on changing it
+        packed = self._if_it_can_be_sent(lambda: change_of(entry, now, keep, self))
         if packed is None:
             self._withheld.add(number)
             return None
         entry.used = self._message
-        told.append(entry)
+        told.append((entry, now))
         return packed
 
 
@@ -197,11 +198,10 @@ def _is_plain(value: Any) -> bool:
     return bool(named(value)) or is_array(value) or type(value) is float
 
 
-def change_of(entry: SharedValue, keep: Keep, shared: Shared) -> Any:
-    """What has become of a value: of a list the part between what is as it was, of a dict that has only grown the pairs
-    that are new, of an array its items, of others all they hold. Raises `NoValue`."""
+def change_of(entry: SharedValue, now: tuple[Any, ...], keep: Keep, shared: Shared) -> Any:
+    """What has become of a value, whose items are these `now`: of a list the part between what is as it was, of a dict
+    that has only grown the pairs that are new, of an array its items, of others all they hold. Raises `NoValue`."""
     value, before = entry.value, entry.items
-    now = items_of(value)
     if is_array(value):
         if before[:2] != now[:2]:
             raise NoValue("an array has another form than before")

@@ -38,9 +38,9 @@ class SharedValue:
             return bool(self.items == items_of(self.value))
         return same(self.items, items_of(self.value))
 
-    def is_told(self) -> None:
-        """The other process knows now what the value holds."""
-        self.items = items_of(self.value)
+    def is_told(self, items: tuple[Any, ...]) -> None:
+        """The other process knows now that the value holds these."""
+        self.items = items
         if self.group:
             self.group.look_anew()
 

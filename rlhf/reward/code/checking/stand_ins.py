@@ -180,16 +180,27 @@ class KindOfExceptions(type):
 
     @staticmethod
     def made(link: Asked, number: Any, name: str, bases: tuple[Any, ...], ways: tuple[str, ...]) -> Any:
-        """The class with this number. Its methods of these names are not there for tests."""
+        """The class with this number. Its methods of these names are not there for tests, but for what its exceptions
+        say, which is asked of the code."""
 
         def refused(error: BaseException, *others: Any) -> NoReturn:
             link.refuse(f"a test uses a method of {name}, an exception of the code's, other than __str__")
 
+        def changed(error: BaseException, attribute: str, *value: Any) -> None:
+            if ORIGIN in vars(error) and not attribute.startswith("__"):  # made, and not Python's own
+                link.refuse(f"a test changes {attribute} of {name}, an exception of the code's")
+            (object.__setattr__ if value else object.__delattr__)(error, attribute, *value)
+
         own: dict[str, Any] = dict.fromkeys(ways, refused) | {
-            "__str__": says,
+            "__setattr__": changed,
+            "__delattr__": changed,
             "__getattr__": _attribute_of_exception,
             "args": property(lambda error: _attribute_of_exception(error, "args")),
         }
+        if "__str__" in ways:
+            own["__str__"] = lambda error: link.ask("text", (vars(error)[ORIGIN],), {})
+        elif not any(type(base) is KindOfExceptions for base in bases):
+            own["__str__"] = says
         return KindOfExceptions(name, bases, own | {NUMBER: number, LINK: link})
 
     def __call__(cls, *arguments: Any, **named: Any) -> NoReturn:
