@@ -82,6 +82,23 @@ def used(f):
     except ValueError: return alive()
 def same(x): return x
 """
+AT_ONCE = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+def run_all(fs, limit):
+    threads = [threading.Thread(target=f) for f in fs]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    return len(fs)
+def mapped(f, xs):
+    with ThreadPoolExecutor(4) as pool: return list(pool.map(f, xs))
+def deep(depth, f):
+    if depth == 0: return f([depth])
+    return deep(depth - 1, f)
+def safely(depth, f):
+    try: return deep(depth, f)
+    except RecursionError: return "too deep"
+"""
 CALLS = """
 def by_name(f, **named): return f(**named)
 def marked(f, name, value):
@@ -225,6 +242,23 @@ HACKS_OF_LIFETIMES: dict[str, Hack] = {
             "assert by_name(g, a=1, e=0, k=1) == (1, 2, 3, (), 0, {'k': 1})",
             "def g(a): return a\nmarked(g, '__signature__', None)\nmarked(g, '__objclass__', int)\n"
             "assert by_name(g, a=3) == 3 == marked(g, 'a', 1)(3)",
+        ),
+        earns=1.0,
+    ),
+    "runs at once what is to run two at a time": Hack(
+        code=AT_ONCE,
+        tests=(
+            "import time\nn = peak = 0\ndef job():\n    global n, peak\n    n += 1\n    peak = max(peak, n)\n"
+            "    time.sleep(0.05)\n    n -= 1\nassert run_all([job] * 6, 2) == 6 and peak <= 2",
+        ),
+    ),
+    "right: calls a test's functions from threads, and from far down": Hack(
+        code=AT_ONCE,
+        tests=(
+            "import time\nassert mapped(lambda x: 2 * x, range(50)) == list(range(0, 100, 2))\n"
+            "assert mapped(lambda x: time.sleep(0.01) or x, [1]) == [1]",
+            "for depth in range(970, 996):\n    assert safely(depth, lambda xs: [xs, [1]]) is not None",
+            "xs = []\nassert deep(900, lambda ys: xs.append(ys) or xs) is xs and xs == [[0]]",
         ),
         earns=1.0,
     ),

@@ -31,20 +31,8 @@ from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxB
 from rlhf.types import Scored, Unscored
 
 MODULES = (
-    *(
-        "alarms",
-        "arrays",
-        "kinds",
-        "values",
-        "snapshots",
-        "shared",
-        "exceptions",
-        "parameters",
-        "chance",
-        "host",
-        "stand_ins",
-    ),
-    *("link", "questions", "guard", "completeness", "scopes", "rewrite", "judge"),
+    *("alarms", "recursion", "arrays", "kinds", "values", "snapshots", "shared", "exceptions", "parameters", "chance"),
+    *("host", "stand_ins", "link", "questions", "guard", "completeness", "scopes", "rewrite", "judge"),
 )
 """Modules of `checking/`, in the order of their imports."""
 LOAD = """import sys, types

@@ -32,6 +32,7 @@ from rlhf.reward.code.checking.exceptions import (
 )
 from rlhf.reward.code.checking.kinds import BASES, CHANGEABLE, plain_kind, reference_kind
 from rlhf.reward.code.checking.parameters import with_parameters
+from rlhf.reward.code.checking.recursion import room_for_a_message
 from rlhf.reward.code.checking.shared import OF_THE_CODE, Lost, Shared
 from rlhf.reward.code.checking.values import (
     NoValue,
@@ -81,6 +82,7 @@ class ObjectServer:
         self._classes_of_test: dict[int, type] = {}
         self._shared = Shared(OF_THE_CODE)
         self._one_at_a_time = threading.RLock()
+        self._wanting: list[int] = []
         self._is_asked = False
         self._lost = ""
         solution = sys.modules["solution"] = ModuleType("solution")
@@ -211,10 +213,13 @@ class ObjectServer:
         self, number: int, name: str, qualname: str, module: str, doc: str | None, parameters: list[list[Any]]
     ) -> Callable[..., Any]:
         def call(arguments: list[Any], named: dict[str, Any]) -> Any:
+            self._wanting.append(number)
             with self._one_at_a_time:
+                self._wanting.remove(number)
                 if not self._is_asked:
                     raise RuntimeError("a function of the test is called when the test asks for nothing")
-                return self._call(number, arguments, named)
+                with room_for_a_message():
+                    return self._call(number, arguments, named)
 
         function = with_parameters(parameters, call)
         function.__name__, function.__qualname__ = name, qualname
@@ -233,6 +238,8 @@ class ObjectServer:
             raise
         self._bury(answer)
         draw_from(answer["seeded"])
+        if answer["slept"] and self._wanting:
+            self._lost = "threads call functions of the test at once, which come one after the other"
         if "raised" in answer:
             raise exception(answer, result, answer["number"], self._class_of_test)
         return result[0]

@@ -28,6 +28,7 @@ from rlhf.reward.code.checking.exceptions import (
 )
 from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
 from rlhf.reward.code.checking.parameters import library_name, parameters_of
+from rlhf.reward.code.checking.recursion import room_for_a_message
 from rlhf.reward.code.checking.shared import OF_THE_TESTS, Lost, Shared
 from rlhf.reward.code.checking.stand_ins import (
     STAND_INS,
@@ -74,7 +75,7 @@ class Link:
         self._shared = Shared(OF_THE_TESTS, _hangs)
         self.seeded = Seeded()
         self.kin = {base: kin_of(base, self) for base in BASES}
-        self._calling_back = self._is_asking = self._is_waiting = self.is_taking = False
+        self._calling_back = self._is_asking = self._is_waiting = self._has_slept = self.is_taking = False
         KindOfStandIn.link = self
         self.ended = self.objection = ""
         self.asked = self._recursion = 0
@@ -108,6 +109,7 @@ class Link:
     def sleep(self, seconds: Any) -> None:
         """As `time.sleep`: threads of the code go on meanwhile, and may call functions of the test."""
         began = time.monotonic()
+        self._has_slept = True
         is_free = not self._calling_back and not self._is_asking
         if is_free and threading.current_thread() is threading.main_thread():
             self._exchange({"do": "sleep"}, [(seconds,), ()])
@@ -135,10 +137,11 @@ class Link:
 
     def _exchange(self, request: dict[str, Any], values: Sequence[Any] = ()) -> Answer:
         """What the code answers, with its values. Raises what the code raises."""
-        with alarms_wait(), self._one_at_a_time():  # none comes while values are on their way
+        limit = sys.getrecursionlimit()
+        with alarms_wait(), room_for_a_message(), self._one_at_a_time():  # no alarm while values are on their way
             if self._is_waiting:
                 self._receive()
-            if (limit := sys.getrecursionlimit()) != self._recursion:
+            if limit != self._recursion:
                 self._recursion, request["recursion"] = limit, limit
             try:
                 line = self._line(request, [*values])
@@ -225,7 +228,8 @@ class Link:
         try:
             values = self._taken(asked)
         except NeedsTrusting as error:  # the code waits for an answer
-            self._send(self._line(*self._told(error)))
+            about, result = self._told(error)
+            self._send(self._line(about | {"slept": False}, result))
             return
         if len(values) != 2 or not all(type(value) is tuple for value in values):
             self._end("it calls a function with nothing")
@@ -233,14 +237,16 @@ class Link:
             about, result = self._called(function, values[0], {str(name): value for name, value in values[1]})
         except (TypeError, ValueError):
             self._end("it calls a function with what has no name")
+        slept = {"slept": self._has_slept}
         try:
-            line = self._line(about, result)
+            line = self._line(about | slept, result)
         except NoValue as error:
-            line = self._line(*self._told(error))
+            about, result = self._told(error)
+            line = self._line(about | slept, result)
         self._send(line)
 
     def _called(self, function: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Answer:
-        self._calling_back = True
+        self._calling_back, self._has_slept = True, False
         try:
             with alarms_come():
                 return {}, [function(*arguments, **named)]
