@@ -32,7 +32,7 @@ from rlhf.reward.code.checking.exceptions import (
 )
 from rlhf.reward.code.checking.kinds import BASES, CHANGEABLE, plain_kind, reference_kind
 from rlhf.reward.code.checking.parameters import with_parameters
-from rlhf.reward.code.checking.recursion import room_for_a_message
+from rlhf.reward.code.checking.recursion import HIGHEST_LIMIT, room_for_a_message
 from rlhf.reward.code.checking.shared import OF_THE_CODE, Lost, Shared
 from rlhf.reward.code.checking.values import (
     NoValue,
@@ -62,7 +62,6 @@ SOURCES = {"run": "solution.py", "test": "test.py"}
 MOST_DESCRIPTORS = 4096
 SHARED = slice(-2, None)
 """Where a message about a function of the test has its annotations and attributes."""
-HIGHEST_LIMIT = 2**31 - 1
 FIRST_USER, USERS = 50_000, 15_000
 
 

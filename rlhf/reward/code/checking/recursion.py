@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-ROOM = 1000
+ROOM, HIGHEST_LIMIT = 1000, 2**31 - 1
 
 
 @contextlib.contextmanager
@@ -15,7 +15,7 @@ def room_for_a_message() -> Iterator[None]:
     """Raises `RecursionError` before anything has happened."""
     (lambda: (lambda: None)())()  # the old limit could not be set again at its very end
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(limit + ROOM)
+    sys.setrecursionlimit(min(limit + ROOM, HIGHEST_LIMIT))
     try:
         yield
     finally:
