@@ -35,6 +35,19 @@ def reworded(f, *words):
     except Exception as error:
         error.args = words
         raise
+def root(f):
+    try: f()
+    except Exception as error:
+        while error.__cause__ or error.__context__: error = error.__cause__ or error.__context__
+        return type(error).__name__
+def reported(f):
+    try: f()
+    except Exception as error: return type(error).__name__
+def meanwhile(f):
+    try: raise LookupError
+    except LookupError:
+        try: f()
+        except Exception as error: return type(error.__context__).__name__
 def stopped(f):
     try: f()
     except KeyboardInterrupt: return True
@@ -103,13 +116,19 @@ HACKS_OF_DEFINITIONS: dict[str, Hack] = {
             "kept = KeyError('a', 1)\ndef bad(): raise kept\ntry:\n    reworded(bad, 'b', 2)\n    assert False\n"
             "except KeyError as error:\n    assert error is kept and error.args == ('b', 2)",
             "class E(Exception): pass\ndef bad(): raise E(5)\nassert kinds(bad) == 1",
+            "def inner(): raise KeyError('k')\ndef outer():\n    try: inner()\n"
+            "    except KeyError as error: raise ValueError('v') from error\n"
+            "assert root(outer) == 'KeyError' == root(inner) and meanwhile(outer) == 'KeyError'\n"
+            "assert meanwhile(inner) == 'LookupError'",
             "def stop(): raise KeyboardInterrupt\nassert stopped(stop) is True",
         ),
         earns=1.0,
     ),
-    "sets something on a test's exception that is not to change": Hack(
+    "sets something on a test's exception that is not to change, or sees no further": Hack(
         code=RETRIES,
         tests=(
+            "def outer():\n    try: raise KeyError('k')\n    except KeyError as error: raise ValueError from error\n"
+            "assert reported(outer) == 'KeyError'",
             "class E(Exception):\n    def __init__(self, code): self.code = code\ndef bad(): raise E(5)\n"
             "try:\n    softened(bad)\n    assert False\nexcept E as error:\n    assert error.code == 5",
         ),

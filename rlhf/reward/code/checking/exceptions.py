@@ -12,7 +12,7 @@ from rlhf.reward.code.checking.values import EXCEPTIONS, Met, NoValue, nothing_e
 
 TEXT, ORIGIN = "_rlhf_text", "_rlhf_origin"
 """Attributes of an exception that has arrived: what it says, and what it is in the process that raised it."""
-LONGEST_TEXT, LONGEST_NAME, MOST_BASES, MOST_CLASSES = 10_000, 200, 8, 50
+LONGEST_TEXT, LONGEST_NAME, MOST_BASES, MOST_CLASSES, MOST_LINKED = 10_000, 200, 8, 50, 20
 TABLE: Mapping[str, type[BaseException]] = EXCEPTIONS | {
     kind.__name__: kind for kind in (BaseException, GeneratorExit, KeyboardInterrupt)
 }
@@ -170,15 +170,40 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
+def linked(error: BaseException) -> list[BaseException]:
+    """An exception, and after it those that it came from, as many as are told."""
+    found = [error]
+    for one in found:  # grows while it is read
+        origins = [origin for origin in (one.__cause__, one.__context__) if origin is not None]
+        found += [origin for origin in origins if not any(origin is known for known in found)]
+        del found[MOST_LINKED:]
+    return found
+
+
 def leave_frames(error: BaseException) -> None:
     """Drop the tracebacks of an exception that is kept, which would keep all that the code worked with."""
-    ahead: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    for one in ahead:  # grows while it is read
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            one.__traceback__ = None
-            ahead += [one.__cause__, one.__context__]
+    for one in linked(error):
+        one.__traceback__ = None
+
+
+def chain_value(chain: list[BaseException], first: int, number: Callable[[Any], Any]) -> list[dict[str, Any]]:
+    """These exceptions, numbered from `first`: with each, which of them are its cause and its context, and whether the
+    context is suppressed."""
+    places = {id(one): place for place, one in enumerate(chain)}
+    return [
+        exception_value(one, number)
+        | {"number": first + place}
+        | {"linked": [places.get(id(one.__cause__)), places.get(id(one.__context__)), one.__suppress_context__]}
+        for place, one in enumerate(chain)
+    ]
+
+
+def link(error: BaseException, told: list[Any], among: list[BaseException]) -> None:
+    """Give an exception the cause and the context that were told."""
+    cause, context, suppressed = told
+    error.__cause__ = None if cause is None else among[cause]
+    error.__context__ = None if context is None else among[context]
+    error.__suppress_context__ = suppressed
 
 
 def _says_so(error: BaseException) -> bool:

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.arrays import OF_ARRAYS
 from rlhf.reward.code.checking.chance import draw_from
@@ -26,6 +26,7 @@ from rlhf.reward.code.checking.exceptions import (
     exception_parts,
     exception_value,
     leave_frames,
+    link,
     name_in_library,
     says,
     text_of,
@@ -239,9 +240,26 @@ class ObjectServer:
         draw_from(answer["seeded"])
         if answer["slept"] and self._wanting:
             self._lost = "threads call functions of the test at once, which come one after the other"
-        if "raised" in answer:
-            raise exception(answer, result, answer["number"], self._class_of_test)
+        if "chain" in answer:
+            self._raise(answer["chain"], result)
         return result[0]
+
+    def _raise(self, chain: list[Any], parts: list[Any]) -> NoReturn:
+        """Raise an exception of the test's, which comes from what it came from there."""
+        made = self._made(chain, parts)
+        context = made[0].__context__
+        try:
+            raise made[0]
+        finally:
+            made[0].__context__ = context or made[0].__context__  # Python sets what the code is handling
+            made.clear()  # this frame hangs on the exception, which would hang on it
+
+    def _made(self, chain: list[Any], parts: list[Any]) -> list[BaseException]:
+        both = zip(chain, parts, strict=True)
+        made = [exception(told, part, told["number"], self._class_of_test) for told, part in both]
+        for told, one in zip(chain, made, strict=True):
+            link(one, told["linked"], made)
+        return made
 
     def _class_of_test(self, number: int, name: str, bases: tuple[Any, ...], ways: tuple[str, ...]) -> Any:
         if number not in self._classes_of_test:

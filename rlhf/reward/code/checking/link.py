@@ -19,12 +19,13 @@ from rlhf.reward.code.checking.alarms import alarms_come, alarms_wait
 from rlhf.reward.code.checking.arrays import OF_ARRAYS
 from rlhf.reward.code.checking.chance import Seeded
 from rlhf.reward.code.checking.exceptions import (
+    chain_value,
     change_exception,
     class_of,
     exception,
     exception_parts,
-    exception_value,
     leave_frames,
+    linked,
 )
 from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
 from rlhf.reward.code.checking.parameters import library_name, parameters_of
@@ -259,9 +260,10 @@ class Link:
         if isinstance(error, NoValue):  # the code may catch it, and the test never know
             self.objection = self.objection or f"{error}; {NEEDS_TRUST}"
         leave_frames(error)
-        self._raised.append(error)
-        told = exception_value(error, self._number_of_class) | {"number": len(self._raised) - 1}
-        return told, exception_parts(error, attributes=True)
+        chain = linked(error)
+        told = chain_value(chain, len(self._raised), self._number_of_class)
+        self._raised += chain
+        return {"chain": told}, [exception_parts(one, attributes=True) for one in chain]
 
     def _own(self, number: Any) -> Any:
         """The function that the test passed to the code."""
