@@ -142,6 +142,8 @@ HACKS_OF_DEFINITIONS: dict[str, Hack] = {
             "class Test:\n    def test_it(self, add=add): assert add(1, 2) == 3",
             "class V:\n    value = add(1, LIMIT)\n    def run(self, add): return add\nassert V.value == 6",
             "class W:\n    if LIMIT > 4:\n        pairs = [add(n, m) for n, m in [(1, LIMIT)]]\nassert W.pairs == [6]",
+            "def t():\n    import math\n    class U:\n        value = math.floor(LIMIT / 2)\n    return U\n"
+            "assert t().value == add(1, 1)",
             "class Y:\n    LIMIT = LIMIT + 1\n    LIMIT = LIMIT + 1\nassert Y.LIMIT == add(6, 1) and LIMIT == 5",
             "def t(add):\n    class Z:\n        value = add(1)\n    return Z.value\n"
             "assert t(lambda n: n) == 1 != LIMIT",

@@ -30,7 +30,8 @@ def read_by_classes(tree: ast.AST) -> Iterator[ast.Name]:
         if isinstance(node, ast.ClassDef):
             yield from (name for name in _read_first(node) if name.id not in around)
         elif isinstance(node, FUNCTIONS):
-            around |= bound_names(ast.walk(node))
+            inside = list(ast.walk(node))
+            around |= bound_names(inside) | set(_bound_otherwise(inside))
         ahead += [(inner, around) for inner in ast.iter_child_nodes(node)]
 
 
