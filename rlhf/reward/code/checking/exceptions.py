@@ -39,44 +39,11 @@ OF_THE_LIBRARY = frozenset(
     )
 )
 """Exceptions of the library's modules. Where the tests' process has not loaded the module, no test awaits them."""
-OWN_WAYS = frozenset(
-    f"__{name}__"
-    for name in (
-        *(
-            "str",
-            "repr",
-            "format",
-            "bool",
-            "len",
-            "iter",
-            "next",
-            "getitem",
-            "contains",
-            "call",
-            "enter",
-            "exit",
-            "reversed",
-        ),
-        *(
-            "eq",
-            "ne",
-            "hash",
-            "lt",
-            "le",
-            "gt",
-            "ge",
-            "int",
-            "float",
-            "index",
-            "add",
-            "radd",
-            "sub",
-            "mul",
-            "or",
-            "and",
-        ),
-    )
+WAYS = (
+    "str repr format bool len iter next getitem contains call enter exit reversed eq ne hash lt le gt ge int float "
+    "index add radd sub mul or and"
 )
+OWN_WAYS = frozenset(f"__{name}__" for name in WAYS.split())
 """Methods of an exception's class in whose place a test would get those of Python's classes."""
 ARGS: Any = vars(BaseException)["args"]
 """What an exception was made of here: of one of the code's, `args` would ask the code."""

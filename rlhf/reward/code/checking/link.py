@@ -133,7 +133,7 @@ class Link:
         if threading.current_thread() is not threading.main_thread():
             self.refuse("a thread of a test asks the code, which answers one at a time and would show no race")
         if self._is_asking:
-            self.refuse("a handler of a signal asks the code while it is asked")
+            self.refuse("a handler of a signal or a finalizer asks the code while it is asked")
         return self._exchange(request, values)
 
     def _exchange(self, request: dict[str, Any], values: Sequence[Any] = ()) -> Answer:
@@ -260,7 +260,8 @@ class Link:
         if isinstance(error, NoValue):  # the code may catch it, and the test never know
             self.objection = self.objection or f"{error}; {NEEDS_TRUST}"
         leave_frames(error)
-        chain = linked(error)
+        is_ours = isinstance(error, NoValue | NeedsTrusting)
+        chain: list[BaseException] = [error] if is_ours else linked(error)
         told = chain_value(chain, len(self._raised), self._number_of_class)
         self._raised += chain
         return {"chain": told}, [exception_parts(one, attributes=True) for one in chain]
