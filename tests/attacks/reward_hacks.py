@@ -10,6 +10,7 @@ from tests.attacks.reward_hacks_of_shared_values import HACKS_OF_SHARED_VALUES
 from tests.attacks.reward_hacks_of_the_fifth_reader import HACKS_OF_THE_FIFTH_READER
 from tests.attacks.reward_hacks_of_the_fourth_hour import HACKS_OF_THE_FOURTH_HOUR
 from tests.attacks.reward_hacks_of_the_hour import HACKS_OF_THE_HOUR
+from tests.attacks.reward_hacks_of_the_library import HACKS_OF_THE_LIBRARY
 from tests.attacks.reward_hacks_of_the_second_hour import HACKS_OF_THE_SECOND_HOUR
 from tests.attacks.reward_hacks_of_the_third_hour import HACKS_OF_THE_THIRD_HOUR
 
@@ -263,4 +264,5 @@ def hacks() -> dict[str, Hack]:
     lines = {f"sends {name}": Hack(code=HOST + line) for name, line in FORGED_LINES.items()}
     hours = {**HACKS_OF_THE_HOUR, **HACKS_OF_THE_SECOND_HOUR, **HACKS_OF_THE_THIRD_HOUR, **HACKS_OF_THE_FOURTH_HOUR}
     latest = {**HACKS_OF_THE_FIFTH_READER, **HACKS_OF_SHARED_VALUES, **HACKS_OF_IDENTITY, **HACKS_OF_LIFETIMES}
+    latest |= HACKS_OF_THE_LIBRARY
     return {**values, **classes, **lines, **OWN_TESTS, **hours, **latest, **HACKS_OF_DEFINITIONS}

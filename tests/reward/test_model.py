@@ -70,7 +70,8 @@ async def test_what_waits_while_the_worker_is_busy_goes_together_up_to_the_budge
     worker.go.clear()
     reward = await started(worker, tokens_per_batch=30)
     groups = [asyncio.ensure_future(reward(TASK, [trajectory(10 * group + n) for n in (1, 2)])) for group in range(4)]
-    await asyncio.sleep(0.01)
+    while not worker.asked:
+        await asyncio.sleep(0)
     assert worker.asked == [[1, 2, 11]], "three sequences of 10 tokens fill the budget"
     worker.go.set()
     scores = [[score.value for score in group] for group in await asyncio.gather(*groups)]

@@ -50,11 +50,22 @@ STARRED = (sys.stdlib_module_names & {*PURE.split(), *MEMBERS}) - {"builtins"}
 LISTED = frozenset((*PURE.split(), *(f"{name}.{member}" for name, them in MEMBERS.items() for member in them.split())))
 OBSERVES = frozenset(("assertLogs", "assertNoLogs", "assertWarns", "assertWarnsRegex", "__cause__", "__context__"))
 """Methods of a listed class that observe the process, and attributes of exceptions that are not the code's."""
-QUIET = ("warnings.filterwarnings", "warnings.simplefilter")
-"""Functions that change nothing which tests see, where they are called with "ignore"."""
+NOT_LISTED = """
+    calendar.setfirstweekday csv.field_size_limit csv.register_dialect csv.unregister_dialect inspect.currentframe
+    inspect.getattr_static inspect.stack inspect.trace numpy.printoptions numpy.set_printoptions numpy.setbufsize
+    numpy.seterrcall numpy.testing.assert_no_gc_cycles numpy.testing.assert_no_warnings numpy.testing.assert_warns
+    numpy.testing.clear_and_catch_warnings numpy.testing.suppress_warnings operator.length_hint scipy.special.errstate
+    scipy.special.seterr sqlite3.connect sqlite3.register_adapter sqlite3.register_converter string.Formatter
+    sympy.assuming sympy.evaluate sympy.init_printing uuid.getnode xml.etree.ElementTree.register_namespace
+"""
+"""Members of listed modules that observe or change the process, or its files."""
+EXCEPTED = frozenset(NOT_LISTED.split())
+QUIET = {"warnings.filterwarnings": "ignore", "warnings.simplefilter": "ignore", "sqlite3.connect": ":memory:"}
+"""Functions that neither change nor share anything that the code has, where this is their first argument."""
 BY_NAME = ("operator.attrgetter", "operator.methodcaller")
 """Functions that reach what is named. Tests write the names themselves."""
-NOT_LISTED = ("string.Formatter", "operator.length_hint", "inspect.getattr_static")
+OF_TESTS_ALONE = ("unittest", "pytest")
+"""Modules that tests may change: the code's own are nothing to them."""
 OF_OBJECT = ("__new__", "__init__", "__init_subclass__")
 """Methods of `object` that tests call themselves. The others say of an object of the code what they say of any."""
 OF_THE_PROCESS = ("open", "__import__", "breakpoint", "input", "globals", "locals")
@@ -93,6 +104,8 @@ class _Library:
             outer = isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner
             if outer and (path := self._path(node)) and not _is_listed(path):  # type: ignore[arg-type]
                 yield f"they use {path}, which acts on or observes the process that it runs in"
+            if (changed := _changed(node)) and (path := self._path(changed)) and not path.startswith(OF_TESTS_ALONE):
+                yield f"they may change {path}, which the code has for itself"
             stars = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
             if stars and not _is_listed(of := str(node.module)) and of not in (*STARRED, "builtins"):  # type: ignore[attr-defined]
                 yield f"they import all of {of}"
@@ -117,8 +130,8 @@ class _Library:
         return ".".join([path, *members]) if path else ""
 
     def _is_quiet(self, call: ast.Call) -> bool:
-        quiet = bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value == "ignore"
-        return quiet and self._path(call.func) in QUIET
+        first = call.args[0] if call.args else None
+        return isinstance(first, ast.Constant) and first.value == QUIET.get(self._path(call.func), ...)
 
     def _printed_to(self, call: ast.Call) -> Iterator[ast.expr]:
         """Where a test prints, which it does nowhere."""
@@ -163,6 +176,17 @@ def _is_of_object(node: ast.AST) -> bool:
             return False
 
 
+def _changed(node: ast.AST) -> ast.expr | None:
+    """What a test may change, if it does: sets an attribute of, deletes one, asks for all."""
+    match node:
+        case ast.Attribute(value=value, ctx=ast.Store() | ast.Del()) | ast.Attribute(value=value, attr="__dict__"):
+            return value
+        case ast.Call(func=ast.Name(id="setattr" | "delattr" | "vars"), args=[value, *_]):
+            return value
+        case _:
+            return None
+
+
 def _is_rewritten(node: ast.AST) -> bool:
     """Whether the judge would rewrite it in a test (`checking/rewrite.py`)."""
     named = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
@@ -204,7 +228,7 @@ def _binds(node: ast.AST) -> Iterator[str]:
 def _is_listed(path: str) -> bool:
     parts = path.split(".")
     listed = any(".".join(parts[:end]) in LISTED for end in range(1, len(parts) + 1))
-    return listed and path not in NOT_LISTED and not _is_another_module(*parts[:2])
+    return listed and path not in EXCEPTED and not _is_another_module(*parts[:2])
 
 
 def _is_another_module(library: str, member: str = "") -> bool:

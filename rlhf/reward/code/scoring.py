@@ -32,7 +32,8 @@ from rlhf.types import Scored, Unscored
 
 MODULES = (
     *("alarms", "recursion", "arrays", "kinds", "values", "snapshots", "shared", "exceptions", "parameters", "chance"),
-    *("host", "stand_ins", "link", "questions", "guard", "completeness", "scopes", "rewrite", "judge"),
+    *("settings", "host", "stand_ins", "classes", "link", "questions", "complaints", "guard", "completeness", "scopes"),
+    *("rewrite", "judge"),
 )
 """Modules of `checking/`, in the order of their imports."""
 LOAD = """import sys, types

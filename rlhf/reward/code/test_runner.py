@@ -173,7 +173,8 @@ def _with_calls(body: Sequence[ast.stmt], around: TextScope) -> Run:
     what others derive from; it is deleted when all have run."""
     named = _defined(body)
     of_tests = {name for name in named if name.startswith("test")} | _defined(filter(_is_class, body))
-    deletes = [one for one in body if isinstance(one, ast.Delete) and set(_names_in([one])) & of_tests]
+    whole = (one for one in body if isinstance(one, ast.Delete))
+    deletes = [one for one in whole if of_tests.intersection(map(ast.unparse, one.targets))]
     deleted = _names_in(deletes)
     mentions = _names_in(body)
     first: Run = []

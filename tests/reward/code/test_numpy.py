@@ -31,6 +31,10 @@ def row(i): return grid[i]
 def rows(): return list(grid)
 def total_of(a): return a.sum()
 def turned(a): return a.T[::-1]
+def big(xs): return np.array(xs, dtype=">i4")
+def kind(a): return a.dtype.str
+def wide(): return np.array(["a"], dtype="U10")
+def logistic(x): return 1 / (1 + np.exp(-x))
 def last_of_many(): return np.zeros(100_000)[-1:]
 def frozen():
     a = np.zeros(3)
@@ -51,11 +55,21 @@ HOLD = [
     "try: frozen()[0] = 1\nexcept ValueError: assert frozen().tolist() == [0, 0, 0]\nelse: assert False",
     "import numpy as np\nx, y = np.eye(2), np.eye(3)\na, b, c = same(x, y)\nassert a is not x and b is x and c is y",
 ]
+HOLD += [
+    "import numpy as np\nx = np.array(['a', 'b'], dtype='U5')\nassert wide().dtype == 'U10' and kind(x)[1:] == 'U5'",
+    "import numpy as np\nwith np.errstate(over='raise'):\n    try: logistic(np.array([-1000.0]))\n"
+    "    except FloatingPointError: over = True\nassert over and logistic(np.array([-1000.0]))[0] == 0",
+]
 WITHOUT = [
     "assert total() == 3 and true() and made().tolist() == [1, 2, 3] and made().shape == (3,)",
     "assert (made() + made()).sum() == 12",
 ]
 FAIL = [
+    "import numpy as np\nassert big([1]).dtype == np.int32",
+    "import numpy as np\nassert big([1]).tobytes() == b'\\1\\0\\0\\0'",
+    "import numpy as np\ntry: twice(np.longdouble(1))\nexcept TypeError: taken = False\nassert not taken",
+    "import numpy as np\nwith np.errstate(all='raise'):\n    assert logistic(np.array([-1000.0]))[0] == 0",
+    "import numpy as np\nassert np.testing.assert_no_warnings(logistic, np.array([-1000.0]))[0] == 0",
     "assert made() == [1, 2, 3]",
     "assert made() + made() == [1, 2, 3, 1, 2, 3]",
     "assert true() is True",

@@ -8,11 +8,13 @@ from typing import Any
 KINDS, KINDS_VIEWED = "biufcU", "biufc"
 TYPES = frozenset(
     (
-        *("bool", "str", "float16", "float32", "float64", "complex64", "complex128"),
+        *("bool", "float16", "float32", "float64", "complex64", "complex128"),
         *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     )
 )
 MOST_DIMENSIONS = 32
+MOST_LETTERS = 1 << 20
+"""In an array of texts, whose items have room for as many as the longest."""
 MOST_TIMES = 64
 """How much larger the array of a view may be: a view of a larger one crosses as an array of its own."""
 
@@ -34,8 +36,23 @@ def array_parts(value: Any) -> list[Any] | None:
         return None
     if not is_array(value) and not any(base.__name__ == "generic" for base in type(value).__mro__):
         return None
-    name = "str" if value.dtype.kind == "U" else value.dtype.name
+    name = _name_of(value.dtype)
+    if not value.dtype.isnative or not _is_made(name, value.size):
+        return None
     return [name, list(value.shape) if is_array(value) else None, bool(value.flags.writeable), items_of_array(value)]
+
+
+def _name_of(dtype: Any) -> str:
+    """The name of a type; of texts with the number of letters that there is room for."""
+    return str(dtype.str[1:] if dtype.kind == "U" else dtype.name)
+
+
+def _is_made(name: Any, items: int) -> bool:
+    """Whether so many items of the type of that name are made."""
+    if type(name) is not str or name in TYPES:
+        return name in TYPES
+    letters = name[1:] if name[:1] == "U" else ""
+    return letters.isdecimal() and len(letters) < len(str(MOST_LETTERS)) and int(letters) * items <= MOST_LETTERS
 
 
 def items_of_array(value: Any) -> list[Any]:
@@ -48,7 +65,8 @@ def array(parts: Any, numpy: Any) -> Any:
     """The number or array of numpy's that was sent. Raises `TypeError` and `ValueError`."""
     name, shape, writeable, items = parts
     lengths = _whole([] if shape is None else shape)
-    if name not in TYPES or type(items) is not list or min(lengths, default=0) < 0 or len(lengths) > MOST_DIMENSIONS:
+    fits = type(items) is list and _is_made(name, len(items))
+    if not fits or min(lengths, default=0) < 0 or len(lengths) > MOST_DIMENSIONS:
         raise ValueError("what arrived is no array")
     if name.startswith("complex"):
         items = [complex(*item) for item in items]
@@ -117,7 +135,7 @@ def _is_within(bytes_held: int, item_bytes: int, shape: list[int], steps: list[i
 def write(parts: Any, numpy: Any) -> None:
     """Write items into an array. Raises `TypeError` and `ValueError`."""
     value, items = parts
-    name, writeable = "str" if value.dtype.kind == "U" else value.dtype.name, value.flags.writeable
+    name, writeable = _name_of(value.dtype), value.flags.writeable
     made = array([name, list(value.shape), True, items], numpy)
     value.setflags(write=True)
     value[...] = made

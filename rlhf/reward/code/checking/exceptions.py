@@ -176,7 +176,7 @@ def link(error: BaseException, told: list[Any], among: list[BaseException]) -> N
 def _says_so(error: BaseException) -> bool:
     """Whether its text is that of a class of the table or of the library."""
     kind: Any = next(kind for kind in type(error).__mro__ if TABLE.get(kind.__name__) is kind or name_in_library(kind))
-    return type(error).__str__ is kind.__str__
+    return type(error).__str__ is kind.__str__ or (type(error).__str__ is says and TEXT not in vars(error))
 
 
 def _text(words: Any) -> str:

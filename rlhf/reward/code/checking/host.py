@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.arrays import OF_ARRAYS
-from rlhf.reward.code.checking.chance import draw_from
 from rlhf.reward.code.checking.exceptions import (
     ORIGIN,
     class_value,
@@ -32,8 +31,9 @@ from rlhf.reward.code.checking.exceptions import (
     text_of,
 )
 from rlhf.reward.code.checking.kinds import BASES, CHANGEABLE, plain_kind, reference_kind
-from rlhf.reward.code.checking.parameters import with_parameters
+from rlhf.reward.code.checking.parameters import unsent, with_parameters
 from rlhf.reward.code.checking.recursion import HIGHEST_LIMIT, room_for_a_message
+from rlhf.reward.code.checking.settings import Follower
 from rlhf.reward.code.checking.shared import OF_THE_CODE, Lost, Shared
 from rlhf.reward.code.checking.values import (
     NoValue,
@@ -80,7 +80,7 @@ class ObjectServer:
         self._loose: dict[int, weakref.ref[Any]] = {}
         self._numbers_of_test: dict[int, int] = {}
         self._classes_of_test: dict[int, type] = {}
-        self._shared = Shared(OF_THE_CODE)
+        self._shared, self._follower = Shared(OF_THE_CODE), Follower()
         self._one_at_a_time = threading.RLock()
         self._wanting: list[int] = []
         self._is_asked = False
@@ -108,13 +108,15 @@ class ObjectServer:
             except NoValue as error:
                 return {"unfit": str(error)}, []
         self._bury(request)
-        draw_from(request["seeded"])
+        self._follower.follow(request)
         if "recursion" in request:
             sys.setrecursionlimit(min(request["recursion"] + _depth(), HIGHEST_LIMIT))
         if do == "name":
             name = request["name"]
             is_there = name in self._names and not isinstance(self._names[name], ModuleType)
             return ({}, [self._names[name]]) if is_there else ({"missing": True}, [])
+        if do == "end":
+            return {}, []
         try:
             if do in ("run", "test"):
                 exec(compile(request["code"], SOURCES[do], "exec", dont_inherit=True), self._names)
@@ -128,13 +130,14 @@ class ObjectServer:
 
     def _told(self, error: BaseException) -> tuple[dict[str, Any], list[Any]]:
         """An exception as told: one of the test's is its own again, one of another class than Python's is kept."""
-        told = exception_value(error, self._kept_number, is_asked_for_text=True)
+        told = exception_value(error, self._number_of_class, is_asked_for_text=True)
         if (number := vars(error).get(ORIGIN)) is not None:
             told["of_test"] = number
         elif type(told["raised"]) is not str:
             leave_frames(error)
             told["object"] = self._keep(error)
-        return told, exception_parts(error, attributes=number is not None or bool(name_in_library(type(error))))
+        of_the_tests = number is not None or type(error) in self._classes_of_test.values()
+        return told, exception_parts(error, attributes=of_the_tests or bool(name_in_library(type(error))))
 
     def _line(self, about: dict[str, Any], values: list[Any]) -> bytes:
         """An answer as sent. A value that cannot be sent is distinguished from exceptions, which tests may expect."""
@@ -160,7 +163,7 @@ class ObjectServer:
             number = self._shared.add(value)
             return {"kin": [plain.__name__, number, content(value, self._keep, self._shared, 1)]}
         if issubclass(type(value), type) and issubclass(value, BaseException):
-            return {"exceptions": class_value(value, self._kept_number)}
+            return {"exceptions": class_value(value, self._number_of_class)}
         if plain:
             return {"kin": [pack_value(BASES[plain](value), self._keep, self._shared), self._kept_number(value)]}
         return {reference_kind(value): self._number(value)}
@@ -175,6 +178,11 @@ class ObjectServer:
         """The number of a value that is kept until the end: the test may send it at any time."""
         self._kept.add(number := self._number(value))
         return number
+
+    def _number_of_class(self, kind: type) -> Any:
+        """The number of a class of exceptions; in a list that of one of the test's."""
+        of_tests = [number for number, made in self._classes_of_test.items() if made is kind]
+        return of_tests or self._kept_number(kind)
 
     def _bury(self, message: dict[str, Any]) -> None:
         """Keep no longer what the test has no longer."""
@@ -206,8 +214,12 @@ class ObjectServer:
             self._of_test[number], self._numbers_of_test[id(value)] = value, number
         for name, part in zip(("__annotations__", "__dict__"), shared, strict=False):
             if part is not None:
-                setattr(self._of_test[number], name, part)
+                setattr(self._of_test[number], name, unsent(self._lose) if part is False else part)
         return self._of_test[number]
+
+    def _lose(self) -> NoReturn:
+        self._lost = "annotations of a function of the test, which cannot be sent"
+        raise Lost(self._lost)
 
     def _function_of_the_test(
         self, number: int, name: str, qualname: str, module: str, doc: str | None, parameters: list[list[Any]]
@@ -237,7 +249,7 @@ class ObjectServer:
             self._lost = str(error)
             raise
         self._bury(answer)
-        draw_from(answer["seeded"])
+        self._follower.follow(answer)
         if answer["slept"] and self._wanting:
             self._lost = "threads call functions of the test at once, which come one after the other"
         if "chain" in answer:

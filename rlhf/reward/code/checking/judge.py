@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import signal
@@ -23,15 +24,24 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from rlhf.reward.code.checking.complaints import (
+    args_of,
+    handled,
+    in_a_line,
+    is_about_an_object,
+    look_at_what_is_awaited,
+)
 from rlhf.reward.code.checking.completeness import ENTERED, RESULT, Entries
 from rlhf.reward.code.checking.guard import guard, reaching, run_in, texts_in
 from rlhf.reward.code.checking.host import be_host
 from rlhf.reward.code.checking.link import NEEDS_TRUST, Link
 from rlhf.reward.code.checking.questions import matched, own_or_type_of, type_of
 from rlhf.reward.code.checking.rewrite import (
+    ARGS_OF,
     ASSERTED,
     CHECKED,
     GUARDED,
+    HANDLED,
     MATCHED,
     READ,
     SWALLOWED,
@@ -45,13 +55,6 @@ from rlhf.reward.code.checking.stand_ins import CALLABLE, STAND_INS, Asked, Kind
 from rlhf.reward.code.checking.values import VIEWED, named
 
 PR_SET_DUMPABLE = 4
-ABOUT_OBJECTS = (
-    *(kind.__name__ for kind in STAND_INS.values()),
-    "do not inherit from BaseException",
-    "must derive from BaseException",
-    "object supporting the buffer API required",
-)
-"""Python's error messages for unsupported operations, and for `except` with a class of the code."""
 NEVER_ASKED = "the test never asks the code for anything"
 NEVER_ASSERTED = "none of the asserts of the test was run"
 CAUGHT = "an assert of the test fails, and the failure is caught"
@@ -120,6 +123,7 @@ def closed_in() -> Any:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_IGN)
     threading.excepthook = lambda _: None  # it would read and parse source files
+    sys.unraisablehook = lambda _: None  # so would it
     verdicts = os.fdopen(os.dup(1), "wb", buffering=0)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
@@ -137,7 +141,7 @@ class Names(dict[str, Any]):
     def __init__(self, link: Link, given: dict[str, Any]) -> None:
         counting = {ASSERTED: self._assert, CHECKED: self._checking, GUARDED: self._guard, SWALLOWED: self._swallow}
         counting["print"] = print_nowhere
-        asking = {TYPE_OF: type_of, TYPE: own_or_type_of, MATCHED: matched}
+        asking = {TYPE_OF: type_of, TYPE: own_or_type_of, MATCHED: matched, ARGS_OF: args_of, HANDLED: handled}
         ours = asking | counting | {READ: self.__getitem__}
         super().__init__(given, __name__="tests", __builtins__=builtins, **ours)
         self.asserted = self.failed = 0
@@ -194,8 +198,8 @@ class Names(dict[str, Any]):
 
 def print_nowhere(*values: Any, file: Any = None, **how: Any) -> None:
     """What tests print is seen by nobody: an object of the code is made a text where it is, and that stays there."""
-    if file not in (None, sys.stdout, sys.stderr):
-        print(*values, file=file, **how)
+    elsewhere = file not in (None, sys.stdout, sys.stderr)
+    print(*values if elsewhere else (), file=file if elsewhere else io.StringIO(), **how)
     for value in values:
         make_text(value, "show", KindOfStandIn.link, set())
 
@@ -309,8 +313,8 @@ def prepared(
             link.trust(asked["setup"])
         else:
             time.sleep = link.sleep
-            if "random" in f"{asked['tests']}{asked['setup']}":
-                link.seeded.watch()
+            look_at_what_is_awaited()
+            link.followed.watch(f"{asked['tests']}{asked['setup']}")
             exec(compile(rewrite.visit(setup), "setup.py", "exec", dont_inherit=True), names)
     except BaseException as error:  # noqa: BLE001 - whatever the task's set-up raises
         return names, f"{SETUP_FAILS}: {in_a_line(error)}"
@@ -380,17 +384,7 @@ def why_test_fails(test: ast.Module, code: Any, names: Names, link: Link, reach:
         complaint = complaint or (CAUGHT if names.failed > failed else "")
     except BaseException as error:  # noqa: BLE001 - whatever a test raises is a failure of the code
         reach.uses_the_code(test, asked=link.asked > before)
-        about_objects = any(words in (complaint := in_a_line(error)) for words in ABOUT_OBJECTS)
-        about_objects |= isinstance(error, NameError) and error.name in names.of_code  # Python has not asked for it
-        complaint = f"{complaint}; {NEEDS_TRUST}" if about_objects else complaint
+        not_asked_for = isinstance(error, NameError) and error.name in names.of_code
+        complaint = in_a_line(error)
+        complaint = f"{complaint}; {NEEDS_TRUST}" if not_asked_for or is_about_an_object(error) else complaint
     return link.objection or link.ended or complaint
-
-
-def in_a_line(error: BaseException) -> str:
-    """An exception in one printable line."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - an object of the code is part of it, and is not shown
-        text = "about an object of the code"
-    line = " ".join(f"{type(error).__name__}: {text}".split())[:300]
-    return "".join(letter if letter.isprintable() else "?" for letter in line)

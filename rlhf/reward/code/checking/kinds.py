@@ -9,7 +9,7 @@ import functools
 import typing
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from functools import partial
+from functools import partial, partialmethod
 from types import FunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType
 from typing import Any
 
@@ -45,6 +45,8 @@ LIBRARY = frozenset(
     if isinstance(value, type) and value.__module__ == module.__name__
 )
 """Classes of Python's library from which kinds are made."""
+COPIES = ("copy", "__copy__", "__or__", "__ror__")
+"""Methods of `defaultdict` whose answer has the default too."""
 NUMBER = "_rlhf_number"
 BINDS = ("__get__", "__set__", "__delete__", "__set_name__")
 """What a descriptor has one of at least."""
@@ -74,8 +76,8 @@ def plain_kind(value: Any) -> Any:
 
 
 def reference_kind(value: Any) -> str:
-    """As which kind of reference a value crosses that is not plain: whether it is called, and what becomes of it as an
-    attribute of a class. For the code's side."""
+    """As which kind of reference a value crosses that is not plain: whether it is called, and what becomes of it as
+    an attribute of a class. For the code's side."""
     kind: Any = type(value)
     if callable(value) and (kind in BOUND or not any(hasattr(kind, name) for name in BINDS)):
         return "callable"
@@ -101,6 +103,8 @@ def kin_of(base: Any, link: Any) -> Any:
         return link.refuse(f"a test shows a kind of {base.__name__} of the code")
 
     methods: dict[str, Any] = {"__getattr__": asked, "__setattr__": refused, **dict.fromkeys(SHOWN, shown)}
+    if base is dict:  # a default of the code's
+        methods |= {name: partialmethod(refused, name) for name in COPIES}
     if base in CHANGEABLE:  # what asks for the class where it is not the base: `isinstance` of the library
         methods["__class__"] = property(lambda this: refused(this, "__class__"))
     return type(

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.alarms import alarms_come, alarms_wait
 from rlhf.reward.code.checking.arrays import OF_ARRAYS
-from rlhf.reward.code.checking.chance import Seeded
+from rlhf.reward.code.checking.classes import Classes
 from rlhf.reward.code.checking.exceptions import (
     chain_value,
     change_exception,
@@ -30,12 +31,9 @@ from rlhf.reward.code.checking.exceptions import (
 from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
 from rlhf.reward.code.checking.parameters import library_name, parameters_of
 from rlhf.reward.code.checking.recursion import room_for_a_message
+from rlhf.reward.code.checking.settings import Followed
 from rlhf.reward.code.checking.shared import OF_THE_TESTS, Lost, Shared
-from rlhf.reward.code.checking.stand_ins import (
-    STAND_INS,
-    KindOfExceptions,
-    KindOfStandIn,
-)
+from rlhf.reward.code.checking.stand_ins import STAND_INS, KindOfExceptions, KindOfStandIn
 from rlhf.reward.code.checking.values import MOST_BYTES, Met, NoValue, line_with, of_json, unpack_value
 
 Answer = tuple[dict[str, Any], list[Any]]
@@ -44,6 +42,8 @@ SLEEP = time.sleep
 KNOWN: list[Any] = [lambda: None]
 ALONE = sys.getrefcount(KNOWN[0])
 """So many references has a function that nothing but one list has."""
+ENDS = re.compile(r"\b(__del__|eval|except|exec|finally|locals|setattr|type|vars|weakref|with)\b")
+"""What code has of which something happens when an object of its is dropped, or that makes such code."""
 NEEDS_TRUST = "such tests need reward.code.tests: trusting"
 
 
@@ -71,18 +71,19 @@ class Link:
         self._dead: list[int] = []
         self._raised: list[BaseException] = []
         self._under_way: list[BaseException] = []
-        self._classes_told: dict[type, int] = {}
-        self._classes: dict[tuple[Any, str, tuple[Any, ...]], Any] = {}
+        self._exceptions = Classes(self)
         self._shared = Shared(OF_THE_TESTS, _hangs)
-        self.seeded = Seeded()
+        self.followed = Followed()
         self.kin = {base: kin_of(base, self) for base in BASES}
         self._calling_back = self._is_asking = self._is_waiting = self._has_slept = self.is_taking = False
+        self._acts_at_ends = False
         KindOfStandIn.link = self
         self.ended = self.objection = ""
         self.asked = self._recursion = 0
 
     def run(self, code: str) -> None:
         """Run the code. Raises what the code raises, and `CodeEnded`."""
+        self._acts_at_ends = ENDS.search(code) is not None
         self._exchange({"do": "run", "code": code})
 
     def trust(self, test: str) -> None:
@@ -111,10 +112,13 @@ class Link:
         """As `time.sleep`: threads of the code go on meanwhile, and may call functions of the test."""
         began = time.monotonic()
         self._has_slept = True
-        is_free = not self._calling_back and not self._is_asking
-        if is_free and threading.current_thread() is threading.main_thread():
+        if self._is_free():
             self._exchange({"do": "sleep"}, [(seconds,), ()])
         SLEEP(max(seconds - (time.monotonic() - began), 0))
+
+    def _is_free(self) -> bool:
+        is_free = not self._calling_back and not self._is_asking
+        return is_free and threading.current_thread() is threading.main_thread()
 
     def refuse(self, what: str, advice: str = NEEDS_TRUST) -> NoReturn:
         """Fail the test because it cannot be judged from this process; a test that catches the exception still
@@ -176,7 +180,7 @@ class Link:
         else:
             try:
                 origin = unpack_value(told.get("object"), self._find, Met())
-                raised = exception(told, parts, origin, self._class_of_exceptions)
+                raised = exception(told, parts, origin, self._exceptions.numbered)
             except NoValue as error:
                 self._end(str(error))
         if isinstance(raised, StopIteration):
@@ -189,16 +193,6 @@ class Link:
             change_exception(raised, parts)
         except NoValue as error:
             self._end(str(error))
-
-    def _number_of_class(self, kind: type) -> int:
-        """The number of a class of the test's, of which the code's process makes one."""
-        return self._classes_told.setdefault(kind, len(self._classes_told))
-
-    def _class_of_exceptions(self, number: Any, name: str, bases: tuple[Any, ...], ways: tuple[str, ...]) -> Any:
-        known = self._classes.get((number, name, bases))
-        if known is None:
-            known = self._classes[number, name, bases] = KindOfExceptions.made(self, number, name, bases, ways)
-        return known
 
     def _only(self, values: list[Any]) -> Any:
         if len(values) != 1:
@@ -262,7 +256,7 @@ class Link:
         leave_frames(error)
         is_ours = isinstance(error, NoValue | NeedsTrusting)
         chain: list[BaseException] = [error] if is_ours else linked(error)
-        told = chain_value(chain, len(self._raised), self._number_of_class)
+        told = chain_value(chain, len(self._raised), self._exceptions.number)
         self._raised += chain
         return {"chain": told}, [exception_parts(one, attributes=True) for one in chain]
 
@@ -312,7 +306,7 @@ class Link:
             self._held.add(known_by)
             return function
         if kind == "exceptions":
-            return class_of(known_by, self._class_of_exceptions)
+            return class_of(known_by, self._exceptions.numbered)
         if kind not in STAND_INS or type(known_by) is not int:
             raise NoValue("what arrived is no value")
         reference = self._stand_ins.get((kind, known_by))
@@ -326,13 +320,16 @@ class Link:
         if self._stand_ins.get((kind, number)) is reference:
             del self._stand_ins[kind, number]
             self._dead.append(number)
+            if self._acts_at_ends and not self._is_waiting and self._is_free():
+                with contextlib.suppress(CodeEnded, NeedsTrusting):  # whoever asks next learns of it
+                    self._exchange({"do": "end"})
 
     def _line(self, about: dict[str, Any], values: list[Any]) -> bytes:
         """A message, and what the test no longer has once it is made. Raises `NoValue`, and is no message then."""
         try:
-            line = self._shared.line(about | {"seeded": self.seeded.told()}, values, self._keep, math.inf)
+            line = self._shared.line(about | self.followed.told(), values, self._keep, math.inf)
         except NoValue:
-            self.seeded.tell_again()
+            self.followed.tell_again()
             raise
         while self._under_way:  # a test has caught what it raised, which is kept without what it came from
             leave_frames(self._under_way.pop())
@@ -385,9 +382,11 @@ class Link:
 
     def _about(self, function: FunctionType) -> list[Any]:
         """What the code's process knows of a function of the test: what it is called, its parameters, and, shared as
-        dictionaries are, its annotations and attributes; None where they cannot be sent."""
+        dictionaries are, its annotations and attributes; None where there are none or they cannot be sent, `False` for
+        annotations that cannot."""
         called = [function.__name__, function.__qualname__, function.__module__, function.__doc__]
         more = [self._shared.packed(part, self._keep) for part in (function.__annotations__ or None, vars(function))]
+        more[0] = False if more[0] is None and function.__annotations__ else more[0]
         return [*called, parameters_of(function), *more]
 
 

@@ -8,22 +8,40 @@ import operator
 import sys
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
-from typing import Any
+from typing import Any, NoReturn
 
 Callee = Callable[[list[Any], dict[str, Any]], Any]
 """Takes positional arguments and named ones."""
 
 LEFT_OUT = type("LeftOut", (), {"__repr__": lambda _: "a default of the test's"})()
-"""The default of every parameter that has one: the true ones stay with the tests."""
+"""The default of a parameter whose true one stays with the tests: it can change, or is no plain value."""
+LARGEST_DEFAULT = 1 << 63
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
+ASKED_FOR = "bool contains eq getitem iter len ne or repr ror"
+"""Methods of a dictionary that say what is in it."""
+
+
+def unsent(lose: Callable[[], NoReturn]) -> dict[str, Any]:
+    """Annotations that nobody has. `lose` is called where the code asks for them."""
+    asked = [*(f"__{name}__" for name in ASKED_FOR.split()), "copy", "get", "items", "keys", "pop", "values"]
+    annotations: dict[str, Any] = type("Unsent", (dict,), {name: lambda *_: lose() for name in asked})()
+    return annotations
+
+
 def parameters_of(function: FunctionType) -> list[list[Any]]:
-    """Name, kind and whether there is a default, of each parameter, as JSON."""
+    """Name, kind and default of each parameter, as JSON: None for none, an empty list for one that is left out."""
     bare = FunctionType(function.__code__, {}, function.__name__, function.__defaults__, function.__closure__)
     bare.__kwdefaults__ = function.__kwdefaults__
     found = inspect.signature(bare).parameters.values()  # not by its attributes, which the code may set
-    return [[one.name, int(one.kind), one.default is not one.empty] for one in found]
+    return [[one.name, int(one.kind), None if one.default is one.empty else _default(one.default)] for one in found]
+
+
+def _default(value: Any) -> list[Any]:
+    is_number = type(value) in (int, float) and abs(value) < LARGEST_DEFAULT
+    is_sent = is_number or value is None or type(value) is bool or (type(value) is str and repr(LEFT_OUT) not in value)
+    return [value] if is_sent else []
 
 
 def library_name(value: Any) -> tuple[str, ...]:
@@ -63,8 +81,8 @@ def with_parameters(parameters: list[list[Any]], call: Callee) -> Callable[..., 
 
     empty = inspect.Parameter.empty
     listed = [
-        inspect.Parameter(name, inspect._ParameterKind(kind), default=LEFT_OUT if has_default else empty)
-        for name, kind, has_default in parameters
+        inspect.Parameter(name, inspect._ParameterKind(kind), default=empty if told is None else [*told, LEFT_OUT][0])
+        for name, kind, told in parameters
     ]
     scope: dict[str, Any] = {"_rlhf_given": given, "_rlhf_left_out": LEFT_OUT, "_rlhf_locals": locals}
     text = str(inspect.Signature(listed)).replace(repr(LEFT_OUT), "_rlhf_left_out")

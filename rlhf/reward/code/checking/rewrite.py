@@ -12,9 +12,12 @@ from rlhf.reward.code.checking.scopes import bound_names, read_by_classes
 
 TYPE_OF, TYPE, MATCHED = "_rlhf_type_of", "_rlhf_type", "_rlhf_matched"
 ASSERTED, CHECKED, GUARDED = "_rlhf_asserted", "_rlhf_checked", "_rlhf_guarded"
-SWALLOWED, READ = "_rlhf_swallowed", "_rlhf_read"
+SWALLOWED, READ, ARGS_OF = "_rlhf_swallowed", "_rlhf_read", "_rlhf_args_of"
+HANDLED = "_rlhf_handled"
 EVERYTHING = ("Exception", "BaseException", "AssertionError")
 FORMAT = ("format", "format_map")
+ASKED = {"__class__": TYPE_OF, "args": ARGS_OF}
+"""Attributes that are asked for."""
 
 
 class Rewrite(ast.NodeTransformer):
@@ -91,8 +94,8 @@ class Rewrite(ast.NodeTransformer):
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self._keeping(node, [node.value])
         asks = isinstance(node.ctx, ast.Load)
-        if asks and node.attr == "__class__":
-            return _called(TYPE_OF, node.value)
+        if asks and node.attr in ASKED:
+            return _called(ASKED[node.attr], node.value)
         return _called(FORMATS, node.value, ast.Constant(node.attr)) if asks and node.attr in FORMAT else node
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
@@ -114,9 +117,12 @@ class Rewrite(ast.NodeTransformer):
         telling = [one for one in node.handlers if _only_tells(one)] if _holds_check(node.body) else []
         self.generic_visit(node)
         for handler in telling:
-            said = ast.Expr(ast.Call(func=ast.Name(id=SWALLOWED, ctx=ast.Load()), args=[], keywords=[]))
-            handler.body.insert(0, ast.fix_missing_locations(ast.copy_location(said, handler)))
+            handler.body.insert(0, _told(SWALLOWED, handler))
+        for handler in node.handlers:
+            handler.body.insert(0, _told(HANDLED, handler))
         return node
+
+    visit_TryStar = visit_Try  # type: ignore[assignment]
 
     def visit_Match(self, node: ast.Match) -> ast.AST:
         self.generic_visit(node)
@@ -132,6 +138,11 @@ class Rewrite(ast.NodeTransformer):
 def _called(name: str, value: ast.expr, *more: ast.expr) -> ast.Call:
     call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[value, *more], keywords=[])
     return ast.fix_missing_locations(ast.copy_location(call, value))
+
+
+def _told(name: str, where: ast.AST) -> ast.Expr:
+    said = ast.Expr(ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[], keywords=[]))
+    return ast.fix_missing_locations(ast.copy_location(said, where))
 
 
 def _holds_check(body: list[ast.stmt]) -> bool:
