@@ -9,8 +9,9 @@ from typing import Any
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
-ANSWER_BYTES = 16 * 2**20
-"""Maximum size of one answer, all events of a stream together."""
+ANSWER_BYTES = 4 * 2**20
+"""Maximum size of one answer, all events of a stream together. No deadline ends mcp's parser: it takes up to two seconds
+for this size."""
 
 
 class Bounded(httpx2.AsyncHTTPTransport):

@@ -99,6 +99,7 @@ TEXTS: dict[str, bytes] = {
     "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
     "deep and unfinished": b"[" * DEEP,
     "deep as a recursion": b"[" * 900 + b"]" * 900,
+    "a million empty arrays": b"[" + b"[]," * 1_000_000 + b"1]",
     "three million empty arrays": b"[" + b"[]," * 3_000_000 + b"1]",
     "null": b"null",
     "a truth value": b"true",
