@@ -10,8 +10,8 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
 ANSWER_BYTES = 4 * 2**20
-"""Maximum size of one answer, all events of a stream together. No deadline ends mcp's parser: it takes up to two seconds
-for this size."""
+"""Maximum size of one answer, all events of a stream together. No deadline ends mcp's parser: this size takes it up to
+two seconds."""
 
 
 class Bounded(httpx2.AsyncHTTPTransport):
