@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from rlhf.reward.code.checking.scopes import read_by_classes
-from rlhf.reward.code.library import constants_run, imported_names, names_of_stars
+from rlhf.reward.code.apart import imported_names, names_of_stars
 
 OF_PYTHON = frozenset(dir(builtins))
 KNOWN = OF_PYTHON | set(sys.stdlib_module_names)
@@ -41,14 +40,13 @@ def _is_of_tests(name: str) -> bool:
 def _free(texts: Sequence[str], setup: str) -> set[str]:
     used: set[str] = set()
     bound: set[str] = set()
-    for text in (run for given in (*texts, setup) for run in (given, *constants_run(given))):
+    for text in (*texts, setup):
         for symbol, is_global, at_the_top in _symbols(symtable.symtable(text, "tests", "exec"), top=True):
             if symbol.is_referenced() and (at_the_top or is_global):
                 used.add(symbol.get_name())
             if (symbol.is_assigned() or symbol.is_imported()) and (at_the_top or symbol.is_declared_global()):
                 bound.add(symbol.get_name())
-        bound.update(names_of_stars(ast.walk(tree := ast.parse(text))))
-        used.update(name.id for name in read_by_classes(tree))
+        bound.update(names_of_stars(ast.walk(ast.parse(text))))
     imported = {name for text in texts for name in _from_the_solution(text)}
     return (used - bound | imported) - OF_PYTHON - {"__name__", "__file__", "solution"}
 

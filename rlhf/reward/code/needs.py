@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from rlhf.reward.code.library import not_apart
+from rlhf.reward.code.apart import not_apart
 from rlhf.reward.code.names import KNOWN
 from rlhf.reward.code.unit_tests import Asserts
-
-RUN = ("eval", "exec", "compile")
 
 
 def needs_trust(tests: Asserts) -> str:
@@ -25,9 +23,8 @@ def needs_trust(tests: Asserts) -> str:
     objects = {target for node in nodes for target in _made_of(node, of_code)}
     answers = _answers(nodes, of_code)
     reasons = (_reason(node, of_code, objects) or _identity(node, answers) for node in nodes)
-    used = next(filter(None, not_apart(tests.texts, tests.setup, tests.entry_point)), "")
-    own = next((node.name for node in nodes if isinstance(node, ast.ClassDef) and of_code), "")
-    return used or next(filter(None, reasons), f"they define the class {own}" if own else "")
+    used = next(filter(None, not_apart(tests.texts, tests.setup)), "")
+    return used or next(filter(None, reasons), "")
 
 
 def _bound(nodes: list[ast.AST]) -> Iterator[str]:
@@ -92,14 +89,10 @@ def _reason(node: ast.AST, of_code: set[str], objects: set[str]) -> str:
     match node:
         case ast.ClassDef(bases=bases) if any(_is_class(base, of_code) for base in bases):
             return f"the class {node.name} is one of the code's kind"
-        case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kind]) if _is_class(kind, of_code):
-            return f"they ask for instances of {ast.unparse(kind)}"
-        case ast.Call(func=ast.Name(id="str" | "repr" | "bool" | "hash" | "vars" | "dir"), args=[of]) if _is_object(
+        case ast.Call(func=ast.Name(id="bool" | "hash" | "vars" | "dir"), args=[of]) if _is_object(
             of, of_code, objects
         ):
             return f"they convert {ast.unparse(of)}"
-        case ast.Call(func=ast.Name(id=name), args=[text, *_]) if name in RUN and not isinstance(text, ast.Constant):
-            return f"they may run what the code answers, by {name}"
         case ast.Compare(left=left, comparators=others, ops=ops) if not isinstance(ops[0], ast.In | ast.NotIn):
             compared = [one for one in (left, *others) if _is_object(one, of_code, objects)]
             return f"they compare {ast.unparse(compared[0])}" if compared else ""

@@ -16,11 +16,12 @@ from typing import Any
 from rlhf.errors import ConfigError
 from rlhf.http.binding import token_from
 from rlhf.http.inert import inert_line
+from rlhf.reward.code.apart import not_apart
 from rlhf.reward.code.block import code_of
-from rlhf.reward.code.checking.judge import SETUP_FAILS, signature
+from rlhf.reward.code.checking.importing import SETUP_FAILS
 from rlhf.reward.code.checking.link import NEEDS_TRUST
+from rlhf.reward.code.checking.verdicts import signature
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.library import not_apart
 from rlhf.reward.code.names import names_of_the_code
 from rlhf.reward.code.unit_tests import Asserts, InputOutput, Tests, TestsError, read_tests, with_prefix
 from rlhf.sandbox.client import RemoteSandbox
@@ -30,17 +31,30 @@ from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxBroken, SandboxBusy, TerminationReason
 from rlhf.types import Scored, Unscored
 
-MODULES = (
-    *("alarms", "recursion", "arrays", "kinds", "values", "snapshots", "shared", "exceptions", "parameters", "chance"),
-    *("settings", "host", "stand_ins", "classes", "link", "questions", "complaints", "guard", "completeness", "scopes"),
-    *("rewrite", "judge"),
+SHARED = ("verdicts", "importing")
+OF_BESIDE = (*SHARED, "beside")
+OF_JUDGE = (
+    *SHARED,
+    *(
+        "arrays",
+        "values",
+        "exceptions",
+        "remote",
+        "host",
+        "link",
+        "guard",
+        "completeness",
+        "counting",
+        "reach",
+        "judge",
+    ),
 )
 """Modules of `checking/`, in the order of their imports."""
 LOAD = """import sys, types
 for name, source in {sources!r}.items():
     module = sys.modules[name] = types.ModuleType(name)
     exec(compile(source, name, "exec"), module.__dict__)
-sys.modules["rlhf.reward.code.checking.judge"].judge_main()
+module.{start}()
 """
 WAIT_SECONDS = 86_400.0
 """Maximum wait for a free slot of this machine's sandbox. Every earlier run ends within its timeout, and replies that
@@ -65,11 +79,11 @@ def looks():
 KNOWN_TESTS = Asserts(texts=("assert twice(2) == 4", "assert twice(2) == 5", "assert looks()"))
 
 
-def judging_program() -> str:
-    """`checking/` as one program: it is in memory before the code runs, and no file of it is read later."""
+def program_of(modules: Sequence[str], start: str) -> str:
+    """Modules of `checking/` as one program: it is in memory before the code runs, and no file of it is read later."""
     folder = Path(__file__).parent / "checking"
-    sources = {f"rlhf.reward.code.checking.{name}": (folder / f"{name}.py").read_text() for name in MODULES}
-    return LOAD.format(sources=sources)
+    sources = {f"rlhf.reward.code.checking.{name}": (folder / f"{name}.py").read_text() for name in modules}
+    return LOAD.format(sources=sources, start=start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +98,9 @@ class CodeScorer:
     """A `Scorer` for code. `row` is the task's row, with the tests in the column that the settings name."""
 
     def __init__(self, config: CodeRewardConfig, runner: ProgramRunner) -> None:
-        self.config, self._runner, self._judging = config, runner, judging_program()
+        self.config, self._runner = config, runner
+        self._apart = program_of(OF_JUDGE, "judge_main")
+        self._beside = program_of(OF_BESIDE, "beside_main")
         self._two_users = True
 
     async def start(self) -> None:
@@ -150,29 +166,42 @@ class CodeScorer:
         return await self._pairs(code, tests)
 
     async def _asserts(self, code: str, tests: Asserts) -> list[Outcome]:
-        """Run asserts. A test passes only by a result line that is signed with this run's key."""
-        trusting = self.config.tests == "trusting"
-        refused = [""] * len(tests.texts) if trusting else not_apart(tests.texts, tests.setup, tests.entry_point)
+        """Run asserts: apart from the code, where it cannot reach them, and after that beside it, as in one plain
+        Python. A test passes if both do."""
+        if self.config.tests == "trusting":
+            return await self._judged(self._beside, code, tests, tests.texts)
+        refused = not_apart(tests.texts, tests.setup)
+        texts = ["" if why else text for text, why in zip(tests.texts, refused, strict=True)]
+        apart = await self._judged(self._apart, code, tests, texts)
+        apart = [
+            Outcome(passed=False, why=f"{why}; {NEEDS_TRUST}") if why else outcome
+            for why, outcome in zip(refused, apart, strict=True)
+        ]
+        if not any(outcome.passed for outcome in apart):
+            return apart
+        return list(map(both, apart, await self._judged(self._beside, code, tests, tests.texts)))
+
+    async def _judged(self, program: str, code: str, tests: Asserts, texts: Sequence[str]) -> list[Outcome]:
+        """Run a program of `checking/`. A test passes only by a result line that is signed with this run's key. Raises
+        `TestsError` if the set-up fails."""
         asked = {
             "key": (key := secrets.token_hex(16)),
             "code": code,
-            "tests": ["" if why else text for text, why in zip(tests.texts, refused, strict=True)],
+            "tests": texts,
             "names": of_the_code(tests),
             "tested": [*tests.names, *([tests.entry_point] if tests.entry_point else [])],
             "setup": tests.setup,
-            "trusting": trusting,
+            "seconds": self.config.timeout_seconds,
+            "together": self.config.tests == "trusting",
         }
-        stdin, seconds = json.dumps(asked).encode(), self.config.timeout_seconds
-        run = await self._run(self._judging, stdin, seconds, two_users=self._two_users)
+        two_users = self._two_users and program is self._apart
+        run = await self._run(program, json.dumps(asked).encode(), self.config.timeout_seconds, two_users=two_users)
         judged = signed_lines(run.stdout, key)
         silence = ("", run.detail or f"the tests ended with code {run.return_code}")
-        verdicts = [judged.get(str(index), silence) for index in range(len(tests.texts))]
+        verdicts = [judged.get(str(index), silence) for index in range(len(texts))]
         if verdicts[0][1].startswith(SETUP_FAILS):
             raise TestsError(verdicts[0][1])
-        return [
-            Outcome(passed=False, why=f"{why}; {NEEDS_TRUST}") if why else Outcome(passed=said == "passed", why=told)
-            for why, (said, told) in zip(refused, verdicts, strict=True)
-        ]
+        return [Outcome(passed=said == "passed", why=told) for said, told in verdicts]
 
     async def _pairs(self, code: str, pairs: Sequence[InputOutput]) -> list[Outcome]:
         """Run input/output pairs sequentially, so that a hanging reply occupies one slot, and only until the timeout
@@ -203,6 +232,17 @@ class CodeScorer:
         if run.ending is TerminationReason.REFUSED:
             raise SandboxBroken(f"the sandbox does not take the program: {run.detail}")
         return run
+
+
+def both(apart: Outcome, beside: Outcome) -> Outcome:
+    """The result of a test that ran apart from the code and beside it. One that passes beside it alone may need
+    objects; or the code has replaced what it uses."""
+    if not beside.passed:
+        return Outcome(passed=False, why=apart.why or f"in one Python with the code: {beside.why}")
+    only = (
+        "" if apart.passed or NEEDS_TRUST in apart.why else f"; with the code in one process it passes: {NEEDS_TRUST}"
+    )
+    return Outcome(passed=apart.passed, why=f"{apart.why}{only}")
 
 
 def signed_lines(stdout: str, key: str) -> dict[str, tuple[str, str]]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeGuard
 
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.library import walk_run
 from rlhf.reward.code.names import names_of_the_code, unknown_names
 from rlhf.reward.code.reached import Definition, asserts, checks
 from rlhf.reward.code.test_runner import NotRunnable, as_run
@@ -76,7 +75,7 @@ def read_tests(row: Row, config: CodeRewardConfig) -> Tests:
     if setup and not entry_point and names_of_the_code((), setup, None, ()):
         texts, setup = (f"{setup}\n{texts[0]}", *texts[1:]), ""  # it uses the code, which has to be there
     tests = Asserts(texts=_asking(texts), entry_point=entry_point, names=config.names, setup=setup)
-    if not any(checks(node) for text in (*tests.texts, setup) for node in walk_run(_parsed(text))):
+    if not any(checks(node) for text in (*tests.texts, setup) for node in ast.walk(_parsed(text))):
         raise TestsError("nothing in the tests asserts or raises: any code that runs would pass")
     unknown = unknown_names(tests.texts, setup, entry_point, config.names)
     if config.tests == "values" and unknown:

@@ -4,169 +4,116 @@ results."""
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 import operator
 import os
 import sys
 import threading
-import time
-import weakref
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
-from rlhf.reward.code.checking.arrays import OF_ARRAYS
-from rlhf.reward.code.checking.exceptions import (
-    ORIGIN,
-    class_value,
-    exception,
-    exception_parts,
-    exception_value,
-    leave_frames,
-    link,
-    name_in_library,
-    says,
-    text_of,
-)
-from rlhf.reward.code.checking.kinds import BASES, CHANGEABLE, plain_kind, reference_kind
-from rlhf.reward.code.checking.parameters import unsent, with_parameters
-from rlhf.reward.code.checking.recursion import HIGHEST_LIMIT, room_for_a_message
-from rlhf.reward.code.checking.settings import Follower
-from rlhf.reward.code.checking.shared import OF_THE_CODE, Lost, Shared
-from rlhf.reward.code.checking.values import (
-    NoValue,
-    content,
-    holds_own_keys,
-    in_json,
-    of_json,
-    pack_value,
-    unpack_value,
-)
+from rlhf.reward.code.checking.exceptions import found_exception, told_class, told_exception
+from rlhf.reward.code.checking.kinds import plain_part
+from rlhf.reward.code.checking.values import Crossing, in_json, of_json
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    "call": lambda function, /, *arguments, **named: function(*arguments, **named),
     "attribute": getattr,
-    "item": operator.getitem,
-    "length": len,
-    "iterate": iter,
-    "contains": operator.contains,
+    "setattr": setattr,
+    "instance": isinstance,
+    "len": len,
+    "iter": iter,
     "reversed": reversed,
-    "sleep": time.sleep,
-    "show": lambda value: bool(str(value)),
-    "text": str,
-    "represent": lambda value: bool(repr(value)),
+    "next": next,
+    "getitem": operator.getitem,
+    "setitem": operator.setitem,
+    "delitem": operator.delitem,
+    "contains": operator.contains,
+    "str": str,
+    "repr": repr,
 }
 """Operations that may be requested on an object, which is their first argument."""
-SOURCES = {"run": "solution.py", "test": "test.py"}
+OWN = "_rlhf_own"
 MOST_DESCRIPTORS = 4096
-SHARED = slice(-2, None)
-"""Where a message about a function of the test has its annotations and attributes."""
 FIRST_USER, USERS = 50_000, 15_000
+LOWEST_LIMIT, HIGHEST_LIMIT = 200, 100_000
+BENEATH = 50
+"""Calls of this process beneath those of the code."""
 
 
-class ObjectServer:
-    """Answers each request, a line of JSON, with one line. Numbers identify objects, functions of the test, and the
-    values that both have."""
+class Host:
+    """Answers each request, a line of JSON, with one line. Numbers name objects of the code, and functions of the
+    test."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "rb"), os.fdopen(answers, "wb")
         self._objects: dict[int, Any] = {}
-        self._given = itertools.count()
-        self._kept: set[int] = set()
         self._numbers: dict[int, int] = {}
-        self._of_test: dict[int, Any] = {}
-        self._loose: dict[int, weakref.ref[Any]] = {}
-        self._numbers_of_test: dict[int, int] = {}
-        self._classes_of_test: dict[int, type] = {}
-        self._shared, self._follower = Shared(OF_THE_CODE), Follower()
+        self._given = itertools.count()
+        self._functions: dict[int, Any] = {}
         self._one_at_a_time = threading.RLock()
-        self._wanting: list[int] = []
         self._is_asked = False
-        self._lost = ""
         solution = sys.modules["solution"] = ModuleType("solution")
         self._names = solution.__dict__
-        self._names["__file__"] = os.path.join(os.getcwd(), "solution.py")
 
     def serve(self) -> None:
         """Serve requests until the input ends."""
         while line := self._requests.readline():
-            about, values = self._answer(of_json(line))
+            answer = self._answer(of_json(line))
             with self._one_at_a_time:  # a thread of the code may still call a function of the test
-                self._send(self._line(about, values))
                 self._is_asked = False
-            del values  # the test may have them no longer when it asks next
+                self._send(answer)
 
-    def _answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        """What is said of the answer, and its values."""
-        do = request["do"]
-        with self._one_at_a_time:
-            self._is_asked, self._lost = True, ""
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._is_asked = True
+        for number in request["dead"]:
+            self._numbers.pop(id(self._objects.pop(number, None)), None)
+        sys.setrecursionlimit(max(LOWEST_LIMIT, min(request["recursion"], HIGHEST_LIMIT)) + BENEATH)
+        if request["do"] == "name" and request["name"] not in self._names:
+            return {"missing": request["name"]}
+        crossing = Crossing(self._keep, self._find)
+        about: dict[str, Any] = {}
+        try:
+            values = crossing.take(request["values"])
             try:
-                given = self._shared.take(request, self._find)
-            except NoValue as error:
-                return {"unfit": str(error)}, []
-        self._bury(request)
-        self._follower.follow(request)
-        if "recursion" in request:
-            sys.setrecursionlimit(min(request["recursion"] + _depth(), HIGHEST_LIMIT))
-        if do == "name":
-            name = request["name"]
-            is_there = name in self._names and not isinstance(self._names[name], ModuleType)
-            return ({}, [self._names[name]]) if is_there else ({"missing": True}, [])
-        if do == "end":
-            return {}, []
-        try:
-            if do in ("run", "test"):
-                exec(compile(request["code"], SOURCES[do], "exec", dont_inherit=True), self._names)
-                return {}, []
-            arguments, named = given
-            return {}, [next(arguments[0]) if do == "next" else OPERATIONS[do](*arguments, **dict(named))]
-        except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
-            if do == "next" and type(error) is StopIteration:
-                return {"end": True}, [error.value]
-            return self._told(error)
-
-    def _told(self, error: BaseException) -> tuple[dict[str, Any], list[Any]]:
-        """An exception as told: one of the test's is its own again, one of another class than Python's is kept."""
-        told = exception_value(error, self._number_of_class, is_asked_for_text=True)
-        if (number := vars(error).get(ORIGIN)) is not None:
-            told["of_test"] = number
-        elif type(told["raised"]) is not str:
-            leave_frames(error)
-            told["object"] = self._keep(error)
-        of_the_tests = number is not None or type(error) in self._classes_of_test.values()
-        return told, exception_parts(error, attributes=of_the_tests or bool(name_in_library(type(error))))
-
-    def _line(self, about: dict[str, Any], values: list[Any]) -> bytes:
-        """An answer as sent. A value that cannot be sent is distinguished from exceptions, which tests may expect."""
-        try:
-            if self._lost:
-                raise Lost(self._lost)
-            return self._shared.line(about, values, self._keep)
+                result = self._done(request, values)
+            except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
+                if request["do"] != "next" or type(error) is not StopIteration:
+                    return {"changes": crossing.changes()} | self._told(error, crossing)
+                about, result = {"end": True}, error.value
+            return about | {"changes": crossing.changes(), "result": crossing.pack(result)}
         except BaseException as error:  # noqa: BLE001 - the code's objects take part in it
-            return in_json({"unfit": f"{type(error).__name__}: {text_of(error)}"})
+            return {"unfit": f"{type(error).__name__}: {error}"[:200]}
 
-    def _send(self, line: bytes) -> None:
-        self._answers.write(line + b"\n")
+    def _done(self, request: dict[str, Any], values: Any) -> Any:
+        match request["do"]:
+            case "run":
+                return exec(compile(request["code"], "solution.py", "exec", dont_inherit=True), self._names)
+            case "name":
+                return self._names[request["name"]]
+            case "call":
+                (function, *arguments), named = values
+                return function(*arguments, **named)
+            case operation:
+                return OPERATIONS[operation](*values[0])
+
+    def _told(self, error: BaseException, crossing: Crossing) -> dict[str, Any]:
+        own = vars(error).get(OWN)
+        return {"own": own} if type(own) is int else told_exception(error, self._number, crossing)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._answers.write(in_json(message) + b"\n")
         self._answers.flush()
 
-    def _keep(self, value: Any) -> Any:
-        if (number := self._numbers_of_test.get(id(value))) is not None:
-            self._of_test[number] = value
-            return {"own": number}
-        plain = None if holds_own_keys(value) else plain_kind(value)
-        if plain in CHANGEABLE:
-            if (number := self._shared.number(value)) is not None:
-                return {"met": number}
-            number = self._shared.add(value)
-            return {"kin": [plain.__name__, number, content(value, self._keep, self._shared, 1)]}
-        if issubclass(type(value), type) and issubclass(value, BaseException):
-            return {"exceptions": class_value(value, self._number_of_class)}
-        if plain:
-            return {"kin": [pack_value(BASES[plain](value), self._keep, self._shared), self._kept_number(value)]}
-        return {reference_kind(value): self._number(value)}
+    def _keep(self, value: Any, pack: Callable[[Any], Any]) -> Any:
+        for number, function in self._functions.items():
+            if function is value:
+                return {"function": number}
+        if isinstance(value, type) and issubclass(value, BaseException):
+            return {"exceptions": told_class(value, self._number)}
+        if (plain := plain_part(value)) is not None:
+            return {"kind": [pack(plain), self._number(value)]}
+        return {"object": self._number(value)}
 
     def _number(self, value: Any) -> int:
         if (number := self._numbers.get(id(value))) is None:
@@ -174,113 +121,42 @@ class ObjectServer:
             self._objects[number] = value
         return number
 
-    def _kept_number(self, value: Any) -> int:
-        """The number of a value that is kept until the end: the test may send it at any time."""
-        self._kept.add(number := self._number(value))
-        return number
-
-    def _number_of_class(self, kind: type) -> Any:
-        """The number of a class of exceptions; in a list that of one of the test's."""
-        of_tests = [number for number, made in self._classes_of_test.items() if made is kind]
-        return of_tests or self._kept_number(kind)
-
-    def _bury(self, message: dict[str, Any]) -> None:
-        """Keep no longer what the test has no longer."""
-        for number in message["dead"]:
-            if number not in self._kept:
-                del self._numbers[id(self._objects.pop(number))]
-        for number in message["unheld"]:  # the code may have it yet
-            if (function := self._of_test.pop(number, None)) is not None:  # else a message with it was never sent
-                self._loose[number] = weakref.ref(function, partial(self._forget, number, id(function)))
-
-    def _forget(self, number: int, place: int, reference: Any) -> None:
-        if self._loose.get(number) is reference:
-            del self._loose[number], self._numbers_of_test[place]
-
-    def _find(self, kind: str, known_by: Any) -> Any:
+    def _find(self, kind: str, known_by: Any, unpack: Callable[[Any], Any]) -> Any:
         if kind == "object":
             return self._objects[known_by]
-        if kind in OF_ARRAYS:
-            return OF_ARRAYS[kind](known_by, importlib.import_module("numpy"))
-        number, *about = known_by
-        shared: list[Any] = []
-        if kind == "function":
-            shared = [unpack_value(part, self._find, self._shared) for part in about[SHARED]]
-            del about[SHARED]
-        if number not in self._of_test and number in self._loose:
-            self._of_test[number] = self._loose[number]()
-        if number not in self._of_test:
-            value = _named(*about) if kind == "named" else self._function_of_the_test(number, *about)
-            self._of_test[number], self._numbers_of_test[id(value)] = value, number
-        for name, part in zip(("__annotations__", "__dict__"), shared, strict=False):
-            if part is not None:
-                setattr(self._of_test[number], name, unsent(self._lose) if part is False else part)
-        return self._of_test[number]
+        number, name, doc = known_by
+        if number not in self._functions:
+            function = self._functions[number] = self._function_of_the_test(number)
+            function.__name__ = function.__qualname__ = name
+            function.__doc__ = doc
+        return self._functions[number]
 
-    def _lose(self) -> NoReturn:
-        self._lost = "annotations of a function of the test, which cannot be sent"
-        raise Lost(self._lost)
-
-    def _function_of_the_test(
-        self, number: int, name: str, qualname: str, module: str, doc: str | None, parameters: list[list[Any]]
-    ) -> Callable[..., Any]:
-        def call(arguments: list[Any], named: dict[str, Any]) -> Any:
-            self._wanting.append(number)
+    def _function_of_the_test(self, number: int) -> Callable[..., Any]:
+        def function(*arguments: Any, **named: Any) -> Any:
             with self._one_at_a_time:
-                self._wanting.remove(number)
                 if not self._is_asked:
                     raise RuntimeError("a function of the test is called when the test asks for nothing")
-                with room_for_a_message():
-                    return self._call(number, arguments, named)
+                return self._call(number, arguments, named)
 
-        function = with_parameters(parameters, call)
-        function.__name__, function.__qualname__ = name, qualname
-        function.__module__, function.__doc__ = module, doc
         return function
 
-    def _call(self, number: int, arguments: list[Any], named: dict[str, Any]) -> Any:
-        self._send(self._shared.line({"function": number}, [tuple(arguments), tuple(named.items())], self._keep))
-        if not (line := self._requests.readline()):
+    def _call(self, number: int, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        crossing = Crossing(self._keep, self._find)
+        self._send({"function": number, "values": crossing.pack((arguments, named))})
+        while "do" in (answer := self._heard()):  # the function asks the code for something
+            self._send(self._answer(answer))
+        crossing.apply(answer["changes"])
+        if "own" not in answer:
+            return crossing.unpack(answer["result"])
+        error = found_exception(answer, {}, crossing)
+        vars(error)[OWN] = answer["own"]
+        raise error
+
+    def _heard(self) -> dict[str, Any]:
+        if not (line := self._requests.readline()):  # the tests have ended
             os._exit(0)
-        answer = of_json(line)
-        try:
-            result = self._shared.take(answer, self._find)
-        except Lost as error:  # the code may catch it, and the test never know
-            self._lost = str(error)
-            raise
-        self._bury(answer)
-        self._follower.follow(answer)
-        if answer["slept"] and self._wanting:
-            self._lost = "threads call functions of the test at once, which come one after the other"
-        if "chain" in answer:
-            self._raise(answer["chain"], result)
-        return result[0]
-
-    def _raise(self, chain: list[Any], parts: list[Any]) -> NoReturn:
-        """Raise an exception of the test's, which comes from what it came from there."""
-        made = self._made(chain, parts)
-        context = made[0].__context__
-        try:
-            raise made[0]
-        finally:
-            made[0].__context__ = context or made[0].__context__  # Python sets what the code is handling
-            made.clear()  # this frame hangs on the exception, which would hang on it
-
-    def _made(self, chain: list[Any], parts: list[Any]) -> list[BaseException]:
-        both = zip(chain, parts, strict=True)
-        made = [exception(told, part, told["number"], self._class_of_test) for told, part in both]
-        for told, one in zip(chain, made, strict=True):
-            link(one, told["linked"], made)
-        return made
-
-    def _class_of_test(self, number: int, name: str, bases: tuple[Any, ...], ways: tuple[str, ...]) -> Any:
-        if number not in self._classes_of_test:
-            self._classes_of_test[number] = type(name, bases, {"__str__": says})
-        return self._classes_of_test[number]
-
-
-def _named(module: str, name: str) -> Any:
-    return operator.attrgetter(name)(importlib.import_module(module))
+        heard: dict[str, Any] = of_json(line)
+        return heard
 
 
 def be_host(requests: int, answers: int, user: int) -> None:
@@ -296,7 +172,7 @@ def be_host(requests: int, answers: int, user: int) -> None:
             _leave_root()
         else:
             os.setresuid(user, user, user)
-        ObjectServer(requests, answers).serve()
+        Host(requests, answers).serve()
     finally:
         os._exit(0)
 
@@ -308,11 +184,3 @@ def _leave_root() -> None:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-
-
-def _depth() -> int:
-    """Depth of the call stack below the code, so that the code has the usual recursion limit."""
-    frame, depth = sys._getframe(), 3
-    while frame := frame.f_back:  # type: ignore[assignment]
-        depth += 1
-    return depth

@@ -1,0 +1,67 @@
+"""The modules that tests name, loaded before the code runs, and never from its files."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+SETUP_FAILS = "the set-up fails"
+UNWANTED = {"this", "antigravity"}
+"""Modules with side effects when imported."""
+
+
+def modules(tests: Sequence[ast.Module]) -> dict[str, Any]:
+    """Python's modules whose attributes the tests use, also where they do not import them. What they import is loaded
+    too."""
+    nodes = [node for test in tests for node in ast.walk(test)]
+    bases = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    of_tests = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    found = {}
+    standard = bases & set(sys.stdlib_module_names) - of_tests
+    for name in (imported | standard) - UNWANTED:
+        with contextlib.suppress(Exception):  # of another platform; a test that imports it says so
+            found[name] = importlib.import_module(name)
+    return {name: module for name, module in found.items() if name in standard}
+
+
+def missing(tests: Sequence[ast.Module]) -> str:
+    """Why tests cannot be run here: a module that they import at their top level is not there; empty if all are."""
+    for node in (node for test in tests for node in test.body):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            for of in (name.partition(".")[0] for name in named):
+                if of and not _is_there(of):
+                    return f"{SETUP_FAILS}: the sandbox's Python has no module {of}"
+    return ""
+
+
+def _is_there(name: str) -> bool:
+    return name in sys.modules or importlib.util.find_spec(name) is not None
+
+
+class ModuleOfTests:
+    """What the library finds as the module of the tests (`dataclasses`, `unittest`): its `__dict__` is their names."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.__dict__ = names
+
+
+def read_by_classes(tests: Sequence[ast.Module]) -> set[str]:
+    """The names that bodies of classes read. Python looks for them without asking a `__missing__`."""
+    classes = [node for test in tests for node in ast.walk(test) if isinstance(node, ast.ClassDef)]
+    run = [part for one in classes for statement in one.body for part in _run_at_once(statement)]
+    return {node.id for part in run for node in ast.walk(part) if isinstance(node, ast.Name)}
+
+
+def _run_at_once(statement: ast.stmt) -> Iterator[ast.AST]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield from (*statement.decorator_list, *statement.args.defaults)
+    else:
+        yield statement
