@@ -35,19 +35,8 @@ SHARED = ("verdicts", "importing")
 OF_BESIDE = (*SHARED, "beside")
 OF_JUDGE = (
     *SHARED,
-    *(
-        "arrays",
-        "values",
-        "exceptions",
-        "remote",
-        "host",
-        "link",
-        "guard",
-        "completeness",
-        "counting",
-        "reach",
-        "judge",
-    ),
+    *("arrays", "values", "remote", "kinds", "exceptions", "host", "link", "guard"),
+    *("completeness", "counting", "reach", "judge"),
 )
 """Modules of `checking/`, in the order of their imports."""
 LOAD = """import sys, types

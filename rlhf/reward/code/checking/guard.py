@@ -11,18 +11,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 MAKE = (
-    *(
-        "code.__new__",
-        "function.__new__",
-        "ctypes.",
-        "pickle.find_class",
-        "cpython.",
-        "sys.setprofile",
-        "sys.settrace",
-        "sqlite3.",
-    ),
+    *("code.__new__", "function.__new__", "ctypes.", "pickle.find_class", "cpython.", "sqlite3.", "gc."),
+    *("sys.setprofile", "sys.settrace", "os.listdir", "os.remove", "os.rename", "shutil.", "socket.connect"),
     *("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.startfile", "pty.spawn", "subprocess."),
-    *("socket.connect", "os.listdir", "os.remove", "os.rename", "shutil.", "gc.", "builtins.input"),
+    "builtins.input",
 )
 """The events, or their beginnings, that make code, start a process, or leave this one."""
 COMPILE_CHECKED_NAMES = ("ast", "collections", "dataclasses")

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf.reward.code.checking.remote import Remote
 
-BASES: tuple[type, ...] = (tuple, int, str, float)
+BASES: tuple[Any, ...] = (tuple, int, str, float)
 ORIGIN = "_rlhf_origin"
 
 
@@ -33,9 +33,10 @@ KINDS: dict[type, Any] = {base: type(f"kind of {base.__name__}", (_Kind, base), 
 def plain_part(value: Any) -> Any:
     """The plain value that a kind of it is equal to; None for anything else."""
     kind: Any = type(value)
-    for base in BASES:
-        if isinstance(value, base) and kind.__eq__ is base.__eq__:  # type: ignore[comparison-overlap]
-            return tuple(tuple.__iter__(value)) if base is tuple else base.__getnewargs__(value)[0]  # type: ignore[attr-defined]
+    for base in (one for one in BASES if isinstance(value, one)):
+        equals: Any = base.__eq__
+        if kind.__eq__ is equals:
+            return tuple.__getitem__(value, slice(None)) if base is tuple else base.__getnewargs__(value)[0]
     return None
 
 
