@@ -65,6 +65,18 @@ def looks():
             pass
     return False
 """
+KEEPS = """
+import os
+places = {os.getcwd(), *(os.environ.get(name, '/') for name in ('HOME', 'TMPDIR')), '/tmp', '/var/tmp', '/dev/shm', '/'}
+marks = [os.path.join(place, MARK) for place in places]
+print(*filter(os.path.exists, marks), sep='', end='')
+for mark in marks:
+    try:
+        open(mark, 'w').close()
+    except OSError:
+        pass
+"""
+"""Prints what a run before it has left."""
 KNOWN_TESTS = Asserts(texts=("assert twice(2) == 4", "assert twice(2) == 5", "assert looks()"))
 
 
@@ -90,11 +102,12 @@ class CodeScorer:
         self.config, self._runner = config, runner
         self._apart = program_of(OF_JUDGE, "judge_main")
         self._beside = program_of(OF_BESIDE, "beside_main")
-        self._two_users = True
+        self._two_users = self._keeps_nothing = True
 
     async def start(self) -> None:
         """Start the sandbox and judge a known good reply. Raises `ConfigError`, `SandboxUnavailable`."""
         await self._runner.start()
+        self._keeps_nothing = await self._is_forgetful()
         if await self._judges_rightly():
             return
         self._two_users = False  # a Python that cannot start where the real and the effective user differ
@@ -149,6 +162,13 @@ class CodeScorer:
         outcomes = await self._outcomes(KNOWN_GOOD, KNOWN_TESTS)
         return [outcome.passed for outcome in outcomes] == [True, False, False]
 
+    async def _is_forgetful(self) -> bool:
+        """Whether a run finds nothing of the run before it. Elsewhere code that sees the tests in one run could tell
+        the next run of them."""
+        program = f"MARK = {f'.mark-{secrets.token_hex(16)}'!r}\n{KEEPS}"
+        runs = [await self._run(program, b"", self.config.timeout_seconds) for _ in range(2)]
+        return all(run.succeeded and not run.stdout for run in runs)
+
     async def _outcomes(self, code: str, tests: Tests) -> list[Outcome]:
         if isinstance(tests, Asserts):
             return await self._asserts(code, tests)
@@ -156,7 +176,8 @@ class CodeScorer:
 
     async def _asserts(self, code: str, tests: Asserts) -> list[Outcome]:
         """Run asserts: apart from the code, where it cannot reach them, and after that beside it, as in one plain
-        Python. A test passes if both do."""
+        Python. A test passes if it passes in both. Where a run can find what an earlier one left, the code must never
+        see the tests: they run apart from it only."""
         if self.config.tests == "trusting":
             return await self._judged(self._beside, code, tests, tests.texts)
         refused = not_apart(tests.texts, tests.setup)
@@ -166,13 +187,13 @@ class CodeScorer:
             Outcome(passed=False, why=f"{why}; {NEEDS_TRUST}") if why else outcome
             for why, outcome in zip(refused, apart, strict=True)
         ]
-        if not any(outcome.passed for outcome in apart):
+        if not self._keeps_nothing or not any(outcome.passed for outcome in apart):
             return apart
         return list(map(both, apart, await self._judged(self._beside, code, tests, tests.texts)))
 
     async def _judged(self, program: str, code: str, tests: Asserts, texts: Sequence[str]) -> list[Outcome]:
         """Run a program of `checking/`. A test passes only by a result line that is signed with this run's key. Raises
-        `TestsError` if the set-up fails."""
+        `TestsError` if the set-up fails, and fails without the code too: beside it the code could say so."""
         asked = {
             "key": (key := secrets.token_hex(16)),
             "code": code,
@@ -189,7 +210,9 @@ class CodeScorer:
         silence = ("", run.detail or f"the tests ended with code {run.return_code}")
         verdicts = [judged.get(str(index), silence) for index in range(len(texts))]
         if verdicts[0][1].startswith(SETUP_FAILS):
-            raise TestsError(verdicts[0][1])
+            if program is self._apart or not code:
+                raise TestsError(verdicts[0][1])
+            await self._judged(program, "", tests, texts)
         return [Outcome(passed=said == "passed", why=told) for said, told in verdicts]
 
     async def _pairs(self, code: str, pairs: Sequence[InputOutput]) -> list[Outcome]:

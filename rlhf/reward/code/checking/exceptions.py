@@ -60,11 +60,11 @@ def found_class(told: Any, known: dict[int, Any]) -> Any:
     if kind is None:
         raise NoValue("what arrived is no exception")
     for one in reversed(own):
-        if type(one) is not list or list(map(type, one)) != [int, str]:
+        if type(one) is not list or list(map(type, one)) != [int, str] or not one[1].isidentifier():
             raise NoValue("what arrived is no class")
         number, name = one
         if number not in known:
-            known[number] = type(name[:LONGEST_NAME], (kind,), {"__str__": _says, "__getattr__": _of_origin})
+            known[number] = type(name, (kind,), {"__str__": _says, "__getattr__": _of_origin})
             setattr(known[number], NUMBER, number)
         kind = known[number]
     return kind

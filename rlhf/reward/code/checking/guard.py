@@ -6,8 +6,10 @@ be removed. The code's own text runs in another process.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NoReturn
 
 MAKE = (
@@ -17,10 +19,10 @@ MAKE = (
     "builtins.input",
 )
 """The events, or their beginnings, that make code, start a process, or leave this one."""
-COMPILE_CHECKED_NAMES = ("ast", "collections", "dataclasses")
+PARSE = ("ast", "collections")
+"""Modules of the library that compile and run none of it, or only identifiers that they have checked."""
 LOADS = "importlib._bootstrap"
-"""Modules of the library that compile and run none of it, or classes of identifiers that they have checked; and what
-Python loads."""
+PROCESS_CLASS = dataclasses._process_class.__code__  # type: ignore[attr-defined]
 
 
 def guard(stop: Callable[[str], NoReturn]) -> None:
@@ -28,7 +30,7 @@ def guard(stop: Callable[[str], NoReturn]) -> None:
 
     def hook(event: str, given: tuple[Any, ...]) -> None:
         if event == "compile":
-            refused = given[0] is not None and not _is_checked(sys._getframe(1).f_globals.get("__name__"))
+            refused = given[0] is not None and not _is_harmless(sys._getframe(1))
         elif event == "open":
             refused = sys._getframe(1).f_globals.get("__name__") == "tests"
         else:
@@ -39,5 +41,12 @@ def guard(stop: Callable[[str], NoReturn]) -> None:
     sys.addaudithook(hook)
 
 
-def _is_checked(module: Any) -> bool:
-    return module in COMPILE_CHECKED_NAMES or str(module).startswith(LOADS)
+def _is_harmless(frame: FrameType) -> bool:
+    """Whether the library compiles for itself, and no text that it has from elsewhere."""
+    module = str(frame.f_globals.get("__name__"))
+    if module in PARSE or module.startswith(LOADS):
+        return True
+    of_class: FrameType | None = frame if module == "dataclasses" else None
+    while of_class and of_class.f_code is not PROCESS_CLASS:
+        of_class = of_class.f_back
+    return of_class is not None and all(map(str.isidentifier, of_class.f_locals["fields"]))
