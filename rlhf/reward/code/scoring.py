@@ -284,12 +284,16 @@ def of_the_code(tests: Asserts) -> tuple[str, ...]:
 
 def in_words(outcomes: Sequence[Outcome], *, trusting: bool, from_the_code: Sequence[str] = ()) -> str:
     """A summary: how many tests passed, whether they trusted the code, which names were taken from the code without the
-    row saying so, and why the first failing test failed."""
+    row saying so, why the first failing test failed, and how many may need trust."""
     told = f"{sum(outcome.passed for outcome in outcomes)} of {len(outcomes)} tests pass"
     failed = next(((place, outcome) for place, outcome in enumerate(outcomes, 1) if not outcome.passed), None)
     why = f"; test {failed[0]}: {failed[1].why}"[:400] if failed and failed[1].why else ""
     names = f"; from the code: {', '.join(from_the_code)}"[:200] if from_the_code else ""
-    return inert_line(f"{told}{' (trusting)' if trusting else ''}{names}{why}")
+    needing = sum(NEEDS_TRUST in outcome.why for outcome in outcomes)
+    needs = (
+        f"; {needing} of the tests may need reward.code.tests: trusting" if needing and NEEDS_TRUST not in why else ""
+    )
+    return inert_line(f"{told}{' (trusting)' if trusting else ''}{names}{why}{needs}")
 
 
 def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:
