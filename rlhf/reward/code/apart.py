@@ -45,12 +45,12 @@ OF_THE_PROCESS = frozenset(
 
 
 @lru_cache(maxsize=1024)
-def not_apart(texts: Sequence[str], setup: str = "") -> tuple[str, ...]:
+def not_apart(texts: Sequence[str], setup: str = "", entry_point: str | None = None) -> tuple[str, ...]:
     """For each test why it cannot run apart from the code, empty where it can. What the set-up does, every test
     does."""
     trees = [ast.parse(text) for text in (*texts, setup)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
-    library = _Library(nodes)
+    library = _Library(nodes, entry_point)
     *found, of_all = [next(library.refused(tree), "") for tree in trees]
     return tuple(of_all or one for one in found)
 
@@ -58,8 +58,8 @@ def not_apart(texts: Sequence[str], setup: str = "") -> tuple[str, ...]:
 class _Library:
     """The library as the tests and their set-up name it, together."""
 
-    def __init__(self, nodes: list[ast.AST]) -> None:
-        self._own = {name for node in nodes for name in _binds(node)}
+    def __init__(self, nodes: list[ast.AST], entry_point: str | None) -> None:
+        self._own = {name for node in nodes for name in _binds(node)} | {entry_point or ""}
         by_stars = {name: of for name, of in names_of_stars(nodes).items() if name not in self._own}
         self._imported = by_stars | dict(imported_names(nodes))
 
@@ -76,7 +76,11 @@ class _Library:
                     yield f"they use {path}, which acts on or observes the process that it runs in"
             if what := _named_by(node):
                 yield f"they may reach what the code names, by {what}"
-            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and not _is_listed(str(node.module)):
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.names[0].name == "*"
+                and node.module not in (*STARRED, "solution")
+            ):
                 yield f"they import all of {node.module}"
 
     def _path(self, node: ast.expr) -> str:

@@ -23,7 +23,7 @@ def needs_trust(tests: Asserts) -> str:
     objects = {target for node in nodes for target in _made_of(node, of_code)}
     answers = _answers(nodes, of_code)
     reasons = (_reason(node, of_code, objects) or _identity(node, answers) for node in nodes)
-    used = next(filter(None, not_apart(tests.texts, tests.setup)), "")
+    used = next(filter(None, not_apart(tests.texts, tests.setup, tests.entry_point)), "")
     return used or next(filter(None, reasons), "")
 
 

@@ -180,7 +180,7 @@ class CodeScorer:
         see the tests: they run apart from it only."""
         if self.config.tests == "trusting":
             return await self._judged(self._beside, code, tests, tests.texts)
-        refused = not_apart(tests.texts, tests.setup)
+        refused = not_apart(tests.texts, tests.setup, tests.entry_point)
         texts = ["" if why else text for text, why in zip(tests.texts, refused, strict=True)]
         apart = await self._judged(self._apart, code, tests, texts)
         apart = [

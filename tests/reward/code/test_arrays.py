@@ -1,67 +1,84 @@
-"""Arrays that arrive from the other process lie within what it may say."""
+"""Numbers and arrays of numpy cross by value, and what arrives lies within what it says."""
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rlhf.reward.code.checking.arrays import place_in, view
-
-OWNER = np.arange(12, dtype=np.int64)
-EMPTY = np.zeros(0, np.int64)
+from rlhf.reward.code.checking.arrays import array_of, is_of_numpy, parts_of_array
 
 
-@pytest.mark.parametrize(
-    ("owner", "shape", "steps", "start"),
-    [
-        (EMPTY, [1], [8], 0),
-        (EMPTY, [4], [8], 8_000_000),
-        (EMPTY, [2, 2], [16, 8], 0),
-        (EMPTY, [], [], 0),
-        (OWNER, [13], [8], 0),
-        (OWNER, [12], [8], 8),
-        (OWNER, [2], [8], -8),
-        (OWNER, [3], [-8], 8),
-        (OWNER, [1], [8], 96),
-        (OWNER, [1], [8], 4),
-        (OWNER, [2], [2**63], 0),
-        (OWNER, [2**62], [2**62], 0),
-        (OWNER, [-1], [8], 0),
-        (OWNER, [0], [8], 104),
-        (OWNER, [2], [8, 8], 0),
-        (OWNER, [1] * 33, [8] * 33, 0),
-        (OWNER[::2], [2], [8], 0),
-        (np.array(["a", "b"]), [1], [4], 0),
-        (np.array([object()]), [1], [8], 0),
-        (OWNER, [True], [8], 0),
-        ([1, 2], [1], [8], 0),
-    ],
-)
-def test_a_view_beyond_its_array_is_refused(owner: Any, shape: list[int], steps: list[int], start: int) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        view([owner, shape, steps, start, True], np)
+def there(value: Any) -> Any:
+    """The value as it arrives."""
+    assert is_of_numpy(value)
+    return array_of(json.loads(json.dumps(parts_of_array(value))))
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        OWNER[2:5],
-        OWNER[::-1],
-        OWNER[10:1:-3],
-        OWNER.reshape(3, 4)[:, 1:],
-        OWNER.reshape(3, 4).T,
-        OWNER[3:3],
-        OWNER[5:6],
-        np.broadcast_to(OWNER[4:5], (7,)),
-        EMPTY[:],
-        OWNER.reshape(3, 4)[1, 2, None, None],
+        np.arange(12).reshape(3, 4)[:, ::2],
+        np.zeros((0, 5), np.float32),
+        np.array(1.5),
+        np.array([1 + 2j, np.nan], np.complex64),
+        np.array([True, False]),
+        np.arange(3, dtype=">i2"),
+        np.eye(2).T,
     ],
 )
-def test_every_view_that_numpy_makes_is_made_again(value: Any) -> None:
-    owner = EMPTY if value.base is EMPTY else OWNER
-    made = view([owner, *place_in(owner, value)], np)
-    assert made.shape == value.shape
-    assert np.array_equal(made, value)
-    assert not made.size or np.shares_memory(made, owner)
+def test_an_array_arrives_as_it_is(value: np.ndarray[Any, Any]) -> None:
+    arrived = there(value)
+    assert (arrived.dtype, arrived.shape) == (value.dtype, value.shape)
+    assert np.array_equal(arrived, value, equal_nan=value.dtype.kind in "fc")
+    assert arrived.flags.owndata
+
+
+@pytest.mark.parametrize("value", [np.float64(0.1), np.float32(0.5), np.int64(-3), np.uint8(200), np.bool_(True)])
+def test_a_number_is_one_of_python_s_where_numpy_is_not_loaded(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(there(value)) is type(value)
+    parts = parts_of_array(value)
+    monkeypatch.delitem(sys.modules, "numpy")
+    assert array_of(parts) == value.item()
+    assert type(array_of(parts)) is type(value.item())
+    with pytest.raises(ValueError, match="import numpy"):
+        array_of([parts[0], [1], parts[2]])  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["<i8", [2], "\0" * 8],
+        ["<i8", [-1], ""],
+        ["<i8", [True], "\0" * 8],
+        ["<i8", [1 << 62, 0], ""],
+        ["<i8", [1] * 33, "\0" * 8],
+        ["<i8", None, ""],
+        ["<i8", "1", "\0" * 8],
+        ["<i8", [1.0], "\0" * 8],
+        ["|O8", [1], "\0" * 8],
+        ["<U2", [1], "\0" * 8],
+        ["<i9", [1], "\0" * 9],
+        ["<V8", [1], "\0" * 8],
+        ["object", [1], "\0" * 8],
+        ["<i8", [1], "\u1234" * 8],
+        [None, [1], "\0" * 8],
+        ["<i8", [1]],
+        None,
+    ],
+)
+@pytest.mark.parametrize("loaded", [True, False])
+def test_what_does_not_fit_is_refused(parts: Any, loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not loaded:
+        monkeypatch.delitem(sys.modules, "numpy")
+    with pytest.raises((TypeError, ValueError, LookupError)):
+        array_of(parts)
+
+
+def test_what_is_no_number_does_not_cross() -> None:
+    for value in (np.array([object()]), np.array(["a"]), np.datetime64("2020-01-01"), np.zeros(1, [("a", "i4")])):
+        assert parts_of_array(value) is None
+    assert not any(map(is_of_numpy, (np, np.int64, 1.0, np.ma.masked_array([1]))))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.reward.code.checking.judge import signature
+from rlhf.reward.code.apart import not_apart
+from rlhf.reward.code.checking.verdicts import signature
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.library import not_apart
 from rlhf.reward.code.names import names_of_the_code
-from rlhf.reward.code.scoring import judging_program, make_code_scorer, signed_lines
+from rlhf.reward.code.scoring import OF_JUDGE, make_code_scorer, program_of, signed_lines
 from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
 from rlhf.types import Scored, Unscored
 
@@ -203,7 +203,6 @@ def test_a_text_that_only_prepares_goes_with_the_next_test() -> None:
 @pytest.mark.parametrize(
     "test",
     [
-        "assert eval('1 + 1') == f()",
         "import json\nassert json.loads(f()) == [1]",
         "import re\nassert re.compile(f()).match('a')",
         "assert getattr(f, 'x', 1) == 1 and '{}'.format(f()) == '1'",
@@ -221,14 +220,14 @@ def test_tests_that_run_nothing_of_the_answer_need_no_trust(test: str) -> None:
 @pytest.mark.parametrize(
     ("test", "used"),
     [
-        ("import time\nassert time.process_time() - f() < 1", "time.process_time"),
-        ("from time import process_time as t\nassert t() - f() < 1", "time.process_time"),
-        ("import time\nclock = time\nassert clock.process_time() - f() < 1", "use time,"),
+        ("assert eval('1 + 1') == f()", "builtins.eval"),
+        ("import time\ntime.sleep = print\nassert f()", "they change time.sleep"),
+        ("assert f(1).format(3) == '3'", "f(1).format"),
+        ("assert getattr(str, f(1))('a') == 'A'", "getattr(str, f(1))"),
         ("import tracemalloc as m\nm.start()\nassert f()", "tracemalloc.start"),
         ("assert threading.active_count() == f()", "threading.active_count"),
         ("import os\nassert not os.path.exists(f())", "os.path.exists"),
         ("from os import *\nassert f() == getcwd()", "os.getcwd"),
-        ("with unittest.TestCase().assertNoLogs(): f()", "assertNoLogs"),
         ("from unittest.mock import patch\nwith patch('time.sleep') as s: f()", "unittest.mock.patch"),
         ("import operator\nassert operator.attrgetter(f())(3)", "operator.attrgetter"),
         ("import yaml\nassert yaml.unsafe_load(f())", "yaml.unsafe_load"),
@@ -261,8 +260,8 @@ def f(x):
 def test_the_code_cannot_read_the_tests_where_programs_run_as_root(tmp_path: Path) -> None:
     key = secrets.token_hex(16)
     asked = {"key": key, "code": READS_THE_JUDGE, "tests": ["assert f(1) == 'found it'"], "names": ["f"], "tested": []}
-    text = json.dumps(asked | {"entry_point": None, "setup": "", "trusting": False}).encode()
-    (tmp_path / "judge.py").write_text(judging_program())
+    text = json.dumps(asked | {"setup": "", "seconds": 30}).encode()
+    (tmp_path / "judge.py").write_text(program_of(OF_JUDGE, "judge_main"))
     command = [sys.executable, str(tmp_path / "judge.py")]
     said = subprocess.run(command, input=text, capture_output=True, timeout=60, cwd=tmp_path).stdout.decode()
     assert signed_lines(said, key)["0"][0] == "failed"

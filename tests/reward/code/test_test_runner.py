@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rlhf.reward.code import test_runner
-from rlhf.reward.code.checking.exceptions import exception
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.scoring import make_code_scorer
 from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
@@ -140,14 +139,6 @@ async def score(code: str, tests: str) -> Any:
     return scored
 
 
-def test_an_error_of_encoding_is_placed_in_its_text() -> None:
-    told = {"raised": "UnicodeDecodeError", "text": ""}
-    outside, inside = [("utf-8", b"ab", -33, 1, "?"), {}], [("utf-8", b"ab", 0, 1, "?"), {}]
-    made = exception(told, outside, None, lambda _, name, bases, ways: type(name, bases, {}))
-    assert type(made).__mro__[1] is Exception
-    assert isinstance(exception(told, inside, None, lambda *_: None), UnicodeDecodeError)
-
-
 @pytest.mark.engine
 async def test_a_function_that_needs_trust_costs_its_own_test_alone() -> None:
     tests = (
@@ -185,23 +176,6 @@ async def test_a_test_that_a_try_calls_is_a_test_of_its_own() -> None:
     )
     assert (await score("def add(a, b):\n    assert a == 0\n    return 0", tests)).value == 0.5
     assert (await score("def add(a, b): return a + b", tests)).value == 1
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize(
-    ("code", "tests"),
-    [
-        (
-            "from collections import defaultdict\ndef f(): return defaultdict(lambda: 1)",
-            "import unittest\nfrom collections import defaultdict\nclass T(unittest.TestCase):\n"
-            "    def test_a(self): self.assertNotIsInstance(f(), defaultdict)",
-        ),
-    ],
-)
-async def test_a_class_that_is_not_known_is_no_answer(code: str, tests: str) -> None:
-    scored = await score(code, tests)
-    assert scored.value == 0
-    assert "such tests need reward.code.tests: trusting" in scored.detail
 
 
 def test_a_set_up_that_defines_tests_is_refused() -> None:

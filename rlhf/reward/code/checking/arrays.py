@@ -1,15 +1,19 @@
-"""Numbers and arrays of numpy as they cross, by value. numpy itself is never loaded for them."""
+"""Numbers and arrays of numpy as they cross, by value. numpy is never loaded for them: where it is not, a number
+becomes one of Python's."""
 
 from __future__ import annotations
 
 import math
 import re
+import struct
 import sys
 from typing import Any
 
 PLAIN_TYPE = re.compile(r"[<>|=][biufc]\d{1,2}")
 """The types of numbers that cross, as numpy writes them."""
-MOST_DIMENSIONS = 32
+FORMATS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
+FORMATS |= {"f2": "e", "f4": "f", "f8": "d"}
+MOST_DIMENSIONS, LONGEST_SIDE = 32, 1 << 40
 
 
 def is_of_numpy(value: Any) -> bool:
@@ -29,14 +33,23 @@ def parts_of_array(value: Any) -> list[Any] | None:
 
 
 def array_of(parts: Any) -> Any:
-    """The array, or the number, of these parts. Raises `ValueError` and its like, also where numpy is not loaded."""
+    """The array, or the number, of these parts. Raises what Python raises over parts that do not fit, and `ValueError`
+    for an array where numpy is not loaded."""
     kind, shape, text = parts
+    content, numpy = text.encode("latin-1"), sys.modules.get("numpy")
     if not PLAIN_TYPE.fullmatch(kind):
         raise ValueError(kind)
-    dtype, content = sys.modules["numpy"].dtype(kind), text.encode("latin-1")
-    sides = [] if shape is None else shape
-    fits = len(sides) <= MOST_DIMENSIONS and all(type(side) is int and 0 <= side <= len(content) for side in sides)
+    if numpy is None and shape is None:
+        layout = f"{kind[0].replace('|', '=')}{FORMATS[kind[1:]]}"
+        if len(content) != struct.calcsize(layout):
+            raise ValueError(kind)
+        (number,) = struct.unpack(layout, content)
+        return number
+    if numpy is None:
+        raise ValueError("the tests do not import numpy")
+    dtype, sides = numpy.dtype(kind), [] if shape is None else shape
+    fits = len(sides) <= MOST_DIMENSIONS and all(type(side) is int and 0 <= side <= LONGEST_SIDE for side in sides)
     if not fits or math.prod(sides) * dtype.itemsize != len(content):
         raise ValueError(shape)
-    array = sys.modules["numpy"].frombuffer(content, dtype).reshape(sides).copy()
+    array = numpy.frombuffer(content, dtype).reshape(sides).copy()
     return array[()] if shape is None else array

@@ -20,15 +20,18 @@ from rlhf.reward.code.checking.verdicts import Verdicts, in_a_line
 
 
 class Names(dict[str, Any]):
-    """The names of the tests. Those of the code are looked up at each use."""
+    """The names of the tests. Those of the code, which are `listed` once it has run, are looked up at each use."""
 
-    def __init__(self, of_code: dict[str, Any], listed: list[str]) -> None:
+    def __init__(self, of_code: dict[str, Any]) -> None:
         super().__init__(__name__="tests", __builtins__=__builtins__)
-        self._of_code, self._listed = of_code, frozenset(listed)
+        self._of_code = of_code
+        self.listed: frozenset[str] = frozenset()
 
     def __missing__(self, name: str) -> Any:
-        if name not in self._listed:
+        if name not in self.listed:
             raise KeyError(name)
+        if name not in self._of_code:  # Python's own function of that name is not the code's
+            raise NameError(f"name {name!r} is not defined")
         return self._of_code[name]
 
 
@@ -38,7 +41,7 @@ def beside_main() -> None:
     verdicts = Verdicts()
     solution = sys.modules["solution"] = ModuleType("solution")
     of_code = vars(solution)
-    names = of_code if asked["together"] else Names(of_code, asked["names"])
+    names = of_code if asked["together"] else Names(of_code)
     sys.modules["tests"] = ModuleOfTests(names)  # type: ignore[assignment]
     tests = [ast.parse(test) for test in asked["tests"]]
     complaint = missing(tests) or _prepare(names, of_code, asked, tests)
@@ -60,6 +63,8 @@ def _prepare(names: dict[str, Any], of_code: dict[str, Any], asked: dict[str, An
         exec(compile(asked["code"], "solution.py", "exec", dont_inherit=True), of_code)
     except BaseException as error:  # noqa: BLE001 - whatever the code raises
         return in_a_line(error)
+    if isinstance(names, Names):
+        names.listed = frozenset(asked["names"])
     for name in read_by_classes(tests) & set(asked["names"]) & set(of_code):
         names.setdefault(name, of_code[name])
     return ""

@@ -113,7 +113,10 @@ class Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name not in self.of_code:
             raise KeyError(name)
-        value = self._link.name(name)
+        try:
+            value = self._link.name(name)
+        except KeyError:  # Python's own function of that name is not the code's
+            raise NameError(f"name {name!r} is not defined", name=name) from None
         if callable(value):
             self[name] = self._functions[name] = value
         return value
