@@ -63,8 +63,7 @@ def test_the_kind_code_is_attacked_with_programs(
     [
         ("assert Stack([1]) == Stack([1])", "they compare Stack([1])"),
         ("stack = Stack()\nassert stack != None", "they compare stack"),
-        ("assert isinstance(make(), Stack)", "they ask for instances of Stack"),
-        ("assert str(Point(1, 2)) == '(1, 2)'", "they convert Point(1, 2)"),
+        ("assert bool(Point(1, 2))", "they convert Point(1, 2)"),
         ("assert (Point(1, 2) + Point(1, 2)).x == 2", "they compute with Point(1, 2)"),
         ("class Two(Stack):\n    pass\nassert Two().pop() == 1", "the class Two is one of the code's kind"),
         ("class Node:\n    pass\nassert f(Node()) == 1", "they define the class Node"),
@@ -73,7 +72,11 @@ def test_the_kind_code_is_attacked_with_programs(
             "assert count_lines(open('x')) == 1",
             "they use builtins.open, which acts on or observes the process that it runs in",
         ),
-        ("assert eval(expression()) == 5", "they may run what the code answers, by eval"),
+        (
+            "assert eval(expression()) == 5",
+            "they use builtins.eval, which acts on or observes the process that it runs in",
+        ),
+        ("assert template().format(1) == '1'", "they may reach what the code names, by template().format"),
         ("a = make()\nb = make()\nassert a is not b", "they ask whether a is not b"),
         ("assert make() is make()", "they ask whether make() is make()"),
         (
@@ -99,7 +102,9 @@ def test_tests_that_need_objects_are_told_by_their_text(test: str, words: str) -
         "try:\n    f()\nexcept Refused:\n    pass\nelse:\n    assert False",
         "items = [1]\nbag = Bag(items)\nitems.append(2)\nassert bag.get() == [1]",
         "bag = Bag([1])\nbag.get().append(5)\nassert bag.get() == [1]",
-        "assert isinstance(add(1, 2), int)",
+        "assert isinstance(add(1, 2), int) and isinstance(make(), Stack)",
+        "assert str(Point(1, 2)) == '(1, 2)'",
+        "import unittest\nclass Cases(unittest.TestCase):\n    def test_one(self): self.assertEqual(add(1, 2), 3)",
         "import math\nassert math.isclose(area(1), math.pi)",
         "def check(candidate):\n    assert candidate([1]) == [1]\ncheck(same)",
         "try:\n    f(-1)\n    assert False\nexcept ValueError:\n    pass",

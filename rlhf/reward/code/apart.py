@@ -34,7 +34,8 @@ MEMBERS = {
 }
 """Members that are used of other modules."""
 LISTED = frozenset((*WHOLE.split(), *(f"{name}.{member}" for name, them in MEMBERS.items() for member in them.split())))
-STARRED = sys.stdlib_module_names & {*WHOLE.split(), *MEMBERS}
+STARRED = frozenset({*WHOLE.split(), *MEMBERS} & sys.stdlib_module_names)
+IMPORTED_WHOLE = STARRED | {"builtins", "solution"}
 BY_NAME = ("attrgetter", "methodcaller")
 OF_TESTS_ALONE = ("unittest", "pytest")
 """Modules that tests may change: the code's own are nothing to them."""

@@ -24,7 +24,12 @@ def needs_trust(tests: Asserts) -> str:
     answers = _answers(nodes, of_code)
     reasons = (_reason(node, of_code, objects) or _identity(node, answers) for node in nodes)
     used = next(filter(None, not_apart(tests.texts, tests.setup, tests.entry_point)), "")
-    return used or next(filter(None, reasons), "")
+    own = next((node.name for node in nodes if isinstance(node, ast.ClassDef) and not _is_of_tests(node)), "")
+    return used or next(filter(None, reasons), f"they define the class {own}" if own and of_code else "")
+
+
+def _is_of_tests(defined: ast.ClassDef) -> bool:
+    return defined.name.startswith("Test") or any(ast.unparse(base).endswith("TestCase") for base in defined.bases)
 
 
 def _bound(nodes: list[ast.AST]) -> Iterator[str]:
