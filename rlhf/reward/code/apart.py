@@ -80,7 +80,7 @@ class _Library:
             if (
                 isinstance(node, ast.ImportFrom)
                 and node.names[0].name == "*"
-                and node.module not in (*STARRED, "solution")
+                and str(node.module) not in IMPORTED_WHOLE
             ):
                 yield f"they import all of {node.module}"
 

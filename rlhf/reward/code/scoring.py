@@ -7,6 +7,7 @@ tests nor the expected results, and only plain values come back from it.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,15 @@ from rlhf.reward.code.checking.link import NEEDS_TRUST
 from rlhf.reward.code.checking.verdicts import signature
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.names import names_of_the_code
-from rlhf.reward.code.unit_tests import Asserts, InputOutput, Tests, TestsError, read_tests, with_prefix
+from rlhf.reward.code.unit_tests import (
+    Asserts,
+    InputOutput,
+    Tests,
+    TestsError,
+    preparation,
+    read_tests,
+    with_prefix,
+)
 from rlhf.sandbox.client import RemoteSandbox
 from rlhf.sandbox.in_turn import InTurn
 from rlhf.sandbox.limits import MIB, SandboxLimits
@@ -51,6 +60,8 @@ use all of theirs must not leave later ones without a score."""
 QUEUE_SECONDS = 330.0
 """Minimum wait for a server's queue: ours refuses requests that waited for 300 s."""
 BROKE = "broke the sandbox"
+SIGNED = re.compile(r"^([0-9a-f]{32}) (\d{1,6} (?:passed|failed)(?: [ -~]*)?)$", re.MULTILINE | re.ASCII)
+"""A result line, as `checking/verdicts.py` writes it."""
 KNOWN_GOOD = """
 import os
 def twice(x):
@@ -175,9 +186,9 @@ class CodeScorer:
         return await self._pairs(code, tests)
 
     async def _asserts(self, code: str, tests: Asserts) -> list[Outcome]:
-        """Run asserts: apart from the code, where it cannot reach them, and after that beside it, as in one plain
-        Python. A test passes if it passes in both. Where a run can find what an earlier one left, the code must never
-        see the tests: they run apart from it only."""
+        """Run asserts: apart from the code, where it cannot reach them, and those that pass beside it too, as in one
+        plain Python. A test passes if it passes in both. The code never sees a test that it does not pass, and no test
+        at all where a run can find what an earlier one has left."""
         if self.config.tests == "trusting":
             return await self._judged(self._beside, code, tests, tests.texts)
         refused = not_apart(tests.texts, tests.setup, tests.entry_point)
@@ -189,7 +200,9 @@ class CodeScorer:
         ]
         if not self._keeps_nothing or not any(outcome.passed for outcome in apart):
             return apart
-        return list(map(both, apart, await self._judged(self._beside, code, tests, tests.texts)))
+        passed = [text if one.passed else preparation(text) for text, one in zip(tests.texts, apart, strict=True)]
+        beside = await self._judged(self._beside, code, tests, passed)
+        return [both(*one) if one[0].passed else one[0] for one in zip(apart, beside, strict=True)]
 
     async def _judged(self, program: str, code: str, tests: Asserts, texts: Sequence[str]) -> list[Outcome]:
         """Run a program of `checking/`. A test passes only by a result line that is signed with this run's key. Raises
@@ -198,6 +211,7 @@ class CodeScorer:
             "key": (key := secrets.token_hex(16)),
             "code": code,
             "tests": texts,
+            "imports": tests.texts,
             "names": of_the_code(tests),
             "tested": [*tests.names, *([tests.entry_point] if tests.entry_point else [])],
             "setup": tests.setup,
@@ -247,23 +261,16 @@ class CodeScorer:
 
 
 def both(apart: Outcome, beside: Outcome) -> Outcome:
-    """The result of a test that ran apart from the code and beside it. One that passes beside it alone may need
-    objects; or the code has replaced what it uses."""
-    if not beside.passed:
-        return Outcome(passed=False, why=apart.why or f"in one Python with the code: {beside.why}")
-    only = (
-        "" if apart.passed or NEEDS_TRUST in apart.why else f"; with the code in one process it passes: {NEEDS_TRUST}"
-    )
-    return Outcome(passed=apart.passed, why=f"{apart.why}{only}")
+    """The result of a test that passes apart from the code, and ran beside it too."""
+    return apart if beside.passed else Outcome(passed=False, why=f"in one Python with the code: {beside.why}")
 
 
 def signed_lines(stdout: str, key: str) -> dict[str, tuple[str, str]]:
     """The judge's result for each test, by index: passed or failed, and why. The code may write to the same stream;
     lines without a valid signature are ignored."""
     found = {}
-    for line in stdout.splitlines():
-        signed, _, told = line.partition(" ")
-        if secrets.compare_digest(signed.encode(errors="replace"), signature(key, told).encode()):
+    for signed, told in SIGNED.findall(stdout):
+        if secrets.compare_digest(signed, signature(key, told)):
             index, said, *why = told.split(" ", 2)
             found[index] = (said, "".join(why))
     return found

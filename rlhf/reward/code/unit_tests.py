@@ -197,6 +197,12 @@ def _asking(texts: tuple[str, ...]) -> tuple[str, ...]:
     return (*tests[:-1], "\n".join([tests[-1], *before]))
 
 
+def preparation(text: str) -> str:
+    """What other tests may need of one: its imports and the definitions that decide nothing."""
+    kept = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    return _text(one for one in _parsed(text).body if isinstance(one, kept) and not any(map(checks, ast.walk(one))))
+
+
 def _only_prepares(statement: ast.stmt) -> bool:
     match statement:
         case ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Pass():

@@ -53,6 +53,7 @@ class Host:
         self._functions: dict[int, Any] = {}
         self._one_at_a_time = threading.RLock()
         self._is_asked = False
+        self._limit = 0
         solution = sys.modules["solution"] = ModuleType("solution")
         self._names = solution.__dict__
 
@@ -68,7 +69,9 @@ class Host:
         self._is_asked = True
         for number in request["dead"]:
             self._numbers.pop(id(self._objects.pop(number, None)), None)
-        sys.setrecursionlimit(max(LOWEST_LIMIT, min(request["recursion"], HIGHEST_LIMIT)) + BENEATH)
+        if (limit := request["recursion"]) != self._limit:  # else the code's own choice holds
+            self._limit = limit
+            sys.setrecursionlimit(max(LOWEST_LIMIT, min(limit, HIGHEST_LIMIT)) + BENEATH)
         if request["do"] == "name" and request["name"] not in self._names:
             return {"missing": request["name"]}
         crossing = Crossing(self._keep, self._find)

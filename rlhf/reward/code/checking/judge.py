@@ -1,8 +1,9 @@
 """The process of the tests, apart from the code: it forks the code's process, runs each test here, and prints a result
 line for each.
 
-Input on standard input, as JSON: `key`, `code`, `tests`, `seconds`, `names` (those that come from the code), `tested`
-(those that do even where the set-up has them) and `setup` (run before the tests). Output: `verdicts.py`.
+Input on standard input, as JSON: `key`, `code`, `tests`, `seconds`, `imports` (the tests too, with those that
+cannot run here), `names` (those that come from the code), `tested` (those that do even where the set-up has them) and
+`setup` (run before the tests). Output: `verdicts.py`.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def prepared(link: Link, asked: dict[str, Any], tests: list[ast.Module], setup: 
         run(code, names)
     except BaseException as error:  # noqa: BLE001 - whatever the task's set-up raises
         return names, f"{SETUP_FAILS}: {in_a_line(error)}"
-    if absent := missing(tests):
+    if absent := missing([ast.parse(text) for text in asked["imports"]]):
         return names, absent
     names.of_code = frozenset(asked["names"])
     for name in set(asked["tested"]) - set(real):

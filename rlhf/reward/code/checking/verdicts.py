@@ -21,8 +21,8 @@ class Verdicts:
 
     def write(self, key: str, index: int, complaint: str) -> None:
         """The result of a test: it passes if there is no complaint."""
-        told = " ".join(f"{index} {'failed' if complaint else 'passed'} {complaint}".split())
-        line = told.encode("ascii", "backslashreplace").decode()
+        why = " ".join(complaint.split()).encode("ascii", "backslashreplace").decode()
+        line = f"{index} {'failed' if complaint else 'passed'} {''.join(filter(str.isprintable, why))}".rstrip()
         self._stream.write(f"{signature(key, line)} {line}\n".encode())
 
 
