@@ -70,14 +70,16 @@ def found_class(told: Any, known: dict[int, Any]) -> Any:
     return kind
 
 
-def told_exception(error: BaseException, number: Callable[[Any], int], crossing: Any) -> dict[str, Any]:
-    """An exception: its class, what it was made of and its attributes where those are values, and what it says. One of
-    a class of the code is kept, to be asked for what else it has."""
-    kind = told_class(type(error), number)
-    told: dict[str, Any] = {"raised": kind, "text": _text(error), "args": crossing.packed_if_plain(_made_of(error))}
-    if len(kind) > 1:
-        return told | {"origin": {"object": number(error)}}
-    return told | {"attributes": crossing.packed_if_plain(dict(vars(error)))}
+def told_exception(
+    error: BaseException, number: Callable[[Any], int], is_plain: Callable[[Any], bool]
+) -> tuple[dict[str, Any], list[Any]]:
+    """An exception: its class and what it says; and what it was made of and its attributes where those are values, and,
+    of a class of the code, itself, to be asked for what else it has."""
+    told = told_class(type(error), number)
+    is_own = len(told) > 1
+    parts = [_made_of(error), None if is_own else dict(vars(error))]
+    plain = [part if is_plain(part) else None for part in parts]
+    return {"raised": told, "text": _text(error)}, [*plain, error if is_own else None]
 
 
 def _made_of(error: BaseException) -> Any:
@@ -85,21 +87,19 @@ def _made_of(error: BaseException) -> Any:
     return error.__reduce__()[1] if isinstance(error, OSError) else BaseException.args.__get__(error)  # type: ignore[attr-defined]
 
 
-def found_exception(told: Any, known: dict[int, Any], crossing: Any) -> BaseException:
+def found_exception(told: Any, parts: Any, known: dict[int, Any]) -> BaseException:
     """The exception that was told. Raises `NoValue`."""
     kind, text = found_class(told["raised"], known), told.get("text")
-    args = crossing.unpack(told.get("args"))
-    if type(text) is not str or type(args) not in (tuple, type(None)):
+    if type(text) is not str or type(parts) is not list or len(parts) != 3:
         raise NoValue("what arrived is no exception")
+    args, attributes, origin = parts
     try:
-        error = _made(kind, (text,) if args is None else args)
+        error = _made(kind, args if type(args) is tuple else (text,))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         raise NoValue("what arrived is no exception") from None
-    if "origin" in told:
-        vars(error)[ORIGIN] = crossing.unpack(told["origin"])
-    elif type(attributes := crossing.unpack(told.get("attributes"))) is dict:
+    if type(attributes) is dict:
         vars(error).update((name, value) for name, value in attributes.items() if type(name) is str)
-    vars(error)[TEXT] = text
+    vars(error).update({TEXT: text, ORIGIN: origin})
     return error
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from rlhf.reward.code.checking.exceptions import found_exception, told_class, told_exception
 from rlhf.reward.code.checking.kinds import plain_part
-from rlhf.reward.code.checking.values import Crossing, in_json, of_json
+from rlhf.reward.code.checking.values import Shared, in_json, of_json
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "attribute": getattr,
@@ -54,6 +54,7 @@ class Host:
         self._one_at_a_time = threading.RLock()
         self._is_asked = False
         self._limit = 0
+        self._shared = Shared(1, self._keep, self._find)
         solution = sys.modules["solution"] = ModuleType("solution")
         self._names = solution.__dict__
 
@@ -73,18 +74,19 @@ class Host:
             self._limit = limit
             sys.setrecursionlimit(max(LOWEST_LIMIT, min(limit, HIGHEST_LIMIT)) + BENEATH)
         if request["do"] == "name" and request["name"] not in self._names:
-            return {"missing": request["name"]}
-        crossing = Crossing(self._keep, self._find)
-        about: dict[str, Any] = {}
+            return {"missing": request["name"]} | self._shared.message(None)
         try:
-            values = crossing.take(request["values"])
+            values = self._shared.received(request)
+            about: dict[str, Any] = {}
             try:
                 result = self._done(request, values)
             except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
                 if request["do"] != "next" or type(error) is not StopIteration:
-                    return {"changes": crossing.changes()} | self._told(error, crossing)
-                about, result = {"end": True}, error.value
-            return about | {"changes": crossing.changes(), "result": crossing.pack(result)}
+                    about, result = self._told(error)
+                else:
+                    about, result = {"end": True}, error.value
+            del values
+            return about | self._shared.message(result)
         except BaseException as error:  # noqa: BLE001 - the code's objects take part in it
             return {"unfit": f"{type(error).__name__}: {error}"[:200]}
 
@@ -100,9 +102,9 @@ class Host:
             case operation:
                 return OPERATIONS[operation](*values[0])
 
-    def _told(self, error: BaseException, crossing: Crossing) -> dict[str, Any]:
+    def _told(self, error: BaseException) -> tuple[dict[str, Any], Any]:
         own = vars(error).get(OWN)
-        return {"own": own} if type(own) is int else told_exception(error, self._number, crossing)
+        return ({"own": own}, None) if type(own) is int else told_exception(error, self._number, self._shared.is_plain)
 
     def _send(self, message: dict[str, Any]) -> None:
         self._answers.write(in_json(message) + b"\n")
@@ -144,14 +146,13 @@ class Host:
         return function
 
     def _call(self, number: int, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        crossing = Crossing(self._keep, self._find)
-        self._send({"function": number, "values": crossing.pack((arguments, named))})
+        self._send({"function": number} | self._shared.message((arguments, named)))
         while "do" in (answer := self._heard()):  # the function asks the code for something
             self._send(self._answer(answer))
-        crossing.apply(answer["changes"])
+        result = self._shared.received(answer)
         if "own" not in answer:
-            return crossing.unpack(answer["result"])
-        error = found_exception(answer, {}, crossing)
+            return result
+        error = found_exception(answer, result, {})
         vars(error)[OWN] = answer["own"]
         raise error
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from rlhf.reward.code.checking.exceptions import NUMBER, found_class, found_exception, told_exception
 from rlhf.reward.code.checking.kinds import KINDS, ORIGIN, kind_of
 from rlhf.reward.code.checking.remote import Remote
-from rlhf.reward.code.checking.values import MOST_BYTES, Crossing, NoValue, in_json, of_json
+from rlhf.reward.code.checking.values import MOST_BYTES, NoValue, Shared, in_json, of_json
 
 NEEDS_TRUST = "such tests need reward.code.tests: trusting"
 CHUNK = 1 << 16
@@ -38,6 +38,7 @@ class Link:
         os.set_blocking(requests, False)
         self._deadline = time.monotonic() + seconds
         self._received = bytearray()
+        self._shared = Shared(0, self._keep, self._find)
         self._functions: list[Any] = []
         self._classes: dict[int, Any] = {}
         self._remotes: weakref.WeakValueDictionary[int, Remote] = weakref.WeakValueDictionary()
@@ -73,48 +74,46 @@ class Link:
 
     def _exchange(self, request: dict[str, Any], values: Any) -> Any:
         with self._one_at_a_time:
-            crossing = Crossing(self._keep, self._find)
             try:
-                request["values"] = crossing.pack(values)
+                told = self._shared.message(values)
                 request["dead"] = [number for number in self._dead if number not in self._remotes]
                 self._dead.clear()
-                self._send(request | {"recursion": sys.getrecursionlimit()})
+                self._send(request | told | {"recursion": sys.getrecursionlimit()})
+                del told, values  # while the code works, the test has what it has
                 while "function" in (answer := self._read()):
                     self._call_back(answer)
-                return self._result(answer, crossing)
+                return self._result(answer)
             except NoValue as error:
                 self.refuse(str(error))
 
-    def _result(self, answer: Answer, crossing: Crossing) -> Any:
+    def _result(self, answer: Answer) -> Any:
         """What an answer says. Raises what the code raises, and `NoValue`."""
         if "unfit" in answer:
             raise NoValue(f"an answer of the code is no value ({str(answer['unfit'])[:100]})")
-        crossing.apply(answer.get("changes", []))
+        values = self._shared.received(answer)
         if "missing" in answer:
             raise KeyError(answer["missing"])
         if "own" in answer:
             raise self._item(self._raised, answer["own"])
         if "raised" in answer:
-            raise _not_ending(found_exception(answer, self._classes, crossing))
-        result = crossing.unpack(answer.get("result"))
+            raise _not_ending(found_exception(answer, values, self._classes))
         if "end" in answer:
-            raise StopIteration(result)
-        return result
+            raise StopIteration(values)
+        return values
 
     def _call_back(self, asked: Answer) -> None:
         """Call a function that the test passed to the code, and tell what it returns or raises."""
-        function, crossing = self._item(self._functions, asked["function"]), Crossing(self._keep, self._find)
+        function = self._item(self._functions, asked["function"])
         try:
-            arguments, named = crossing.take(asked.get("values"))
-            result = function(*arguments, **named)
-            answer = {"changes": crossing.changes(), "result": crossing.pack(result)}
+            arguments, named = self._shared.received(asked)
+            answer = self._shared.message(function(*arguments, **named))
         except BaseException as error:  # noqa: BLE001 - a function of the test, called with anything
             if isinstance(error, NoValue):
                 self.objection = self.objection or f"{error}; {NEEDS_TRUST}"
             self._raised.append(error)
-            told = told_exception(error, id, crossing)
-            answer = told | {"own": len(self._raised) - 1, "raised": told["raised"][-1:], "changes": crossing.changes()}
-            answer.pop("origin", None)
+            told, (args, attributes, _) = told_exception(error, id, self._shared.is_plain)
+            answer = told | {"own": len(self._raised) - 1, "raised": told["raised"][-1:]}
+            answer |= self._shared.message([args, attributes, None])
         self._send(answer)
 
     def _keep(self, value: Any, pack: Callable[[Any], Any]) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import builtins
 import json
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -20,6 +21,10 @@ MOST_PARTS = 1_000_000
 DEEPEST = 100
 SAFE_INTEGER = 1 << 63
 IN_JSON = frozenset((str, bool, float, type(None)))
+NUMBERS = frozenset((int, float, bool))
+KNOWN: dict[int, Any] = {0: []}
+ALONE = sys.getrefcount(KNOWN[0])
+"""So many references has a value that nothing but one dictionary has."""
 EMPTY: dict[str, Callable[[Any], Any]] = {
     "list": lambda _: [],
     "dict": lambda _: {},
@@ -103,64 +108,87 @@ def of_json(line: bytes) -> Any:
     return json.loads(line)
 
 
-class Crossing:
-    """The values of one request and of its answer, by value. What can change has a number, in the order in which it
-    occurs, on both sides: the side that answers tells how it has changed what it was given, and what comes back is the
-    very same again."""
+def _is_in_json(values: list[Any]) -> bool:
+    """Whether JSON has all of these values."""
+    kinds = set(map(type, values))
+    if int in kinds and kinds <= NUMBERS:
+        return min(values) > -SAFE_INTEGER and max(values) < SAFE_INTEGER
+    return kinds <= IN_JSON
 
-    def __init__(self, keep: Keep, find: Find) -> None:
-        self._keep, self._find = keep, find
-        self._met: list[Any] = []
+
+class Shared:
+    """What two processes know of one another's values. They cross by value; what can change keeps a number, and each
+    message tells first what has changed since the last, so that both see what one Python would, for as long as both
+    have it. The numbers that one side gives are even, those of the other odd."""
+
+    def __init__(self, first: int, keep: Keep, find: Find) -> None:
+        self._next, self._keep, self._find = first, keep, find
+        self._known: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
-        self._given: list[bytes] = []
+        self._told: dict[int, bytes] = {}
         self._left = MOST_PARTS
 
-    def pack(self, value: Any) -> Any:
-        """What to send. Raises `NoValue`."""
-        self._left = MOST_PARTS
-        return self._pack(value, 0)
-
-    def packed_if_plain(self, value: Any) -> Any:
-        """The same, or None."""
-        met = len(self._met)
+    def message(self, values: Any) -> dict[str, Any]:
+        """What to send: what has changed, the values, and what is kept here no longer. Raises `NoValue`, and is no
+        message then."""
+        known, self._left = set(self._known), MOST_PARTS
         try:
-            return self.pack(value)
+            contents = {number: self._content(value, 0) for number, value in [*self._known.items()]}
+            texts = {number: in_json(content) for number, content in contents.items()}
+            changed = [number for number, text in texts.items() if text != self._told[number]]
+            packed = self._pack(values, 0)
+            self._told |= {number: texts[number] for number in changed}
+            self._note(set(self._known) - known)
         except NoValue:
-            for left in self._met[met:]:
-                del self._numbers[id(left)]
-            del self._met[met:]
-            return None
+            self._forget(set(self._known) - known)
+            raise
+        return {"changes": [[one, contents[one]] for one in changed], "values": packed, "gone": self._dropped()}
 
-    def unpack(self, packed: Any) -> Any:
-        """The value that arrived. Raises `NoValue`."""
+    def received(self, message: Any) -> Any:
+        """The values of a message. Raises `NoValue`."""
+        known = set(self._known)
         try:
-            return self._unpack(packed)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError, MemoryError):
+            for number, content in message["changes"]:
+                self._fill(self._known_as(number), content)
+                known.discard(number)
+            values = self._unpack(message["values"])
+            self._left = MOST_PARTS
+            self._note(set(self._known) - known)
+            self._forget(number for number in message["gone"] if number in self._known)
+            return values
+        except (ArithmeticError, AttributeError, BufferError, LookupError, MemoryError, RecursionError):
+            raise NoValue("what arrived is no value") from None
+        except (TypeError, ValueError):
             raise NoValue("what arrived is no value") from None
 
-    def take(self, packed: Any) -> Any:
-        """The values that arrived with a request, of which `changes` will tell."""
-        value = self.unpack(packed)
-        self._given = [in_json(self._content(item, 0)) for item in self._met]
-        return value
-
-    def changes(self) -> list[Any]:
-        """The numbers and contents of what was given, and has changed since. Raises `NoValue`."""
-        self._left = MOST_PARTS
-        contents = [self._content(item, 0) for item in self._met[: len(self._given)]]
-        return [
-            [number, content]
-            for number, (content, given) in enumerate(zip(contents, self._given, strict=True))
-            if in_json(content) != given
-        ]
-
-    def apply(self, changes: Any) -> None:
-        """Change what was sent as the other side did. Raises `NoValue`."""
+    def is_plain(self, value: Any) -> bool:
+        """Whether it could be sent."""
+        known, self._left = set(self._known), MOST_PARTS
         try:
-            for number, content in changes:
-                self._fill(self._number(number), content)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError, BufferError):
-            raise NoValue("what arrived changes nothing") from None
+            self._pack(value, 0)
+        except NoValue:
+            return False
+        finally:
+            self._forget(set(self._known) - known)
+        return True
+
+    def _note(self, numbers: set[int]) -> None:
+        """Remember how these are on both sides now."""
+        for number in numbers:
+            self._told[number] = in_json(self._content(self._known[number], 0))
+
+    def _forget(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            del self._numbers[id(self._known.pop(number))]
+            self._told.pop(number, None)
+
+    def _dropped(self) -> list[int]:
+        """Forget what nothing else here has. What only that had goes with it."""
+        dropped: list[int] = []
+        while alone := [number for number in self._known if sys.getrefcount(self._known[number]) <= ALONE]:
+            dropped += alone
+            self._forget(alone)
+        return dropped
 
     def _pack(self, value: Any, depth: int) -> Any:
         kind = type(value)
@@ -174,9 +202,10 @@ class Crossing:
         if kind in CHANGEABLE:
             if (number := self._numbers.get(id(value))) is not None:
                 return {"met": number}
-            self._learn(value)
+            self._learn(number := self._next, value)
+            self._next += 2
             head = HEAD[kind](value) if kind in HEAD else None
-            return {kind.__name__: [head, self._content(value, depth + 1)]}
+            return {kind.__name__: [number, head, self._content(value, depth + 1)]}
         if kind in (tuple, frozenset):
             return {kind.__name__: [self._pack(inner, depth + 1) for inner in value]}
         if kind in PARTS and (kind not in (time, datetime) or type(value.tzinfo) in (type(None), timezone)):
@@ -192,6 +221,8 @@ class Crossing:
             return [[self._pack(key, depth), self._pack(inner, depth)] for key, inner in value.items()]
         if type(value) is bytearray:
             return value.decode("latin-1")
+        if type(value) is list and _is_in_json(value):  # as most long ones are
+            return value[:]
         return [self._pack(inner, depth) for inner in value]
 
     def _unpack(self, packed: Any) -> Any:
@@ -201,10 +232,13 @@ class Crossing:
             return packed
         ((name, parts),) = packed.items()
         if name == "met":
-            return self._number(parts)
+            return self._known_as(parts)
         if name in EMPTY:
-            self._learn(made := EMPTY[name](parts[0]))
-            self._fill(made, parts[1])
+            number, head, content = parts
+            if type(number) is not int or number % 2 == self._next % 2 or number in self._known:
+                raise NoValue("what arrived has no number of its own")
+            self._learn(number, made := EMPTY[name](head))
+            self._fill(made, content)
             return made
         if name in ("tuple", "frozenset"):
             return BUILTINS[name](self._unpack(inner) for inner in parts)
@@ -219,19 +253,21 @@ class Crossing:
             raise NoValue("what arrived is no content")
         if isinstance(value, dict):
             items = [(self._unpack(key), self._unpack(inner)) for key, inner in content]
-            value.clear()
+            if [key for key, _ in items] != [*value]:
+                value.clear()
             for key, inner in items:
                 value[key] = inner
+        elif type(value) is list:
+            value[:] = [self._unpack(inner) for inner in content]
         else:
             inners = [self._unpack(inner) for inner in content]
             value.clear()
             (value.update if type(value) is set else value.extend)(inners)
 
-    def _learn(self, value: Any) -> None:
-        self._numbers[id(value)] = len(self._met)
-        self._met.append(value)
+    def _learn(self, number: int, value: Any) -> None:
+        self._known[number], self._numbers[id(value)] = value, number
 
-    def _number(self, number: Any) -> Any:
-        if type(number) is not int or not 0 <= number < len(self._met):
+    def _known_as(self, number: Any) -> Any:
+        if type(number) is not int or number not in self._known:
             raise NoValue("what arrived was not met")
-        return self._met[number]
+        return self._known[number]
