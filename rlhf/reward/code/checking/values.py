@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import operator
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
@@ -112,8 +113,13 @@ def _is_in_json(values: list[Any]) -> bool:
     """Whether JSON has all of these values."""
     kinds = set(map(type, values))
     if int in kinds and kinds <= NUMBERS:
-        return min(values) > -SAFE_INTEGER and max(values) < SAFE_INTEGER
+        return bool(min(values) > -SAFE_INTEGER and max(values) < SAFE_INTEGER)
     return kinds <= IN_JSON
+
+
+def _items(value: Any) -> list[Any]:
+    """What a value that can change holds."""
+    return [*value, *value.values()] if isinstance(value, dict) else [*value]
 
 
 class Shared:
@@ -125,7 +131,7 @@ class Shared:
         self._next, self._keep, self._find = first, keep, find
         self._known: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
-        self._told: dict[int, bytes] = {}
+        self._told: dict[int, bytes | list[Any]] = {}
         self._left = MOST_PARTS
 
     def message(self, values: Any) -> dict[str, Any]:
@@ -133,16 +139,13 @@ class Shared:
         message then."""
         known, self._left = set(self._known), MOST_PARTS
         try:
-            contents = {number: self._content(value, 0) for number, value in [*self._known.items()]}
-            texts = {number: in_json(content) for number, content in contents.items()}
-            changed = [number for number, text in texts.items() if text != self._told[number]]
+            changes = [[one, self._content(self._known[one], 0)] for one in known if self._has_changed(one)]
             packed = self._pack(values, 0)
-            self._told |= {number: texts[number] for number in changed}
-            self._note(set(self._known) - known)
+            self._note({number for number, _ in changes} | (set(self._known) - known))
         except NoValue:
             self._forget(set(self._known) - known)
             raise
-        return {"changes": [[one, contents[one]] for one in changed], "values": packed, "gone": self._dropped()}
+        return {"changes": changes, "values": packed, "gone": self._dropped()}
 
     def received(self, message: Any) -> Any:
         """The values of a message. Raises `NoValue`."""
@@ -175,7 +178,18 @@ class Shared:
     def _note(self, numbers: set[int]) -> None:
         """Remember how these are on both sides now."""
         for number in numbers:
-            self._told[number] = in_json(self._content(self._known[number], 0))
+            items = [] if type(self._known[number]) is bytearray else _items(self._known[number])
+            self._told[number] = items if items and _is_in_json(items) else self._text(number)
+
+    def _has_changed(self, number: int) -> bool:
+        told = self._told[number]
+        if type(told) is bytes:
+            return told != self._text(number)
+        items = _items(self._known[number])
+        return len(items) != len(told) or not all(map(operator.is_, items, told))
+
+    def _text(self, number: int) -> bytes:
+        return in_json(self._content(self._known[number], 0))
 
     def _forget(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -183,12 +197,17 @@ class Shared:
             self._told.pop(number, None)
 
     def _dropped(self) -> list[int]:
-        """Forget what nothing else here has. What only that had goes with it."""
+        """Forget what nothing else here has. What only that had goes with it. Plain values of the other side stay as
+        long as it has them, and need not be sent anew."""
         dropped: list[int] = []
-        while alone := [number for number in self._known if sys.getrefcount(self._known[number]) <= ALONE]:
+        while alone := [number for number in self._known if self._is_alone(number)]:
             dropped += alone
             self._forget(alone)
         return dropped
+
+    def _is_alone(self, number: int) -> bool:
+        is_own = number % 2 == self._next % 2
+        return (is_own or type(self._told[number]) is bytes) and sys.getrefcount(self._known[number]) <= ALONE
 
     def _pack(self, value: Any, depth: int) -> Any:
         kind = type(value)
