@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 MAKE = (
     *("code.__new__", "function.__new__", "ctypes.", "pickle.find_class", "cpython.", "sqlite3.", "gc."),
-    *("sys.setprofile", "sys.settrace", "os.listdir", "os.remove", "os.rename", "shutil.", "socket.connect"),
+    *("sys.setprofile", "sys.settrace", "os.remove", "os.rename", "shutil.", "socket.connect"),
     *("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.startfile", "pty.spawn", "subprocess."),
     "builtins.input",
 )

@@ -82,22 +82,22 @@ class Link:
                 del told, values  # while the code works, the test has what it has
                 while "function" in (answer := self._read()):
                     self._call_back(answer)
-                return self._result(answer)
+                return self._result(answer, ends=request["do"] == "next")
             except NoValue as error:
                 self.refuse(str(error))
 
-    def _result(self, answer: Answer) -> Any:
-        """What an answer says. Raises what the code raises, and `NoValue`."""
+    def _result(self, answer: Answer, *, ends: bool) -> Any:
+        """What an answer says; only an iterator `ends`. Raises what the code raises, and `NoValue`."""
         if "unfit" in answer:
             raise NoValue(f"an answer of the code is no value ({str(answer['unfit'])[:100]})")
         values = self._shared.received(answer)
         if "missing" in answer:
             raise KeyError(answer["missing"])
         if "own" in answer:
-            raise self._item(self._raised, answer["own"])
+            raise _not_ending(self._item(self._raised, answer["own"]))
         if "raised" in answer:
             raise _not_ending(found_exception(answer, values, self._classes))
-        if "end" in answer:
+        if "end" in answer and ends:
             raise StopIteration(values)
         return values
 

@@ -18,8 +18,11 @@ OTHERS = """
 """
 REFUSED = {"compares": COMPARED, "computes with": COMPUTED, "copies, changes, enters or derives from": OTHERS}
 OF_THE_LINK = ("_rlhf_link", "_rlhf_number")
-OF_ITS_CLASS = ("__class__", "__reduce__", "__reduce_ex__", "__copy__", "__deepcopy__", "__getstate__")
-"""What Python and its library ask an object for to find out what it is, or to copy it."""
+DESCRIBED = ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__", "__dict__")
+"""What Python has of an object that is no operation: it is asked of the code. Whatever else is asked for so tells
+Python and its libraries how to take the object, down to the address of its memory: the test is refused."""
+OF_NOBODY = ("__isabstractmethod__", "__wrapped__", "__type_params__")
+"""What Python asks decorated functions for, and no object needs."""
 
 
 class Asked(Protocol):
@@ -45,7 +48,9 @@ class Remote:
     def __getattribute__(self, name: str) -> Any:
         if name in OF_THE_LINK:
             return object.__getattribute__(self, name)
-        if name in OF_ITS_CLASS:
+        if name in OF_NOBODY:
+            raise AttributeError(name)
+        if name.startswith("__") and name not in DESCRIBED:
             self._rlhf_link.refuse(f"a test asks for {name} of an object of the code")
         return self._rlhf_link.ask("attribute", self, name)
 
