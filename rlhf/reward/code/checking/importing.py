@@ -17,18 +17,27 @@ UNWANTED = {"this", "antigravity"}
 
 def modules(tests: Sequence[ast.Module]) -> dict[str, Any]:
     """Python's modules whose attributes the tests use, also where they do not import them. What they import is loaded
-    too."""
+    too, with the parts of packages that they name."""
     nodes = [node for test in tests for node in ast.walk(test)]
-    bases = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
-    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    members = [(node.value.id, node.attr) for node in nodes if _is_member(node)]  # type: ignore[attr-defined]
+    aliases = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    called = {alias.asname or alias.name: alias.name for alias in aliases}
+    imported = {*called.values()}
     imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
     of_tests = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    standard = {base for base, _ in members} & set(sys.stdlib_module_names) - of_tests
+    parts = {
+        f"{called[base]}.{part}" for base, part in members if called.get(base, "os") not in sys.stdlib_module_names
+    }
     found = {}
-    standard = bases & set(sys.stdlib_module_names) - of_tests
-    for name in (imported | standard) - UNWANTED:
-        with contextlib.suppress(Exception):  # of another platform; a test that imports it says so
+    for name in sorted((imported | standard | parts) - UNWANTED):
+        with contextlib.suppress(Exception):  # of another platform, or no module; a test that imports it says so
             found[name] = importlib.import_module(name)
     return {name: module for name, module in found.items() if name in standard}
+
+
+def _is_member(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
 
 
 def missing(tests: Sequence[ast.Module]) -> str:
