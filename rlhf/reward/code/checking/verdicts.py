@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import traceback
 
 LONGEST_COMPLAINT = 300
 
@@ -32,8 +31,9 @@ def signature(key: str, line: str) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """What an exception says."""
+    """What an exception says. Python's own `traceback` would look into more of it than its text."""
     try:
-        return "".join(traceback.format_exception_only(error))[:LONGEST_COMPLAINT]
+        said = str(error)
     except Exception:  # noqa: BLE001 - an exception of the code that cannot be shown
-        return type(error).__name__
+        said = ""
+    return f"{type(error).__name__}{': ' if said else ''}{said}"[:LONGEST_COMPLAINT]
