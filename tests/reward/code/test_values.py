@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import random
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf.reward.code.checking.values import DEEPEST, Crossing, NoValue, in_json, of_json
+from rlhf.reward.code.checking.values import DEEPEST, NoValue, Shared, in_json, of_json
 
 
 def refuse(*_: Any) -> Any:
@@ -22,18 +24,17 @@ def refuse(*_: Any) -> Any:
 
 
 class Ends:
-    """Two ends of one request."""
+    """Two ends that speak in turn."""
 
     def __init__(self) -> None:
-        self.asks, self.answers = Crossing(refuse, refuse), Crossing(refuse, refuse)
+        self.sides = Shared(0, refuse, refuse), Shared(1, refuse, refuse)
 
-    def ask(self, value: Any) -> Any:
-        return self.answers.take(of_json(in_json(self.asks.pack(value))))
+    def say(self, by: int, value: Any) -> Any:
+        """The value as it arrives at the other end."""
+        return self.sides[1 - by].received(of_json(in_json(self.sides[by].message(value))))
 
-    def answer(self, value: Any) -> Any:
-        told = of_json(in_json([self.answers.changes(), self.answers.pack(value)]))
-        self.asks.apply(told[0])
-        return self.asks.unpack(told[1])
+    def known(self) -> tuple[int, int]:
+        return len(self.sides[0]._known), len(self.sides[1]._known)
 
 
 def shape(value: Any, seen: dict[int, int]) -> Any:
@@ -77,7 +78,7 @@ VALUES = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(VALUES)
 def test_a_value_arrives_as_it_is(value: Any) -> None:
-    assert shape(Ends().ask(value), {}) == shape(value, {})
+    assert shape(Ends().say(0, value), {}) == shape(value, {})
 
 
 def test_numbers_keep_their_sign_and_letters_their_halves() -> None:
@@ -92,8 +93,8 @@ def test_numbers_keep_their_sign_and_letters_their_halves() -> None:
         True,
         1.0,
     ):
-        assert repr(Ends().ask(value)) == repr(value)
-    assert math.isnan(Ends().ask(math.nan))
+        assert repr(Ends().say(0, value)) == repr(value)
+    assert math.isnan(Ends().say(0, math.nan))
 
 
 CHANGES: list[tuple[Any, Callable[[Any], Any]]] = [
@@ -115,22 +116,90 @@ CHANGES: list[tuple[Any, Callable[[Any], Any]]] = [
 
 
 @pytest.mark.parametrize(("value", "change"), CHANGES)
-def test_what_is_changed_there_is_changed_here_and_comes_back_as_itself(
-    value: Any, change: Callable[[Any], Any]
+@pytest.mark.parametrize("by", [0, 1])
+def test_what_one_side_changes_the_other_sees_and_it_comes_back_as_itself(
+    value: Any, change: Callable[[Any], Any], by: int
 ) -> None:
-    ends = Ends()
-    arrived = ends.ask(value)
+    value, ends = copy.deepcopy(value), Ends()
+    arrived = ends.say(by, value)
     change(arrived)
-    answered = ends.answer([arrived, [9]])
+    answered = ends.say(1 - by, [arrived, [9]])
     assert shape(answered, {}) == shape([arrived, [9]], {})
     assert shape(value, {}) == shape(arrived, {})
     assert answered[0] is value or type(value) is tuple
+    change(value)
+    ends.say(by, None)
+    assert shape(value, {}) == shape(arrived, {})
 
 
-def test_what_was_not_changed_is_not_told() -> None:
+def test_what_was_not_changed_is_neither_told_nor_sent_again() -> None:
+    ends, value = Ends(), [[1, 2], {"a": {2}}]
+    arrived = ends.say(0, value)
+    assert ends.sides[1].message(arrived) == {"changes": [], "values": {"met": 0}, "gone": []}
+    told = ends.sides[0].message(value)
+    assert told == {"changes": [], "values": {"met": 0}, "gone": []}
+
+
+def test_what_nobody_has_is_forgotten() -> None:
     ends = Ends()
-    ends.ask([[1], {"a": {2}}])
-    assert ends.answers.changes() == []
+    value = [[1], {"a": [2]}, [object]]
+    arrived = ends.say(0, value)
+    assert ends.known() == (5, 5)
+    del value
+    ends.say(1, None)
+    ends.say(0, None)
+    assert ends.known() == (0, 0)
+    arrived.append(3)
+    value = ends.say(1, arrived)
+    assert value == [[1], {"a": [2]}, [object], 3]
+    del arrived
+    ends.say(0, None)
+    ends.say(1, None)
+    assert ends.known()[1] == 0
+
+
+KINDS: tuple[Callable[[], Any], ...] = (
+    *(list, dict, set, bytearray, deque, Counter, OrderedDict),
+    *(lambda: deque(maxlen=2), lambda: defaultdict(list)),
+)
+
+
+def change(value: Any, others: list[Any], chance: random.Random) -> None:
+    """Change a value: the same way where chance is the same."""
+    inner = others[chance.randrange(len(others))] if chance.random() < 0.5 else chance.randrange(5)
+    match value:
+        case Counter():
+            value[chance.randrange(5)] += 1
+        case dict():
+            value.pop(next(iter(value))) if len(value) > 3 else value.update({chance.randrange(5): inner})
+        case set():
+            value ^= {chance.randrange(5)}
+        case bytearray():
+            value.append(chance.randrange(256))
+        case _:
+            value.popleft() if isinstance(value, deque) and len(value) > 3 else value.append(inner)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_sides_see_what_one_python_sees(seed: int) -> None:
+    chance, ends = random.Random(seed), Ends()
+    made: list[Any] = [kind() for kind in KINDS]
+    for value in made:
+        change(value, made, chance)
+    model = copy.deepcopy(made)
+    sides = [made, ends.say(0, made)]
+    assert shape(sides[1], {}) == shape(model, {})
+    for turn in range(60):
+        by, state = turn % 2, chance.getstate()
+        for of in (sides[by], model):
+            chance.setstate(state)
+            for _ in range(3):
+                change(of[chance.randrange(len(KINDS) - 3)], of[:5], chance)
+        if turn % 7 == 6:  # one that the other side alone has from here on
+            for of in (sides[by], model):
+                of[0] = [*of[0]][-2:]
+        sides[1 - by] = ends.say(by, sides[by])
+        assert shape(sides[1 - by], {}) == shape(model, {}), turn
 
 
 FORGED = [
@@ -150,19 +219,34 @@ FORGED = [
 def test_what_is_no_value_is_refused(packed: Any) -> None:
     for whole in (packed, {"tuple": [1, packed]}, {"frozenset": [packed]}):
         with pytest.raises(NoValue):
-            Crossing(refuse, refuse).unpack(whole)
+            Shared(0, refuse, refuse).received({"changes": [], "values": whole, "gone": []})
+
+
+@pytest.mark.parametrize("number", [0, 2, -2, True, 1.0, "1", None, []])
+def test_a_number_is_that_of_the_side_that_gives_it(number: Any) -> None:
+    side = Shared(0, refuse, refuse)
+    with pytest.raises(NoValue):
+        side.received({"changes": [], "values": {"list": [number, None, []]}, "gone": []})
+    twice = {"tuple": [{"list": [1, None, [1]]}, {"list": [1, None, [2]]}]}
+    with pytest.raises(NoValue):
+        side.received({"changes": [], "values": twice, "gone": []})
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [5, None, [5], [[0]], [[0, 5]], [[0, [[1]]]], [[1, []]], [[-1, []]], [[True, []]], [["a", []]], [[0, {}]]],
+    "message",
+    [
+        *({"changes": changes} for changes in (5, None, [5], [[0]], [[0, 5]], [[0, [[1]]]], [[0, {}]])),
+        *({"changes": [[number, []]]} for number in (1, -2, True, "a", None, [])),
+        *({"gone": gone} for gone in (5, None, [[]], [{}])),
+        *({"values": ...}, {"values": [1]}),
+    ],
 )
-def test_changes_that_are_none_are_refused(changes: Any) -> None:
-    value = [1]
-    crossing = Crossing(refuse, refuse)
-    crossing.pack(value)
+def test_a_message_that_is_none_is_refused(message: dict[str, Any]) -> None:
+    side, value = Shared(0, refuse, refuse), [1]
+    side.message(value)
+    told = {"changes": [], "values": None, "gone": []} | message
     with pytest.raises(NoValue):
-        crossing.apply(changes)
+        side.received({key: part for key, part in told.items() if part is not ...})
     assert value == [1]
 
 
@@ -175,14 +259,17 @@ def test_values_without_end_are_refused() -> None:
         wide = (wide, wide)
     for value in (deep, wide):
         with pytest.raises(NoValue):
-            Crossing(refuse, refuse).pack(value)
+            Shared(0, refuse, refuse).message(value)
     circle: list[Any] = []
     circle.append(circle)
-    arrived = Ends().ask(circle)
+    arrived = Ends().say(0, circle)
     assert arrived[0] is arrived
 
 
-def test_a_value_that_does_not_cross_leaves_no_number() -> None:
+def test_a_value_that_does_not_cross_leaves_nothing() -> None:
     ends = Ends()
-    assert ends.asks.packed_if_plain([[1], object()]) is None
-    assert ends.ask([[2], [3]]) == [[2], [3]]
+    assert not ends.sides[0].is_plain([[1], object()])
+    with pytest.raises(NoValue):
+        ends.sides[0].message([[1], object()])
+    assert ends.known() == (0, 0)
+    assert ends.say(0, [[2], [3]]) == [[2], [3]]

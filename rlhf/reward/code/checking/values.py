@@ -139,7 +139,7 @@ class Shared:
         message then."""
         known, self._left = set(self._known), MOST_PARTS
         try:
-            changes = [[one, self._content(self._known[one], 0)] for one in known if self._has_changed(one)]
+            changes = [[one, content] for one in known if (content := self._changed_content(one)) is not None]
             packed = self._pack(values, 0)
             self._note({number for number, _ in changes} | (set(self._known) - known))
         except NoValue:
@@ -179,17 +179,19 @@ class Shared:
         """Remember how these are on both sides now."""
         for number in numbers:
             items = [] if type(self._known[number]) is bytearray else _items(self._known[number])
-            self._told[number] = items if items and _is_in_json(items) else self._text(number)
+            self._told[number] = (
+                items if items and _is_in_json(items) else in_json(self._content(self._known[number], 0))
+            )
 
-    def _has_changed(self, number: int) -> bool:
-        told = self._told[number]
-        if type(told) is bytes:
-            return told != self._text(number)
-        items = _items(self._known[number])
-        return len(items) != len(told) or not all(map(operator.is_, items, told))
-
-    def _text(self, number: int) -> bytes:
-        return in_json(self._content(self._known[number], 0))
+    def _changed_content(self, number: int) -> Any:
+        """The content of a value, if the other side does not know it yet, else None."""
+        told, value = self._told[number], self._known[number]
+        if type(told) is list:
+            items = _items(value)
+            if len(items) == len(told) and all(map(operator.is_, items, told)):
+                return None
+        content = self._content(value, 0)
+        return None if in_json(content) == told else content
 
     def _forget(self, numbers: Iterable[int]) -> None:
         for number in numbers:
