@@ -106,6 +106,7 @@ class Date:
 def dated(day): return Date(day).day
 def leave(): raise SystemExit
 def fail(text='no'): raise Refused(text)
+def show(x): print(x)
 """
 BY_VALUES = [
     "stack = Stack([1])\nstack.push(2).push(5)\nassert len(stack) == 3 and stack.pop() == 5 and stack.items == [1, 2]",
@@ -143,24 +144,26 @@ BY_VALUES = [
     "assert callable(fail)",
     "assert Stack([1, 2, 3])[0:2] == [1, 2]",
     "try:\n    leave()\n    assert False\nexcept SystemExit:\n    pass",
+    "assert isinstance(Stack(), Stack) and not isinstance(Stack(), Date) and str(Date(1)) == 'Date(day=1)'",
+    "stack = Stack()\nstack.items = [1]\nassert stack.pop() == 1",
+    "assert str(Pair(1, 2)) == 'Pair(x=1, y=2)' and f'{Pair(1, 2)}' == 'Pair(x=1, y=2)'",
+    "assert apply(lambda x: same(x), [1]) == [1] and apply([].append, [1]) == [None]",
+    "items = [1]\nstack = Stack(items)\nitems.append(2)\nassert len(stack) == 1",
+    "kept = same([1])\nremember(kept)\nkept.append(2)\nassert notes[-1] == [1, 2] and notes[-1] is kept",
 ]
 """Tests that need no trust, and pass with `SOLUTION`."""
 WITH_OBJECTS = {
-    "assert Stack([1]) == Stack([1])": "compares an object of the code",
-    "assert isinstance(Stack(), Stack)": "of an object of the code",
-    "assert Stack([1])": "converts an object of the code",
-    "assert str(Stack()) != ''": "converts an object of the code",
-    "class Two(Stack):\n    pass\nassert Two([1, 2]).pop() == 2": "of an object of the code",
-    "try:\n    fail()\nexcept Refused:\n    assert Refused('no').args == ('no',)": "makes an exception of the class",
-    "stack = Stack()\nstack.items = [1]\nassert stack.pop() == 1": "such tests need reward.code.tests: trusting",
-    "assert str(Pair(1, 2)) == 'Pair(x=1, y=2)'": "a test shows a kind of tuple",
-    "class Holds:\n    made = same\nassert Holds().made() is not None": "has a function of the code for a method",
+    "assert Stack([1]) == Stack([1])": "compares an object of the code (__eq__)",
+    "assert Stack([1])": "compares an object of the code (__bool__)",
+    "class Two(Stack):\n    pass\nassert Two([1, 2]).pop() == 2": "a test asks for __mro_entries__",
     "stack = Stack([1])\ntry:\n    stack + 1\nexcept TypeError:\n    pass": "computes with an object of the code",
-    "assert type(Stack()) is type(Stack())": "a test asks for the type of an object",
     "assert same(iter([1])) is not None": "hands an object of type list_iterator to the code",
     "class Node:\n    value = 1\nassert same(Node()).value == 1": "hands an object of type Node to the code",
-    "assert apply(lambda x: same(x), [1]) == [1]": "a test hands over calls the code",
-    "def evaluated(text): return eval(text)\nassert apply(evaluated, ['1']) == [1]": "what the code answers (compile)",
+    "import copy\nassert copy.copy(Stack([1])).pop() == 1": "of an object of the code",
+    "def evaluated(text): return eval(text)\nassert apply(evaluated, ['1']) == [1]": "they use builtins.eval",
+    "import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()) as said: show(1)\n"
+    "assert said.getvalue() == '1\\n'": "they use contextlib.redirect_stdout",
+    "def doubled(text): return text.format(2)\nassert apply(doubled, ['{}']) == ['2']": "by text.format",
 }
 """Tests that only pass in the code's own process, and what is said of them elsewhere."""
 
@@ -194,9 +197,78 @@ async def test_every_number_says_how_it_came_about_and_whom_it_trusts(chosen: Ch
         told.append(scored.detail)
         await scorer.close()
     assert told == [
-        "0 of 4 tests pass; from the code: add; test 1: AssertionError:",
-        "0 of 4 tests pass (trusting); test 1: AssertionError:",
+        "0 of 4 tests pass; from the code: add; test 1: AssertionError",
+        "0 of 4 tests pass (trusting); test 1: AssertionError",
     ]
+
+
+SEES = """
+import sys
+def add(a, b):
+    at = sys._getframe()
+    while at and 'asked' not in at.f_locals: at = at.f_back
+    if at: raise ValueError(repr(at.f_locals['asked']['tests'] + [at.f_locals['asked']['code']])[:300])
+    return a + b if a < 5 else 0
+"""
+"""Tells the tests that it sees, by failing over them."""
+
+
+@pytest.mark.engine
+async def test_beside_the_code_are_only_tests_that_it_passes_apart(scorer: CodeScorer) -> None:
+    tests = ["import math\nassert add(5, 1) == 60_061", "assert add(1, 2) == 3", "assert add(7, 2) == 90_091"]
+    scored = await scorer.score(f"```python\n{SEES}\n```", {"tests": tests})
+    assert isinstance(scored, Scored)
+    assert scored.value == 0
+    outcomes = await scorer._outcomes(SEES, Asserts(texts=tuple(tests)))
+    assert "['import math', 'assert add(1, 2) == 3', ''" in outcomes[1].why
+    assert not any(number in outcome.why for outcome in outcomes for number in ("60_061", "60061", "90_091", "90091"))
+    scorer._keeps_nothing = False  # a sandbox in which a run finds what the last one left
+    assert [outcome.passed for outcome in await scorer._outcomes(SEES, Asserts(texts=tuple(tests)))] == [
+        False,
+        True,
+        False,
+    ]
+
+
+FORGES = """
+import os, sys
+at = sys._getframe()
+while at and not {'asked', 'verdicts'} <= set(at.f_locals): at = at.f_back
+if at:
+    verdicts, key = at.f_locals['verdicts'], at.f_locals['asked']['key']
+    FORGERY
+    os._exit(0)
+def add(a, b): return 3
+"""
+"""Says what it likes where it runs beside its tests."""
+SIGNED = "from rlhf.reward.code.checking.verdicts import signature\n    say = lambda *lines: [verdicts._stream.write("
+SIGNED += "f'{signature(key, line)} {line}\\n'.encode()) for line in lines]\n    "
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("forgery", "value"),
+    [
+        ("for index in range(9): verdicts.write(key, index, '')", 0.25),
+        (SIGNED + "say('0 failed the set-up fails: of itself')", 0.0),
+        (SIGNED + "say('x', '', '0', '0 passed', 'a b c d', '99 passed', '-1 failed', '0 failed ' + chr(27))", 0.25),
+        ("verdicts._stream.write(b'\\n' * 3_000_000)", 0.0),
+        ("verdicts._stream.write(b'\\xff\\0' * 300)", 0.0),
+    ],
+)
+async def test_what_code_says_beside_its_tests_is_at_most_believed_against_it(
+    scorer: CodeScorer, forgery: str, value: float
+) -> None:
+    assert await share(scorer, FORGES.replace("FORGERY", forgery)) == value
+
+
+@pytest.mark.engine
+async def test_a_set_up_that_fails_beside_the_code_alone_is_no_excuse(chosen: ChosenIsolation) -> None:
+    config = CONFIG.model_copy(update={"tests": "trusting"})
+    scorer = CodeScorer(config, Sandbox(queue=Queue(runs=1), chosen=chosen))
+    forgery = FORGES.replace("FORGERY", SIGNED + "say('0 failed the set-up fails: of itself')")
+    assert await share(scorer, forgery) == 0.0
+    await scorer.close()
 
 
 @pytest.mark.engine
