@@ -27,13 +27,14 @@ class CodeRewardConfig(Config):
     """Names that tests take from the reply's code besides the entry point, for example a class `ListNode`. In a row
     with an entry point, no other names come from the code; without one, every name that the tests do not bind does."""
     tests: Literal["values", "trusting"] = "values"
-    """How asserts are run. `values`: in their own process, which receives only plain values from the reply's code;
-    `trusting`: in the code's process, for tests that need its objects. A policy can then replace what the tests use,
-    and pass all of them. docs/sandbox.md lists the tests that need it."""
+    """How asserts are run. `values`: in their own process, which receives only plain values from the reply's code, and
+    those that pass once more beside it, as in one plain Python; `trusting`: beside it alone, for tests that need its
+    objects. A policy can then replace what the tests use, and pass all of them. docs/sandbox.md lists the tests that
+    need it."""
     score: Literal["share", "all"] = "share"
     """`share`: the share of tests that pass; `all`: 1 when every test passes, else 0."""
     timeout_seconds: float = Field(10, gt=0)
-    """Timeout of all asserts of a reply together, or of each input/output pair."""
+    """Timeout of all asserts of a reply together, in each of their two runs, or of each input/output pair."""
     pairs_timeout_seconds: float = Field(60, gt=0)
     """Timeout of all input/output pairs of a reply together, which run sequentially: pairs that remain after it
     fail."""

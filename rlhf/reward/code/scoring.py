@@ -1,7 +1,8 @@
 """Score code that the policy wrote, by the task's unit tests in a sandbox.
 
-The tests run in one process and the code in another (`checking/`), both inside the sandbox: the code sees neither the
-tests nor the expected results, and only plain values come back from it.
+The tests run twice (`checking/`), each time inside the sandbox: in a process of their own, from which the code sees
+neither them nor the expected results, and where only plain values come back from it; and, if they pass there, beside
+the code, as in one plain Python.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ SHARED = ("verdicts", "importing")
 OF_BESIDE = (*SHARED, "beside")
 OF_JUDGE = (
     *SHARED,
-    *("arrays", "values", "remote", "kinds", "exceptions", "host", "link", "guard"),
+    *("arrays", "values", "objects", "kinds", "exceptions", "host", "link", "guard"),
     *("completeness", "counting", "reach", "judge"),
 )
 """Modules of `checking/`, in the order of their imports."""
@@ -91,7 +92,7 @@ for mark in marks:
 KNOWN_TESTS = Asserts(texts=("assert twice(2) == 4", "assert twice(2) == 5", "assert looks()"))
 
 
-def program_of(modules: Sequence[str], start: str) -> str:
+def checking_program(modules: Sequence[str], start: str) -> str:
     """Modules of `checking/` as one program: it is in memory before the code runs, and no file of it is read later."""
     folder = Path(__file__).parent / "checking"
     sources = {f"rlhf.reward.code.checking.{name}": (folder / f"{name}.py").read_text() for name in modules}
@@ -111,8 +112,8 @@ class CodeScorer:
 
     def __init__(self, config: CodeRewardConfig, runner: ProgramRunner) -> None:
         self.config, self._runner = config, runner
-        self._apart = program_of(OF_JUDGE, "judge_main")
-        self._beside = program_of(OF_BESIDE, "beside_main")
+        self._apart = checking_program(OF_JUDGE, "judge_main")
+        self._beside = checking_program(OF_BESIDE, "beside_main")
         self._two_users = self._keeps_nothing = True
 
     async def start(self) -> None:

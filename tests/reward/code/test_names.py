@@ -14,7 +14,7 @@ from rlhf.reward.code.apart import not_apart
 from rlhf.reward.code.checking.verdicts import signature
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.names import names_of_the_code
-from rlhf.reward.code.scoring import OF_JUDGE, make_code_scorer, program_of, signed_lines
+from rlhf.reward.code.scoring import OF_JUDGE, checking_program, make_code_scorer, signed_lines
 from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
 from rlhf.types import Scored, Unscored
 
@@ -261,7 +261,7 @@ def test_the_code_cannot_read_the_tests_where_programs_run_as_root(tmp_path: Pat
     key = secrets.token_hex(16)
     asked = {"key": key, "code": READS_THE_JUDGE, "tests": ["assert f(1) == 'found it'"], "names": ["f"], "tested": []}
     text = json.dumps(asked | {"setup": "", "seconds": 30}).encode()
-    (tmp_path / "judge.py").write_text(program_of(OF_JUDGE, "judge_main"))
+    (tmp_path / "judge.py").write_text(checking_program(OF_JUDGE, "judge_main"))
     command = [sys.executable, str(tmp_path / "judge.py")]
     said = subprocess.run(command, input=text, capture_output=True, timeout=60, cwd=tmp_path).stdout.decode()
     assert signed_lines(said, key)["0"][0] == "failed"

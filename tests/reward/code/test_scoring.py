@@ -159,7 +159,7 @@ WITH_OBJECTS = {
     "stack = Stack([1])\ntry:\n    stack + 1\nexcept TypeError:\n    pass": "computes with an object of the code",
     "assert same(iter([1])) is not None": "hands an object of type list_iterator to the code",
     "class Node:\n    value = 1\nassert same(Node()).value == 1": "hands an object of type Node to the code",
-    "import copy\nassert copy.copy(Stack([1])).pop() == 1": "of an object of the code",
+    "import copy\nassert copy.copy(Stack([1])).pop() == 1": "copies, changes, enters or derives from",
     "def evaluated(text): return eval(text)\nassert apply(evaluated, ['1']) == [1]": "they use builtins.eval",
     "import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()) as said: show(1)\n"
     "assert said.getvalue() == '1\\n'": "they use contextlib.redirect_stdout",

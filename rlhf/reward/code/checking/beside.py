@@ -19,7 +19,7 @@ from rlhf.reward.code.checking.importing import SETUP_FAILS, ModuleOfTests, miss
 from rlhf.reward.code.checking.verdicts import Verdicts, in_a_line
 
 
-class Names(dict[str, Any]):
+class NamesBeside(dict[str, Any]):
     """The names of the tests. Those of the code, which are `listed` once it has run, are looked up at each use."""
 
     def __init__(self, of_code: dict[str, Any]) -> None:
@@ -41,7 +41,7 @@ def beside_main() -> None:
     verdicts = Verdicts()
     solution = sys.modules["solution"] = ModuleType("solution")
     of_code = vars(solution)
-    names = of_code if asked["together"] else Names(of_code)
+    names = of_code if asked["together"] else NamesBeside(of_code)
     sys.modules["tests"] = ModuleOfTests(names)  # type: ignore[assignment]
     tests = [ast.parse(test) for test in asked["tests"]]
     complaint = missing(tests) or _prepare(names, of_code, asked, tests)
@@ -63,7 +63,7 @@ def _prepare(names: dict[str, Any], of_code: dict[str, Any], asked: dict[str, An
         exec(compile(asked["code"], "solution.py", "exec", dont_inherit=True), of_code)
     except BaseException as error:  # noqa: BLE001 - whatever the code raises
         return in_a_line(error)
-    if isinstance(names, Names):
+    if isinstance(names, NamesBeside):
         names.listed = frozenset(asked["names"])
     for name in read_by_classes(tests) & set(asked["names"]) & set(of_code):
         names.setdefault(name, of_code[name])

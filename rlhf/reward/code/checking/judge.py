@@ -34,8 +34,8 @@ from rlhf.reward.code.checking.guard import guard
 from rlhf.reward.code.checking.host import be_host
 from rlhf.reward.code.checking.importing import SETUP_FAILS, ModuleOfTests, missing, modules, read_by_classes
 from rlhf.reward.code.checking.link import NEEDS_TRUST, Link
+from rlhf.reward.code.checking.objects import Remote
 from rlhf.reward.code.checking.reach import Reach
-from rlhf.reward.code.checking.remote import Remote
 from rlhf.reward.code.checking.verdicts import Verdicts, in_a_line
 
 PR_SET_DUMPABLE = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf.reward.code.checking.remote import Remote
+from rlhf.reward.code.checking.objects import Remote
 
 BASES: tuple[Any, ...] = (tuple, int, str, float)
 ORIGIN = "_rlhf_origin"

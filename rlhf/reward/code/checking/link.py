@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.exceptions import NUMBER, found_class, found_exception, told_exception
 from rlhf.reward.code.checking.kinds import KINDS, ORIGIN, kind_of
-from rlhf.reward.code.checking.remote import Remote
+from rlhf.reward.code.checking.objects import Remote
 from rlhf.reward.code.checking.values import MOST_BYTES, NoValue, Shared, in_json, of_json
 
 NEEDS_TRUST = "such tests need reward.code.tests: trusting"
