@@ -165,7 +165,8 @@ class CodeScorer:
         value = share if self.config.score == "share" else float(share == 1.0)
         trusting = self.config.tests == "trusting"
         guessed = () if trusting or not isinstance(tests, Asserts) or tests.entry_point else of_the_code(tests)
-        return Scored(value=value, detail=in_words(outcomes, trusting=trusting, from_the_code=guessed))
+        how = " (trusting)" if trusting else "" if self._keeps_nothing else " (apart from the code only)"
+        return Scored(value=value, detail=in_words(outcomes, how, from_the_code=guessed))
 
     async def close(self) -> None:
         await self._runner.close()
@@ -290,8 +291,8 @@ def of_the_code(tests: Asserts) -> tuple[str, ...]:
     return names_of_the_code(tests.texts, tests.setup, tests.entry_point, tests.names)
 
 
-def in_words(outcomes: Sequence[Outcome], *, trusting: bool, from_the_code: Sequence[str] = ()) -> str:
-    """A summary: how many tests passed, whether they trusted the code, which names were taken from the code without the
+def in_words(outcomes: Sequence[Outcome], how: str = "", *, from_the_code: Sequence[str] = ()) -> str:
+    """A summary: how many tests passed, how they ran where that is not as usual, which names were taken from the code without the
     row saying so, why the first failing test failed, and how many may need trust."""
     told = f"{sum(outcome.passed for outcome in outcomes)} of {len(outcomes)} tests pass"
     failed = next(((place, outcome) for place, outcome in enumerate(outcomes, 1) if not outcome.passed), None)
@@ -301,7 +302,7 @@ def in_words(outcomes: Sequence[Outcome], *, trusting: bool, from_the_code: Sequ
     needs = (
         f"; {needing} of the tests may need reward.code.tests: trusting" if needing and NEEDS_TRUST not in why else ""
     )
-    return inert_line(f"{told}{' (trusting)' if trusting else ''}{names}{why}{needs}")
+    return inert_line(f"{told}{how}{names}{why}{needs}")
 
 
 def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:
