@@ -292,8 +292,8 @@ def of_the_code(tests: Asserts) -> tuple[str, ...]:
 
 
 def in_words(outcomes: Sequence[Outcome], how: str = "", *, from_the_code: Sequence[str] = ()) -> str:
-    """A summary: how many tests passed, how they ran where that is not as usual, which names were taken from the code without the
-    row saying so, why the first failing test failed, and how many may need trust."""
+    """A summary: how many tests passed, how they ran where that is not as usual, which names were taken from the code
+    without the row saying so, why the first failing test failed, and how many may need trust."""
     told = f"{sum(outcome.passed for outcome in outcomes)} of {len(outcomes)} tests pass"
     failed = next(((place, outcome) for place, outcome in enumerate(outcomes, 1) if not outcome.passed), None)
     why = f"; test {failed[0]}: {failed[1].why}"[:400] if failed and failed[1].why else ""
