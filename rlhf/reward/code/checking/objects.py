@@ -13,15 +13,19 @@ COMPUTED = """
     iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ixor ior index
 """
 OTHERS = """
-    bytes fspath enter exit aenter aexit await aiter anext delattr dir copy deepcopy reduce reduce_ex getstate
+    bytes fspath enter exit aenter aexit await delattr dir copy deepcopy reduce reduce_ex getstate
     subclasscheck mro_entries
 """
 REFUSED = {"compares": COMPARED, "computes with": COMPUTED, "copies, changes, enters or derives from": OTHERS}
 OF_THE_LINK = ("_rlhf_link", "_rlhf_number")
-DESCRIBED = ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__", "__dict__")
-"""What Python has of an object that is no operation: it is asked of the code. Whatever else is asked for so tells
-Python and its libraries how to take the object, down to the address of its memory: the test is refused."""
-OF_NOBODY = ("__isabstractmethod__", "__wrapped__", "__type_params__")
+DESCRIBED = frozenset(
+    f"__{name}__"
+    for name in """name qualname doc module annotations dict wrapped
+    init call iter next len getitem setitem contains str repr enter exit""".split()
+)
+"""What is asked of the code by such a name. Any other tells Python and its libraries how to take an object, down to the
+address of its memory: the test is refused."""
+OF_NOBODY = ("__isabstractmethod__", "__type_params__")
 """What Python asks decorated functions for, and no object needs."""
 
 
