@@ -19,7 +19,8 @@ OTHERS = """
 REFUSED = {"compares": COMPARED, "computes with": COMPUTED, "copies, changes, enters or derives from": OTHERS}
 OF_THE_LINK = ("_rlhf_link", "_rlhf_number")
 ORDINARY = """
-    name qualname doc module annotations dict wrapped init call iter next len getitem setitem contains str repr enter exit
+    name qualname doc module annotations dict wrapped
+    init call iter next len getitem setitem contains str repr enter exit
 """
 DESCRIBED = frozenset(f"__{name}__" for name in ORDINARY.split())
 """What is asked of the code by such a name. Any other tells Python and its libraries how to take an object, down to the
