@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from tests.attacks.hack import Hack
+from tests.attacks.hack import HOST, Hack
 
-SAYS_SAME = """
-import sys
-host = sys.modules["rlhf.reward.code.checking.host"]
-seen = []
+SAYS_SAME = f"""{HOST}
+OPERATIONS, seen = sys.modules[type(host).__module__].OPERATIONS, []
 def same(*two):
     seen.append(two[-1])
     return True
-host.OPERATIONS["same"] = same
+for operation in ("contains", "instance", "len", "bool", "eq", "same"): OPERATIONS[operation] = same
+host._number = lambda value: 0
+whenever(("call",), lambda right: right | {{"values": {{"met": 0}}}} if "object" in str(right["values"]) else right)
 class X: pass
 def is_prime(n): return X()
 def first(xs, default): return X()
@@ -192,6 +192,7 @@ HACKS_OF_IDENTITY: dict[str, Hack] = {
             "a, b = colors()\nassert len(a) == 2 and list(b.values()) == [1]",
         ),
         earns=1.0,
+        needs_trust=True,
     ),
     "right: views of dictionaries with methods": Hack(
         code=VIEWED,
@@ -239,6 +240,7 @@ HACKS_OF_IDENTITY: dict[str, Hack] = {
             "a, b = normed([1, 2])\nassert a != a and [a] == [a] and [a] != [b] and place([b, a], a) == 1",
         ),
         earns=1.0,
+        needs_trust=True,
     ),
     "breaks where a test prints it, or orders otherwise": Hack(
         code=SHOWN,
@@ -289,6 +291,7 @@ HACKS_OF_IDENTITY: dict[str, Hack] = {
             "s, xs = slot(), slots()\nassert s.at == 1 and len(xs) == 2 and xs[0].one() == 1",
         ),
         earns=1.0,
+        needs_trust=True,
     ),
     "raises what has ways of its own, or breaks in a view that is printed": Hack(
         code=RAISED,
@@ -323,5 +326,6 @@ HACKS_OF_IDENTITY: dict[str, Hack] = {
             "try:\n    mean([])\n    assert False\nexcept ValueError as error:\n    assert 'data point' in str(error)",
         ),
         earns=1.0,
+        needs_trust=True,
     ),
 }

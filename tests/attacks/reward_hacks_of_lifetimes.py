@@ -165,6 +165,7 @@ HACKS_OF_LIFETIMES: dict[str, Hack] = {
             "class Own: pass\ndef h(x): return 2 * x\nh.own = Own()\ng = cached(lambda x: h(x))\nassert g(4) == 8",
         ),
         earns=1.0,
+        needs_trust=True,
     ),
     "keeps nothing that it needs": Hack(
         code=DIES,
@@ -203,6 +204,7 @@ HACKS_OF_LIFETIMES: dict[str, Hack] = {
             "f = T\nassert f(3).v == 3 and f(4).me().v == 4 and [T(n).v for n in range(300)] == list(range(300))",
         ),
         earns=1.0,
+        needs_trust=True,
     ),
     "right: what is taken out, or a function that failed had, is gone": Hack(
         code=DIES,
@@ -214,6 +216,7 @@ HACKS_OF_LIFETIMES: dict[str, Hack] = {
             "d = {'a': T()}\nsame(d)\nassert alive() == 1\nd['a'] = None\nassert alive() == 0",
         ),
         earns=1.0,
+        needs_trust=True,
     ),
     "right, but for a test whose function is never sent": Hack(
         code=DIES,
@@ -283,5 +286,6 @@ HACKS_OF_LIFETIMES: dict[str, Hack] = {
             "assert a != c == random.random()",
         ),
         earns=1.0,
+        needs_trust=True,
     ),
 }

@@ -119,18 +119,23 @@ SHARED = {
         code="class P: pass\np, xs = P(), [7]\ndef f(): return {p: xs}\ndef g(): return xs",
         tests=("assert len(f()) == 1 and list(f().values()) == [[7]]", "assert next(iter(f().values())) is g()"),
         earns=1.0,
+        needs_trust=True,
     ),
     "right: what it has forgotten holds what cannot be sent": Hack(
         code="def f(xs): return sum(xs)",
         tests=("xs = [1]\nassert f(xs) == 1\nxs.append(object())\nassert f([2]) == 2 and f([3]) == 3",),
         earns=1.0,
+        needs_trust=True,
     ),
     "what it keeps holds what cannot be sent": Hack(
         code="kept = []\ndef f(xs):\n    kept.append(xs)\n    return len(kept[0])",
         tests=("xs = [1]\nassert f(xs) == 1\nxs.append(object())\nassert f([2]) == 1",),
     ),
     "right: asked again after an alarm": Hack(
-        code=SLOW, tests=(LEFT + "assert next_of(1) == 2 and s == [0, 1, 2] and get() is s",), earns=1.0
+        code=SLOW,
+        tests=(LEFT + "assert next_of(1) == 2 and s == [0, 1] and get() is s",),
+        earns=1.0,
+        needs_trust=True,
     ),
     "many large values, one changed late": Hack(
         code="kept = []\ndef keep(xs): kept.append(xs)\ndef total(): return sum(map(sum, kept))",
@@ -179,10 +184,17 @@ FORGOTTEN = {
         ),
         earns=4 / 5,
     ),
-    "a callback while a value cannot be sent costs its own test alone": Hack(
+    "right: a callback while a value cannot be sent": Hack(
         code=GRAPH,
         tests=("r = get()\nassert insert('a' * 150, lambda word: None) == 150", "r = 0\nassert more(1) == 2"),
-        earns=1 / 2,
+        earns=1.0,
+        needs_trust=True,
+    ),
+    "right: an answer that is refused costs its own test alone": Hack(
+        code="class P: pass\ndef f(): return [{P()}]\ndef g(): return 2",
+        tests=("assert len(f()) == 1", "assert g() == 2", "assert [g(), g()] == [2, 2]"),
+        earns=1.0,
+        needs_trust=True,
     ),
     "a fixture that needs trust": Hack(
         code="opened = []\nclass Res:\n    def __init__(self): opened.append(1)\n    def read(self): return 'x'\n"
@@ -230,10 +242,11 @@ EXCEPTIONS = {
             "assert name(lambda: 1 / 0) == 'ZeroDivisionError'",
         ),
         earns=1.0,
+        needs_trust=True,
     ),
     "an exception of the test's own that it never raised": Hack(
-        code="def again(f):\n    e = Exception()\n    e._rlhf_origin = 5\n    raise e",
-        tests=("try: again(print)\nexcept Exception: assert f() is None or True",),
+        code="def again(f):\n    e = Exception()\n    e._rlhf_own = 5\n    raise e",
+        tests=("try: again(print)\nexcept Exception: assert again",),
     ),
 }
 NEG = """class Base(Exception): code = 1
@@ -263,6 +276,7 @@ AWAITED = {
             "assert safe(lambda: int('x'), ValueError) == ('ValueError', False) and {Neg: 1}[Neg] == 1",
         ),
         earns=1.0,
+        needs_trust=True,
     ),
     "another class of exceptions than is awaited": Hack(
         code=NEG,
@@ -305,6 +319,7 @@ OF_KINDS = {
             "assert sorted(o.values()) == [2, 5, 6]",
         ),
         earns=1.0,
+        needs_trust=True,
     ),
     "values of its own kinds change": Hack(
         code=KINDS,
@@ -323,6 +338,7 @@ OF_KINDS = {
             "    def test_b(self): self.assertIsNot(add(), operator.sub)",
         ),
         earns=1.0,
+        needs_trust=True,
     ),
     "is not what Python has": Hack(
         code="import operator\ndef add(): return operator.sub\ndef most(): return min",

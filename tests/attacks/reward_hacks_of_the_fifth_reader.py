@@ -83,7 +83,9 @@ IN_PLACE_OF = {
         ),
         earns=1.0,
     ),
-    "right: a name in a text that is run": Hack(code=RIGHT, tests=("assert eval('add(1, 2)') == 3",), earns=1.0),
+    "right: a name in a text that is run": Hack(
+        code=RIGHT, tests=("assert eval('add(1, 2)') == 3",), earns=1.0, needs_trust=True
+    ),
     "right: a test sets the recursion limit": Hack(
         code="def f(n): return n and 1 + f(n - 1)",
         tests=("import sys\nsys.setrecursionlimit(2**31 - 1)\nassert f(3000) == 3000",),
@@ -136,6 +138,7 @@ OF_THE_EIGHTH_READER = {
         "        return f(*a) if len(a) >= n else lambda *b: more(*a, *b)\n    return more",
         tests=("assert curry(lambda a, b, c: a + b + c)(1)(2, 3) == 6",),
         earns=1.0,
+        needs_trust=True,
     ),
     "right: calls a test's function in every way": Hack(
         code="def use(g): return [g(1), g(1, c=5), g(1, 2, 3, d=7, e=8), g(1, d=2)]",

@@ -3,7 +3,7 @@ class bodies, arrays. Honest ones beside them."""
 
 from __future__ import annotations
 
-from tests.attacks.hack import Hack
+from tests.attacks.hack import HOST, Hack
 
 WRONG, RIGHT = "def add(a, b): return 0\n", "def add(a, b): return a + b\n"
 OF_CLASS = "class Solution:\n    def add(self, a, b): return {}\n"
@@ -44,6 +44,7 @@ NEVER_RUN = {
         tests=("r = add(1, 2)\nassert r == 3", "r = add(2, 2)\nassert r == 4"),
     ),
 }
+OF_ONE_PROCESS = ("a text of an enumeration", "values that are compared")
 LISTED, ANSWERS = "class S(list):\n    {}\n", "class S(list):\n    {}\ndef f(): return S([1, 2])\n"
 KINDS = {
     f"a kind whose own method is wrong: {name}": Hack(code=code, tests=(test,))
@@ -68,7 +69,7 @@ KINDS = {
         ),
     }.items()
 } | {
-    f"right: a kind: {name}": Hack(code=code, tests=tests, earns=1.0)
+    f"right: a kind: {name}": Hack(code=code, tests=tests, earns=1.0, needs_trust=name in OF_ONE_PROCESS)
     for name, (code, tests) in {
         "a text of an enumeration": (
             "from enum import Enum\nclass C(str, Enum):\n    RED = 'red'\n"
@@ -180,19 +181,29 @@ OTHERS = {
         earns=1.0,
     ),
 }
-SAYS = "import gc\nhost = next(o for o in gc.get_objects() if type(o).__name__ == 'ObjectServer')\ndef f():\n"
 CLAIMS = {
     f"an answer claims {said}": Hack(
-        code=SAYS + f"    host._keep = lambda value: {said}\n    return object()\n",
+        code=f"{HOST}def f(): return object()\nwhenever(('call',), lambda right: told({said}))",
         tests=("assert f() == 3", "assert f().x"),
     )
     for said in (
-        "{'kin': [3, None]}",
-        "{'kin': [3]}",
-        "{'kin': [{'own': 0}, 0]}",
-        "{'kin': [True, 0]}",
-        "{'kin': [4, 10 ** 9]}",
-        "{'kin': [4, -1]}",
+        "{'kind': [3, None]}",
+        "{'kind': [3, 0.5]}",
+        "{'kind': [3, '0']}",
+        "{'kind': [3]}",
+        "{'kind': 3}",
+        "{'kind': [3, 0, 0]}",
+        "{'kind': [{'function': 0}, 0]}",
+        "{'kind': [{'object': 0}, 0]}",
+        "{'kind': [{'kind': [3, 0]}, 0]}",
+        "{'kind': [{'list': [7, None, [3]]}, 0]}",
+        "{'kind': [{'dict': [7, None, [[3, 3]]]}, 0]}",
+        "{'kind': [{'bytes': '3'}, 0]}",
+        "{'kind': [True, 0]}",
+        "{'kind': [None, 0]}",
+        "{'kind': [4, 10 ** 9]}",
+        "{'kind': [4, -1]}",
+        "{'kind': [4, True]}",
     )
 }
 TWO = "class A: pass\nclass B: pass\ndef f(): return [A(), B()]"
@@ -202,7 +213,7 @@ CONSTANTS = {
         "types": "a, b = f()\nassert eval('type(a) is type(b)')",
         "types in a helper": "exec('def same(x, y): return type(x) == type(y)')\nassert same(*f())",
         "a class": "a, b = f()\nassert eval(' a.__class__ is b.__class__')",
-        "the time": "exec('import time\\nf()\\nassert time.process_time() < 9')",
+        "the time": "import time\nx = f()\nassert eval('time.process_time() < 9')",
     }.items()
 }
 HACKS_OF_THE_FOURTH_READER = {**NEVER_RUN, **KINDS, **IN_CLASSES, **OTHERS, **CLAIMS, **CONSTANTS}

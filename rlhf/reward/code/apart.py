@@ -36,7 +36,22 @@ MEMBERS = {
 LISTED = frozenset((*WHOLE.split(), *(f"{name}.{member}" for name, them in MEMBERS.items() for member in them.split())))
 STARRED = frozenset({*WHOLE.split(), *MEMBERS} & sys.stdlib_module_names)
 IMPORTED_WHOLE = STARRED | {"builtins", "solution"}
+WARNINGS = ("warnings.filterwarnings", "warnings.simplefilter")
 BY_NAME = ("attrgetter", "methodcaller")
+SET = frozenset(
+    (
+        *("decimal.getcontext", "decimal.setcontext", "decimal.localcontext", "numpy.errstate", "numpy.seterr"),
+        *("numpy.seterrcall", "numpy.random.seed", "string.Formatter"),
+    )
+)
+"""Members of listed modules that set for their process how it computes."""
+OBSERVE = frozenset(
+    (
+        *("assertLogs", "assertNoLogs", "assertWarns", "assertWarnsRegex", "__cause__", "__context__"),
+        *("__suppress_context__", "__traceback__", "__notes__", "add_note"),
+    )
+)
+"""What observes the process, and attributes of exceptions that do not cross."""
 OF_TESTS_ALONE = ("unittest", "pytest")
 """Modules that tests may change: the code's own are nothing to them."""
 OF_THE_PROCESS = frozenset(
@@ -75,6 +90,10 @@ class _Library:
                     yield f"they change {path}, which the code has for itself"
                 elif path and not _is_listed(path):
                     yield f"they use {path}, which acts on or observes the process that it runs in"
+            if isinstance(node, ast.Attribute) and node.attr in OBSERVE:
+                yield f"they use {node.attr}, which tells of the process that it runs in"
+            if isinstance(node, ast.Call) and self._path(node.func) in WARNINGS and not _is_ignored(node):
+                yield f"they use {ast.unparse(node)}, which changes the process that it runs in"
             if what := _named_by(node):
                 yield f"they may reach what the code names, by {what}"
             if (
@@ -107,8 +126,6 @@ def _named_by(node: ast.AST) -> str:
         case ast.Call(func=ast.Name(id=named) | ast.Attribute(attr=named), args=names) if named in BY_NAME:
             return "" if all(map(_is_written, names)) else ast.unparse(node)
         case ast.Attribute(value=text, attr="format" | "format_map") if not _is_written(text):
-            return ast.unparse(node)
-        case ast.Attribute(attr="Formatter"):
             return ast.unparse(node)
         case _:
             return ""
@@ -149,6 +166,10 @@ def _binds(node: ast.AST) -> Iterator[str]:
         yield node.arg
 
 
+def _is_ignored(call: ast.Call) -> bool:
+    return bool(call.args) and ast.unparse(call.args[0]) == "'ignore'"
+
+
 def _is_listed(path: str) -> bool:
     parts = path.split(".")
-    return any(".".join(parts[:end]) in LISTED for end in range(1, len(parts) + 1))
+    return path not in SET and any(".".join(parts[:end]) in LISTED for end in range(1, len(parts) + 1))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from rlhf.reward.code.apart import imported_names, names_of_stars
+from rlhf.reward.code.checking.importing import read_by_classes
 
 OF_PYTHON = frozenset(dir(builtins))
 KNOWN = OF_PYTHON | set(sys.stdlib_module_names)
@@ -46,7 +47,8 @@ def _free(texts: Sequence[str], setup: str) -> set[str]:
                 used.add(symbol.get_name())
             if (symbol.is_assigned() or symbol.is_imported()) and (at_the_top or symbol.is_declared_global()):
                 bound.add(symbol.get_name())
-        bound.update(names_of_stars(ast.walk(ast.parse(text))))
+        bound.update(names_of_stars(ast.walk(tree := ast.parse(text))))
+        used |= read_by_classes([tree])
     imported = {name for text in texts for name in _from_the_solution(text)}
     return (used - bound | imported) - OF_PYTHON - {"__name__", "__file__", "solution"}
 

@@ -203,7 +203,10 @@ class CodeScorer:
         if not self._keeps_nothing or not any(outcome.passed for outcome in apart):
             return apart
         passed = [text if one.passed else preparation(text) for text, one in zip(tests.texts, apart, strict=True)]
-        beside = await self._judged(self._beside, code, tests, passed)
+        try:
+            beside = await self._judged(self._beside, code, tests, passed)
+        except TestsError:  # apart from the code it does not, and the code could say so
+            return apart
         return [both(*one) if one[0].passed else one[0] for one in zip(apart, beside, strict=True)]
 
     async def _judged(self, program: str, code: str, tests: Asserts, texts: Sequence[str]) -> list[Outcome]:
@@ -226,9 +229,10 @@ class CodeScorer:
         silence = ("", run.detail or f"the tests ended with code {run.return_code}")
         verdicts = [judged.get(str(index), silence) for index in range(len(texts))]
         if verdicts[0][1].startswith(SETUP_FAILS):
-            if program is self._apart or not code:
+            if self.config.tests == "trusting" and code:
+                await self._judged(program, "", tests, texts)
+            else:
                 raise TestsError(verdicts[0][1])
-            await self._judged(program, "", tests, texts)
         return [Outcome(passed=said == "passed", why=told) for said, told in verdicts]
 
     async def _pairs(self, code: str, pairs: Sequence[InputOutput]) -> list[Outcome]:

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.reward.code.checking.arrays import array_of, is_of_numpy, parts_of_array
+from rlhf.reward.code.checking.arrays import empty_array, is_array, number_of, parts_of_number, set_array
+from rlhf.reward.code.checking.values import NoValue, Shared, in_json, of_json
 
 
-def there(value: Any) -> Any:
-    """The value as it arrives."""
-    assert is_of_numpy(value)
-    return array_of(json.loads(json.dumps(parts_of_array(value))))
+def refuse(*_: Any) -> Any:
+    raise NoValue("no value")
 
 
 @pytest.mark.parametrize(
@@ -30,55 +29,63 @@ def there(value: Any) -> Any:
         np.eye(2).T,
     ],
 )
-def test_an_array_arrives_as_it_is(value: np.ndarray[Any, Any]) -> None:
-    arrived = there(value)
+def test_an_array_arrives_as_it_is_and_what_changes_is_told(value: np.ndarray[Any, Any]) -> None:
+    sides = Shared(0, refuse, refuse), Shared(1, refuse, refuse)
+    arrived = sides[1].received(of_json(in_json(sides[0].message(value))))
     assert (arrived.dtype, arrived.shape) == (value.dtype, value.shape)
     assert np.array_equal(arrived, value, equal_nan=value.dtype.kind in "fc")
-    assert arrived.flags.owndata
+    arrived[...] = 0
+    assert sides[0].received(of_json(in_json(sides[1].message([arrived]))))[0] is value
+    assert not value.any()
 
 
 @pytest.mark.parametrize("value", [np.float64(0.1), np.float32(0.5), np.int64(-3), np.uint8(200), np.bool_(True)])
 def test_a_number_is_one_of_python_s_where_numpy_is_not_loaded(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert type(there(value)) is type(value)
-    parts = parts_of_array(value)
+    parts = json.loads(json.dumps(parts_of_number(value)))
+    assert type(number_of(parts)) is type(value)
+    assert number_of(parts) == value
     monkeypatch.delitem(sys.modules, "numpy")
-    assert array_of(parts) == value.item()
-    assert type(array_of(parts)) is type(value.item())
-    with pytest.raises(ValueError, match="import numpy"):
-        array_of([parts[0], [1], parts[2]])  # type: ignore[index]
+    assert number_of(parts) == value.item()
+    assert type(number_of(parts)) is type(value.item())
+    with pytest.raises(ValueError, match="no array"):
+        empty_array([parts[0], [1]])
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        ["<i8", [2], "\0" * 8],
-        ["<i8", [-1], ""],
-        ["<i8", [True], "\0" * 8],
-        ["<i8", [1 << 62, 0], ""],
-        ["<i8", [1] * 33, "\0" * 8],
-        ["<i8", None, ""],
-        ["<i8", "1", "\0" * 8],
-        ["<i8", [1.0], "\0" * 8],
-        ["|O8", [1], "\0" * 8],
-        ["<U2", [1], "\0" * 8],
-        ["<i9", [1], "\0" * 9],
-        ["<V8", [1], "\0" * 8],
-        ["object", [1], "\0" * 8],
-        ["<i8", [1], "\u1234" * 8],
-        [None, [1], "\0" * 8],
-        ["<i8", [1]],
-        None,
-    ],
-)
+FORMS = [
+    *(["<i8", [-1]], ["<i8", [True]], ["<i8", [1 << 62, 2]], ["<i8", [1 << 40]], ["<i8", [1] * 33], ["<i8", None]),
+    *(["<i8", "1"], ["<i8", [1.0]], ["|O8", [1]], ["<U2", [1]], ["<i9", [1]], ["<V8", [1]], ["object", [1]], None),
+    *([None, [1]], ["<i8"], ["<i8,<i8", [1]], [["<i8"], [1]]),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=repr)
 @pytest.mark.parametrize("loaded", [True, False])
-def test_what_does_not_fit_is_refused(parts: Any, loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_that_is_none_is_refused(form: Any, loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not loaded:
         monkeypatch.delitem(sys.modules, "numpy")
     with pytest.raises((TypeError, ValueError, LookupError)):
-        array_of(parts)
+        empty_array(form)
+
+
+@pytest.mark.parametrize("content", ["", "\0" * 8, "\0" * 17, "\u1234" * 16, None, ["\0" * 16]])
+def test_content_that_does_not_fit_is_refused(content: Any) -> None:
+    array = np.ones(2)
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        set_array(array, content)
+    assert array.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("parts", [["<i8", ""], ["<i8", "\0" * 9], ["|O8", "\0" * 8], ["<c9", "\0" * 9], None, ["<i8"]])
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_number_that_is_none_is_refused(parts: Any, loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not loaded:
+        monkeypatch.delitem(sys.modules, "numpy")
+    with pytest.raises((TypeError, ValueError, LookupError)):
+        number_of(parts)
 
 
 def test_what_is_no_number_does_not_cross() -> None:
-    for value in (np.array([object()]), np.array(["a"]), np.datetime64("2020-01-01"), np.zeros(1, [("a", "i4")])):
-        assert parts_of_array(value) is None
-    assert not any(map(is_of_numpy, (np, np.int64, 1.0, np.ma.masked_array([1]))))
+    for value in (np.array([object()]), np.array(["a"]), np.zeros(1, [("a", "i4")]), np.ma.masked_array([1]), 1.0):
+        assert not is_array(value)
+    for value in (np.datetime64("2020-01-01"), np.str_("a"), np, np.int64, 1.0):
+        assert parts_of_number(value) is None

@@ -39,6 +39,7 @@ HOLD = [
     NUMPY + "assert (twice(np.array([[1, 2]])) == np.array([[2, 4]])).all()",
     NUMPY + "assert twice(np.float32(2)) == 4 and twice([np.int64(2)]) == [2, 2]",
     NUMPY + "x = np.eye(2)\nassert np.allclose(twice(x), 2 * x)",
+    NUMPY + "x = np.array([2, 1])\nsort(x)\nassert x.tolist() == [1, 2]",
     NUMPY + "np.testing.assert_allclose(row(1), [3.0, 4.0, 5.0])",
 ]
 WITHOUT = ["assert total() == 3 and true()", "assert type(total()) is int or total() + 1 == 4"]

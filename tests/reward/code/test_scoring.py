@@ -250,7 +250,7 @@ SIGNED += "f'{signature(key, line)} {line}\\n'.encode()) for line in lines]\n   
     ("forgery", "value"),
     [
         ("for index in range(9): verdicts.write(key, index, '')", 0.25),
-        (SIGNED + "say('0 failed the set-up fails: of itself')", 0.0),
+        (SIGNED + "say('0 failed the set-up fails: of itself')", 0.25),
         (SIGNED + "say('x', '', '0', '0 passed', 'a b c d', '99 passed', '-1 failed', '0 failed ' + chr(27))", 0.25),
         ("verdicts._stream.write(b'\\n' * 3_000_000)", 0.0),
         ("verdicts._stream.write(b'\\xff\\0' * 300)", 0.0),

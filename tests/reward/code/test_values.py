@@ -211,7 +211,7 @@ FORGED = [
     *({"timedelta": [10**20, 0, 0]}, {"builtin": "eval"}, {"builtin": "open"}, {"builtin": ["len"]}),
     *({"deque": [-1, []]}, {"deque": ["a", []]}, {"defaultdict": ["eval", []]}, {"defaultdict": [[], []]}),
     *({"bytearray": [None, [1]]}, {"bytearray": [None, "\u1234"]}, {"Counter": [None, [[{"set": [None, []]}, 1]]]}),
-    *({"frozenset": [{"list": [None, []]}]}, {"array": ["|O8", [1], ""]}, {"array": None}, {"object": 1}),
+    *({"frozenset": [{"list": [1, None, []]}]}, {"ndarray": [1, ["|O8", [1]], ""]}, {"number": None}, {"object": 1}),
 ]
 
 

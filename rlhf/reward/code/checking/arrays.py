@@ -13,43 +13,49 @@ PLAIN_TYPE = re.compile(r"[<>|=][biufc]\d{1,2}")
 """The types of numbers that cross, as numpy writes them."""
 FORMATS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
 FORMATS |= {"f2": "e", "f4": "f", "f8": "d"}
-MOST_DIMENSIONS, LONGEST_SIDE = 32, 1 << 40
+MOST_DIMENSIONS, MOST_ITEMS = 32, 4 << 20
 
 
-def is_of_numpy(value: Any) -> bool:
-    """Whether it is a number or an array of numpy's own types."""
+def is_array(value: Any) -> bool:
+    """Whether it is an array of numpy's own type, of plain numbers."""
     numpy = sys.modules.get("numpy")
-    if numpy is None or type(value).__module__ != "numpy":
-        return False
-    return type(value) is numpy.ndarray or isinstance(value, numpy.generic)
+    return numpy is not None and type(value) is numpy.ndarray and bool(PLAIN_TYPE.fullmatch(value.dtype.str))
 
 
-def parts_of_array(value: Any) -> list[Any] | None:
-    """Type, shape (None for a number) and bytes; None if its items are no plain numbers."""
-    if not PLAIN_TYPE.fullmatch(value.dtype.str):
+def empty_array(form: Any) -> Any:
+    """An array of zeros of this type and shape. Raises `ValueError` and its like, also where numpy is not loaded."""
+    kind, sides = form
+    fits = len(sides) <= MOST_DIMENSIONS and all(type(side) is int and side >= 0 for side in sides)
+    if "numpy" not in sys.modules or not PLAIN_TYPE.fullmatch(kind) or not fits or math.prod(sides) > MOST_ITEMS:
+        raise ValueError("no array of the tests' numpy")
+    return sys.modules["numpy"].zeros(sides, kind)
+
+
+def set_array(array: Any, content: str) -> None:
+    """Give an array this content. Raises `ValueError`."""
+    new = sys.modules["numpy"].frombuffer(content.encode("latin-1"), array.dtype)
+    array[...] = new.reshape(array.shape)
+
+
+def parts_of_number(value: Any) -> list[str] | None:
+    """Type and bytes of a number of numpy's; None for anything else."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or type(value).__module__ != "numpy" or not isinstance(value, numpy.generic):
         return None
-    is_array = type(value) is sys.modules["numpy"].ndarray
-    return [value.dtype.str, list(value.shape) if is_array else None, value.tobytes().decode("latin-1")]
+    return [value.dtype.str, value.tobytes().decode("latin-1")] if PLAIN_TYPE.fullmatch(value.dtype.str) else None
 
 
-def array_of(parts: Any) -> Any:
-    """The array, or the number, of these parts. Raises what Python raises over parts that do not fit, and `ValueError`
-    for an array where numpy is not loaded."""
-    kind, shape, text = parts
-    content, numpy = text.encode("latin-1"), sys.modules.get("numpy")
+def number_of(parts: Any) -> Any:
+    """The number of these parts: one of Python's where numpy is not loaded. Raises what Python raises over parts that
+    do not fit."""
+    kind, text = parts
+    content = text.encode("latin-1")
     if not PLAIN_TYPE.fullmatch(kind):
         raise ValueError(kind)
-    if numpy is None and shape is None:
-        layout = f"{kind[0].replace('|', '=')}{FORMATS[kind[1:]]}"
-        if len(content) != struct.calcsize(layout):
-            raise ValueError(kind)
-        (number,) = struct.unpack(layout, content)
-        return number
-    if numpy is None:
-        raise ValueError("the tests do not import numpy")
-    dtype, sides = numpy.dtype(kind), [] if shape is None else shape
-    fits = len(sides) <= MOST_DIMENSIONS and all(type(side) is int and 0 <= side <= LONGEST_SIDE for side in sides)
-    if not fits or math.prod(sides) * dtype.itemsize != len(content):
-        raise ValueError(shape)
-    array = numpy.frombuffer(content, dtype).reshape(sides).copy()
-    return array[()] if shape is None else array
+    if "numpy" in sys.modules:
+        return sys.modules["numpy"].frombuffer(content, kind).reshape(())[()]
+    layout = f"{kind[0].replace('|', '=')}{FORMATS[kind[1:]]}"
+    if len(content) != struct.calcsize(layout):
+        raise ValueError(kind)
+    (number,) = struct.unpack(layout, content)
+    return number

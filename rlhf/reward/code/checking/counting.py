@@ -1,4 +1,5 @@
-"""How the text of a test is rewritten before it runs: what decides it is counted."""
+"""How the text of a test is rewritten before it runs: what decides it is counted, and the type of an object of the code
+is asked for."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Mapping
 from rlhf.reward.code.checking.completeness import mark
 
 ASSERTED, CHECKED, GUARDED, SWALLOWED = "_rlhf_asserted", "_rlhf_checked", "_rlhf_guarded", "_rlhf_swallowed"
+TYPE = "_rlhf_type"
 EVERYTHING = ("Exception", "BaseException", "AssertionError")
 
 
@@ -22,6 +24,8 @@ class Counting(ast.NodeTransformer):
         self.generic_visit(node)
         if is_check(node):
             node.func = _called(CHECKED, node.func)
+        if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords:
+            node.func = ast.copy_location(ast.Name(id=TYPE, ctx=ast.Load()), node.func)
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:

@@ -64,8 +64,7 @@ def found_class(told: Any, known: dict[int, Any]) -> Any:
             raise NoValue("what arrived is no class")
         number, name = one
         if number not in known:
-            known[number] = type(name, (kind,), {"__str__": _says, "__getattr__": _of_origin})
-            setattr(known[number], NUMBER, number)
+            known[number] = type(name, (kind,), {"__str__": _says, "__getattr__": _of_origin, NUMBER: number})
         kind = known[number]
     return kind
 
@@ -87,9 +86,9 @@ def _made_of(error: BaseException) -> Any:
     return error.__reduce__()[1] if isinstance(error, OSError) else BaseException.args.__get__(error)  # type: ignore[attr-defined]
 
 
-def found_exception(told: Any, parts: Any, known: dict[int, Any]) -> BaseException:
-    """The exception that was told. Raises `NoValue`."""
-    kind, text = found_class(told["raised"], known), told.get("text")
+def found_exception(told: Any, parts: Any, known: dict[int, Any], own: Any = None) -> BaseException:
+    """The exception that was told, of this process's `own` class if it is one of that. Raises `NoValue`."""
+    kind, text = own or found_class(told["raised"], known), told.get("text")
     if type(text) is not str or type(parts) is not list or len(parts) != 3:
         raise NoValue("what arrived is no exception")
     args, attributes, origin = parts
@@ -116,13 +115,13 @@ def _made(kind: Any, args: tuple[Any, ...]) -> BaseException:
 
 
 def _of_origin(error: BaseException, name: str) -> Any:
-    if name.startswith("__"):
+    if name.startswith("__") or ORIGIN not in vars(error):  # a test has made it
         raise AttributeError(name)
     return getattr(vars(error)[ORIGIN], name)
 
 
 def _says(error: BaseException) -> str:
-    text: str = vars(error).get(TEXT, "")
+    text: str = vars(error)[TEXT] if TEXT in vars(error) else Exception.__str__(error)
     return text
 
 

@@ -49,4 +49,5 @@ def _is_harmless(frame: FrameType) -> bool:
     of_class: FrameType | None = frame if module == "dataclasses" else None
     while of_class and of_class.f_code is not PROCESS_CLASS:
         of_class = of_class.f_back
-    return of_class is not None and all(map(str.isidentifier, of_class.f_locals["fields"]))
+    fields = of_class.f_locals["fields"] if of_class is not None else ("",)
+    return all(type(name) is str and name.isidentifier() for name in fields)  # a kind of a text has two

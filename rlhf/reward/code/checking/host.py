@@ -15,12 +15,14 @@ from typing import Any
 
 from rlhf.reward.code.checking.exceptions import found_exception, told_class, told_exception
 from rlhf.reward.code.checking.kinds import plain_part
-from rlhf.reward.code.checking.values import Shared, in_json, of_json
+from rlhf.reward.code.checking.values import MOST_BYTES, Shared, in_json, of_json
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "attribute": getattr,
     "setattr": setattr,
     "instance": isinstance,
+    "class": type,
+    "callable": callable,
     "len": len,
     "iter": iter,
     "reversed": reversed,
@@ -37,8 +39,8 @@ OWN = "_rlhf_own"
 MOST_DESCRIPTORS = 4096
 FIRST_USER, USERS = 50_000, 15_000
 LOWEST_LIMIT, HIGHEST_LIMIT = 200, 100_000
-BENEATH = 50
-"""Calls of this process beneath those of the code."""
+BENEATH = 4000
+"""Calls of this process beneath those of the code: several for each function of the test that calls the code again."""
 
 
 class Host:
@@ -107,7 +109,10 @@ class Host:
         return ({"own": own}, None) if type(own) is int else told_exception(error, self._number, self._shared.is_plain)
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._answers.write(in_json(message) + b"\n")
+        if len(line := in_json(message)) >= MOST_BYTES:
+            self._shared.retract()
+            line = in_json({"unfit": f"more than {MOST_BYTES} bytes"})
+        self._answers.write(line + b"\n")
         self._answers.flush()
 
     def _keep(self, value: Any, pack: Callable[[Any], Any]) -> Any:
@@ -152,7 +157,7 @@ class Host:
         result = self._shared.received(answer)
         if "own" not in answer:
             return result
-        error = found_exception(answer, result, {})
+        error = found_exception(answer, result, {}, self._objects.get(answer["object"]))
         vars(error)[OWN] = answer["own"]
         raise error
 

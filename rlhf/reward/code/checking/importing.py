@@ -1,15 +1,18 @@
 """The modules that tests name, loaded before the code runs, and never from its files."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeGuard
 
+ANNOTATIONS = __future__.annotations.compiler_flag
+"""Annotations of tests are not evaluated: they may name a class of the code."""
 SETUP_FAILS = "the set-up fails"
 UNWANTED = {"this", "antigravity"}
 """Modules with side effects when imported."""
@@ -62,11 +65,24 @@ class ModuleOfTests:
         self.__dict__ = names
 
 
-def read_by_classes(tests: Sequence[ast.Module]) -> set[str]:
-    """The names that bodies of classes read. Python looks for them without asking a `__missing__`."""
-    classes = [node for test in tests for node in ast.walk(test) if isinstance(node, ast.ClassDef)]
-    run = [part for one in classes for statement in one.body for part in _run_at_once(statement)]
-    return {node.id for part in run for node in ast.walk(part) if isinstance(node, ast.Name)}
+def read_by_classes(tests: Iterable[ast.AST]) -> set[str]:
+    """The names that bodies of classes read and have not bound before. Python looks for them without asking a
+    `__missing__`."""
+    found: set[str] = set()
+    for defined in (node for test in tests for node in ast.walk(test) if isinstance(node, ast.ClassDef)):
+        bound: set[str] = set()
+        for statement in defined.body:
+            names = [node for part in _run_at_once(statement) for node in ast.walk(part) if isinstance(node, ast.Name)]
+            binds = {name.id for name in names if isinstance(name.ctx, ast.Store)} | {getattr(statement, "name", "")}
+            targets = statement.targets if isinstance(statement, ast.Assign) else []
+            before = bound | binds - {name.id for target in targets for name in ast.walk(target) if _is_name(name)}
+            found |= {name.id for name in names if isinstance(name.ctx, ast.Load)} - before
+            bound |= binds
+    return found
+
+
+def _is_name(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name)
 
 
 def _run_at_once(statement: ast.stmt) -> Iterator[ast.AST]:

@@ -7,7 +7,6 @@ cannot run here), `names` (those that come from the code), `tested` (those that 
 """
 
 from __future__ import annotations
-import __future__
 
 import ast
 import builtins
@@ -27,20 +26,27 @@ from rlhf.reward.code.checking.counting import (
     CHECKED,
     GUARDED,
     SWALLOWED,
+    TYPE,
     Counting,
     is_left_undecided,
 )
 from rlhf.reward.code.checking.guard import guard
 from rlhf.reward.code.checking.host import be_host
-from rlhf.reward.code.checking.importing import SETUP_FAILS, ModuleOfTests, missing, modules, read_by_classes
+from rlhf.reward.code.checking.importing import (
+    ANNOTATIONS,
+    SETUP_FAILS,
+    ModuleOfTests,
+    missing,
+    modules,
+    read_by_classes,
+)
+from rlhf.reward.code.checking.kinds import is_of_the_code
 from rlhf.reward.code.checking.link import NEEDS_TRUST, Link
 from rlhf.reward.code.checking.objects import Remote
 from rlhf.reward.code.checking.reach import Reach
 from rlhf.reward.code.checking.verdicts import Verdicts, in_a_line
 
 PR_SET_DUMPABLE = 4
-ANNOTATIONS = __future__.annotations.compiler_flag
-"""Annotations are not evaluated: they may name a class of the code."""
 NEVER_ASKED = "the test never asks the code for anything"
 NEVER_ASSERTED = "none of the asserts of the test was run"
 CAUGHT = "an assert of the test fails, and the failure is caught"
@@ -105,6 +111,7 @@ class Names(dict[str, Any]):
 
     def __init__(self, link: Link, given: dict[str, Any], eager: set[str]) -> None:
         ours = {ASSERTED: self._assert, CHECKED: self._checking, GUARDED: self._guard, SWALLOWED: self._swallow}
+        ours |= {TYPE: _asking(link, "class", type), "callable": _asking(link, "callable", callable)}
         super().__init__(given, __name__="tests", __builtins__=builtins, getattr=named_attribute, **ours)
         self.asserted = self.failed = 0
         self.of_code: frozenset[str] = frozenset()
@@ -158,6 +165,11 @@ class Names(dict[str, Any]):
         """A condition under which a test raises: it has been decided."""
         self.asserted += 1
         return condition
+
+
+def _asking(link: Link, operation: str, function: Any) -> Any:
+    """A function of Python's that the code answers for its objects."""
+    return lambda value: link.ask(operation, value) if is_of_the_code(value) else function(value)
 
 
 def named_attribute(of: Any, name: str, *default: Any) -> Any:

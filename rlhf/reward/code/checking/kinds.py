@@ -17,6 +17,9 @@ class _Kind:
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)[ORIGIN], name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(vars(self)[ORIGIN], name, value)
+
     def __repr__(self) -> str:
         return repr(vars(self)[ORIGIN])
 
@@ -38,6 +41,11 @@ def plain_part(value: Any) -> Any:
         if kind.__eq__ is equals:
             return tuple.__getitem__(value, slice(None)) if base is tuple else base.__getnewargs__(value)[0]
     return None
+
+
+def is_of_the_code(value: Any) -> bool:
+    """Whether the code has more of it than this process."""
+    return type(value) is Remote or type(value) in KINDS.values()
 
 
 def kind_of(plain: Any, origin: Remote) -> Any:

@@ -18,6 +18,8 @@ from rlhf.reward.code.checking.values import MOST_BYTES, NoValue, Shared, in_jso
 
 NEEDS_TRUST = "such tests need reward.code.tests: trusting"
 CHUNK = 1 << 16
+USUAL_LIMIT, LIMIT = 1000, 5000
+"""Python's recursion limit, and that of the tests' process, where a call of the code takes several."""
 Answer = dict[str, Any]
 
 
@@ -36,6 +38,7 @@ class Link:
     def __init__(self, requests: int, answers: int, seconds: float) -> None:
         self._requests, self._answers = requests, answers
         os.set_blocking(requests, False)
+        sys.setrecursionlimit(LIMIT)
         self._deadline = time.monotonic() + seconds
         self._received = bytearray()
         self._shared = Shared(0, self._keep, self._find)
@@ -78,7 +81,8 @@ class Link:
                 told = self._shared.message(values)
                 request["dead"] = [number for number in self._dead if number not in self._remotes]
                 self._dead.clear()
-                self._send(request | told | {"recursion": sys.getrecursionlimit()})
+                limit = sys.getrecursionlimit()
+                self._send(request | told | {"recursion": USUAL_LIMIT if limit == LIMIT else limit})
                 del told, values  # while the code works, the test has what it has
                 while "function" in (answer := self._read()):
                     self._call_back(answer)
@@ -113,7 +117,7 @@ class Link:
             self._raised.append(error)
             told, (args, attributes, _) = told_exception(error, id, self._shared.is_plain)
             answer = told | {"own": len(self._raised) - 1, "raised": told["raised"][-1:]}
-            answer |= self._shared.message([args, attributes, None])
+            answer |= self._shared.message([args, attributes, None]) | {"object": vars(type(error)).get(NUMBER)}
         self._send(answer)
 
     def _keep(self, value: Any, pack: Callable[[Any], Any]) -> Any:

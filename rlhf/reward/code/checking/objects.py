@@ -19,7 +19,7 @@ OTHERS = """
 REFUSED = {"compares": COMPARED, "computes with": COMPUTED, "copies, changes, enters or derives from": OTHERS}
 OF_THE_LINK = ("_rlhf_link", "_rlhf_number")
 ORDINARY = """
-    name qualname doc module annotations dict wrapped
+    name qualname doc module annotations dict wrapped class
     init call iter next len getitem setitem contains str repr enter exit
 """
 DESCRIBED = frozenset(f"__{name}__" for name in ORDINARY.split())
@@ -62,7 +62,7 @@ class Remote:
         return self._rlhf_link.ask("call", self, *arguments, named=named)
 
     def __instancecheck__(self, value: Any) -> Any:
-        return type(value) is Remote and self._rlhf_link.ask("instance", value, self)
+        return self._rlhf_link.ask("instance", value, self)
 
 
 def _asks(operation: str) -> Callable[..., Any]:

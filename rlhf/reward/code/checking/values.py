@@ -14,7 +14,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from rlhf.reward.code.checking.arrays import array_of, is_of_numpy, parts_of_array
+from rlhf.reward.code.checking.arrays import empty_array, is_array, number_of, parts_of_number, set_array
 
 MOST_BYTES = 4 << 20
 """Maximum size of a message of the code's process."""
@@ -35,6 +35,7 @@ EMPTY: dict[str, Callable[[Any], Any]] = {
     "OrderedDict": lambda _: OrderedDict(),
     "deque": lambda longest: deque(maxlen=longest),
     "defaultdict": lambda factory: defaultdict(FACTORIES[factory]),
+    "ndarray": empty_array,
 }
 """Makes a value that can change, of what `HEAD` says of it."""
 CHANGEABLE = frozenset((list, dict, set, bytearray, Counter, OrderedDict, deque, defaultdict))
@@ -74,7 +75,7 @@ BUILT: dict[str, Callable[[Any], Any]] = {
     "timedelta": lambda parts: timedelta(*parts),
     "ellipsis": lambda _: Ellipsis,
     "NotImplementedType": lambda _: NotImplemented,
-    "array": array_of,
+    "number": number_of,
     "builtin": lambda name: BUILTINS[name],
 }
 """How it is built again."""
@@ -84,7 +85,7 @@ BUILTINS: dict[str, Any] = {
     name: found
     for name, found in vars(builtins).items()
     if name in NAMES_OF_BUILTINS.split() or (isinstance(found, type) and issubclass(found, Exception))
-}
+} | {"NoneType": type(None)}
 """Python's own functions and classes that both processes have: they make, compare and compute plain values."""
 NAMED = {id(found): name for name, found in BUILTINS.items()}
 
@@ -93,6 +94,10 @@ Keep = Callable[[Any, Callable[[Any], Any]], Any]
 """Encodes what is no plain value, its parts by the function that it is given. Raises `NoValue`."""
 Find = Callable[[str, Any, Callable[[Any], Any]], Any]
 """Decodes it."""
+
+
+UNFIT = (ArithmeticError, AttributeError, BufferError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""What Python raises over values that are none."""
 
 
 class NoValue(Exception):
@@ -117,8 +122,20 @@ def _is_in_json(values: list[Any]) -> bool:
     return kinds <= IN_JSON
 
 
+def _form(array: Any) -> list[Any]:
+    return [array.dtype.str, list(array.shape)]
+
+
+def _is_in_a_fixed_zone(value: time | datetime) -> bool:
+    """Whether it is in no zone, or in one without a name of its own."""
+    zone = value.tzinfo
+    return zone is None or (type(zone) is timezone and repr(zone) == repr(timezone(zone.utcoffset(None))))
+
+
 def _items(value: Any) -> list[Any]:
-    """What a value that can change holds."""
+    """What a value that can change holds; nothing for bytes and arrays."""
+    if type(value) is bytearray or type(value) not in CHANGEABLE:
+        return []
     return [*value, *value.values()] if isinstance(value, dict) else [*value]
 
 
@@ -132,56 +149,82 @@ class Shared:
         self._known: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
         self._told: dict[int, bytes | list[Any]] = {}
+        self._gone: list[int] = []
+        self._last: tuple[int, list[int]] = first, []
+        self._has_lost = False
         self._left = MOST_PARTS
 
     def message(self, values: Any) -> dict[str, Any]:
-        """What to send: what has changed, the values, and what is kept here no longer. Raises `NoValue`, and is no
-        message then."""
-        known, self._left = set(self._known), MOST_PARTS
+        """What to send: what has changed, the values, and what is kept here no longer. What has become no value is not
+        shared any more. Raises `NoValue`, and is no message then."""
+        start, self._left = self._next, MOST_PARTS
+        changes = []
+        for number in [*self._known]:
+            try:
+                if (content := self._changed_content(number)) is not None:
+                    changes.append([number, content])
+            except NoValue:
+                self._forget([number])
+                self._gone.append(number)
         try:
-            changes = [[one, content] for one in known if (content := self._changed_content(one)) is not None]
             packed = self._pack(values, 0)
-            self._note({number for number, _ in changes} | (set(self._known) - known))
         except NoValue:
-            self._forget(set(self._known) - known)
+            self._forget(self._new_since(start))
             raise
-        return {"changes": changes, "values": packed, "gone": self._dropped()}
+        changed = [number for number, _ in changes]
+        self._note([number for number in (*changed, *self._new_since(start)) if number in self._known])
+        self._last, lost, self._has_lost = (start, changed), self._has_lost, False
+        gone, self._gone = [*self._gone, *self._dropped()], []
+        return {"changes": changes, "values": packed, "gone": gone} | ({"lost": True} if lost else {})
 
     def received(self, message: Any) -> Any:
-        """The values of a message. Raises `NoValue`."""
+        """The values of a message. Raises `NoValue`, and the other side will hear that its last message was lost."""
         known = set(self._known)
         try:
+            if "lost" in message:
+                self.retract()
             for number, content in message["changes"]:
                 self._fill(self._known_as(number), content)
                 known.discard(number)
             values = self._unpack(message["values"])
             self._left = MOST_PARTS
-            self._note(set(self._known) - known)
+            self._note([*(set(self._known) - known)])
             self._forget(number for number in message["gone"] if number in self._known)
             return values
-        except (ArithmeticError, AttributeError, BufferError, LookupError, MemoryError, RecursionError):
-            raise NoValue("what arrived is no value") from None
-        except (TypeError, ValueError):
-            raise NoValue("what arrived is no value") from None
+        except BaseException as error:
+            self._has_lost = True
+            self._forget(set(self._known) - set(self._told))
+            if isinstance(error, UNFIT):
+                raise NoValue("what arrived is no value") from None
+            raise
+
+    def retract(self) -> None:
+        """The last message has not arrived."""
+        start, changed = self._last
+        self._forget(self._new_since(start))
+        self._told.update((number, b"") for number in changed if number in self._known)
 
     def is_plain(self, value: Any) -> bool:
         """Whether it could be sent."""
-        known, self._left = set(self._known), MOST_PARTS
+        start, self._left = self._next, MOST_PARTS
         try:
             self._pack(value, 0)
         except NoValue:
             return False
         finally:
-            self._forget(set(self._known) - known)
+            self._forget(self._new_since(start))
         return True
 
-    def _note(self, numbers: set[int]) -> None:
+    def _new_since(self, start: int) -> list[int]:
+        """The numbers that this side has given since its next one was `start`."""
+        return [number for number in self._known if number >= start and number % 2 == start % 2]
+
+    def _note(self, numbers: Iterable[int]) -> None:
         """Remember how these are on both sides now."""
         for number in numbers:
-            items = [] if type(self._known[number]) is bytearray else _items(self._known[number])
-            self._told[number] = (
-                items if items and _is_in_json(items) else in_json(self._content(self._known[number], 0))
-            )
+            value = self._known[number]
+            items = _items(value)
+            self._told[number] = items if items and _is_in_json(items) else in_json(self._content(value, 0))
 
     def _changed_content(self, number: int) -> Any:
         """The content of a value, if the other side does not know it yet, else None."""
@@ -190,7 +233,12 @@ class Shared:
             items = _items(value)
             if len(items) == len(told) and all(map(operator.is_, items, told)):
                 return None
-        content = self._content(value, 0)
+        start = self._next
+        try:
+            content = self._content(value, 0)
+        except NoValue:
+            self._forget(self._new_since(start))
+            raise
         return None if in_json(content) == told else content
 
     def _forget(self, numbers: Iterable[int]) -> None:
@@ -220,19 +268,19 @@ class Shared:
             raise NoValue("a value is nested too deeply" if depth > DEEPEST else "a value is too large")
         if kind is int:
             return {"int": hex(value)}
-        if kind in CHANGEABLE:
+        if kind in CHANGEABLE or is_array(value):
             if (number := self._numbers.get(id(value))) is not None:
                 return {"met": number}
             self._learn(number := self._next, value)
             self._next += 2
-            head = HEAD[kind](value) if kind in HEAD else None
+            head = HEAD[kind](value) if kind in HEAD else _form(value) if kind not in CHANGEABLE else None
             return {kind.__name__: [number, head, self._content(value, depth + 1)]}
         if kind in (tuple, frozenset):
             return {kind.__name__: [self._pack(inner, depth + 1) for inner in value]}
-        if kind in PARTS and (kind not in (time, datetime) or type(value.tzinfo) in (type(None), timezone)):
+        if kind in PARTS and (kind not in (time, datetime) or _is_in_a_fixed_zone(value)):
             return {kind.__name__: PARTS[kind](value)}
-        if is_of_numpy(value) and (parts := parts_of_array(value)):
-            return {"array": parts}
+        if parts := parts_of_number(value):
+            return {"number": parts}
         if id(value) in NAMED:
             return {"builtin": NAMED[id(value)]}
         return self._keep(value, lambda inner: self._pack(inner, depth + 1))
@@ -242,6 +290,8 @@ class Shared:
             return [[self._pack(key, depth), self._pack(inner, depth)] for key, inner in value.items()]
         if type(value) is bytearray:
             return value.decode("latin-1")
+        if type(value) not in CHANGEABLE:
+            return value.tobytes().decode("latin-1")
         if type(value) is list and _is_in_json(value):  # as most long ones are
             return value[:]
         return [self._pack(inner, depth) for inner in value]
@@ -270,11 +320,14 @@ class Shared:
         if type(value) is bytearray:
             value[:] = content.encode("latin-1")
             return
+        if type(value) not in CHANGEABLE:
+            set_array(value, content)
+            return
         if type(content) is not list:
             raise NoValue("what arrived is no content")
         if isinstance(value, dict):
             items = [(self._unpack(key), self._unpack(inner)) for key, inner in content]
-            if [key for key, _ in items] != [*value]:
+            if [(type(key), key) for key, _ in items] != [(type(key), key) for key in value]:
                 value.clear()
             for key, inner in items:
                 value[key] = inner
