@@ -12,6 +12,7 @@ from tests.attacks.reward_hacks_of_the_channel import HACKS_OF_THE_CHANNEL
 from tests.attacks.reward_hacks_of_the_fifth_reader import HACKS_OF_THE_FIFTH_READER
 from tests.attacks.reward_hacks_of_the_fourth_hour import HACKS_OF_THE_FOURTH_HOUR
 from tests.attacks.reward_hacks_of_the_hour import HACKS_OF_THE_HOUR
+from tests.attacks.reward_hacks_of_the_last_readers import HACKS_OF_THE_LAST_READERS
 from tests.attacks.reward_hacks_of_the_library import HACKS_OF_THE_LIBRARY
 from tests.attacks.reward_hacks_of_the_second_hour import HACKS_OF_THE_SECOND_HOUR
 from tests.attacks.reward_hacks_of_the_third_hour import HACKS_OF_THE_THIRD_HOUR
@@ -48,7 +49,7 @@ OWN_TESTS = {
     "an object is true": Hack(code=OBJECT, tests=("assert f(1)", "assert not f(1)", "while f(1): break")),
     "an object equals": Hack(code=OBJECT, tests=("assert f(1) == 3", "assert f(1) != 3", "assert f(1) in [1, 2]")),
     "an object is an instance": Hack(
-        code=OBJECT, tests=("assert isinstance(f(1), list)", "assert not isinstance(f(1), str)")
+        code=OBJECT, tests=("assert isinstance(f(1), list)", "assert not isinstance(f(1), str)"), earns=1 / 2
     ),
     "a function has no docstring, and a module": Hack(
         code=OBJECT, tests=("assert f.__doc__", "assert f.__dict__ == {}", "assert f.__module__"), earns=2 / 3
@@ -128,7 +129,7 @@ def hacks() -> dict[str, Hack]:
     """All of them, by what they do."""
     hours = {**HACKS_OF_THE_HOUR, **HACKS_OF_THE_SECOND_HOUR, **HACKS_OF_THE_THIRD_HOUR, **HACKS_OF_THE_FOURTH_HOUR}
     latest = {**HACKS_OF_THE_FIFTH_READER, **HACKS_OF_SHARED_VALUES, **HACKS_OF_IDENTITY, **HACKS_OF_LIFETIMES}
-    latest |= HACKS_OF_THE_LIBRARY
+    latest |= HACKS_OF_THE_LIBRARY | HACKS_OF_THE_LAST_READERS
     return {
         **HACKS_OF_THE_CHANNEL,
         **HACKS_OF_FORGED_EXCEPTIONS,

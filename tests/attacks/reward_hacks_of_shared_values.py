@@ -242,7 +242,6 @@ EXCEPTIONS = {
             "assert name(lambda: 1 / 0) == 'ZeroDivisionError'",
         ),
         earns=1.0,
-        needs_trust=True,
     ),
     "an exception of the test's own that it never raised": Hack(
         code="def again(f):\n    e = Exception()\n    e._rlhf_own = 5\n    raise e",
@@ -286,6 +285,7 @@ AWAITED = {
             "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): self.assertRaises(Neg, f, 10)",
             "def bad(): raise Neg(1)\nassert safe(bad, Neg) == ('Neg', True)",
         ),
+        earns=1 / 4,
     ),
 }
 KINDS = """from collections import defaultdict, deque

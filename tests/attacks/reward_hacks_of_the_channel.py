@@ -231,7 +231,7 @@ OPERATIONS = {
     "an iterator that is a function": lying("iter", "told({'builtin': 'abs'})", "assert list(f(1)) != 5"),
     "items that are objects": lying("next", OBJECT, "assert next(f(1)) == 1", "assert next(iter(f(1))) == 1"),
     "no end that is one": lying("next", "raised('StopIteration')", "assert list(f(1)) == []"),
-    "an end of a kind of its own": lying("next", "raised([3, 'E'], 'StopIteration')", "assert list(f(1)) == []"),
+    "an end of a kind of its own": lying("next", "raised([3, 'E', ''], 'StopIteration')", "assert list(f(1)) == []"),
     "a membership that is an object": lying("contains", OBJECT, "assert 1 in f(1)", "assert 1 not in f(1)"),
     "an instance that is an object": lying("instance", OBJECT, "class A: pass\nassert isinstance(f(1), T)"),
     "a text that is an object": lying("str", OBJECT, "assert str(f(1))", "assert f'{f(1)}'"),
@@ -240,7 +240,7 @@ OPERATIONS = {
     "an attribute that is missing": lying("attribute", "told(0, missing='x')", "assert not hasattr(f(1), 'x')"),
     "an attribute that ends": lying("attribute", "told(0, end=True)", "assert [*map(lambda x: x.x, [f(1)])] == [1]"),
     "a call that ends": lying("call", "told(0, end=True)", *ENDS),
-    "a call that ends all": lying("call", "raised([3, 'E'], 'StopIteration')", *ENDS),
+    "a call that ends all": lying("call", "raised([3, 'E', ''], 'StopIteration')", *ENDS),
     "a call that ends as one of the test's did": Hack(
         code=f"{HOST}def g(h):\n    try: h()\n    except StopIteration: return 1\ndef f(x): return 'forged'\n"
         "whenever(('call',), lambda right: told(1, own=0) if right.get('values') == 'forged' else right)",

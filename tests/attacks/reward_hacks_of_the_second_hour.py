@@ -35,9 +35,10 @@ DEEP_ARGUMENTS = {
         code="def f(g):\n    try: return g()\n    except Exception: return 'e'",
         tests=(DEEP + "assert f(lambda: x) == 'e'", DEEP + "assert f(lambda: x) != 'e'"),
     ),
-    "an argument that a function of the test makes deep": Hack(
+    "right: an argument that a function of the test makes deep": Hack(
         code="def f(g):\n    try: g([])\n    except Exception: pass\n    return 5",
         tests=(DEEP + "assert f(lambda y: y.append(x)) == 5",),
+        earns=1.0,
     ),
 }
 FUNCTIONS = {

@@ -216,7 +216,7 @@ class CodeScorer:
             "key": (key := secrets.token_hex(16)),
             "code": code,
             "tests": texts,
-            "imports": tests.texts,
+            "imports": tests.texts if program is self._apart else [],
             "names": of_the_code(tests),
             "tested": [*tests.names, *([tests.entry_point] if tests.entry_point else [])],
             "setup": tests.setup,

@@ -207,7 +207,10 @@ import sys
 def add(a, b):
     at = sys._getframe()
     while at and 'asked' not in at.f_locals: at = at.f_back
-    if at: raise ValueError(repr(at.f_locals['asked']['tests'] + [at.f_locals['asked']['code']])[:300])
+    if at:
+        asked = at.f_locals['asked'] | {'code': ''}
+        told = [of for of in asked if '61' in str(asked[of]) and '_0' in str(asked[of])]
+        raise ValueError(f"{asked['tests']} {told}")
     return a + b if a < 5 else 0
 """
 """Tells the tests that it sees, by failing over them."""
@@ -220,8 +223,7 @@ async def test_beside_the_code_are_only_tests_that_it_passes_apart(scorer: CodeS
     assert isinstance(scored, Scored)
     assert scored.value == 0
     outcomes = await scorer._outcomes(SEES, Asserts(texts=tuple(tests)))
-    assert "['import math', 'assert add(1, 2) == 3', ''" in outcomes[1].why
-    assert not any(number in outcome.why for outcome in outcomes for number in ("60_061", "60061", "90_091", "90091"))
+    assert "['import math', 'assert add(1, 2) == 3', ''] []" in outcomes[1].why
     scorer._keeps_nothing = False  # a sandbox in which a run finds what the last one left
     assert [outcome.passed for outcome in await scorer._outcomes(SEES, Asserts(texts=tuple(tests)))] == [
         False,

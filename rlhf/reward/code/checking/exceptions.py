@@ -32,17 +32,16 @@ UNICODE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 
 
 def told_class(kind: type, number: Callable[[Any], int]) -> list[Any]:
-    """A class of exceptions: the numbers and names of those in its line that are not Python's, and the first that
-    is."""
-    own: list[Any] = []
+    """A class of exceptions: the numbers and names of those in its line that are not Python's own, those of the library
+    by their names there too, and the first that is Python's own."""
+    told: list[Any] = []
     for one in kind.__mro__:
         if EXCEPTIONS.get(one.__name__) is one:
-            return [*own, one.__name__]
-        if in_library := next((name for name in LIBRARY if _loaded(name) is one), ""):
-            return [*own, in_library]
+            return [*told, one.__name__]
         if issubclass(one, BaseException):
-            own.append([number(one), one.__name__[:LONGEST_NAME]])
-    return [*own, "Exception"]
+            in_library = next((name for name in LIBRARY if _loaded(name) is one), "")
+            told.append([number(one), one.__name__[:LONGEST_NAME], in_library])
+    return [*told, "Exception"]
 
 
 def _loaded(name: str) -> Any:
@@ -55,14 +54,16 @@ def found_class(told: Any, known: dict[int, Any]) -> Any:
     """The class that was told, made here at its first occurrence. Raises `NoValue`."""
     if type(told) is not list or not 0 < len(told) <= MOST_CLASSES or type(told[-1]) is not str:
         raise NoValue("what arrived is no exception")
-    *own, named = told
-    kind = (_loaded(named) or Exception) if named in LIBRARY else EXCEPTIONS.get(named)
-    if kind is None:
+    *line, named = told
+    if (kind := EXCEPTIONS.get(named)) is None:
         raise NoValue("what arrived is no exception")
-    for one in reversed(own):
-        if type(one) is not list or list(map(type, one)) != [int, str] or not one[1].isidentifier():
+    for one in reversed(line):
+        if type(one) is not list or list(map(type, one)) != [int, str, str] or not one[1].isidentifier():
             raise NoValue("what arrived is no class")
-        number, name = one
+        number, name, in_library = one
+        if in_library in LIBRARY and _loaded(in_library):
+            kind = _loaded(in_library)
+            continue
         if number not in known:
             known[number] = type(name, (kind,), {"__str__": _says, "__getattr__": _of_origin, NUMBER: number})
         kind = known[number]
@@ -75,7 +76,7 @@ def told_exception(
     """An exception: its class and what it says; and what it was made of and its attributes where those are values, and,
     of a class of the code, itself, to be asked for what else it has."""
     told = told_class(type(error), number)
-    is_own = len(told) > 1
+    is_own = type(told[0]) is list and not told[0][2]
     parts = [_made_of(error), None if is_own else dict(vars(error))]
     plain = [part if is_plain(part) else None for part in parts]
     return {"raised": told, "text": _text(error)}, [*plain, error if is_own else None]
