@@ -202,7 +202,8 @@ class CodeScorer:
         ]
         if not self._keeps_nothing or not any(outcome.passed for outcome in apart):
             return apart
-        passed = [text if one.passed else preparation(text) for text, one in zip(tests.texts, apart, strict=True)]
+        known = [bool(why) or one.passed for why, one in zip(refused, apart, strict=True)]  # or can never be passed
+        passed = [text if is_known else preparation(text) for text, is_known in zip(tests.texts, known, strict=True)]
         try:
             beside = await self._judged(self._beside, code, tests, passed)
         except TestsError:  # apart from the code it does not, and the code could say so

@@ -179,7 +179,7 @@ class Shared:
 
     def received(self, message: Any) -> Any:
         """The values of a message. Raises `NoValue`, and the other side will hear that its last message was lost."""
-        known = set(self._known)
+        known, self._has_lost = set(self._known), True
         try:
             if "lost" in message:
                 self.retract()
@@ -190,13 +190,13 @@ class Shared:
             self._left = MOST_PARTS
             self._note([*(set(self._known) - known)])
             self._forget(number for number in message["gone"] if number in self._known)
+            self._has_lost = False
             return values
-        except BaseException as error:
-            self._has_lost = True
-            self._forget(set(self._known) - set(self._told))
-            if isinstance(error, UNFIT):
-                raise NoValue("what arrived is no value") from None
-            raise
+        except UNFIT:
+            raise NoValue("what arrived is no value") from None
+        finally:
+            if self._has_lost:
+                self._forget(set(self._known) - set(self._told))
 
     def retract(self) -> None:
         """The last message has not arrived."""
