@@ -74,6 +74,7 @@ SOLUTION = """
 import math
 from collections import Counter, deque, namedtuple
 from dataclasses import dataclass
+from enum import IntEnum
 from fractions import Fraction
 LIMIT = 10
 class Refused(ValueError): pass
@@ -107,6 +108,9 @@ def dated(day): return Date(day).day
 def leave(): raise SystemExit
 def fail(text='no'): raise Refused(text)
 def show(x): print(x)
+class Number(IntEnum):
+    TWO = 2
+def two(): return Number.TWO
 """
 BY_VALUES = [
     "stack = Stack([1])\nstack.push(2).push(5)\nassert len(stack) == 3 and stack.pop() == 5 and stack.items == [1, 2]",
@@ -147,6 +151,7 @@ BY_VALUES = [
     "assert isinstance(Stack(), Stack) and not isinstance(Stack(), Date) and str(Date(1)) == 'Date(day=1)'",
     "stack = Stack()\nstack.items = [1]\nassert stack.pop() == 1",
     "assert str(Pair(1, 2)) == 'Pair(x=1, y=2)' and f'{Pair(1, 2)}' == 'Pair(x=1, y=2)'",
+    "assert f'{two():03d}' == '002' and two() + 1 == 3 and isinstance(two(), Number) and two().name == 'TWO'",
     "assert apply(lambda x: same(x), [1]) == [1] and apply([].append, [1]) == [None]",
     "items = [1]\nstack = Stack(items)\nitems.append(2)\nassert len(stack) == 1",
     "kept = same([1])\nremember(kept)\nkept.append(2)\nassert notes[-1] == [1, 2] and notes[-1] is kept",

@@ -33,6 +33,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "contains": operator.contains,
     "str": str,
     "repr": repr,
+    "format": format,
 }
 """Operations that may be requested on an object, which is their first argument."""
 OWN = "_rlhf_own"

@@ -27,7 +27,7 @@ class _Kind:
         return str(vars(self)[ORIGIN])
 
     def __format__(self, how: str) -> str:
-        return format(str(self), how)
+        return format(vars(self)[ORIGIN], how)
 
 
 KINDS: dict[type, Any] = {base: type(f"kind of {base.__name__}", (_Kind, base), {}) for base in BASES}

@@ -79,7 +79,7 @@ def _refuses(name: str, doing: str) -> Callable[..., NoReturn]:
     return refuses
 
 
-ASKED = "len iter reversed next getitem setitem delitem contains setattr str repr"
+ASKED = "len iter reversed next getitem setitem delitem contains setattr str repr format"
 """What is asked of the code. Python itself sees to it that a length is a number, and a text a text."""
 for name in ASKED.split():
     setattr(Remote, f"__{name}__", _asks(name))
