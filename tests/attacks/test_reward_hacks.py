@@ -24,6 +24,7 @@ CORPUS = hacks() | {name: Hack(code=hostile.naming(["add", "f"])) for name, host
 SLOW = ("loops for ever", "loops when asked", "answers too many items")
 """They hold a run for seconds."""
 QUICK = {name: hack for name, hack in CORPUS.items() if name not in SLOW}
+PARTS = 5
 TRUSTING = {name: hack for name, hack in QUICK.items() if hack.needs_trust}
 
 
@@ -52,8 +53,10 @@ def test_the_corpus_is_large() -> None:
     assert len(CORPUS) == 796
 
 
-async def test_programs_are_scored_what_they_earn() -> None:
-    assert await differing(Sandbox(queue=Queue(runs=2)), QUICK) == {}
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_programs_are_scored_what_they_earn(part: int) -> None:
+    corpus = {name: QUICK[name] for name in list(QUICK)[part::PARTS]}
+    assert await differing(Sandbox(queue=Queue(runs=2)), corpus) == {}
 
 
 async def test_what_needs_trust_earns_it_in_one_process_with_its_tests() -> None:
@@ -62,6 +65,7 @@ async def test_what_needs_trust_earns_it_in_one_process_with_its_tests() -> None
 
 
 @pytest.mark.attack
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("user", USERS)
 async def test_programs_are_scored_what_they_earn_on_any_level_as_any_user(level: str, user: str) -> None:

@@ -206,7 +206,7 @@ class CodeScorer:
         passed = [text if is_known else preparation(text) for text, is_known in zip(tests.texts, known, strict=True)]
         try:
             beside = await self._judged(self._beside, code, tests, passed)
-        except TestsError:  # apart from the code it does not, and the code could say so
+        except TestsError:  # the set-up fails here alone, or the code says so
             return apart
         return [both(*one) if one[0].passed else one[0] for one in zip(apart, beside, strict=True)]
 

@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import Any
 
 from rlhf.reward.code.checking.importing import (
-    ANNOTATIONS,
     SETUP_FAILS,
     ModuleOfTests,
     missing,
@@ -61,7 +60,7 @@ def _prepare(names: dict[str, Any], of_code: dict[str, Any], asked: dict[str, An
     try:
         real = modules([*tests, ast.parse(asked["setup"])])
         names.update(real)
-        exec(compile(asked["setup"], "setup.py", "exec", ANNOTATIONS, dont_inherit=True), names)
+        exec(compile(asked["setup"], "setup.py", "exec", dont_inherit=True), names)
     except BaseException as error:  # noqa: BLE001 - whatever the task's set-up raises
         return f"{SETUP_FAILS}: {in_a_line(error)}"
     for name in set(asked["tested"]) - set(real):
@@ -79,7 +78,7 @@ def _prepare(names: dict[str, Any], of_code: dict[str, Any], asked: dict[str, An
 
 def _why_it_fails(test: str, names: dict[str, Any]) -> str:
     try:
-        exec(compile(test, "test.py", "exec", ANNOTATIONS, dont_inherit=True), names)
+        exec(compile(test, "test.py", "exec", dont_inherit=True), names)
     except BaseException as error:  # noqa: BLE001 - whatever a test raises is a failure of the code
         return in_a_line(error) or type(error).__name__
     return ""

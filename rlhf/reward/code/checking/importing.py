@@ -1,7 +1,6 @@
 """The modules that tests name, loaded before the code runs, and never from its files."""
 
 from __future__ import annotations
-import __future__
 
 import ast
 import contextlib
@@ -11,8 +10,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
-ANNOTATIONS = __future__.annotations.compiler_flag
-"""Annotations of tests are not evaluated: they may name a class of the code."""
 SETUP_FAILS = "the set-up fails"
 UNWANTED = {"this", "antigravity"}
 """Modules with side effects when imported."""

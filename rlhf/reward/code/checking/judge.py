@@ -7,6 +7,7 @@ cannot run here), `names` (those that come from the code), `tested` (those that 
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import builtins
@@ -33,7 +34,6 @@ from rlhf.reward.code.checking.counting import (
 from rlhf.reward.code.checking.guard import guard
 from rlhf.reward.code.checking.host import be_host
 from rlhf.reward.code.checking.importing import (
-    ANNOTATIONS,
     SETUP_FAILS,
     ModuleOfTests,
     missing,
@@ -47,6 +47,8 @@ from rlhf.reward.code.checking.reach import Reach
 from rlhf.reward.code.checking.verdicts import Verdicts, in_a_line
 
 PR_SET_DUMPABLE = 4
+ANNOTATIONS = __future__.annotations.compiler_flag
+"""Annotations are not evaluated: they may name a class of the code."""
 NEVER_ASKED = "the test never asks the code for anything"
 NEVER_ASSERTED = "none of the asserts of the test was run"
 CAUGHT = "an assert of the test fails, and the failure is caught"
