@@ -57,6 +57,7 @@ class Host:
         self._one_at_a_time = threading.RLock()
         self._is_asked = False
         self._limit = 0
+        self._looked_up: dict[str, int] = {}
         self._shared = Shared(1, self._keep, self._find)
         solution = sys.modules["solution"] = ModuleType("solution")
         self._names = solution.__dict__
@@ -71,15 +72,17 @@ class Host:
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         self._is_asked = True
-        for number in request["dead"]:
-            self._numbers.pop(id(self._objects.pop(number, None)), None)
         if (limit := request["recursion"]) != self._limit:  # else the code's own choice holds
             self._limit = limit
             sys.setrecursionlimit(max(LOWEST_LIMIT, min(limit, HIGHEST_LIMIT)) + BENEATH)
-        if request["do"] == "name" and request["name"] not in self._names:
-            return {"missing": request["name"]} | self._shared.message(None)
         try:
-            values = self._shared.received(request)
+            try:
+                values = self._shared.received(request)
+            finally:  # what has died since may be part of what has changed
+                for number in request["dead"]:
+                    self._numbers.pop(id(self._objects.pop(number, None)), None)
+            if request["do"] == "name" and request["name"] not in self._names:
+                return {"missing": request["name"]} | self._shared.message(None)
             about: dict[str, Any] = {}
             try:
                 result = self._done(request, values)
@@ -89,7 +92,12 @@ class Host:
                 else:
                     about, result = {"end": True}, error.value
             del values
-            return about | self._shared.message(result)
+            stale = [name for name, was in self._looked_up.items() if id(self._names.get(name)) != was]
+            if request["do"] == "name":
+                self._looked_up[request["name"]] = id(result)
+            for name in stale:
+                self._looked_up.pop(name)
+            return about | self._shared.message(result) | {"stale": stale}
         except BaseException as error:  # noqa: BLE001 - the code's objects take part in it
             return {"unfit": f"{type(error).__name__}: {error}"[:200]}
 

@@ -119,6 +119,7 @@ class Names(dict[str, Any]):
         self.of_code: frozenset[str] = frozenset()
         self._link, self._eager = link, eager
         self._functions: dict[str, Any] = {}
+        link.forget = self._forget
 
     def __missing__(self, name: str) -> Any:
         if name not in self.of_code:
@@ -133,13 +134,15 @@ class Names(dict[str, Any]):
 
     def ask_again(self) -> None:
         """Drop what the last test looked up, and look up what bodies of classes read."""
-        for name, function in self._functions.items():
-            if self.get(name) is function:
-                del self[name]
-        self._functions = {}
+        for name in [*self._functions]:
+            self._forget(name)
         for name in self._eager & self.of_code - set(self):
             with contextlib.suppress(KeyError):
                 self[name] = self._functions[name] = self._link.name(name)
+
+    def _forget(self, name: Any) -> None:
+        if type(name) is str and name in self._functions and self.get(name) is self._functions.pop(name):
+            del self[name]
 
     def _assert(self, claim: Any) -> bool:
         self.asserted += 1

@@ -33,7 +33,8 @@ class NeedsTrusting(Exception):
 
 class Link:
     """Asks the process of the code one thing at a time, until `seconds` are over. `objection` says why this test does
-    not pass, `ended` why none does any more; `asked` is how often the code was asked for what it has."""
+    not pass, `ended` why none does any more; `asked` is how often the code was asked for what it has. `forget` is
+    called with each name that the code has bound anew."""
 
     def __init__(self, requests: int, answers: int, seconds: float) -> None:
         self._requests, self._answers = requests, answers
@@ -48,6 +49,7 @@ class Link:
         self._dead: list[int] = []
         self._raised: list[BaseException] = []
         self._one_at_a_time = threading.RLock()
+        self.forget: Callable[[Any], None] = lambda _: None
         self.ended = self.objection = ""
         self.asked = 0
 
@@ -95,6 +97,8 @@ class Link:
         if "unfit" in answer:
             raise NoValue(f"an answer of the code is no value ({str(answer['unfit'])[:100]})")
         values = self._shared.received(answer)
+        for name in answer.get("stale", ()):
+            self.forget(name)
         if "missing" in answer:
             raise KeyError(answer["missing"])
         if "own" in answer:

@@ -189,14 +189,21 @@ class Shared:
             values = self._unpack(message["values"])
             self._left = MOST_PARTS
             self._note([*(set(self._known) - known)])
-            self._forget(number for number in message["gone"] if number in self._known)
+            if type(message["gone"]) is not list:
+                raise NoValue("what arrived does not say what is gone")
+            self._forget(self._gone_of(message))
             self._has_lost = False
             return values
         except UNFIT:
             raise NoValue("what arrived is no value") from None
         finally:
             if self._has_lost:
-                self._forget(set(self._known) - set(self._told))
+                self._forget({*(set(self._known) - set(self._told)), *self._gone_of(message)})
+
+    def _gone_of(self, message: Any) -> list[int]:
+        """What of this the other side has no longer."""
+        gone = message.get("gone")
+        return [*{one for one in gone if type(one) is int and one in self._known}] if type(gone) is list else []
 
     def retract(self) -> None:
         """The last message has not arrived."""
