@@ -125,7 +125,6 @@ SHARED = {
         code="def f(xs): return sum(xs)",
         tests=("xs = [1]\nassert f(xs) == 1\nxs.append(object())\nassert f([2]) == 2 and f([3]) == 3",),
         earns=1.0,
-        needs_trust=True,
     ),
     "what it keeps holds what cannot be sent": Hack(
         code="kept = []\ndef f(xs):\n    kept.append(xs)\n    return len(kept[0])",
@@ -188,7 +187,6 @@ FORGOTTEN = {
         code=GRAPH,
         tests=("r = get()\nassert insert('a' * 150, lambda word: None) == 150", "r = 0\nassert more(1) == 2"),
         earns=1.0,
-        needs_trust=True,
     ),
     "right: an answer that is refused costs its own test alone": Hack(
         code="class P: pass\ndef f(): return [{P()}]\ndef g(): return 2",

@@ -50,6 +50,7 @@ class Link:
         self._raised: list[BaseException] = []
         self._one_at_a_time = threading.RLock()
         self.forget: Callable[[Any], None] = lambda _: None
+        self._is_waiting = False
         self.ended = self.objection = ""
         self.asked = 0
 
@@ -79,11 +80,14 @@ class Link:
 
     def _exchange(self, request: dict[str, Any], values: Any) -> Any:
         with self._one_at_a_time:
+            if self._is_waiting:  # a recursion limit, say, has ended the last request amid its answer
+                self._end("a test has left an answer of it")
             try:
                 told = self._shared.message(values)
                 request["dead"] = [number for number in self._dead if number not in self._remotes]
                 self._dead.clear()
                 limit = sys.getrecursionlimit()
+                self._is_waiting = True
                 self._send(request | told | {"recursion": USUAL_LIMIT if limit == LIMIT else limit})
                 del told, values  # while the code works, the test has what it has
                 while "function" in (answer := self._read()):
@@ -176,6 +180,7 @@ class Link:
                 self._end("its process has ended")
 
     def _read(self) -> Answer:
+        self._is_waiting = True
         looked = 0
         while (end := self._received.find(b"\n", looked)) < 0:
             looked = len(self._received)
@@ -187,6 +192,7 @@ class Link:
             self._received += chunk
         line = bytes(self._received[:end])
         del self._received[: end + 1]
+        self._is_waiting = False
         try:
             answer = of_json(line)
         except (ValueError, RecursionError):
