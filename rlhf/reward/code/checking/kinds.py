@@ -9,6 +9,11 @@ from rlhf.reward.code.checking.objects import Remote
 
 BASES: tuple[Any, ...] = (tuple, int, str, float)
 ORIGIN = "_rlhf_origin"
+OPERATIONS = frozenset(
+    f"__{name}__"
+    for name in ("eq", "ne", "lt", "le", "gt", "ge", "hash", "bool", "len", "iter", "getitem", "contains", "add", "mul")
+)
+"""A kind that has one of these, or a method of the plain type, in a way of its own is an object like any other."""
 
 
 class _Kind:
@@ -37,8 +42,8 @@ def plain_part(value: Any) -> Any:
     """The plain value that a kind of it is equal to; None for anything else."""
     kind: Any = type(value)
     for base in (one for one in BASES if isinstance(value, one)):
-        equals: Any = base.__eq__
-        if kind.__eq__ is equals:
+        own = {name for one in kind.__mro__[: kind.__mro__.index(base)] for name in vars(one)}
+        if own.isdisjoint(OPERATIONS) and not any(name in own for name in dir(base) if not name.startswith("_")):
             return tuple.__getitem__(value, slice(None)) if base is tuple else base.__getnewargs__(value)[0]
     return None
 
