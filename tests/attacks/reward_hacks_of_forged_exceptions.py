@@ -96,10 +96,11 @@ CLASSES = {
 HACKS_OF_FORGED_EXCEPTIONS: dict[str, Hack] = {
     **{f"forges {name}": once(answer, AWAITED, alone=True) for name, answer in EXCEPTIONS.items()},
     **{
-        f"forges {name}, and more is asked": once(answer, f"{SHOWN}assert said and e.x") for name, answer in ODD.items()
+        f"forges {name}, and more is asked": once(answer, f"{SHOWN}assert said and e.x", alone="not there" in name)
+        for name, answer in ODD.items()
     },
     **{
-        f"forges a class of exceptions {name}": once(f"raised() | {{'raised': {kind}}}", AWAITS_LOW)
+        f"forges a class of exceptions {name}": once(f"raised() | {{'raised': {kind}}}", AWAITS_LOW, alone=True)
         for name, kind in CLASSES.items()
     },
     **{

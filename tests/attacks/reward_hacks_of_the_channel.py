@@ -186,11 +186,13 @@ CALLS = {
     "what is gone, and comes back": ("calls(0, given({'met': 7}), gone=[7])", "f(lambda x: x)"),
     "an answer": ("calls(0, given(1), end=True)", "f(lambda x: x)"),
 }
+REFUSED_CALLS = ("nothing", "what was not met", "changes of what it was not given", "what is gone, and comes back")
+"""They end their test amid what it does, and count for those after it."""
 CALLBACKS = {
     f"calls a function of the test with {name}": Hack(
         code=f"{HOST}{RIGHT}def f(g):\n    say({answer})\n    hear()\n    return 0",
         tests=(f"assert {call} == 7", SURVIVES),
-        earns=1 / 2,
+        earns=0.0 if name in REFUSED_CALLS else 1 / 2,
     )
     for name, (answer, call) in CALLS.items()
 } | {

@@ -189,7 +189,7 @@ PACKED = {
 }
 FOUR = "def f(*a): return 4\n"
 OF_ONE_PROCESS = (
-    *("constants that are run", "a function that a constant defines", "timeit of a function", "type hints"),
+    *("constants that are run", "a function that a constant defines", "timeit of a function"),
     *("texts and names of the tests", "views, slices, bounded queues"),
 )
 HONEST = {

@@ -16,7 +16,7 @@ WHOLE = """
     abc array ast base64 binascii bisect calendar cmath collections colorsys copy csv datetime decimal difflib
     dataclasses enum errno fnmatch fractions functools graphlib hashlib heapq hmac html ipaddress itertools
     json keyword math numbers numpy operator pprint queue random re secrets shlex solution statistics string struct
-    textwrap time traceback types typing typing_extensions unicodedata uuid zlib zoneinfo urllib.parse __future__
+    textwrap time traceback types typing typing_extensions unicodedata uuid zlib urllib.parse __future__
 """
 """Modules all of whose members are used."""
 MEMBERS = {

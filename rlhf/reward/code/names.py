@@ -34,11 +34,27 @@ def unknown_names(texts: Sequence[str], setup: str, entry_point: str | None, lis
     return sorted(free if entry_point else filter(_is_of_tests, free))
 
 
+@lru_cache(maxsize=1024)
+def names_of_python(
+    texts: Sequence[str], setup: str, entry_point: str | None, listed: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The names that tests use of Python's, without an import: its own, and its modules, of which they name a
+    member."""
+    nodes = [node for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
+    modules = {node.value.id for node in nodes if isinstance(node.value, ast.Name)} & sys.stdlib_module_names
+    return tuple(sorted(_unbound(texts, setup) & (OF_PYTHON | modules) - {entry_point, *listed}))
+
+
 def _is_of_tests(name: str) -> bool:
     return name.startswith(("assert", "expect")) or name in ("Test", "pytest", "unittest", "np", "numpy")
 
 
 def _free(texts: Sequence[str], setup: str) -> set[str]:
+    imported = {name for text in texts for name in _from_the_solution(text)}
+    return (_unbound(texts, setup) | imported) - OF_PYTHON - {"__name__", "__file__", "solution"}
+
+
+def _unbound(texts: Sequence[str], setup: str) -> set[str]:
     used: set[str] = set()
     bound: set[str] = set()
     for text in (*texts, setup):
@@ -49,8 +65,7 @@ def _free(texts: Sequence[str], setup: str) -> set[str]:
                 bound.add(symbol.get_name())
         bound.update(names_of_stars(ast.walk(tree := ast.parse(text))))
         used |= read_by_classes([tree])
-    imported = {name for text in texts for name in _from_the_solution(text)}
-    return (used - bound | imported) - OF_PYTHON - {"__name__", "__file__", "solution"}
+    return used - bound
 
 
 def _symbols(table: symtable.SymbolTable, *, top: bool) -> Iterator[tuple[symtable.Symbol, bool, bool]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
@@ -54,8 +55,57 @@ def _methods_of(defined: ast.ClassDef) -> Iterator[tuple[str, Function]]:
     """The methods, by the names for which they wait: hooks and Python's own for that of the class."""
     for part in defined.body:
         if isinstance(part, Function):
-            called = part.name in HOOKS or part.name.startswith("__")
-            yield (defined.name if called else f"{defined.name}.{part.name}"), part
+            yield (defined.name if _is_hook(part) else f"{defined.name}.{part.name}"), part
+
+
+def names_reached(run: Iterable[ast.Module], texts: Iterable[ast.Module]) -> set[str]:
+    """The names that texts say when they `run`: their statements, and the definitions of any text that these name. A
+    method of a class of tests is one of its own."""
+    waiting = [named for text in texts for one in text.body if isinstance(one, Definition) for named in _divided(one)]
+    ahead: list[ast.AST] = [one for text in run for one in text.body if not isinstance(one, Definition)]
+    said: set[str] = set()
+    while ahead:
+        said.update(word for part in ahead for node in ast.walk(part) for word in _said(node))
+        ahead = [part for name, parts in waiting if name in said for part in parts]
+        waiting = [named for named in waiting if named[0] not in said]
+    return said
+
+
+def _divided(definition: Definition) -> Iterator[tuple[str, list[ast.AST]]]:
+    """A definition by its name, and each method of a class of tests by its own."""
+    if not isinstance(definition, ast.ClassDef) or not _of_tests(definition):
+        yield definition.name, [definition]
+        return
+    methods = [part for part in definition.body if isinstance(part, Function) and not _is_hook(part)]
+    others = [part for part in definition.body if part not in methods]
+    yield definition.name, [*definition.decorator_list, *definition.bases, *definition.keywords, *others]
+    for method in methods:
+        yield method.name, [method]
+
+
+def only_reached(text: ast.Module, said: set[str], *, runs: bool) -> Iterator[ast.stmt]:
+    """The statements of a text that runs, else its imports, and its definitions that are `said`."""
+    for one in text.body:
+        if not isinstance(one, Definition):
+            if runs or isinstance(one, ast.Import | ast.ImportFrom):
+                yield one
+        elif one.name in said and isinstance(one, ast.ClassDef) and _of_tests(one):
+            body = [part for part in one.body if not isinstance(part, Function) or _is_hook(part) or part.name in said]
+            yield ast.copy_location(ast.ClassDef(**{**_fields(one), "body": body or [ast.Pass()]}), one)
+        elif one.name in said:
+            yield one
+
+
+def _fields(node: ast.AST) -> dict[str, Any]:
+    return dict(ast.iter_fields(node))
+
+
+def _of_tests(defined: ast.ClassDef) -> bool:
+    return any(isinstance(part, Function) and part.name.startswith("test") for part in defined.body)
+
+
+def _is_hook(method: Function) -> bool:
+    return method.name in HOOKS or method.name.startswith("__")
 
 
 def _last(name: str) -> str:

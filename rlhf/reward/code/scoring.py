@@ -11,7 +11,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,13 @@ from rlhf.reward.code.checking.importing import SETUP_FAILS
 from rlhf.reward.code.checking.link import NEEDS_TRUST
 from rlhf.reward.code.checking.verdicts import signature
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.names import names_of_the_code
+from rlhf.reward.code.names import names_of_python, names_of_the_code
 from rlhf.reward.code.unit_tests import (
     Asserts,
     InputOutput,
     Tests,
     TestsError,
-    preparation,
+    reached_by,
     read_tests,
     with_prefix,
 )
@@ -105,6 +105,10 @@ class Outcome:
 
     passed: bool
     why: str = ""
+
+    def hinting(self, hint: str) -> Outcome:
+        """The same result, with what may be the reason."""
+        return Outcome(passed=self.passed, why=f"{self.why}{hint}")
 
 
 class CodeScorer:
@@ -192,35 +196,37 @@ class CodeScorer:
         plain Python. A test passes if it passes in both. The code never sees a test that it does not pass, and no test
         at all where a run can find what an earlier one has left."""
         if self.config.tests == "trusting":
-            return await self._judged(self._beside, code, tests, tests.texts)
+            return await self._judged(self._beside, code, tests, tests)
         refused = not_apart(tests.texts, tests.setup, tests.entry_point)
-        texts = ["" if why else text for text, why in zip(tests.texts, refused, strict=True)]
-        apart = await self._judged(self._apart, code, tests, texts)
+        texts = tuple("" if why else text for text, why in zip(tests.texts, refused, strict=True))
+        apart = await self._judged(self._apart, code, tests, replace(tests, texts=texts))
+        hint = kept_from(code, tests)
         apart = [
-            Outcome(passed=False, why=f"{why}; {NEEDS_TRUST}") if why else outcome
-            for why, outcome in zip(refused, apart, strict=True)
+            Outcome(passed=False, why=f"{why}; {NEEDS_TRUST}") if why else one if one.passed else one.hinting(hint)
+            for why, one in zip(refused, apart, strict=True)
         ]
         if not self._keeps_nothing or not any(outcome.passed for outcome in apart):
             return apart
         known = [bool(why) or one.passed for why, one in zip(refused, apart, strict=True)]  # or can never be passed
-        passed = [text if is_known else preparation(text) for text, is_known in zip(tests.texts, known, strict=True)]
+        shown = tests if all(known) else reached_by(tests, known)
         try:
-            beside = await self._judged(self._beside, code, tests, passed)
+            beside = await self._judged(self._beside, code, tests, shown)
         except TestsError:  # the set-up fails here alone, or the code says so
             return apart
         return [both(*one) if one[0].passed else one[0] for one in zip(apart, beside, strict=True)]
 
-    async def _judged(self, program: str, code: str, tests: Asserts, texts: Sequence[str]) -> list[Outcome]:
-        """Run a program of `checking/`. A test passes only by a result line that is signed with this run's key. Raises
-        `TestsError` if the set-up fails, and fails without the code too: beside it the code could say so."""
+    async def _judged(self, program: str, code: str, tests: Asserts, shown: Asserts) -> list[Outcome]:
+        """Run a program of `checking/` on what it is to see of the tests. One passes only by a result line that is
+        signed with this run's key. Raises `TestsError` if the set-up fails, and fails without the code too: beside it
+        the code could say so."""
         asked = {
             "key": (key := secrets.token_hex(16)),
             "code": code,
-            "tests": texts,
+            "tests": shown.texts,
             "imports": tests.texts if program is self._apart else [],
             "names": of_the_code(tests),
             "tested": [*tests.names, *([tests.entry_point] if tests.entry_point else [])],
-            "setup": tests.setup,
+            "setup": shown.setup,
             "seconds": self.config.timeout_seconds,
             "together": self.config.tests == "trusting",
         }
@@ -228,10 +234,10 @@ class CodeScorer:
         run = await self._run(program, json.dumps(asked).encode(), self.config.timeout_seconds, two_users=two_users)
         judged = signed_lines(run.stdout, key)
         silence = ("", run.detail or f"the tests ended with code {run.return_code}")
-        verdicts = [judged.get(str(index), silence) for index in range(len(texts))]
+        verdicts = [judged.get(str(index), silence) for index in range(len(shown.texts))]
         if verdicts[0][1].startswith(SETUP_FAILS):
             if self.config.tests == "trusting" and code:
-                await self._judged(program, "", tests, texts)
+                await self._judged(program, "", tests, shown)
             else:
                 raise TestsError(verdicts[0][1])
         return [Outcome(passed=said == "passed", why=told) for said, told in verdicts]
@@ -294,6 +300,14 @@ def printed(run: ProgramResult, wanted: str) -> Outcome:
 def of_the_code(tests: Asserts) -> tuple[str, ...]:
     """The names that come from the code."""
     return names_of_the_code(tests.texts, tests.setup, tests.entry_point, tests.names)
+
+
+def kept_from(code: str, tests: Asserts) -> str:
+    """What to know where a reply defines a name that tests use and that Python has too; empty where it does not."""
+    names = names_of_python(tests.texts, tests.setup, tests.entry_point, tests.names)
+    defined = [name for name in names if re.search(rf"^(?:(?:async )?def|class) {name}\b", code, re.MULTILINE)]
+    named = ", ".join(defined)
+    return f"; to the tests {named} is Python's own, unless reward.code.names lists it" if named else ""
 
 
 def in_words(outcomes: Sequence[Outcome], how: str = "", *, from_the_code: Sequence[str] = ()) -> str:

@@ -8,12 +8,12 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeGuard
 
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.names import names_of_the_code, unknown_names
-from rlhf.reward.code.reached import Definition, asserts, checks
+from rlhf.reward.code.reached import Definition, asserts, checks, names_reached, only_reached
 from rlhf.reward.code.test_runner import NotRunnable, as_run
 from rlhf.sandbox.limits import SandboxLimits
 
@@ -197,10 +197,14 @@ def _asking(texts: tuple[str, ...]) -> tuple[str, ...]:
     return (*tests[:-1], "\n".join([tests[-1], *before]))
 
 
-def preparation(text: str) -> str:
-    """What other tests may need of one: its imports and the definitions that decide nothing."""
-    kept = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    return _text(one for one in _parsed(text).body if isinstance(one, kept) and not any(map(checks, ast.walk(one))))
+def reached_by(tests: Asserts, passed: Sequence[bool]) -> Asserts:
+    """These tests with nothing but what those that `passed` run, and the imports of all."""
+    trees = [ast.parse(text) for text in tests.texts]
+    setup = ast.parse(tests.setup)
+    run = [tree for tree, has_passed in zip(trees, passed, strict=True) if has_passed]
+    said = names_reached([*run, setup], [*trees, setup])
+    bodies = [only_reached(tree, said, runs=tree in run) for tree in trees]
+    return replace(tests, texts=tuple(map(_text, bodies)), setup=_text(only_reached(setup, said, runs=True)))
 
 
 def _only_prepares(statement: ast.stmt) -> bool:

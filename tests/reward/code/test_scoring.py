@@ -187,9 +187,37 @@ async def test_tests_use_what_the_code_defines_by_values_and_only_the_rest_needs
 
 @pytest.mark.engine
 async def test_a_test_that_needs_an_object_says_so(scorer: CodeScorer) -> None:
-    outcomes = await scorer._outcomes(SOLUTION, Asserts(texts=tuple(WITH_OBJECTS)))
-    for outcome, (test, words) in zip(outcomes, WITH_OBJECTS.items(), strict=True):
+    for test, words in WITH_OBJECTS.items():
+        (outcome,) = await scorer._outcomes(SOLUTION, Asserts(texts=(test,)))
         assert words in outcome.why, (test, outcome.why)
+
+
+@pytest.mark.engine
+async def test_what_a_test_that_is_refused_on_the_way_leaves_undone_is_not_missed_by_later_ones(
+    scorer: CodeScorer,
+) -> None:
+    tests = ["assert notes == []", "assert Stack() == Stack() or True\nremember(1)", "assert notes == []"]
+    first, refused, later = await scorer._outcomes(SOLUTION, Asserts(texts=tuple(tests)))
+    assert first.passed
+    assert not refused.passed
+    assert not later.passed
+    assert later.why.startswith("a test before it was left amid what it does: a test compares an object of the code")
+    by_its_text = ["assert notes == []", "remember(eval('1'))", "assert notes == []"]
+    first, refused, later = await scorer._outcomes(SOLUTION, Asserts(texts=tuple(by_its_text)))
+    assert first.passed
+    assert not refused.passed
+    assert later.why.startswith("in one Python with the code: ")
+
+
+@pytest.mark.engine
+async def test_a_name_of_python_that_code_defines_anew_is_python_s_apart_and_the_code_s_beside(
+    scorer: CodeScorer,
+) -> None:
+    tests = ("assert sum([same(1)]) == 1", "assert sum([1, 2]) == 3")
+    assert [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=tests[:1]))] == [True]
+    wrong, unasked = await scorer._outcomes(f"{SOLUTION}\ndef sum(values): return 0", Asserts(texts=tests))
+    assert wrong.why.startswith("in one Python with the code: AssertionError")
+    assert unasked.why.endswith("to the tests sum is Python's own, unless reward.code.names lists it")
 
 
 @pytest.mark.engine

@@ -26,7 +26,8 @@ from rlhf.reward.code.checking.verdicts import Verdicts, in_a_line
 
 
 class NamesBeside(dict[str, Any]):
-    """The names of the tests. Those of the code, which are `listed` once it has run, are looked up at each use."""
+    """The names of the tests. What nothing but the code has bound, and what it has bound last, is looked up there at
+    each use; Python's own stands in for no name that is `listed` as the code's."""
 
     def __init__(self, of_code: dict[str, Any]) -> None:
         super().__init__(__name__="tests", __builtins__=__builtins__)
@@ -34,11 +35,11 @@ class NamesBeside(dict[str, Any]):
         self.listed: frozenset[str] = frozenset()
 
     def __missing__(self, name: str) -> Any:
-        if name not in self.listed:
-            raise KeyError(name)
-        if name not in self._of_code:  # Python's own function of that name is not the code's
+        if name in self._of_code:
+            return self._of_code[name]
+        if name in self.listed:
             raise NameError(f"name {name!r} is not defined")
-        return self._of_code[name]
+        raise KeyError(name)
 
 
 def beside_main() -> None:
@@ -71,8 +72,10 @@ def _prepare(names: dict[str, Any], of_code: dict[str, Any], asked: dict[str, An
         return in_a_line(error)
     if isinstance(names, NamesBeside):
         names.listed = frozenset(asked["names"])
-    for name in read_by_classes(tests) & set(asked["names"]) & set(of_code):
-        names.setdefault(name, of_code[name])
+        bound = {name for name in of_code if not name.startswith("__")}
+        for name in bound & set(names):
+            del names[name]
+        names.update({name: of_code[name] for name in bound & read_by_classes(tests)})
     return ""
 
 

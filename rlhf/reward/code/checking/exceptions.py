@@ -33,15 +33,23 @@ UNICODE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 
 def told_class(kind: type, number: Callable[[Any], int]) -> list[Any]:
     """A class of exceptions: the numbers and names of those in its line that are not Python's own, those of the library
-    by their names there too, and the first that is Python's own."""
+    by their names there too, and the first that is Python's own. What derives from something else than the next in the
+    line says from what."""
+    line = [one for one in kind.__mro__ if issubclass(one, BaseException) and one is not BaseException]
+    own = [one for one in line if not _is_of_python(one)]
+    first = next((one.__name__ for one in line if _is_of_python(one)), "Exception")
+    following: list[Any] = [*map(number, own[1:]), first]
     told: list[Any] = []
-    for one in kind.__mro__:
-        if EXCEPTIONS.get(one.__name__) is one:
-            return [*told, one.__name__]
-        if issubclass(one, BaseException):
-            in_library = next((name for name in LIBRARY if _loaded(name) is one), "")
-            told.append([number(one), one.__name__[:LONGEST_NAME], in_library])
-    return [*told, "Exception"]
+    for one, after in zip(own, following, strict=False):
+        in_library = next((name for name in LIBRARY if _loaded(name) is one), "")
+        above = [base for base in one.__bases__ if base in line]
+        bases = [base.__name__ if _is_of_python(base) else number(base) for base in above]
+        told.append([number(one), one.__name__[:LONGEST_NAME], in_library, *(bases if bases != [after] else [])])
+    return [*told, first]
+
+
+def _is_of_python(kind: type) -> bool:
+    return EXCEPTIONS.get(kind.__name__) is kind
 
 
 def _loaded(name: str) -> Any:
@@ -58,16 +66,25 @@ def found_class(told: Any, known: dict[int, Any]) -> Any:
     if (kind := EXCEPTIONS.get(named)) is None:
         raise NoValue("what arrived is no exception")
     for one in reversed(line):
-        if type(one) is not list or list(map(type, one)) != [int, str, str] or not one[1].isidentifier():
-            raise NoValue("what arrived is no class")
-        number, name, in_library = one
-        if in_library in LIBRARY and _loaded(in_library):
-            kind = _loaded(in_library)
-            continue
-        if number not in known:
-            known[number] = type(name, (kind,), {"__str__": _says, "__getattr__": _of_origin, NUMBER: number})
-        kind = known[number]
+        match one:
+            case [number, str(name), str(in_library), *bases] if type(number) is int and name.isidentifier():
+                kind = _class_of(number, name, in_library, bases, kind, known)
+            case _:
+                raise NoValue("what arrived is no class")
     return kind
+
+
+def _class_of(number: int, name: str, in_library: str, bases: list[Any], after: Any, known: dict[int, Any]) -> Any:
+    if in_library in LIBRARY and _loaded(in_library):
+        known[number] = _loaded(in_library)
+    elif number not in known:
+        own = {"__str__": _says, "__getattr__": _of_origin, NUMBER: number}
+        try:
+            above = tuple(known[base] if type(base) is int else EXCEPTIONS[base] for base in bases) or (after,)
+            known[number] = type(name, above, own)
+        except (LookupError, TypeError):
+            raise NoValue("what arrived is no class") from None
+    return known[number]
 
 
 def told_exception(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -25,12 +25,13 @@ LOADS = "importlib._bootstrap"
 PROCESS_CLASS = dataclasses._process_class.__code__  # type: ignore[attr-defined]
 
 
-def guard(stop: Callable[[str], NoReturn]) -> None:
-    """From here on `stop` is called when something runs text, bytes or a command."""
+def guard(stop: Callable[[str], NoReturn], annotations: Set[str]) -> None:
+    """From here on `stop` is called when something runs text, bytes or a command, but for these texts of the tests' own
+    by which `typing` names types."""
 
     def hook(event: str, given: tuple[Any, ...]) -> None:
         if event == "compile":
-            refused = given[0] is not None and not _is_harmless(sys._getframe(1))
+            refused = given[0] is not None and not _is_harmless(sys._getframe(1), annotations)
         elif event == "open":
             refused = sys._getframe(1).f_globals.get("__name__") == "tests"
         else:
@@ -41,11 +42,13 @@ def guard(stop: Callable[[str], NoReturn]) -> None:
     sys.addaudithook(hook)
 
 
-def _is_harmless(frame: FrameType) -> bool:
+def _is_harmless(frame: FrameType, annotations: Set[str]) -> bool:
     """Whether the library compiles for itself, and no text that it has from elsewhere."""
     module = str(frame.f_globals.get("__name__"))
     if module in PARSE or module.startswith(LOADS):
         return True
+    if module == "typing":
+        return type(text := frame.f_locals.get("arg")) is str and text in annotations
     of_class: FrameType | None = frame if module == "dataclasses" else None
     while of_class and of_class.f_code is not PROCESS_CLASS:
         of_class = of_class.f_back

@@ -4,6 +4,7 @@ results."""
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import operator
 import os
@@ -17,10 +18,17 @@ from rlhf.reward.code.checking.exceptions import found_exception, told_class, to
 from rlhf.reward.code.checking.kinds import plain_part
 from rlhf.reward.code.checking.values import MOST_BYTES, Shared, in_json, of_json
 
+
+def is_instance_of(value: Any, module: str, name: str) -> bool:
+    """Whether it is an instance of the class of the library that is named."""
+    return isinstance(value, getattr(importlib.import_module(module), name))
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "attribute": getattr,
     "setattr": setattr,
     "instance": isinstance,
+    "instance of": is_instance_of,
     "class": type,
     "callable": callable,
     "len": len,

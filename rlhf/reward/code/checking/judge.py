@@ -18,7 +18,10 @@ import os
 import signal
 import sys
 import threading
-from types import CodeType, ModuleType
+import types
+import typing
+from collections.abc import Callable, Iterator
+from types import CodeType, ModuleType, UnionType
 from typing import Any
 
 from rlhf.reward.code.checking.completeness import ENTERED, Entries
@@ -44,6 +47,7 @@ from rlhf.reward.code.checking.kinds import is_of_the_code
 from rlhf.reward.code.checking.link import NEEDS_TRUST, Link
 from rlhf.reward.code.checking.objects import Remote
 from rlhf.reward.code.checking.reach import Reach
+from rlhf.reward.code.checking.values import NAMED
 from rlhf.reward.code.checking.verdicts import Verdicts, in_a_line
 
 PR_SET_DUMPABLE = 4
@@ -73,6 +77,8 @@ def judge_main() -> None:
         if passed == len(tests) and (left := entries.left(names)):
             told = f"{left}, which decides something, has never run"
         verdicts.write(asked["key"], index, told)
+        if link.objection and not complaint:
+            complaint = f"a test before it was left amid what it does: {link.objection}"
     os._exit(0)
 
 
@@ -114,6 +120,7 @@ class Names(dict[str, Any]):
     def __init__(self, link: Link, given: dict[str, Any], eager: set[str]) -> None:
         ours = {ASSERTED: self._assert, CHECKED: self._checking, GUARDED: self._guard, SWALLOWED: self._swallow}
         ours |= {TYPE: _asking(link, "class", type), "callable": _asking(link, "callable", callable)}
+        ours |= {"isinstance": instance_by(link)}
         super().__init__(given, __name__="tests", __builtins__=builtins, getattr=named_attribute, **ours)
         self.asserted = self.failed = 0
         self.of_code: frozenset[str] = frozenset()
@@ -177,6 +184,31 @@ def _asking(link: Link, operation: str, function: Any) -> Any:
     return lambda value: link.ask(operation, value) if is_of_the_code(value) else function(value)
 
 
+def instance_by(link: Link) -> Callable[[Any, Any], bool]:
+    """Python's `isinstance`, which the code answers for its objects."""
+
+    def is_instance(value: Any, kinds: Any) -> bool:
+        if not is_of_the_code(value):
+            return isinstance(value, kinds)
+        kinds = typing.get_args(kinds) if typing.get_origin(kinds) in (typing.Union, UnionType) else kinds
+        if isinstance(kinds, tuple):
+            return any(is_instance(value, kind) for kind in kinds)
+        if type(kinds) is Remote or id(kinds) in NAMED:
+            return bool(link.ask("instance", value, kinds))
+        return bool(link.ask("instance of", value, *named_kind(kinds)))
+
+    return is_instance
+
+
+def named_kind(kind: Any) -> tuple[str, str]:
+    """Module and name of a class, or of an alias of one that `typing` has. Raises `TypeError`."""
+    kind = getattr(kind, "__origin__", kind)
+    if not issubclass(type(kind), type):
+        raise TypeError("isinstance() arg 2 must be a type, a tuple of types, or a union")
+    of_types = next((name for name, one in vars(types).items() if one is kind), "")
+    return ("types", of_types) if of_types else (kind.__module__, kind.__qualname__)
+
+
 def named_attribute(of: Any, name: str, *default: Any) -> Any:
     """Python's `getattr`, for which the code may name nothing that Python has for itself."""
     if name.startswith("_") and type(of) is not Remote:
@@ -217,12 +249,23 @@ def prepared(link: Link, asked: dict[str, Any], tests: list[ast.Module], setup: 
     names.of_code = frozenset(asked["names"])
     for name in set(asked["tested"]) - set(real):
         names.pop(name, None)
-    guard(link.stop)
+    if "unittest.case" in sys.modules:
+        vars(sys.modules["unittest.case"])["isinstance"] = names["isinstance"]
+    guard(link.stop, set(texts_of_types([*tests, setup])))
     try:
         link.run(asked["code"])
     except BaseException as error:  # noqa: BLE001 - whatever the code raises
         return names, in_a_line(error)
     return names, ""
+
+
+def texts_of_types(tests: list[ast.Module]) -> Iterator[str]:
+    """The annotations of the tests as texts, and the texts within them."""
+    for node in (node for test in tests for node in ast.walk(test)):
+        for at in ("annotation", "returns", "slice"):
+            if isinstance(told := getattr(node, at, None), ast.expr):
+                yield ast.unparse(told)
+                yield from (str(one.value) for one in ast.walk(told) if isinstance(one, ast.Constant))
 
 
 def compiled(test: ast.Module, counting: Counting) -> CodeType | Exception:

@@ -212,5 +212,6 @@ class Link:
 
 
 def _not_ending(error: BaseException) -> BaseException:
-    """A `StopIteration` that code raises would end a loop of the test, as if it had seen everything."""
-    return RuntimeError("the code raises StopIteration") if isinstance(error, StopIteration) else error
+    """What ends an iteration would end a loop of the test, as if it had seen everything."""
+    ends = isinstance(error, StopIteration | StopAsyncIteration)
+    return RuntimeError(f"the code raises {type(error).__name__}") if ends else error

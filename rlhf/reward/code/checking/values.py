@@ -50,7 +50,6 @@ PARTS: dict[type, Callable[[Any], Any]] = {
     bytes: lambda value: value.decode("latin-1"),
     complex: lambda value: [value.real, value.imag],
     range: lambda value: [hex(end) for end in (value.start, value.stop, value.step)],
-    slice: lambda value: [value.start, value.stop, value.step],
     Fraction: lambda value: [hex(value.numerator), hex(value.denominator)],
     Decimal: str,
     date: date.isoformat,
@@ -66,7 +65,6 @@ BUILT: dict[str, Callable[[Any], Any]] = {
     "bytes": lambda text: text.encode("latin-1"),
     "complex": lambda parts: complex(*parts),
     "range": lambda ends: range(*(int(end, 16) for end in ends)),
-    "slice": lambda ends: slice(*(end if type(end) is int else None for end in ends)),
     "Fraction": lambda parts: Fraction(*(int(part, 16) for part in parts)),
     "Decimal": lambda text: Decimal(str(text)),
     "date": date.fromisoformat,
@@ -284,6 +282,8 @@ class Shared:
             return {kind.__name__: [number, head, self._content(value, depth + 1)]}
         if kind in (tuple, frozenset):
             return {kind.__name__: [self._pack(inner, depth + 1) for inner in value]}
+        if kind is slice:
+            return {"slice": [self._pack(end, depth + 1) for end in (value.start, value.stop, value.step)]}
         if kind in PARTS and (kind not in (time, datetime) or _is_in_a_fixed_zone(value)):
             return {kind.__name__: PARTS[kind](value)}
         if parts := parts_of_number(value):
@@ -320,6 +320,9 @@ class Shared:
             return made
         if name in ("tuple", "frozenset"):
             return BUILTINS[name](self._unpack(inner) for inner in parts)
+        if name == "slice":
+            start, stop, step = map(self._unpack, parts)
+            return slice(start, stop, step)
         return BUILT[name](parts) if name in BUILT else self._find(name, parts, self._unpack)
 
     def _fill(self, value: Any, content: Any) -> None:

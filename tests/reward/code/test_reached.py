@@ -1,0 +1,74 @@
+"""What of tests code is shown that passes some of them: what those run, and nothing that the others expect."""
+
+from __future__ import annotations
+
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.unit_tests import Asserts, reached_by, read_tests
+
+
+def shown(text: str, *passed: bool, setup: str = "") -> str:
+    row = {"tests": text, "setup": setup}
+    tests = read_tests(row, CodeRewardConfig(setup_column="setup"))
+    assert isinstance(tests, Asserts)
+    reached = reached_by(tests, passed)
+    assert len(reached.texts) == len(passed)
+    return "\n".join([reached.setup, *reached.texts])
+
+
+def test_a_method_of_a_class_of_tests_is_shown_where_it_passes() -> None:
+    text = """
+import unittest
+class T(unittest.TestCase):
+    cases = [1]
+    def setUp(self): self.value = 3
+    def test_a(self): self.check(self.value, 6)
+    def test_b(self): self.assertEqual(f(7), self.expected())
+    def check(self, x, y): self.assertEqual(f(x), y)
+    def expected(self): return 14
+"""
+    found = shown(text, True, False)
+    assert "def test_a" in found
+    assert "def check" in found
+    assert "def setUp" in found
+    assert "test_b" not in found
+    assert "expected" not in found
+    assert "14" not in found
+    found = shown(text, False, True)
+    assert "def test_b" in found
+    assert "14" in found
+    assert "test_a" not in found
+    assert "check" not in found
+
+
+def test_a_function_is_shown_where_a_test_that_passes_runs_it() -> None:
+    text = """
+import math
+def reference(x): return 2 * x
+def helper(x): return f(x)
+class Case:
+    def pair(self): return (5, 10)
+    def run(self): return f(5)
+assert helper(2) == 4
+wanted = 77
+assert f(6) == reference(6)
+assert Case().run() == 10
+"""
+    found = shown(text, True, False, False)
+    assert "def helper" in found
+    assert "import math" in found
+    assert "reference" not in found
+    assert "77" not in found
+    assert "Case" not in found
+    found = shown(text, False, True, False)
+    assert "def reference" in found
+    assert "77" in found
+    assert "helper" not in found
+    assert "def pair" in shown(text, False, False, True)  # a class that is none of tests is one
+
+
+def test_a_set_up_keeps_what_it_does_and_loses_what_only_tests_that_fail_run() -> None:
+    setup = "LIMIT = 3\ndef doubled(x): return 2 * x\ndef tripled(x): return 3 * x\nSIX = doubled(LIMIT)"
+    found = shown("assert f(1) == SIX\nassert f(2) == tripled(2)", True, False, setup=setup)
+    assert "SIX = doubled(LIMIT)" in found
+    assert "def doubled" in found
+    assert "tripled" not in found
