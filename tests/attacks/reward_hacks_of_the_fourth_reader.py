@@ -44,7 +44,7 @@ NEVER_RUN = {
         tests=("r = add(1, 2)\nassert r == 3", "r = add(2, 2)\nassert r == 4"),
     ),
 }
-OF_ONE_PROCESS = ("a text of an enumeration", "values that are compared")
+OF_ONE_PROCESS = ("values that are compared",)
 LISTED, ANSWERS = "class S(list):\n    {}\n", "class S(list):\n    {}\ndef f(): return S([1, 2])\n"
 KINDS = {
     f"a kind whose own method is wrong: {name}": Hack(code=code, tests=(test,))

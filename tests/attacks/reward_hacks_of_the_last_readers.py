@@ -156,4 +156,21 @@ HACKS_OF_THE_LAST_READERS = {
         ),
         earns=1.0,
     ),
+    "right: members of enumerations, classes of kinds": Hack(
+        code="from collections import namedtuple\nfrom enum import Enum, IntEnum\nclass Color(IntEnum): RED = 1\n"
+        "class Word(str, Enum): NO = 'no'\nPair = namedtuple('Pair', 'x y')\ndef cast(s, of): return of(s)\n"
+        "def red(): return Color.RED\ndef no(): return Word.NO\ndef pair(): return Pair(1, 2)",
+        tests=(
+            "assert red() is Color.RED and no() is Word.NO and red() in [Color.RED] and Color(1) is red()",
+            "assert pair().__class__ is Pair and pair().__class__.__name__ == 'Pair' and type(no()) is Word",
+            "def of(type, s): return type(s)\nassert cast('3', int) == of(int, '3')",
+            "first, second = pair(), pair()\nassert first == second and first is not second",
+        ),
+        earns=1.0,
+    ),
+    "a member that is another, and a pass forged beside": Hack(
+        code=FORGES + "from enum import IntEnum\nclass Color(IntEnum):\n    RED = 1\n    BLUE = 2\n"
+        "def red(): return 1\ndef blue(): return Color.RED",
+        tests=("assert red() is Color.RED", "assert blue() is Color.BLUE", "assert blue().__class__ is int"),
+    ),
 }

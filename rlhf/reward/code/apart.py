@@ -14,20 +14,21 @@ from functools import lru_cache
 
 WHOLE = """
     abc array ast base64 binascii bisect calendar cmath collections colorsys copy csv datetime decimal difflib
-    dataclasses enum errno fnmatch fractions functools graphlib hashlib heapq hmac html ipaddress itertools
+    enum errno fnmatch fractions functools graphlib hashlib heapq hmac html ipaddress itertools
     json keyword math numbers numpy operator pprint queue random re secrets shlex solution statistics string struct
     textwrap time traceback types typing typing_extensions unicodedata uuid zlib urllib.parse __future__
 """
 """Modules all of whose members are used."""
 MEMBERS = {
     "asyncio": "gather run sleep wait_for",
+    "dataclasses": "FrozenInstanceError InitVar KW_ONLY dataclass field make_dataclass",
     "contextlib": "ExitStack closing contextmanager nullcontext suppress",
     "io": "BytesIO StringIO",
     "logging": "CRITICAL DEBUG ERROR FATAL INFO WARNING basicConfig disable",
     "os": "linesep sep path.basename path.commonprefix path.dirname path.isabs path.join path.normpath path.split "
     "path.splitext",
     "pytest": "approx fail mark param raises skip",
-    "sys": "byteorder exit float_info hash_info int_info maxsize maxunicode set_int_max_str_digits "
+    "sys": "byteorder exit float_info hash_info int_info maxsize maxunicode "
     "setrecursionlimit stderr stdout version version_info",
     "unittest": "IsolatedAsyncioTestCase TestCase TestSuite expectedFailure main skip suite._DebugResult",
     "warnings": "filterwarnings simplefilter",
@@ -40,7 +41,14 @@ WARNINGS = ("warnings.filterwarnings", "warnings.simplefilter")
 BY_NAME = ("attrgetter", "methodcaller")
 SET = frozenset(
     (
-        *("decimal.getcontext", "decimal.setcontext", "decimal.localcontext", "numpy.errstate", "numpy.seterr"),
+        *(
+            "calendar.setfirstweekday",
+            "decimal.getcontext",
+            "decimal.setcontext",
+            "decimal.localcontext",
+            "numpy.errstate",
+            "numpy.seterr",
+        ),
         *("numpy.seterrcall", "numpy.random.seed", "string.Formatter"),
     )
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
@@ -91,13 +90,10 @@ def only_reached(text: ast.Module, said: set[str], *, runs: bool) -> Iterator[as
                 yield one
         elif one.name in said and isinstance(one, ast.ClassDef) and _of_tests(one):
             body = [part for part in one.body if not isinstance(part, Function) or _is_hook(part) or part.name in said]
-            yield ast.copy_location(ast.ClassDef(**{**_fields(one), "body": body or [ast.Pass()]}), one)
+            fields = dict(ast.iter_fields(one)) | {"body": body or [ast.Pass()]}
+            yield one if body == one.body else ast.ClassDef(**fields)
         elif one.name in said:
             yield one
-
-
-def _fields(node: ast.AST) -> dict[str, Any]:
-    return dict(ast.iter_fields(node))
 
 
 def _of_tests(defined: ast.ClassDef) -> bool:

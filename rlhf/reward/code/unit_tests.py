@@ -203,8 +203,21 @@ def reached_by(tests: Asserts, passed: Sequence[bool]) -> Asserts:
     setup = ast.parse(tests.setup)
     run = [tree for tree, has_passed in zip(trees, passed, strict=True) if has_passed]
     said = names_reached([*run, setup], [*trees, setup])
-    bodies = [only_reached(tree, said, runs=tree in run) for tree in trees]
-    return replace(tests, texts=tuple(map(_text, bodies)), setup=_text(only_reached(setup, said, runs=True)))
+    texts = [
+        _left(text, tree, only_reached(tree, said, runs=tree in run or tree is setup))
+        for text, tree in zip((*tests.texts, tests.setup), (*trees, setup), strict=True)
+    ]
+    return replace(tests, texts=tuple(texts[:-1]), setup=texts[-1])
+
+
+def _left(text: str, tree: ast.Module, kept: Iterable[ast.stmt]) -> str:
+    """What is kept of a text; nothing where it cannot be written anew."""
+    if (body := list(kept)) == tree.body:
+        return text
+    try:
+        return _text(body)
+    except TestsError:
+        return ""
 
 
 def _only_prepares(statement: ast.stmt) -> bool:

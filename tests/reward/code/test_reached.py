@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from dataclasses import replace
+
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.unit_tests import Asserts, reached_by, read_tests
 
@@ -72,3 +75,17 @@ def test_a_set_up_keeps_what_it_does_and_loses_what_only_tests_that_fail_run() -
     assert "SIX = doubled(LIMIT)" in found
     assert "def doubled" in found
     assert "tripled" not in found
+
+
+def test_a_class_of_which_nothing_is_left_is_still_one() -> None:
+    found = shown("class TestA:\n    def test_a(self): assert f(1) == 2\nassert f(TestA) == 3", True, False)
+    assert ast.parse(found).body
+    assert "class TestA" in found
+    assert "test_a" not in found
+
+
+def test_a_text_that_cannot_be_written_anew_is_not_shown() -> None:
+    tests = Asserts(texts=("assert f(1) == 2", f"def g(): return f(4)\nassert f(0x{'9' * 5000}) == 3"))
+    assert reached_by(tests, (False, True)).texts == ("", "")
+    tests = Asserts(texts=("assert f(1) == 2", f"assert f(0x{'9' * 5000}) == 3"))
+    assert reached_by(tests, (False, True)) == replace(tests, texts=("", tests.texts[1]))

@@ -25,8 +25,13 @@ class Counting(ast.NodeTransformer):
         if is_check(node):
             node.func = _called(CHECKED, node.func)
         if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords:
-            node.func = ast.copy_location(ast.Name(id=TYPE, ctx=ast.Load()), node.func)
+            asked = ast.copy_location(ast.Name(id=TYPE, ctx=ast.Load()), node.func)
+            return ast.copy_location(ast.Call(func=asked, args=[node.args[0], node.func], keywords=[]), node)
         return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        return _called(TYPE, node.value) if node.attr == "__class__" and isinstance(node.ctx, ast.Load) else node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         number = self._marks.get(id(node))

@@ -6,7 +6,6 @@ be removed. The code's own text runs in another process.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Set
 from types import FrameType
@@ -22,7 +21,6 @@ MAKE = (
 PARSE = ("ast", "collections")
 """Modules of the library that compile and run none of it, or only identifiers that they have checked."""
 LOADS = "importlib._bootstrap"
-PROCESS_CLASS = dataclasses._process_class.__code__  # type: ignore[attr-defined]
 
 
 def guard(stop: Callable[[str], NoReturn], annotations: Set[str]) -> None:
@@ -50,7 +48,7 @@ def _is_harmless(frame: FrameType, annotations: Set[str]) -> bool:
     if module == "typing":
         return type(text := frame.f_locals.get("arg")) is str and text in annotations
     of_class: FrameType | None = frame if module == "dataclasses" else None
-    while of_class and of_class.f_code is not PROCESS_CLASS:
+    while of_class and of_class.f_code is not vars(sys.modules["dataclasses"])["_process_class"].__code__:
         of_class = of_class.f_back
     fields = of_class.f_locals["fields"] if of_class is not None else ("",)
     return all(type(name) is str and name.isidentifier() for name in fields)  # a kind of a text has two

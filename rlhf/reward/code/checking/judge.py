@@ -34,6 +34,7 @@ from rlhf.reward.code.checking.counting import (
     Counting,
     is_left_undecided,
 )
+from rlhf.reward.code.checking.exceptions import NUMBER
 from rlhf.reward.code.checking.guard import guard
 from rlhf.reward.code.checking.host import be_host
 from rlhf.reward.code.checking.importing import (
@@ -119,8 +120,7 @@ class Names(dict[str, Any]):
 
     def __init__(self, link: Link, given: dict[str, Any], eager: set[str]) -> None:
         ours = {ASSERTED: self._assert, CHECKED: self._checking, GUARDED: self._guard, SWALLOWED: self._swallow}
-        ours |= {TYPE: _asking(link, "class", type), "callable": _asking(link, "callable", callable)}
-        ours |= {"isinstance": instance_by(link)}
+        ours |= {TYPE: type_by(link), "callable": callable_by(link), "isinstance": instance_by(link)}
         super().__init__(given, __name__="tests", __builtins__=builtins, getattr=named_attribute, **ours)
         self.asserted = self.failed = 0
         self.of_code: frozenset[str] = frozenset()
@@ -179,9 +179,20 @@ class Names(dict[str, Any]):
         return condition
 
 
-def _asking(link: Link, operation: str, function: Any) -> Any:
-    """A function of Python's that the code answers for its objects."""
-    return lambda value: link.ask(operation, value) if is_of_the_code(value) else function(value)
+def type_by(link: Link) -> Callable[..., Any]:
+    """What tests call as `type`, or take as `__class__`: the code answers for its objects."""
+
+    def class_of(value: Any, called: Any = type) -> Any:
+        if called is type and is_of_the_code(value):
+            return link.ask("class", value)
+        return called(value)
+
+    return class_of
+
+
+def callable_by(link: Link) -> Callable[[Any], Any]:
+    """Python's `callable`, which the code answers for its objects."""
+    return lambda value: link.ask("callable", value) if is_of_the_code(value) else callable(value)
 
 
 def instance_by(link: Link) -> Callable[[Any, Any], bool]:
@@ -193,9 +204,9 @@ def instance_by(link: Link) -> Callable[[Any, Any], bool]:
         kinds = typing.get_args(kinds) if typing.get_origin(kinds) in (typing.Union, UnionType) else kinds
         if isinstance(kinds, tuple):
             return any(is_instance(value, kind) for kind in kinds)
-        if type(kinds) is Remote or id(kinds) in NAMED:
+        if type(kinds) is Remote or id(kinds) in NAMED or NUMBER in vars(kinds):
             return bool(link.ask("instance", value, kinds))
-        return bool(link.ask("instance of", value, *named_kind(kinds)))
+        return kinds.__module__ != "tests" and bool(link.ask("instance of", value, *named_kind(kinds)))
 
     return is_instance
 

@@ -54,7 +54,10 @@ def is_of_the_code(value: Any) -> bool:
 
 
 def kind_of(plain: Any, origin: Remote) -> Any:
-    """The kind that is equal to `plain`. Raises `KeyError`."""
-    made = KINDS[type(plain)](plain)
-    vars(made)[ORIGIN] = origin
-    return made
+    """The kind that is equal to `plain`, one for each object of the code. Raises `KeyError`."""
+    kind = KINDS[type(plain)]
+    if origin._rlhf_kind is None:
+        made = kind(plain)
+        vars(made)[ORIGIN] = origin
+        object.__setattr__(origin, "_rlhf_kind", made)
+    return origin._rlhf_kind

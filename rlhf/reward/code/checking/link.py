@@ -214,4 +214,4 @@ class Link:
 def _not_ending(error: BaseException) -> BaseException:
     """What ends an iteration would end a loop of the test, as if it had seen everything."""
     ends = isinstance(error, StopIteration | StopAsyncIteration)
-    return RuntimeError(f"the code raises {type(error).__name__}") if ends else error
+    return RuntimeError(f"the code raises {type(error).__name__}; {NEEDS_TRUST}") if ends else error

@@ -17,7 +17,7 @@ OTHERS = """
     subclasscheck mro_entries
 """
 REFUSED = {"compares": COMPARED, "computes with": COMPUTED, "copies, changes, enters or derives from": OTHERS}
-OF_THE_LINK = ("_rlhf_link", "_rlhf_number")
+OF_THE_LINK = ("_rlhf_link", "_rlhf_number", "_rlhf_kind")
 ORDINARY = """
     name qualname doc module annotations dict wrapped class
     init call iter next len getitem setitem contains str repr enter exit
@@ -44,10 +44,12 @@ class Remote:
     __slots__ = ("__weakref__", *OF_THE_LINK)
     _rlhf_link: Asked
     _rlhf_number: int
+    _rlhf_kind: Any
 
     def __init__(self, link: Asked, number: int) -> None:
         object.__setattr__(self, "_rlhf_link", link)
         object.__setattr__(self, "_rlhf_number", number)
+        object.__setattr__(self, "_rlhf_kind", None)
 
     def __getattribute__(self, name: str) -> Any:
         if name in OF_THE_LINK:
