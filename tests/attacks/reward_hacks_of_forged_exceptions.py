@@ -96,7 +96,7 @@ CLASSES = {
 HACKS_OF_FORGED_EXCEPTIONS: dict[str, Hack] = {
     **{f"forges {name}": once(answer, AWAITED, alone=True) for name, answer in EXCEPTIONS.items()},
     **{
-        f"forges {name}, and more is asked": once(answer, f"{SHOWN}assert said and e.x", alone="not there" in name)
+        f"forges {name}, and more is asked": once(answer, f"{SHOWN}assert said and e.x", alone=True)
         for name, answer in ODD.items()
     },
     **{

@@ -11,6 +11,12 @@ KIND = (
     "        return 'x' if self.asked != {at} else 'x: [__import__(\"os\")._exit(0)], y'\n    __repr__ = __str__\n"
     "def fields(): return [Name('x')]\n"
 )
+COUNTED = (
+    "from enum import IntEnum\nclass Level(IntEnum): LOW = 3\nclass Log:\n    written, level = 0, Level.LOW\n"
+    "    def __init__(self): self.kept = []\n    def lines(self): return self.kept\n"
+    "    def write(self, line):\n        Log.written += 1\n        self.kept.append(line)\n"
+    "def written(): return Log.written\n"
+)
 KINDS_OF_ERRORS = (
     "class AppError(Exception): pass\nclass Missing(AppError, KeyError): pass\nclass Both(AppError, ValueError): pass\n"
 )
@@ -172,5 +178,61 @@ HACKS_OF_THE_LAST_READERS = {
         code=FORGES + "from enum import IntEnum\nclass Color(IntEnum):\n    RED = 1\n    BLUE = 2\n"
         "def red(): return 1\ndef blue(): return Color.RED",
         tests=("assert red() is Color.RED", "assert blue() is Color.BLUE", "assert blue().__class__ is int"),
+    ),
+    "right, but for what no run has done whole": Hack(
+        code=COUNTED,
+        tests=(
+            "log = Log()\nassert written() == 1",
+            "import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()): log.write('hello')",
+            "assert written() == 0",
+        ),
+    ),
+    "right, but for what a value of a class may have cut short": Hack(
+        code=COUNTED,
+        tests=("assert Log.level + 1 == 5\nLog().write('x')", "assert written() == 0", "assert Log.written == 0"),
+    ),
+    "right, but for what an object may have cut short": Hack(
+        code=COUNTED,
+        tests=(
+            "log = Log()\nlen(log)\nlog.write('x')\nassert log",
+            "import math\nmath.sqrt(log)",
+            "assert written() == 1",
+        ),
+    ),
+    "right, but for what a function of the test may have cut short": Hack(
+        code=COUNTED + "def call(f): return f.n",
+        tests=("def g(): return 1\ng.n = 3\nassert call(g) == 3\nLog().write('x')", "assert written() == 0"),
+    ),
+    "right, but for what a seed may have cut short": Hack(
+        code=COUNTED + "import random\ndef draw(): return random.random()",
+        tests=(
+            "import random\nrandom.seed(1)\na = draw()\nrandom.seed(1)\nassert draw() == a\nLog().write('x')",
+            "assert written() == 0",
+        ),
+    ),
+    "right, but for equal values that may be one": Hack(
+        code=COUNTED + "def same(x): return x",
+        tests=("x = 'a b'\nassert same(x) is x\nLog().write('x')", "assert written() == 0"),
+    ),
+    "wrong, and tests after it count": Hack(
+        code=COUNTED,
+        tests=(
+            "log = Log()\nassert log.lines() == ['x']\nlog.write('x')",
+            "log = Log()\nlog.write('y')\nassert log.lines() == ['y'] and written() == 1",
+        ),
+        earns=0.5,
+    ),
+    "right: dictionaries with defaults of their own": Hack(
+        code="from collections import defaultdict\ndef f(): return defaultdict(lambda: 7, a=1)\n"
+        "def g(): return defaultdict(list)\ndef get(d, key): return d[key]",
+        tests=(
+            "d = f()\nassert d == {'a': 1} and d['b'] == 7 and d == {'a': 1, 'b': 7} and g()['x'] == []",
+            "from collections import defaultdict\nd = defaultdict(lambda: 5)\nassert get(d, 1) == 5 and d == {1: 5}",
+        ),
+        earns=1.0,
+    ),
+    "a default of its own, and a pass forged beside": Hack(
+        code=FORGES + "from collections import defaultdict\ndef f(): return defaultdict(lambda: 7)",
+        tests=("try:\n    f()[1]\n    assert False\nexcept KeyError: assert f() == {}",),
     ),
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from rlhf.reward.code.checking.completeness import RESULT
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 HOOKS = frozenset(
@@ -83,10 +85,11 @@ def _divided(definition: Definition) -> Iterator[tuple[str, list[ast.AST]]]:
 
 
 def only_reached(text: ast.Module, said: set[str], *, runs: bool) -> Iterator[ast.stmt]:
-    """The statements of a text that runs, else its imports, and its definitions that are `said`."""
+    """The statements of a text that runs, else its imports and the suites' result, and its definitions that are
+    `said`."""
     for one in text.body:
         if not isinstance(one, Definition):
-            if runs or isinstance(one, ast.Import | ast.ImportFrom):
+            if runs or isinstance(one, ast.Import | ast.ImportFrom) or _sets_result(one):
                 yield one
         elif one.name in said and isinstance(one, ast.ClassDef) and _of_tests(one):
             body = [part for part in one.body if not isinstance(part, Function) or _is_hook(part) or part.name in said]
@@ -94,6 +97,10 @@ def only_reached(text: ast.Module, said: set[str], *, runs: bool) -> Iterator[as
             yield one if body == one.body else ast.ClassDef(**fields)
         elif one.name in said:
             yield one
+
+
+def _sets_result(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]).startswith(RESULT)
 
 
 def _of_tests(defined: ast.ClassDef) -> bool:

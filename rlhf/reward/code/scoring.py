@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from rlhf.reward.code.apart import not_apart
 from rlhf.reward.code.block import code_of
 from rlhf.reward.code.checking.importing import SETUP_FAILS
 from rlhf.reward.code.checking.link import NEEDS_TRUST
-from rlhf.reward.code.checking.verdicts import signature
+from rlhf.reward.code.checking.verdicts import NEVER_ASKED, signature
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.names import names_of_python, names_of_the_code
 from rlhf.reward.code.unit_tests import (
@@ -205,15 +205,23 @@ class CodeScorer:
             Outcome(passed=False, why=f"{why}; {NEEDS_TRUST}") if why else one if one.passed else one.hinting(hint)
             for why, one in zip(refused, apart, strict=True)
         ]
-        if not self._keeps_nothing or not any(outcome.passed for outcome in apart):
+        if not any(outcome.passed for outcome in apart):
             return apart
-        known = [bool(why) or one.passed for why, one in zip(refused, apart, strict=True)]  # or can never be passed
-        shown = tests if all(known) else reached_by(tests, known)
+        beside = await self._beside_of(code, tests, apart, refused) if self._keeps_nothing else None
+        return list(in_order(apart, beside, refused))
+
+    async def _beside_of(
+        self, code: str, tests: Asserts, apart: Sequence[Outcome], refused: Sequence[str]
+    ) -> list[Outcome] | None:
+        """Results beside the code, of those tests that it passes apart and of those that nothing passes there: they are
+        refused, or ask the code for nothing. None where the set-up fails here alone, or the code says so."""
+        run = [
+            bool(why) or one.passed or one.why.startswith(NEVER_ASKED) for why, one in zip(refused, apart, strict=True)
+        ]
         try:
-            beside = await self._judged(self._beside, code, tests, shown)
-        except TestsError:  # the set-up fails here alone, or the code says so
-            return apart
-        return [both(*one) if one[0].passed else one[0] for one in zip(apart, beside, strict=True)]
+            return await self._judged(self._beside, code, tests, tests if all(run) else reached_by(tests, run))
+        except TestsError:
+            return None
 
     async def _judged(self, program: str, code: str, tests: Asserts, shown: Asserts) -> list[Outcome]:
         """Run a program of `checking/` on what it is to see of the tests. One passes only by a result line that is
@@ -273,9 +281,24 @@ class CodeScorer:
         return run
 
 
+def in_order(apart: Sequence[Outcome], beside: Sequence[Outcome] | None, refused: Sequence[str]) -> Iterator[Outcome]:
+    """The result of each test: it passes if it passes in both runs. What one that was `refused` apart does is done
+    beside alone, and what one that fails does apart alone: with both before it, a test counts for nothing."""
+    has_refused = has_failed = False
+    for one, other, why in zip(apart, beside or apart, refused, strict=True):
+        result = both(one, other)
+        if has_refused and has_failed:
+            result = Outcome(passed=False, why=f"tests before it were not run whole; {NEEDS_TRUST}")
+        has_refused = has_refused or bool(why)
+        has_failed = has_failed or not (other.passed if why else result.passed)
+        yield result
+
+
 def both(apart: Outcome, beside: Outcome) -> Outcome:
-    """The result of a test that passes apart from the code, and ran beside it too."""
-    return apart if beside.passed else Outcome(passed=False, why=f"in one Python with the code: {beside.why}")
+    """The result of a test in both runs."""
+    if beside.passed or not apart.passed:
+        return apart
+    return Outcome(passed=False, why=f"in one Python with the code: {beside.why}")
 
 
 def signed_lines(stdout: str, key: str) -> dict[str, tuple[str, str]]:

@@ -20,6 +20,7 @@ import numpy as np
 def made(): return np.array([1, 2, 3])
 def true(): return np.True_
 def total(): return np.array([1, 2]).sum()
+def first(m): return m[0]
 def twice(a): return a * 2
 def sort(a): a.sort()
 def row(i): return np.arange(6.0).reshape(2, 3)[i]
@@ -52,6 +53,7 @@ FAIL = [
     NUMPY + "assert np.asarray(reads()) is not None",
     NUMPY + "assert np.array(kind()).shape == (1,)",
     NUMPY + "x = np.array([2, 1])\nsort(x)\nassert x.tolist() == [2, 1]",
+    NUMPY + "x = np.eye(2)\nfirst(x)[0] = 7\nassert x[0, 0] in (1, 7)",
     NUMPY + "with np.errstate(all='raise'):\n    assert logistic(np.array([-1000.0]))[0] == 0",
 ]
 
@@ -72,6 +74,7 @@ def python() -> Iterator[str]:
 async def test_arrays_are_arrays_on_both_sides_and_nothing_else_is(python: str) -> None:
     scorer = make_code_scorer(CodeRewardConfig(timeout_seconds=20, python=python))
     await scorer.start()
-    scores = [await scorer.score(CODE, {"tests": tests}) for tests in (HOLD, WITHOUT, FAIL)]
+    scores = [await scorer.score(CODE, {"tests": tests}) for tests in (HOLD, WITHOUT, *([test] for test in FAIL))]
     await scorer.close()
-    assert [score.value for score in scores if isinstance(score, Scored)] == [1.0, 1.0, 0.0], scores
+    values = [score.value for score in scores if isinstance(score, Scored)]
+    assert values == [1.0, 1.0, *(0.0 for _ in FAIL)], scores

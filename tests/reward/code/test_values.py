@@ -212,6 +212,8 @@ FORGED = [
     *({"deque": [-1, []]}, {"deque": ["a", []]}, {"defaultdict": ["eval", []]}, {"defaultdict": [[], []]}),
     *({"bytearray": [None, [1]]}, {"bytearray": [None, "\u1234"]}, {"Counter": [None, [[{"set": [None, []]}, 1]]]}),
     *({"frozenset": [{"list": [1, None, []]}]}, {"ndarray": [1, ["|O8", [1]], ""]}, {"number": None}, {"object": 1}),
+    *({"ndarray": [1, {"tuple": ["|O8", {"tuple": [1]}]}, ""]}, {"ndarray": [1, None, ""]}, {"deque": [1, -1, []]}),
+    *({"deque": [1, "a", []]}, {"defaultdict": [1, "eval", []]}, {"defaultdict": [1, {"int": "0x5"}, []]}),
 ]
 
 

@@ -22,6 +22,11 @@ def is_array(value: Any) -> bool:
     return numpy is not None and type(value) is numpy.ndarray and bool(PLAIN_TYPE.fullmatch(value.dtype.str))
 
 
+def may_be_views(array: Any, other: Any) -> bool:
+    """Whether what is written to an array may be seen in another."""
+    return is_array(other) and bool(sys.modules["numpy"].may_share_memory(array, other))
+
+
 def empty_array(form: Any) -> Any:
     """An array of zeros of this type and shape. Raises `ValueError` and its like, also where numpy is not loaded."""
     kind, sides = form

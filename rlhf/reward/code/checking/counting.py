@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from types import EllipsisType, NoneType
 
 from rlhf.reward.code.checking.completeness import mark
 
 ASSERTED, CHECKED, GUARDED, SWALLOWED = "_rlhf_asserted", "_rlhf_checked", "_rlhf_guarded", "_rlhf_swallowed"
-TYPE = "_rlhf_type"
+TYPE, IS, PAIR = "_rlhf_type", "_rlhf_is", "_rlhf_pair"
 EVERYTHING = ("Exception", "BaseException", "AssertionError")
 
 
@@ -22,11 +23,22 @@ class Counting(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Name(id="type") as called, args=[value], keywords=[]):
+                return _called(TYPE, value, called)
+            case ast.Call(func=ast.Attribute(attr="assertIs" | "assertIsNot"), args=[one, other, *rest]):
+                node.args = [ast.copy_location(ast.Starred(_called(PAIR, one, other), ast.Load()), one), *rest]
         if is_check(node):
             node.func = _called(CHECKED, node.func)
-        if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords:
-            asked = ast.copy_location(ast.Name(id=TYPE, ctx=ast.Load()), node.func)
-            return ast.copy_location(ast.Call(func=asked, args=[node.args[0], node.func], keywords=[]), node)
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        match node:
+            case ast.Compare(ops=[ast.Is()], comparators=[other]) if not _is_single(node.left, other):
+                return _called(IS, node.left, other)
+            case ast.Compare(ops=[ast.IsNot()], comparators=[other]) if not _is_single(node.left, other):
+                return ast.copy_location(ast.UnaryOp(ast.Not(), _called(IS, node.left, other)), node)
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
@@ -78,9 +90,16 @@ class Counting(ast.NodeTransformer):
     visit_TryStar = visit_Try  # type: ignore[assignment]
 
 
-def _called(name: str, value: ast.expr) -> ast.Call:
-    call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[value], keywords=[])
-    return ast.fix_missing_locations(ast.copy_location(call, value))
+def _called(name: str, *values: ast.expr) -> ast.Call:
+    call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[*values], keywords=[])
+    return ast.fix_missing_locations(ast.copy_location(call, values[0]))
+
+
+def _is_single(*sides: ast.expr) -> bool:
+    """Whether one of these is a constant of which there is one only: nothing, a truth, `...`."""
+    return any(
+        isinstance(side, ast.Constant) and isinstance(side.value, bool | NoneType | EllipsisType) for side in sides
+    )
 
 
 def _holds_check(body: list[ast.stmt]) -> bool:

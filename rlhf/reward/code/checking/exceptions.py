@@ -3,6 +3,7 @@ from."""
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import sys
 from collections.abc import Callable, Mapping
@@ -118,6 +119,18 @@ def found_exception(told: Any, parts: Any, known: dict[int, Any], own: Any = Non
         vars(error).update((name, value) for name, value in attributes.items() if type(name) is str)
     vars(error).update({TEXT: text, ORIGIN: origin})
     return error
+
+
+def is_from_the_code(error: BaseException) -> bool:
+    """Whether the code has raised it."""
+    return TEXT in vars(error)
+
+
+def stand_in_of(error: BaseException, parts: list[Any]) -> str:
+    """What an exception differs in from the code's own; empty if in nothing."""
+    if NUMBER in vars(type(error)) and hasattr(builtins, type(error).__name__):
+        return f"the code's {type(error).__name__}"
+    return "" if type(parts[0]) is tuple else "an exception that is made of an object"
 
 
 def _made(kind: Any, args: tuple[Any, ...]) -> BaseException:

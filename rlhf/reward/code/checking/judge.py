@@ -14,6 +14,7 @@ import builtins
 import contextlib
 import ctypes
 import json
+import operator
 import os
 import signal
 import sys
@@ -21,20 +22,22 @@ import threading
 import types
 import typing
 from collections.abc import Callable, Iterator
-from types import CodeType, ModuleType, UnionType
+from types import CodeType, FunctionType, ModuleType, UnionType
 from typing import Any
 
-from rlhf.reward.code.checking.completeness import ENTERED, Entries
+from rlhf.reward.code.checking.completeness import ENTERED, RESULT, Entries
 from rlhf.reward.code.checking.counting import (
     ASSERTED,
     CHECKED,
     GUARDED,
+    IS,
+    PAIR,
     SWALLOWED,
     TYPE,
     Counting,
     is_left_undecided,
 )
-from rlhf.reward.code.checking.exceptions import NUMBER
+from rlhf.reward.code.checking.exceptions import NUMBER, is_from_the_code
 from rlhf.reward.code.checking.guard import guard
 from rlhf.reward.code.checking.host import be_host
 from rlhf.reward.code.checking.importing import (
@@ -48,13 +51,12 @@ from rlhf.reward.code.checking.kinds import is_of_the_code
 from rlhf.reward.code.checking.link import NEEDS_TRUST, Link
 from rlhf.reward.code.checking.objects import Remote
 from rlhf.reward.code.checking.reach import Reach
-from rlhf.reward.code.checking.values import NAMED
-from rlhf.reward.code.checking.verdicts import Verdicts, in_a_line
+from rlhf.reward.code.checking.values import IMMUTABLE, NAMED
+from rlhf.reward.code.checking.verdicts import NEVER_ASKED, Verdicts, in_a_line
 
 PR_SET_DUMPABLE = 4
 ANNOTATIONS = __future__.annotations.compiler_flag
 """Annotations are not evaluated: they may name a class of the code."""
-NEVER_ASKED = "the test never asks the code for anything"
 NEVER_ASSERTED = "none of the asserts of the test was run"
 CAUGHT = "an assert of the test fails, and the failure is caught"
 DEEPEST_TEXT = 10_000
@@ -69,17 +71,21 @@ def judge_main() -> None:
     closed_in()
     tests, setup = [ast.parse(test) for test in asked["tests"]], ast.parse(asked["setup"])
     entries, reach, passed = Entries(tests), Reach(tests), 0
+    link.of_all = "a seed, which the code does not have" if sets_a_seed([*tests, setup]) else ""
     codes = [compiled(test, Counting(entries.marks)) for test in tests]  # before nothing may be compiled any more
     names, complaint = prepared(link, asked, tests, setup)
     names[ENTERED] = entries.entered
     for index, (test, code) in enumerate(zip(tests, codes, strict=True)):
-        told = complaint or why_test_fails(test, code, names, link, reach)
+        before = dict(names)
+        told, undone = (complaint, "") if complaint else why_test_fails(test, code, names, link, reach)
+        if told and told != NEVER_ASKED:
+            names.go_back_to(before)
         passed += not told
         if passed == len(tests) and (left := entries.left(names)):
             told = f"{left}, which decides something, has never run"
         verdicts.write(asked["key"], index, told)
-        if link.objection and not complaint:
-            complaint = f"a test before it was left amid what it does: {link.objection}"
+        if undone:
+            complaint = f"a test before it was left amid what it does: {undone}"
     os._exit(0)
 
 
@@ -120,6 +126,7 @@ class Names(dict[str, Any]):
 
     def __init__(self, link: Link, given: dict[str, Any], eager: set[str]) -> None:
         ours = {ASSERTED: self._assert, CHECKED: self._checking, GUARDED: self._guard, SWALLOWED: self._swallow}
+        ours |= {IS: lambda one, other: operator.is_(*pair_by(link)(one, other)), PAIR: pair_by(link)}
         ours |= {TYPE: type_by(link), "callable": callable_by(link), "isinstance": instance_by(link)}
         super().__init__(given, __name__="tests", __builtins__=builtins, getattr=named_attribute, **ours)
         self.asserted = self.failed = 0
@@ -146,6 +153,14 @@ class Names(dict[str, Any]):
         for name in self._eager & self.of_code - set(self):
             with contextlib.suppress(KeyError):
                 self[name] = self._functions[name] = self._link.name(name)
+
+    def go_back_to(self, before: dict[str, Any]) -> None:
+        """Take back the variables that a test has set, which is not run beside the code; what it defines is kept."""
+        for name, value in [*self.items()]:
+            is_kept = issubclass(type(value), FunctionType | type | ModuleType) or name in self._functions
+            if not is_kept and name != RESULT and value is not before.get(name):
+                del self[name]
+        self.update({name: value for name, value in before.items() if name not in self})
 
     def _forget(self, name: Any) -> None:
         if type(name) is str and name in self._functions and self.get(name) is self._functions.pop(name):
@@ -188,6 +203,17 @@ def type_by(link: Link) -> Callable[..., Any]:
         return called(value)
 
     return class_of
+
+
+def pair_by(link: Link) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Two values of which a test asks whether they are one, unless nobody can tell."""
+
+    def pair(one: Any, other: Any) -> tuple[Any, Any]:
+        if one is not other and type(one) is type(other) and type(one) in IMMUTABLE and one == other:
+            link.refuse("a test asks whether two equal values are one")
+        return one, other
+
+    return pair
 
 
 def callable_by(link: Link) -> Callable[[Any], Any]:
@@ -299,11 +325,14 @@ def run(code: CodeType | Exception, names: Names) -> None:
     exec(code, names)
 
 
-def why_test_fails(test: ast.Module, code: CodeType | Exception, names: Names, link: Link, reach: Reach) -> str:
-    """Why the test fails; empty when it passes. When the process of the code has ended, no test passes; a test that
-    never queries the code, or runs none of its asserts, fails too, since it proves nothing about it."""
-    asserted, failed, link.objection = names.asserted, names.failed, ""
-    complaint = ""
+def why_test_fails(
+    test: ast.Module, code: CodeType | Exception, names: Names, link: Link, reach: Reach
+) -> tuple[str, str]:
+    """Why the test fails, empty when it passes; and why it may have been left amid what one Python would do. When the
+    process of the code has ended, no test passes; a test that never queries the code, or runs none of its asserts,
+    fails too, since it proves nothing about it."""
+    asserted, failed, complaint, left = names.asserted, names.failed, "", ""
+    link.start_test()
     try:
         names.ask_again()
         link.asked = 0
@@ -317,6 +346,21 @@ def why_test_fails(test: ast.Module, code: CodeType | Exception, names: Names, l
     except BaseException as error:  # noqa: BLE001 - whatever a test raises is a failure of the code
         reach.uses_the_code(test, asked=link.asked > 0)
         complaint = in_a_line(error)
-        if isinstance(error, NameError) and error.name in names.of_code:
-            complaint = f"{complaint}; {NEEDS_TRUST}"
-    return link.objection or link.ended or complaint
+        unknown = isinstance(error, NameError) and error.name in names.of_code
+        if why := inexact_by(error, link):
+            left = f"it fails with {why} ({complaint}); {NEEDS_TRUST}"
+        complaint = left or (f"{complaint}; {NEEDS_TRUST}" if unknown else complaint)
+    return link.objection or link.ended or complaint, link.objection or left
+
+
+def sets_a_seed(tests: list[ast.Module]) -> bool:
+    """Whether tests seed what draws at random."""
+    return any(isinstance(node, ast.Attribute) and node.attr == "seed" for test in tests for node in ast.walk(test))
+
+
+def inexact_by(error: BaseException, link: Link) -> str:
+    """With what a test fails that may not fail in one Python; empty where it would."""
+    if isinstance(error, RecursionError | MemoryError):
+        return link.stands_in or f"{type(error).__name__}"
+    is_a_verdict = isinstance(error, AssertionError) or is_from_the_code(error)
+    return link.stands_in or ("" if is_a_verdict or not link.objects else "an object of the code")

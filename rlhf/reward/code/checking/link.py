@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from rlhf.reward.code.checking.exceptions import NUMBER, found_class, found_exception, told_exception
+from rlhf.reward.code.checking.exceptions import NUMBER, found_class, found_exception, stand_in_of, told_exception
 from rlhf.reward.code.checking.kinds import KINDS, ORIGIN, kind_of
 from rlhf.reward.code.checking.objects import Remote
 from rlhf.reward.code.checking.values import MOST_BYTES, NoValue, Shared, in_json, of_json
@@ -32,9 +32,12 @@ class NeedsTrusting(Exception):
 
 
 class Link:
-    """Asks the process of the code one thing at a time, until `seconds` are over. `objection` says why this test does
-    not pass, `ended` why none does any more; `asked` is how often the code was asked for what it has. `forget` is
-    called with each name that the code has bound anew."""
+    """Asks the process of the code one thing at a time, until `seconds` are over. `forget` is called with each name
+    that the code has bound anew.
+
+    `objection` says why this test does not pass, `ended` why none does any more; `asked` is how often the code was
+    asked for what it has, `objects` how often an object is an answer. `stands_in` is what of this test, or `of_all`, is
+    in one of the processes as a stand-in that differs from it: where such a test fails, one Python might not."""
 
     def __init__(self, requests: int, answers: int, seconds: float) -> None:
         self._requests, self._answers = requests, answers
@@ -51,8 +54,13 @@ class Link:
         self._one_at_a_time = threading.RLock()
         self.forget: Callable[[Any], None] = lambda _: None
         self._is_waiting = False
-        self.ended = self.objection = ""
-        self.asked = 0
+        self.ended = self.of_all = ""
+        self.start_test()
+
+    def start_test(self) -> None:
+        """Forget what the last test has done."""
+        self.objection, self.stands_in = "", self.of_all
+        self.asked = self.objects = 0
 
     def run(self, code: str) -> None:
         """Run the code. Raises what the code raises, and `CodeEnded`."""
@@ -61,7 +69,10 @@ class Link:
     def name(self, name: str) -> Any:
         """What the code has under that name now. Raises `KeyError`."""
         self.asked += 1
-        return self._exchange({"do": "name", "name": name}, ())
+        objects = self.objects
+        found = self._exchange({"do": "name", "name": name}, ())
+        self.objects = objects
+        return found
 
     def ask(self, operation: str, *arguments: Any, named: dict[str, Any] | None = None) -> Any:
         """The result of an operation on the code's objects."""
@@ -108,7 +119,9 @@ class Link:
         if "own" in answer:
             raise _not_ending(self._item(self._raised, answer["own"]))
         if "raised" in answer:
-            raise _not_ending(found_exception(answer, values, self._classes))
+            error = found_exception(answer, values, self._classes)
+            self.stands_in = self.stands_in or stand_in_of(error, values)
+            raise _not_ending(error)
         if "end" in answer and ends:
             raise StopIteration(values)
         return values
@@ -137,6 +150,7 @@ class Link:
             return {"object": vars(value)[NUMBER]}
         if isinstance(value, type) or not callable(value):
             raise NoValue(f"a test hands an object of type {type(value).__name__} to the code")
+        self.stands_in = self.stands_in or "a function of the test"
         number = next((place for place, known in enumerate(self._functions) if known is value), len(self._functions))
         if number == len(self._functions):
             self._functions.append(value)
@@ -145,8 +159,10 @@ class Link:
     def _find(self, kind: str, known_by: Any, unpack: Callable[[Any], Any]) -> Any:
         match kind, known_by:
             case "object", int():
+                self.objects += 1
                 return self._remote(known_by)
             case "kind", [plain, int(number)]:
+                self.stands_in = self.stands_in or "a value of a class of the code"
                 return kind_of(unpack(plain), self._remote(number))
             case "function", _:
                 return self._item(self._functions, known_by)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import math
 import operator
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -14,7 +15,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from rlhf.reward.code.checking.arrays import empty_array, is_array, number_of, parts_of_number, set_array
+from rlhf.reward.code.checking.arrays import empty_array, is_array, may_be_views, number_of, parts_of_number, set_array
 
 MOST_BYTES = 4 << 20
 """Maximum size of a message of the code's process."""
@@ -23,6 +24,27 @@ DEEPEST = 100
 SAFE_INTEGER = 1 << 63
 IN_JSON = frozenset((str, bool, float, type(None)))
 NUMBERS = frozenset((int, float, bool))
+NO_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+IMMUTABLE = frozenset(
+    (
+        str,
+        bytes,
+        int,
+        float,
+        complex,
+        tuple,
+        frozenset,
+        range,
+        slice,
+        Fraction,
+        Decimal,
+        date,
+        time,
+        datetime,
+        timedelta,
+    )
+)
+"""Of two equal values of these types nobody can tell, once they have crossed, whether they are one."""
 KNOWN: dict[int, Any] = {0: []}
 ALONE = sys.getrefcount(KNOWN[0])
 """So many references has a value that nothing but one dictionary has."""
@@ -34,18 +56,11 @@ EMPTY: dict[str, Callable[[Any], Any]] = {
     "Counter": lambda _: Counter(),
     "OrderedDict": lambda _: OrderedDict(),
     "deque": lambda longest: deque(maxlen=longest),
-    "defaultdict": lambda factory: defaultdict(FACTORIES[factory]),
+    "defaultdict": lambda factory: defaultdict(factory),
     "ndarray": empty_array,
 }
-"""Makes a value that can change, of what `HEAD` says of it."""
+"""Makes a value that can change, of what is said first of it."""
 CHANGEABLE = frozenset((list, dict, set, bytearray, Counter, OrderedDict, deque, defaultdict))
-FACTORIES: dict[Any, Any] = {None: None} | {
-    kind.__name__: kind for kind in (int, float, str, list, tuple, set, dict, bool)
-}
-HEAD: dict[type, Callable[[Any], Any]] = {
-    deque: lambda value: value.maxlen,
-    defaultdict: lambda value: next((name for name, kind in FACTORIES.items() if kind is value.default_factory), None),
-}
 PARTS: dict[type, Callable[[Any], Any]] = {
     bytes: lambda value: value.decode("latin-1"),
     complex: lambda value: [value.real, value.imag],
@@ -108,8 +123,8 @@ def in_json(message: Any) -> bytes:
 
 
 def of_json(line: bytes) -> Any:
-    """What a line says. Raises `ValueError` and `RecursionError`."""
-    return json.loads(line)
+    """What a line says; no number is always one object, as `math.nan` is. Raises `ValueError` and `RecursionError`."""
+    return json.loads(line, parse_constant=NO_NUMBERS.__getitem__)
 
 
 def _is_in_json(values: list[Any]) -> bool:
@@ -120,8 +135,13 @@ def _is_in_json(values: list[Any]) -> bool:
     return kinds <= IN_JSON
 
 
-def _form(array: Any) -> list[Any]:
-    return [array.dtype.str, list(array.shape)]
+def _head(value: Any) -> Any:
+    """What a value that can change is made of, besides what it holds."""
+    if type(value) is deque:
+        return value.maxlen
+    if type(value) is defaultdict:
+        return value.default_factory
+    return (value.dtype.str, tuple(value.shape)) if type(value) not in CHANGEABLE else None
 
 
 def _is_in_a_fixed_zone(value: time | datetime) -> bool:
@@ -276,9 +296,11 @@ class Shared:
         if kind in CHANGEABLE or is_array(value):
             if (number := self._numbers.get(id(value))) is not None:
                 return {"met": number}
+            if kind not in CHANGEABLE and any(may_be_views(value, one) for one in self._known.values()):
+                raise NoValue("an array shares its memory with another")
             self._learn(number := self._next, value)
             self._next += 2
-            head = HEAD[kind](value) if kind in HEAD else _form(value) if kind not in CHANGEABLE else None
+            head = self._pack(_head(value), depth + 1)
             return {kind.__name__: [number, head, self._content(value, depth + 1)]}
         if kind in (tuple, frozenset):
             return {kind.__name__: [self._pack(inner, depth + 1) for inner in value]}
@@ -315,7 +337,7 @@ class Shared:
             number, head, content = parts
             if type(number) is not int or number % 2 == self._next % 2 or number in self._known:
                 raise NoValue("what arrived has no number of its own")
-            self._learn(number, made := EMPTY[name](head))
+            self._learn(number, made := EMPTY[name](self._unpack(head)))
             self._fill(made, content)
             return made
         if name in ("tuple", "frozenset"):
