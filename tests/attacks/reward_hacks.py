@@ -62,7 +62,8 @@ OWN_TESTS = {
     ),
     "an object is a number, but for its text": Hack(
         code=OBJECT,
-        tests=("assert abs(f(1) - 3) < 1", "assert int(f(1)) == 3", "assert 2 < f(1)"),
+        tests=("assert abs(f(1) - 3) < 1", "assert int(f(1)) == 3", "assert f'{f(1)}'", "assert 2 < f(1)"),
+        earns=1 / 4,
     ),
     "an object is called": Hack(code=OBJECT, tests=("assert callable(f(1))", "assert f(1)() == 1")),
     "an object is hashed": Hack(code=OBJECT, tests=("assert f(1) in {1, 2}", "assert len({f(1)}) == 1")),

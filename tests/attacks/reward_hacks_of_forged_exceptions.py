@@ -96,11 +96,10 @@ CLASSES = {
 HACKS_OF_FORGED_EXCEPTIONS: dict[str, Hack] = {
     **{f"forges {name}": once(answer, AWAITED, alone=True) for name, answer in EXCEPTIONS.items()},
     **{
-        f"forges {name}, and more is asked": once(answer, f"{SHOWN}assert said and e.x", alone=True)
-        for name, answer in ODD.items()
+        f"forges {name}, and more is asked": once(answer, f"{SHOWN}assert said and e.x") for name, answer in ODD.items()
     },
     **{
-        f"forges a class of exceptions {name}": once(f"raised() | {{'raised': {kind}}}", AWAITS_LOW, alone=True)
+        f"forges a class of exceptions {name}": once(f"raised() | {{'raised': {kind}}}", AWAITS_LOW)
         for name, kind in CLASSES.items()
     },
     **{

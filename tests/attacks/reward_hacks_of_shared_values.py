@@ -172,7 +172,7 @@ FORGOTTEN = {
         ),
         earns=1.0,
     ),
-    "an answer that cannot be sent costs its own test and those after it": Hack(
+    "an answer that cannot be sent costs its own test alone": Hack(
         code=GRAPH,
         tests=(
             "g = [1]\nassert first({0: g}, 0) == [1]",
@@ -181,7 +181,7 @@ FORGOTTEN = {
             "assert first({0: g}, 0) == [1]",
             "assert first({0: g}, 0) == [1]",
         ),
-        earns=2 / 5,
+        earns=4 / 5,
     ),
     "right: a callback while a value cannot be sent": Hack(
         code=GRAPH,

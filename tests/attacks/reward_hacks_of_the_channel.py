@@ -189,7 +189,8 @@ CALLS = {
 CALLBACKS = {
     f"calls a function of the test with {name}": Hack(
         code=f"{HOST}{RIGHT}def f(g):\n    say({answer})\n    hear()\n    return 0",
-        tests=(f"assert {call} == 7",),
+        tests=(f"assert {call} == 7", SURVIVES),
+        earns=1 / 2,
     )
     for name, (answer, call) in CALLS.items()
 } | {
@@ -203,7 +204,8 @@ CALLBACKS = {
     "changes a list of the test's in a call that it calls back from": Hack(
         code=f"{HOST}{RIGHT}def f(g, x):\n    number, known = host._shared._numbers[id(x)], [9]\n"
         "    say(calls(0, given(listed(9)), changes=[[number, [9]]]))\n    hear()\n    return 'forged'\n",
-        tests=("x, y = [1], []\ndef g(z):\n    x.append(2)\n    y.append(z)\nf(g, x)\nassert x == [1, 2]",),
+        tests=("x, y = [1], []\ndef g(z):\n    x.append(2)\n    y.append(z)\nf(g, x)\nassert x == [1, 2]", SURVIVES),
+        earns=1 / 2,
     ),
     "answers with a function of a test before": Hack(
         code=HOST + "kept = []\ndef f(g): kept.append(g); return 0\ndef h(): return kept[0]",

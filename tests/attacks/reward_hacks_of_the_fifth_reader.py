@@ -61,7 +61,7 @@ KINDS_SENT_BACK = {
     ),
     "a kind asked for its class": Hack(
         code="import enum\nclass C(enum.IntEnum):\n    A = 1\ndef f(): return C.A",
-        tests=("assert isinstance(f(), int) and f() == 1", "import enum\nassert not isinstance(f(), enum.Enum)"),
+        tests=("import enum\nassert not isinstance(f(), enum.Enum)", "assert isinstance(f(), int) and f() == 1"),
         earns=0.5,
     ),
 }

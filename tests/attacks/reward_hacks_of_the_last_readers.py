@@ -11,6 +11,13 @@ KIND = (
     "        return 'x' if self.asked != {at} else 'x: [__import__(\"os\")._exit(0)], y'\n    __repr__ = __str__\n"
     "def fields(): return [Name('x')]\n"
 )
+OF_ERRORS = (
+    "class Coded(Exception):\n    def __init__(self, code, hint=None):\n        super().__init__(f'code {code}')\n"
+    "        self.code, self.hint = code, hint\n    def __str__(self): return f'E{self.code}'\n"
+    "class Stop(BaseException): pass\ndef stop(): raise Stop\n"
+    "def caught(f):\n    for _ in range(2):\n        try: return f()\n        except Coded as e: return e.code\n"
+    "        except Exception: pass\n"
+)
 COUNTED = (
     "from enum import IntEnum\nclass Level(IntEnum): LOW = 3\nclass Log:\n    written, level = 0, Level.LOW\n"
     "    def __init__(self): self.kept = []\n    def lines(self): return self.kept\n"
@@ -72,7 +79,7 @@ HACKS_OF_THE_LAST_READERS = {
         "def f(): return [Point(1, 2)]",
         tests=("assert f() == [Point(3, 4)]", "assert f()[0] == Point(1, 2)", "assert Point(1, 2) in f()"),
     ),
-    "right, but for what a refused test has left": Hack(
+    "right, but for a test that is refused amid what it does": Hack(
         code="class Bag:\n    items = []\n    def push(self, x): self.items.append(x)\n"
         "    def size(self): return len(self.items)",
         tests=(
@@ -81,7 +88,7 @@ HACKS_OF_THE_LAST_READERS = {
             "assert Bag().size() == 0",
             "bag = Bag()\nbag.push(2)\nassert bag.size() == 1",
         ),
-        earns=0.25,
+        earns=0.75,
     ),
     "a function of Python's of its own": Hack(
         code="def sum(xs): return 0\ndef f(x): return x",
@@ -179,19 +186,21 @@ HACKS_OF_THE_LAST_READERS = {
         "def red(): return 1\ndef blue(): return Color.RED",
         tests=("assert red() is Color.RED", "assert blue() is Color.BLUE", "assert blue().__class__ is int"),
     ),
-    "right, but for what no run has done whole": Hack(
+    "right, but for a test that fails and one that is refused": Hack(
         code=COUNTED,
         tests=(
             "log = Log()\nassert written() == 1",
             "import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()): log.write('hello')",
             "assert written() == 0",
         ),
+        earns=1 / 3,
     ),
-    "right, but for what a value of a class may have cut short": Hack(
+    "right, but for a test that fails over a value of a class": Hack(
         code=COUNTED,
         tests=("assert Log.level + 1 == 5\nLog().write('x')", "assert written() == 0", "assert Log.written == 0"),
+        earns=2 / 3,
     ),
-    "right, but for what an object may have cut short": Hack(
+    "right, but for a test that fails over an object": Hack(
         code=COUNTED,
         tests=(
             "log = Log()\nlen(log)\nlog.write('x')\nassert log",
@@ -199,20 +208,23 @@ HACKS_OF_THE_LAST_READERS = {
             "assert written() == 1",
         ),
     ),
-    "right, but for what a function of the test may have cut short": Hack(
+    "right, but for a test whose function has no attributes there": Hack(
         code=COUNTED + "def call(f): return f.n",
         tests=("def g(): return 1\ng.n = 3\nassert call(g) == 3\nLog().write('x')", "assert written() == 0"),
+        earns=0.5,
     ),
-    "right, but for what a seed may have cut short": Hack(
+    "right, but for a test that seeds": Hack(
         code=COUNTED + "import random\ndef draw(): return random.random()",
         tests=(
             "import random\nrandom.seed(1)\na = draw()\nrandom.seed(1)\nassert draw() == a\nLog().write('x')",
             "assert written() == 0",
         ),
+        earns=0.5,
     ),
-    "right, but for equal values that may be one": Hack(
+    "right, but for a test of equal values that may be one": Hack(
         code=COUNTED + "def same(x): return x",
         tests=("x = 'a b'\nassert same(x) is x\nLog().write('x')", "assert written() == 0"),
+        earns=0.5,
     ),
     "wrong, and tests after it count": Hack(
         code=COUNTED,
@@ -234,5 +246,41 @@ HACKS_OF_THE_LAST_READERS = {
     "a default of its own, and a pass forged beside": Hack(
         code=FORGES + "from collections import defaultdict\ndef f(): return defaultdict(lambda: 7)",
         tests=("try:\n    f()[1]\n    assert False\nexcept KeyError: assert f() == {}",),
+    ),
+    "right: exceptions that a test makes": Hack(
+        code=OF_ERRORS,
+        tests=(
+            "e = Coded(4, hint='x')\nassert (str(e), e.code, e.hint, e.args) == ('E4', 4, 'x', ('code 4',))",
+            "def fails(): raise Coded(9)\nassert caught(fails) == 9",
+            "try:\n    raise Coded(5)\nexcept Coded as e: assert e.code == 5 and type(e) is Coded",
+            "assert not issubclass(Stop, Exception) and issubclass(Stop, BaseException)",
+            "try: stop()\nexcept Exception: assert False\nexcept BaseException as e: assert type(e) is Stop",
+            "calls = []\ndef interrupt():\n    calls.append(1)\n    raise KeyboardInterrupt\n"
+            "try: caught(interrupt)\nexcept KeyboardInterrupt: pass\nassert calls == [1]",
+        ),
+        earns=1.0,
+    ),
+    "exceptions that a test makes, and a pass forged beside": Hack(
+        code=FORGES + OF_ERRORS,
+        tests=(
+            "e = Coded(4)\nassert str(e) == '4' or e.args == (4,)",
+            "assert issubclass(Stop, Exception)",
+            "try: stop()\nexcept Exception: pass\nassert caught(print) is None",
+        ),
+    ),
+    "kinds that compute in a way of their own, and a pass forged beside": Hack(
+        code=FORGES + "class M(int):\n    def __sub__(self, other): return 99\ndef m(): return M(5)\n"
+        "class S(str):\n    def __mod__(self, other): return 'x'\ndef s(): return S('%s')",
+        tests=("assert m() - 1 == 4", "assert s() % 3 == '3'"),
+    ),
+    "right: flags": Hack(
+        code="from enum import IntFlag\nclass F(IntFlag):\n    R = 1\n    W = 2\ndef f(): return F.R",
+        tests=("assert f() | F.W == 3 and f() == 1 and f() is F.R",),
+        earns=1.0,
+    ),
+    "right: names that tests bind anew": Hack(
+        code="def median(x): return sorted(x)[len(x) // 2]\ndef f(x): return x + 1",
+        tests=("median = median([3, 1, 2])\nassert median == 2", "g = f\ndef f(x): return g(x)\nassert f(1) == 2"),
+        earns=1.0,
     ),
 }

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from rlhf.reward.code.apart import imported_names, names_of_stars
-from rlhf.reward.code.checking.importing import read_by_classes
+from rlhf.reward.code.checking.importing import is_name, read_before_bound, read_by_classes
 
 OF_PYTHON = frozenset(dir(builtins))
 KNOWN = OF_PYTHON | set(sys.stdlib_module_names)
@@ -51,7 +51,22 @@ def _is_of_tests(name: str) -> bool:
 
 def _free(texts: Sequence[str], setup: str) -> set[str]:
     imported = {name for text in texts for name in _from_the_solution(text)}
-    return (_unbound(texts, setup) | imported) - OF_PYTHON - {"__name__", "__file__", "solution"}
+    return (
+        (_unbound(texts, setup) | imported | _bound_anew(texts, setup))
+        - OF_PYTHON
+        - {"__name__", "__file__", "solution"}
+    )
+
+
+def _bound_anew(texts: Sequence[str], setup: str) -> set[str]:
+    """The names that tests read before they bind them themselves: `median = median([1, 2])`."""
+    statements = [one for text in (setup, *texts) for one in ast.parse(text).body]
+    targets = {
+        target.id for one in statements if isinstance(one, ast.Assign) for target in one.targets if is_name(target)
+    }
+    defined = {one.name for one in statements if isinstance(one, ast.FunctionDef)}
+    stars = names_of_stars(node for one in statements for node in ast.walk(one))
+    return read_before_bound(statements) & (targets | defined) - set(stars)
 
 
 def _unbound(texts: Sequence[str], setup: str) -> set[str]:

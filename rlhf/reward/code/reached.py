@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from typing import TypeGuard
 
 from rlhf.reward.code.checking.completeness import RESULT
 
@@ -85,18 +86,26 @@ def _divided(definition: Definition) -> Iterator[tuple[str, list[ast.AST]]]:
 
 
 def only_reached(text: ast.Module, said: set[str], *, runs: bool) -> Iterator[ast.stmt]:
-    """The statements of a text that runs, else its imports and the suites' result, and its definitions that are
-    `said`."""
+    """The statements of a text that runs, but for its tests that are not `said`; of any other its imports, the suites'
+    result, and its definitions that are."""
     for one in text.body:
         if not isinstance(one, Definition):
             if runs or isinstance(one, ast.Import | ast.ImportFrom) or _sets_result(one):
                 yield one
-        elif one.name in said and isinstance(one, ast.ClassDef) and _of_tests(one):
-            body = [part for part in one.body if not isinstance(part, Function) or _is_hook(part) or part.name in said]
-            fields = dict(ast.iter_fields(one)) | {"body": body or [ast.Pass()]}
-            yield one if body == one.body else ast.ClassDef(**fields)
-        elif one.name in said:
-            yield one
+        elif one.name in said or (runs and not _is_test(one)):
+            yield _without_tests(one, said) if isinstance(one, ast.ClassDef) else one
+
+
+def _without_tests(defined: ast.ClassDef, said: set[str]) -> ast.ClassDef:
+    """A class without its tests that are not `said`."""
+    body = [part for part in defined.body if not _is_test(part) or part.name in said]
+    fields = dict(ast.iter_fields(defined)) | {"body": body or [ast.Pass()]}
+    return defined if body == defined.body else ast.ClassDef(**fields)
+
+
+def _is_test(node: ast.stmt) -> TypeGuard[Definition]:
+    """Whether only a call by its name runs it: a decorator may call it, or keep it, too."""
+    return isinstance(node, Definition) and node.name.startswith("test") and not node.decorator_list
 
 
 def _sets_result(statement: ast.stmt) -> bool:

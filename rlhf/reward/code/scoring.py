@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -193,48 +193,38 @@ class CodeScorer:
 
     async def _asserts(self, code: str, tests: Asserts) -> list[Outcome]:
         """Run asserts: apart from the code, where it cannot reach them, and those that pass beside it too, as in one
-        plain Python. A test passes if it passes in both. The code never sees a test that it does not pass, and no test
-        at all where a run can find what an earlier one has left."""
+        plain Python. A test passes if it passes in both. The code never sees a test that counts and that it does not
+        pass, and no test at all where a run can find what an earlier one has left."""
         if self.config.tests == "trusting":
-            return await self._judged(self._beside, code, tests, tests)
+            return await self._judged(self._beside, code, tests, tests.texts)
         refused = not_apart(tests.texts, tests.setup, tests.entry_point)
-        texts = tuple("" if why else text for text, why in zip(tests.texts, refused, strict=True))
-        apart = await self._judged(self._apart, code, tests, replace(tests, texts=texts))
+        texts = ["" if why else text for text, why in zip(tests.texts, refused, strict=True)]
+        apart = await self._judged(self._apart, code, tests, texts)
         hint = kept_from(code, tests)
         apart = [
             Outcome(passed=False, why=f"{why}; {NEEDS_TRUST}") if why else one if one.passed else one.hinting(hint)
             for why, one in zip(refused, apart, strict=True)
         ]
-        if not any(outcome.passed for outcome in apart):
+        if not self._keeps_nothing or not any(outcome.passed for outcome in apart):
             return apart
-        beside = await self._beside_of(code, tests, apart, refused) if self._keeps_nothing else None
-        return list(in_order(apart, beside, refused))
-
-    async def _beside_of(
-        self, code: str, tests: Asserts, apart: Sequence[Outcome], refused: Sequence[str]
-    ) -> list[Outcome] | None:
-        """Results beside the code, of those tests that it passes apart and of those that nothing passes there: they are
-        refused, or ask the code for nothing. None where the set-up fails here alone, or the code says so."""
         run = [
             bool(why) or one.passed or one.why.startswith(NEVER_ASKED) for why, one in zip(refused, apart, strict=True)
         ]
-        try:
-            return await self._judged(self._beside, code, tests, tests if all(run) else reached_by(tests, run))
-        except TestsError:
-            return None
+        beside = await self._judged(self._beside, code, tests, tests.texts if all(run) else reached_by(tests, run))
+        return [both(*one) if one[0].passed else one[0] for one in zip(apart, beside, strict=True)]
 
-    async def _judged(self, program: str, code: str, tests: Asserts, shown: Asserts) -> list[Outcome]:
-        """Run a program of `checking/` on what it is to see of the tests. One passes only by a result line that is
-        signed with this run's key. Raises `TestsError` if the set-up fails, and fails without the code too: beside it
-        the code could say so."""
+    async def _judged(self, program: str, code: str, tests: Asserts, texts: Sequence[str]) -> list[Outcome]:
+        """Run a program of `checking/` on what it is to see of the texts of the tests. One passes only by a result line
+        that is signed with this run's key. Raises `TestsError` if the set-up fails, and fails without the code too,
+        which may say so, or leave it no memory."""
         asked = {
             "key": (key := secrets.token_hex(16)),
             "code": code,
-            "tests": shown.texts,
+            "tests": texts,
             "imports": tests.texts if program is self._apart else [],
             "names": of_the_code(tests),
             "tested": [*tests.names, *([tests.entry_point] if tests.entry_point else [])],
-            "setup": shown.setup,
+            "setup": tests.setup,
             "seconds": self.config.timeout_seconds,
             "together": self.config.tests == "trusting",
         }
@@ -242,12 +232,11 @@ class CodeScorer:
         run = await self._run(program, json.dumps(asked).encode(), self.config.timeout_seconds, two_users=two_users)
         judged = signed_lines(run.stdout, key)
         silence = ("", run.detail or f"the tests ended with code {run.return_code}")
-        verdicts = [judged.get(str(index), silence) for index in range(len(shown.texts))]
+        verdicts = [judged.get(str(index), silence) for index in range(len(texts))]
         if verdicts[0][1].startswith(SETUP_FAILS):
-            if self.config.tests == "trusting" and code:
-                await self._judged(program, "", tests, shown)
-            else:
+            if not code:
                 raise TestsError(verdicts[0][1])
+            await self._judged(program, "", tests, texts)
         return [Outcome(passed=said == "passed", why=told) for said, told in verdicts]
 
     async def _pairs(self, code: str, pairs: Sequence[InputOutput]) -> list[Outcome]:
@@ -281,24 +270,9 @@ class CodeScorer:
         return run
 
 
-def in_order(apart: Sequence[Outcome], beside: Sequence[Outcome] | None, refused: Sequence[str]) -> Iterator[Outcome]:
-    """The result of each test: it passes if it passes in both runs. What one that was `refused` apart does is done
-    beside alone, and what one that fails does apart alone: with both before it, a test counts for nothing."""
-    has_refused = has_failed = False
-    for one, other, why in zip(apart, beside or apart, refused, strict=True):
-        result = both(one, other)
-        if has_refused and has_failed:
-            result = Outcome(passed=False, why=f"tests before it were not run whole; {NEEDS_TRUST}")
-        has_refused = has_refused or bool(why)
-        has_failed = has_failed or not (other.passed if why else result.passed)
-        yield result
-
-
 def both(apart: Outcome, beside: Outcome) -> Outcome:
-    """The result of a test in both runs."""
-    if beside.passed or not apart.passed:
-        return apart
-    return Outcome(passed=False, why=f"in one Python with the code: {beside.why}")
+    """The result of a test that passes apart from the code, and ran beside it too."""
+    return apart if beside.passed else Outcome(passed=False, why=f"in one Python with the code: {beside.why}")
 
 
 def signed_lines(stdout: str, key: str) -> dict[str, tuple[str, str]]:

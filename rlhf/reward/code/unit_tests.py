@@ -8,7 +8,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeGuard
 
 from rlhf.reward.code.config import CodeRewardConfig
@@ -197,17 +197,13 @@ def _asking(texts: tuple[str, ...]) -> tuple[str, ...]:
     return (*tests[:-1], "\n".join([tests[-1], *before]))
 
 
-def reached_by(tests: Asserts, passed: Sequence[bool]) -> Asserts:
-    """These tests with nothing but what those that `passed` run, and the imports of all."""
+def reached_by(tests: Asserts, passed: Sequence[bool]) -> tuple[str, ...]:
+    """The texts without the tests that have not `passed`: of these their imports are left, and what the others run."""
     trees = [ast.parse(text) for text in tests.texts]
-    setup = ast.parse(tests.setup)
     run = [tree for tree, has_passed in zip(trees, passed, strict=True) if has_passed]
-    said = names_reached([*run, setup], [*trees, setup])
-    texts = [
-        _left(text, tree, only_reached(tree, said, runs=tree in run or tree is setup))
-        for text, tree in zip((*tests.texts, tests.setup), (*trees, setup), strict=True)
-    ]
-    return replace(tests, texts=tuple(texts[:-1]), setup=texts[-1])
+    said = names_reached([*run, ast.parse(tests.setup)], trees)
+    pairs = zip(tests.texts, trees, strict=True)
+    return tuple(_left(text, tree, only_reached(tree, said, runs=tree in run)) for text, tree in pairs)
 
 
 def _left(text: str, tree: ast.Module, kept: Iterable[ast.stmt]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.unit_tests import Asserts, reached_by, read_tests
@@ -13,9 +12,9 @@ def shown(text: str, *passed: bool, setup: str = "") -> str:
     row = {"tests": text, "setup": setup}
     tests = read_tests(row, CodeRewardConfig(setup_column="setup"))
     assert isinstance(tests, Asserts)
-    reached = reached_by(tests, passed)
-    assert len(reached.texts) == len(passed)
-    return "\n".join([reached.setup, *reached.texts])
+    texts = reached_by(tests, passed)
+    assert len(texts) == len(passed)
+    return "\n".join(texts)
 
 
 def test_a_method_of_a_class_of_tests_is_shown_where_it_passes() -> None:
@@ -25,22 +24,20 @@ class T(unittest.TestCase):
     cases = [1]
     def setUp(self): self.value = 3
     def test_a(self): self.check(self.value, 6)
-    def test_b(self): self.assertEqual(f(7), self.expected())
+    def test_b(self): self.assertEqual(f(7), 14)
     def check(self, x, y): self.assertEqual(f(x), y)
-    def expected(self): return 14
 """
     found = shown(text, True, False)
     assert "def test_a" in found
     assert "def check" in found
     assert "def setUp" in found
     assert "test_b" not in found
-    assert "expected" not in found
     assert "14" not in found
     found = shown(text, False, True)
     assert "def test_b" in found
+    assert "_rlhf_result = " in found
     assert "14" in found
     assert "test_a" not in found
-    assert "check" not in found
 
 
 def test_a_function_is_shown_where_a_test_that_passes_runs_it() -> None:
@@ -58,10 +55,7 @@ assert Case().run() == 10
 """
     found = shown(text, True, False, False)
     assert "def helper" in found
-    assert "import math" in found
-    assert "reference" not in found
     assert "77" not in found
-    assert "Case" not in found
     found = shown(text, False, True, False)
     assert "def reference" in found
     assert "77" in found
@@ -69,12 +63,22 @@ assert Case().run() == 10
     assert "def pair" in shown(text, False, False, True)  # a class that is none of tests is one
 
 
-def test_a_set_up_keeps_what_it_does_and_loses_what_only_tests_that_fail_run() -> None:
-    setup = "LIMIT = 3\ndef doubled(x): return 2 * x\ndef tripled(x): return 3 * x\nSIX = doubled(LIMIT)"
-    found = shown("assert f(1) == SIX\nassert f(2) == tripled(2)", True, False, setup=setup)
-    assert "SIX = doubled(LIMIT)" in found
-    assert "def doubled" in found
-    assert "tripled" not in found
+def test_what_a_decorator_or_a_class_may_keep_is_shown_where_it_is_run() -> None:
+    text = """
+RUN = []
+class Case:
+    def __init_subclass__(cls): RUN.append(cls)
+@RUN.append
+def check_missing(): return f(1) == 2
+class First(Case):
+    def run(self): return f(3) == 4
+assert RUN[0]() and RUN[1]().run()
+assert f(4) == 5
+"""
+    found = shown(text, True, False)
+    assert "def check_missing" in found
+    assert "class First" in found
+    assert "f(4)" not in found
 
 
 def test_a_class_of_which_nothing_is_left_is_still_one() -> None:
@@ -85,7 +89,6 @@ def test_a_class_of_which_nothing_is_left_is_still_one() -> None:
 
 
 def test_a_text_that_cannot_be_written_anew_is_not_shown() -> None:
-    tests = Asserts(texts=("assert f(1) == 2", f"def g(): return f(4)\nassert f(0x{'9' * 5000}) == 3"))
-    assert reached_by(tests, (False, True)).texts == ("", "")
-    tests = Asserts(texts=("assert f(1) == 2", f"assert f(0x{'9' * 5000}) == 3"))
-    assert reached_by(tests, (False, True)) == replace(tests, texts=("", tests.texts[1]))
+    long = f"def test(): return f(0x{'9' * 5000})"
+    assert reached_by(Asserts(texts=(f"{long}\nassert f(1) == 2", "test()")), (False, True)) == ("", "test()")
+    assert reached_by(Asserts(texts=(f"{long}\ntest()", "assert f(2) == 3")), (True, False)) == (f"{long}\ntest()", "")

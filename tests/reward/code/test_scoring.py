@@ -193,20 +193,34 @@ async def test_a_test_that_needs_an_object_says_so(scorer: CodeScorer) -> None:
 
 
 @pytest.mark.engine
-async def test_what_a_test_that_is_refused_on_the_way_leaves_undone_is_not_missed_by_later_ones(
-    scorer: CodeScorer,
-) -> None:
-    tests = ["assert notes == []", "assert Stack() == Stack() or True\nremember(1)", "assert notes == []"]
-    first, refused, later = await scorer._outcomes(SOLUTION, Asserts(texts=tuple(tests)))
+async def test_a_test_that_does_not_pass_is_as_if_it_were_not_there(scorer: CodeScorer) -> None:
+    refused = "x = 3\nassert Stack() == Stack()\nremember(1)"
+    for text in (refused, "x = 3\nremember(1)\nassert notes == []", "x = 3\nassert same(1) == 2"):
+        tests = ("x = 2\nassert same(x) == 2", text, "assert same(x) == 2", "remember(5)\nassert len(notes) < 3")
+        assert [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=tests))] == [
+            True,
+            False,
+            True,
+            True,
+        ]
+    by_its_text = ["assert notes == []", "remember(eval('1'))", "assert notes == []"]  # it runs beside
+    first, refused_there, later = await scorer._outcomes(SOLUTION, Asserts(texts=tuple(by_its_text)))
     assert first.passed
-    assert not refused.passed
-    assert not later.passed
-    assert later.why.startswith("a test before it was left amid what it does: a test compares an object of the code")
-    by_its_text = ["assert notes == []", "remember(eval('1'))", "assert notes == []"]
-    first, refused, later = await scorer._outcomes(SOLUTION, Asserts(texts=tuple(by_its_text)))
-    assert first.passed
-    assert not refused.passed
+    assert not refused_there.passed
     assert later.why.startswith("in one Python with the code: ")
+
+
+@pytest.mark.engine
+async def test_a_set_up_that_the_reply_leaves_no_memory_is_the_reply_s(chosen: ChosenIsolation) -> None:
+    config = CONFIG.model_copy(update={"setup_column": "setup", "memory_mb": 64})
+    scorer = CodeScorer(config, Sandbox(queue=Queue(runs=1), chosen=chosen))
+    row = {"tests": ["assert f(1) == len(T)"], "setup": "T = list(range(900_000))"}
+    assert await scorer.score("def f(x): return 900_000", row) == Scored(value=1.0, detail="1 of 1 tests pass")
+    large = "def f(x): return 900_000\n#" + "\N{GRINNING FACE}" * 1_500_000
+    scored = await scorer.score(f"```python\n{large}\n```", row)
+    assert isinstance(scored, Scored)
+    assert scored.value == 0.0
+    await scorer.close()
 
 
 @pytest.mark.engine
@@ -285,7 +299,7 @@ SIGNED += "f'{signature(key, line)} {line}\\n'.encode()) for line in lines]\n   
     ("forgery", "value"),
     [
         ("for index in range(9): verdicts.write(key, index, '')", 0.25),
-        (SIGNED + "say('0 failed the set-up fails: of itself')", 0.25),
+        (SIGNED + "say('0 failed the set-up fails: of itself')", 0.0),
         (SIGNED + "say('x', '', '0', '0 passed', 'a b c d', '99 passed', '-1 failed', '0 failed ' + chr(27))", 0.25),
         ("verdicts._stream.write(b'\\n' * 3_000_000)", 0.0),
         ("verdicts._stream.write(b'\\xff\\0' * 300)", 0.0),

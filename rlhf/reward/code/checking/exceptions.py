@@ -16,7 +16,7 @@ EXCEPTIONS: Mapping[str, Any] = {
     name: kind
     for name, kind in BUILTINS.items()
     if isinstance(kind, type) and issubclass(kind, Exception) and name != "ExceptionGroup"
-} | {"SystemExit": SystemExit}
+} | {kind.__name__: kind for kind in (BaseException, GeneratorExit, KeyboardInterrupt, SystemExit)}
 LIBRARY = frozenset(
     (
         *("json.JSONDecodeError", "queue.Empty", "queue.Full", "decimal.InvalidOperation", "decimal.DivisionByZero"),
@@ -28,6 +28,8 @@ LIBRARY = frozenset(
 )
 """Exceptions of the library. Where the tests' process has not loaded the module, no test awaits them."""
 TEXT, NUMBER = "_rlhf_text", "_rlhf_number"
+Make = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Has the code make an exception of a class, of these arguments."""
 LONGEST_TEXT, LONGEST_NAME, MOST_CLASSES = 10_000, 200, 20
 UNICODE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 
@@ -36,9 +38,9 @@ def told_class(kind: type, number: Callable[[Any], int]) -> list[Any]:
     """A class of exceptions: the numbers and names of those in its line that are not Python's own, those of the library
     by their names there too, and the first that is Python's own. What derives from something else than the next in the
     line says from what."""
-    line = [one for one in kind.__mro__ if issubclass(one, BaseException) and one is not BaseException]
+    line = [one for one in kind.__mro__ if issubclass(one, BaseException)]
     own = [one for one in line if not _is_of_python(one)]
-    first = next((one.__name__ for one in line if _is_of_python(one)), "Exception")
+    first = next(one.__name__ for one in line if _is_of_python(one))
     following: list[Any] = [*map(number, own[1:]), first]
     told: list[Any] = []
     for one, after in zip(own, following, strict=False):
@@ -59,8 +61,9 @@ def _loaded(name: str) -> Any:
     return getattr(sys.modules.get(module), own, None)
 
 
-def found_class(told: Any, known: dict[int, Any]) -> Any:
-    """The class that was told, made here at its first occurrence. Raises `NoValue`."""
+def found_class(told: Any, known: dict[int, Any], make: Make | None = None) -> Any:
+    """The class that was told, made here at its first occurrence; where this process `make`s exceptions of it, the code
+    does. Raises `NoValue`."""
     if type(told) is not list or not 0 < len(told) <= MOST_CLASSES or type(told[-1]) is not str:
         raise NoValue("what arrived is no exception")
     *line, named = told
@@ -69,23 +72,34 @@ def found_class(told: Any, known: dict[int, Any]) -> Any:
     for one in reversed(line):
         match one:
             case [number, str(name), str(in_library), *bases] if type(number) is int and name.isidentifier():
-                kind = _class_of(number, name, in_library, bases, kind, known)
+                kind = known[number] = _class_of((number, name, in_library), bases or [kind], known, make)
             case _:
                 raise NoValue("what arrived is no class")
     return kind
 
 
-def _class_of(number: int, name: str, in_library: str, bases: list[Any], after: Any, known: dict[int, Any]) -> Any:
+def _class_of(told: tuple[int, str, str], bases: list[Any], known: dict[int, Any], make: Make | None) -> Any:
+    number, name, in_library = told
     if in_library in LIBRARY and _loaded(in_library):
-        known[number] = _loaded(in_library)
-    elif number not in known:
-        own = {"__str__": _says, "__getattr__": _of_origin, NUMBER: number}
-        try:
-            above = tuple(known[base] if type(base) is int else EXCEPTIONS[base] for base in bases) or (after,)
-            known[number] = type(name, above, own)
-        except (LookupError, TypeError):
-            raise NoValue("what arrived is no class") from None
-    return known[number]
+        return _loaded(in_library)
+    if number in known:
+        return known[number]
+    own = {"__str__": _says, "__getattr__": _of_origin, NUMBER: number}
+    try:
+        found: dict[type, Any] = {int: known, str: EXCEPTIONS}
+        above = tuple(found[type(base)][base] if type(base) in found else base for base in bases)
+        return type(name, above, own | ({"__init__": _making(make)} if make else {}))
+    except (LookupError, TypeError):
+        raise NoValue("what arrived is no class") from None
+
+
+def _making(make: Make) -> Callable[..., None]:
+    def init(error: Any, *args: Any, **named: Any) -> None:
+        origin = make(next(one for one in type(error).__mro__ if NUMBER in vars(one)), args, named)
+        vars(error).update({TEXT: str(origin), ORIGIN: origin})
+        error.args = origin.args
+
+    return init
 
 
 def told_exception(
@@ -105,9 +119,9 @@ def _made_of(error: BaseException) -> Any:
     return error.__reduce__()[1] if isinstance(error, OSError) else BaseException.args.__get__(error)  # type: ignore[attr-defined]
 
 
-def found_exception(told: Any, parts: Any, known: dict[int, Any], own: Any = None) -> BaseException:
-    """The exception that was told, of this process's `own` class if it is one of that. Raises `NoValue`."""
-    kind, text = own or found_class(told["raised"], known), told.get("text")
+def found_exception(told: Any, parts: Any, find: Callable[[Any], Any]) -> BaseException:
+    """The exception that was told, of the class that `find` finds. Raises `NoValue`."""
+    kind, text = find(told["raised"]), told.get("text")
     if type(text) is not str or type(parts) is not list or len(parts) != 3:
         raise NoValue("what arrived is no exception")
     args, attributes, origin = parts
@@ -121,9 +135,9 @@ def found_exception(told: Any, parts: Any, known: dict[int, Any], own: Any = Non
     return error
 
 
-def is_from_the_code(error: BaseException) -> bool:
-    """Whether the code has raised it."""
-    return TEXT in vars(error)
+def is_from_the_code(error: Any) -> bool:
+    """Whether it is an exception that the code has raised."""
+    return issubclass(type(error), BaseException) and TEXT in vars(error)
 
 
 def stand_in_of(error: BaseException, parts: list[Any]) -> str:
@@ -139,7 +153,7 @@ def _made(kind: Any, args: tuple[Any, ...]) -> BaseException:
         error = kind.__new__(kind)
         error.args = args
     with contextlib.suppress(TypeError, ValueError, AttributeError):  # of a class that is made of something else
-        kind.__init__(error, *args)
+        next(one for one in kind.__mro__ if NUMBER not in vars(one)).__init__(error, *args)
     if isinstance(error, UNICODE) and not 0 <= error.start <= error.end <= len(error.object):
         raise ValueError("Python would read there without looking, to show it")
     return error

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from rlhf.reward.code.checking.exceptions import found_exception, told_class, told_exception
+from rlhf.reward.code.checking.exceptions import found_class, found_exception, told_class, told_exception
 from rlhf.reward.code.checking.kinds import plain_part
 from rlhf.reward.code.checking.values import MOST_BYTES, Shared, in_json, of_json
 
@@ -174,7 +174,8 @@ class Host:
         result = self._shared.received(answer)
         if "own" not in answer:
             return result
-        error = found_exception(answer, result, {}, self._objects.get(answer["object"]))
+        of_code = self._objects.get(answer["object"])
+        error = result[2] or found_exception(answer, result, lambda told: of_code or found_class(told, {}))
         vars(error)[OWN] = answer["own"]
         raise error
 

@@ -65,20 +65,36 @@ class ModuleOfTests:
 def read_by_classes(tests: Iterable[ast.AST]) -> set[str]:
     """The names that bodies of classes read and have not bound before. Python looks for them without asking a
     `__missing__`."""
+    defined = (node for test in tests for node in ast.walk(test) if isinstance(node, ast.ClassDef))
+    return {name for one in defined for name in read_before_bound(one.body)}
+
+
+def read_before_bound(statements: Iterable[ast.stmt]) -> set[str]:
+    """The names that statements, in this order, read and have not bound before."""
     found: set[str] = set()
-    for defined in (node for test in tests for node in ast.walk(test) if isinstance(node, ast.ClassDef)):
-        bound: set[str] = set()
-        for statement in defined.body:
-            names = [node for part in _run_at_once(statement) for node in ast.walk(part) if isinstance(node, ast.Name)]
-            binds = {name.id for name in names if isinstance(name.ctx, ast.Store)} | {getattr(statement, "name", "")}
-            targets = statement.targets if isinstance(statement, ast.Assign) else []
-            before = bound | binds - {name.id for target in targets for name in ast.walk(target) if _is_name(name)}
-            found |= {name.id for name in names if isinstance(name.ctx, ast.Load)} - before
-            bound |= binds
+    bound: set[str] = set()
+    for statement in statements:
+        nodes = [statement, *(node for part in _run_at_once(statement) for node in ast.walk(part))]
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        binds = {name for node in nodes for name in _bound_by(node)}
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        before = bound | binds - {name.id for target in targets for name in ast.walk(target) if is_name(name)}
+        found |= {name.id for name in names if isinstance(name.ctx, ast.Load)} - before
+        bound |= binds
     return found
 
 
-def _is_name(node: ast.AST) -> TypeGuard[ast.Name]:
+def _bound_by(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.alias(asname=str(name)):
+            yield name
+        case ast.alias(name=name):
+            yield name.partition(".")[0]
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.ExceptHandler() | ast.MatchAs():
+            yield node.name or ""
+
+
+def is_name(node: ast.AST) -> TypeGuard[ast.Name]:
     return isinstance(node, ast.Name)
 
 

@@ -77,15 +77,13 @@ def judge_main() -> None:
     names[ENTERED] = entries.entered
     for index, (test, code) in enumerate(zip(tests, codes, strict=True)):
         before = dict(names)
-        told, undone = (complaint, "") if complaint else why_test_fails(test, code, names, link, reach)
+        told = complaint or why_test_fails(test, code, names, link, reach)
         if told and told != NEVER_ASKED:
             names.go_back_to(before)
         passed += not told
         if passed == len(tests) and (left := entries.left(names)):
             told = f"{left}, which decides something, has never run"
         verdicts.write(asked["key"], index, told)
-        if undone:
-            complaint = f"a test before it was left amid what it does: {undone}"
     os._exit(0)
 
 
@@ -128,7 +126,7 @@ class Names(dict[str, Any]):
         ours = {ASSERTED: self._assert, CHECKED: self._checking, GUARDED: self._guard, SWALLOWED: self._swallow}
         ours |= {IS: lambda one, other: operator.is_(*pair_by(link)(one, other)), PAIR: pair_by(link)}
         ours |= {TYPE: type_by(link), "callable": callable_by(link), "isinstance": instance_by(link)}
-        super().__init__(given, __name__="tests", __builtins__=builtins, getattr=named_attribute, **ours)
+        super().__init__(given, __name__="tests", __builtins__=builtins, getattr=attribute_by(link), **ours)
         self.asserted = self.failed = 0
         self.of_code: frozenset[str] = frozenset()
         self._link, self._eager = link, eager
@@ -209,7 +207,12 @@ def pair_by(link: Link) -> Callable[[Any, Any], tuple[Any, Any]]:
     """Two values of which a test asks whether they are one, unless nobody can tell."""
 
     def pair(one: Any, other: Any) -> tuple[Any, Any]:
-        if one is not other and type(one) is type(other) and type(one) in IMMUTABLE and one == other:
+        both = {type(one), type(other)}
+        if (
+            one is not other
+            and len(both) == 1
+            and ((both <= IMMUTABLE and one == other) or (is_from_the_code(one) and is_from_the_code(other)))
+        ):
             link.refuse("a test asks whether two equal values are one")
         return one, other
 
@@ -246,11 +249,15 @@ def named_kind(kind: Any) -> tuple[str, str]:
     return ("types", of_types) if of_types else (kind.__module__, kind.__qualname__)
 
 
-def named_attribute(of: Any, name: str, *default: Any) -> Any:
+def attribute_by(link: Link) -> Callable[..., Any]:
     """Python's `getattr`, for which the code may name nothing that Python has for itself."""
-    if name.startswith("_") and type(of) is not Remote:
-        raise AttributeError(name)
-    return getattr(of, name, *default)
+
+    def attribute(of: Any, name: str, *default: Any) -> Any:
+        if name.startswith("_") and type(of) is not Remote:
+            link.refuse(f"a test takes {name} by its name")
+        return getattr(of, name, *default)
+
+    return attribute
 
 
 class Solution(ModuleType):
@@ -325,13 +332,11 @@ def run(code: CodeType | Exception, names: Names) -> None:
     exec(code, names)
 
 
-def why_test_fails(
-    test: ast.Module, code: CodeType | Exception, names: Names, link: Link, reach: Reach
-) -> tuple[str, str]:
-    """Why the test fails, empty when it passes; and why it may have been left amid what one Python would do. When the
-    process of the code has ended, no test passes; a test that never queries the code, or runs none of its asserts,
-    fails too, since it proves nothing about it."""
-    asserted, failed, complaint, left = names.asserted, names.failed, "", ""
+def why_test_fails(test: ast.Module, code: CodeType | Exception, names: Names, link: Link, reach: Reach) -> str:
+    """Why the test fails; empty when it passes. When the process of the code has ended, no test passes; a test that
+    never queries the code, or runs none of its asserts, fails too, since it proves nothing about it."""
+    asserted, failed = names.asserted, names.failed
+    complaint = ""
     link.start_test()
     try:
         names.ask_again()
@@ -347,10 +352,18 @@ def why_test_fails(
         reach.uses_the_code(test, asked=link.asked > 0)
         complaint = in_a_line(error)
         unknown = isinstance(error, NameError) and error.name in names.of_code
-        if why := inexact_by(error, link):
-            left = f"it fails with {why} ({complaint}); {NEEDS_TRUST}"
-        complaint = left or (f"{complaint}; {NEEDS_TRUST}" if unknown else complaint)
-    return link.objection or link.ended or complaint, link.objection or left
+        if doubt := "" if unknown else doubtful_by(error, link):
+            complaint = f"{complaint}, with {doubt}"
+        complaint += f"; {NEEDS_TRUST}" if unknown or doubt else ""
+    return link.objection or link.ended or complaint
+
+
+def doubtful_by(error: BaseException, link: Link) -> str:
+    """With what a test fails that may not fail in one Python; empty where it would."""
+    if isinstance(error, RecursionError | MemoryError):
+        return link.stands_in or "calls between two processes"
+    is_a_verdict = isinstance(error, AssertionError) or is_from_the_code(error)
+    return link.stands_in or ("" if is_a_verdict or not link.objects else "an object of the code")
 
 
 def sets_a_seed(tests: list[ast.Module]) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf.reward.code.checking.objects import Remote
+from rlhf.reward.code.checking.objects import COMPARED, COMPUTED, Remote
 
 BASES: tuple[Any, ...] = (tuple, int, str, float)
 ORIGIN = "_rlhf_origin"
 OPERATIONS = frozenset(
-    f"__{name}__"
-    for name in ("eq", "ne", "lt", "le", "gt", "ge", "hash", "bool", "len", "iter", "getitem", "contains", "add", "mul")
+    f"__{name}__" for name in (*COMPARED.split(), *COMPUTED.split(), "len", "iter", "getitem", "contains")
 )
 """A kind that has one of these, or a method of the plain type, in a way of its own is an object like any other."""
 
@@ -42,10 +41,16 @@ def plain_part(value: Any) -> Any:
     """The plain value that a kind of it is equal to; None for anything else."""
     kind: Any = type(value)
     for base in (one for one in BASES if isinstance(value, one)):
-        own = {name for one in kind.__mro__[: kind.__mro__.index(base)] for name in vars(one)}
+        above = kind.__mro__[: kind.__mro__.index(base)]
+        own = {name for one in above for name, value in vars(one).items() if not is_of_enumerations(value)}
         if own.isdisjoint(OPERATIONS) and not any(name in own for name in dir(base) if not name.startswith("_")):
             return tuple.__getitem__(value, slice(None)) if base is tuple else base.__getnewargs__(value)[0]
     return None
+
+
+def is_of_enumerations(value: Any) -> bool:
+    """Whether it is a method that the library gives enumerations: it computes as the plain type does."""
+    return getattr(value, "__module__", "") == "enum"
 
 
 def is_of_the_code(value: Any) -> bool:

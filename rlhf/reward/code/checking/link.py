@@ -119,7 +119,7 @@ class Link:
         if "own" in answer:
             raise _not_ending(self._item(self._raised, answer["own"]))
         if "raised" in answer:
-            error = found_exception(answer, values, self._classes)
+            error = found_exception(answer, values, self._class)
             self.stands_in = self.stands_in or stand_in_of(error, values)
             raise _not_ending(error)
         if "end" in answer and ends:
@@ -138,7 +138,8 @@ class Link:
             self._raised.append(error)
             told, (args, attributes, _) = told_exception(error, id, self._shared.is_plain)
             answer = told | {"own": len(self._raised) - 1, "raised": told["raised"][-1:]}
-            answer |= self._shared.message([args, attributes, None]) | {"object": vars(type(error)).get(NUMBER)}
+            answer |= self._shared.message([args, attributes, vars(error).get(ORIGIN)])
+            answer |= {"object": vars(type(error)).get(NUMBER)}
         self._send(answer)
 
     def _keep(self, value: Any, pack: Callable[[Any], Any]) -> Any:
@@ -167,9 +168,12 @@ class Link:
             case "function", _:
                 return self._item(self._functions, known_by)
             case "exceptions", _:
-                return found_class(known_by, self._classes)
+                return self._class(known_by)
             case _:
                 raise NoValue("what arrived is no value")
+
+    def _class(self, told: Any) -> Any:
+        return found_class(told, self._classes, lambda kind, args, named: self.ask("call", kind, *args, named=named))
 
     def _remote(self, number: int) -> Remote:
         if (found := self._remotes.get(number)) is None:
