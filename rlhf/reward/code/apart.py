@@ -41,15 +41,8 @@ WARNINGS = ("warnings.filterwarnings", "warnings.simplefilter")
 BY_NAME = ("attrgetter", "methodcaller")
 SET = frozenset(
     (
-        *(
-            "calendar.setfirstweekday",
-            "decimal.getcontext",
-            "decimal.setcontext",
-            "decimal.localcontext",
-            "numpy.errstate",
-            "numpy.seterr",
-        ),
-        *("numpy.seterrcall", "numpy.random.seed", "string.Formatter"),
+        *("calendar.setfirstweekday", "decimal.getcontext", "decimal.setcontext", "decimal.localcontext"),
+        *("numpy.errstate", "numpy.seterr", "numpy.seterrcall", "numpy.random.seed", "string.Formatter"),
     )
 )
 """Members of listed modules that set for their process how it computes."""

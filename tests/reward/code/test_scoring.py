@@ -76,10 +76,15 @@ from collections import Counter, deque, namedtuple
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
+from weakref import WeakSet
 LIMIT = 10
 class Refused(ValueError): pass
+STACKS = WeakSet()
 class Stack:
-    def __init__(self, items=()): self.items = list(items)
+    def __init__(self, items=()):
+        self.items = list(items)
+        STACKS.add(self)
+    __hash__ = object.__hash__
     def push(self, item): self.items.append(item); return self
     def pop(self): return self.items.pop()
     def __len__(self): return len(self.items)
@@ -106,6 +111,7 @@ class Date:
     day: int
 def dated(day): return Date(day).day
 def leave(): raise SystemExit
+def living(): return len(STACKS)
 def fail(text='no'): raise Refused(text)
 def show(x): print(x)
 class Number(IntEnum):
@@ -154,6 +160,8 @@ BY_VALUES = [
     "assert f'{two():03d}' == '002' and two() + 1 == 3 and isinstance(two(), Number) and two().name == 'TWO'",
     "assert apply(lambda x: same(x), [1]) == [1] and apply([].append, [1]) == [None]",
     "items = [1]\nstack = Stack(items)\nitems.append(2)\nassert len(stack) == 1",
+    "held = Stack()\nliving_then = living()\nassert same(held) is held",
+    "del held\nassert living() == living_then - 1",
     "kept = same([1])\nremember(kept)\nkept.append(2)\nassert notes[-1] == [1, 2] and notes[-1] is kept",
 ]
 """Tests that need no trust, and pass with `SOLUTION`."""
@@ -194,15 +202,17 @@ async def test_a_test_that_needs_an_object_says_so(scorer: CodeScorer) -> None:
 
 @pytest.mark.engine
 async def test_a_test_that_does_not_pass_is_as_if_it_were_not_there(scorer: CodeScorer) -> None:
-    refused = "x = 3\nassert Stack() == Stack()\nremember(1)"
-    for text in (refused, "x = 3\nremember(1)\nassert notes == []", "x = 3\nassert same(1) == 2"):
-        tests = ("x = 2\nassert same(x) == 2", text, "assert same(x) == 2", "remember(5)\nassert len(notes) < 3")
-        assert [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=tests))] == [
-            True,
-            False,
-            True,
-            True,
-        ]
+    refused = "y = 3\nassert Stack() == Stack()\nremember(1)"
+    for text in (refused, "y = 3\nremember(1)\nassert notes == []", "y = 3\nassert same(1) == 2"):
+        tests = (
+            "x = 2\nassert same(x) == 2",
+            text,
+            "assert same(x) == 2",
+            "assert same(y) == 3",
+            "assert same(4) == 4",
+        )
+        passed = [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=tests))]
+        assert passed == [True, False, True, False, True]
     by_its_text = ["assert notes == []", "remember(eval('1'))", "assert notes == []"]  # it runs beside
     first, refused_there, later = await scorer._outcomes(SOLUTION, Asserts(texts=tuple(by_its_text)))
     assert first.passed

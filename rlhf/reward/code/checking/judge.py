@@ -76,10 +76,10 @@ def judge_main() -> None:
     names, complaint = prepared(link, asked, tests, setup)
     names[ENTERED] = entries.entered
     for index, (test, code) in enumerate(zip(tests, codes, strict=True)):
-        before = dict(names)
+        before = {name: id(value) for name, value in names.items()}  # none of them is kept alive
         told = complaint or why_test_fails(test, code, names, link, reach)
         if told and told != NEVER_ASKED:
-            names.go_back_to(before)
+            names.drop_since(before)
         passed += not told
         if passed == len(tests) and (left := entries.left(names)):
             told = f"{left}, which decides something, has never run"
@@ -152,13 +152,12 @@ class Names(dict[str, Any]):
             with contextlib.suppress(KeyError):
                 self[name] = self._functions[name] = self._link.name(name)
 
-    def go_back_to(self, before: dict[str, Any]) -> None:
-        """Take back the variables that a test has set, which is not run beside the code; what it defines is kept."""
+    def drop_since(self, before: dict[str, int]) -> None:
+        """Drop the variables that a test has set, since it is not run beside the code; what it defines is kept."""
         for name, value in [*self.items()]:
             is_kept = issubclass(type(value), FunctionType | type | ModuleType) or name in self._functions
-            if not is_kept and name != RESULT and value is not before.get(name):
+            if not is_kept and name != RESULT and id(value) != before.get(name):
                 del self[name]
-        self.update({name: value for name, value in before.items() if name not in self})
 
     def _forget(self, name: Any) -> None:
         if type(name) is str and name in self._functions and self.get(name) is self._functions.pop(name):
@@ -369,11 +368,3 @@ def doubtful_by(error: BaseException, link: Link) -> str:
 def sets_a_seed(tests: list[ast.Module]) -> bool:
     """Whether tests seed what draws at random."""
     return any(isinstance(node, ast.Attribute) and node.attr == "seed" for test in tests for node in ast.walk(test))
-
-
-def inexact_by(error: BaseException, link: Link) -> str:
-    """With what a test fails that may not fail in one Python; empty where it would."""
-    if isinstance(error, RecursionError | MemoryError):
-        return link.stands_in or f"{type(error).__name__}"
-    is_a_verdict = isinstance(error, AssertionError) or is_from_the_code(error)
-    return link.stands_in or ("" if is_a_verdict or not link.objects else "an object of the code")
