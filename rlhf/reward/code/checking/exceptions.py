@@ -95,9 +95,11 @@ def _class_of(told: tuple[int, str, str], bases: list[Any], known: dict[int, Any
 
 def _making(make: Make) -> Callable[..., None]:
     def init(error: Any, *args: Any, **named: Any) -> None:
-        origin = make(next(one for one in type(error).__mro__ if NUMBER in vars(one)), args, named)
+        kind = next(one for one in type(error).__mro__ if NUMBER in vars(one))
+        origin = make(kind, args, named)
         vars(error).update({TEXT: str(origin), ORIGIN: origin})
         error.args = origin.args
+        _initialize(kind, error, error.args)
 
     return init
 
@@ -152,11 +154,16 @@ def _made(kind: Any, args: tuple[Any, ...]) -> BaseException:
     if type(error) is not kind:  # an OSError knows by its number which of its classes it is
         error = kind.__new__(kind)
         error.args = args
+    _initialize(kind, error, args)
+    return error
+
+
+def _initialize(kind: Any, error: Any, args: tuple[Any, ...]) -> None:
+    """Initialize an exception as what its `kind` derives from does. Raises `ValueError`."""
     with contextlib.suppress(TypeError, ValueError, AttributeError):  # of a class that is made of something else
         next(one for one in kind.__mro__ if NUMBER not in vars(one)).__init__(error, *args)
     if isinstance(error, UNICODE) and not 0 <= error.start <= error.end <= len(error.object):
         raise ValueError("Python would read there without looking, to show it")
-    return error
 
 
 def _of_origin(error: BaseException, name: str) -> Any:
