@@ -4,13 +4,14 @@ is asked for."""
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Mapping
 from types import EllipsisType, NoneType
 
 from rlhf.reward.code.checking.completeness import mark
 
 ASSERTED, CHECKED, GUARDED, SWALLOWED = "_rlhf_asserted", "_rlhf_checked", "_rlhf_guarded", "_rlhf_swallowed"
-TYPE, IS, PAIR = "_rlhf_type", "_rlhf_is", "_rlhf_pair"
+TYPE, IS, PAIR, AWAITED = "_rlhf_type", "_rlhf_is", "_rlhf_pair", "_rlhf_awaited"
 EVERYTHING = ("Exception", "BaseException", "AssertionError")
 
 
@@ -39,6 +40,12 @@ class Counting(ast.NodeTransformer):
                 return _called(IS, node.left, other)
             case ast.Compare(ops=[ast.IsNot()], comparators=[other]) if not _is_single(node.left, other):
                 return ast.copy_location(ast.UnaryOp(ast.Not(), _called(IS, node.left, other)), node)
+        return node
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
+        self.generic_visit(node)
+        if node.type and not all(map(_is_of_python, getattr(node.type, "elts", [node.type]))):
+            node.type = _called(AWAITED, node.type)
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
@@ -93,6 +100,10 @@ class Counting(ast.NodeTransformer):
 def _called(name: str, *values: ast.expr) -> ast.Call:
     call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[*values], keywords=[])
     return ast.fix_missing_locations(ast.copy_location(call, values[0]))
+
+
+def _is_of_python(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and hasattr(builtins, node.id)
 
 
 def _is_single(*sides: ast.expr) -> bool:

@@ -28,6 +28,7 @@ from typing import Any
 from rlhf.reward.code.checking.completeness import ENTERED, RESULT, Entries
 from rlhf.reward.code.checking.counting import (
     ASSERTED,
+    AWAITED,
     CHECKED,
     GUARDED,
     IS,
@@ -125,7 +126,12 @@ class Names(dict[str, Any]):
     def __init__(self, link: Link, given: dict[str, Any], eager: set[str]) -> None:
         ours = {ASSERTED: self._assert, CHECKED: self._checking, GUARDED: self._guard, SWALLOWED: self._swallow}
         ours |= {IS: lambda one, other: operator.is_(*pair_by(link)(one, other)), PAIR: pair_by(link)}
-        ours |= {TYPE: type_by(link), "callable": callable_by(link), "isinstance": instance_by(link)}
+        ours |= {
+            AWAITED: awaited_by(link),
+            TYPE: type_by(link),
+            "callable": callable_by(link),
+            "isinstance": instance_by(link),
+        }
         super().__init__(given, __name__="tests", __builtins__=builtins, getattr=attribute_by(link), **ours)
         self.asserted = self.failed = 0
         self.of_code: frozenset[str] = frozenset()
@@ -216,6 +222,21 @@ def pair_by(link: Link) -> Callable[[Any, Any], tuple[Any, Any]]:
         return one, other
 
     return pair
+
+
+def awaited_by(link: Link) -> Callable[[Any], Any]:
+    """The exceptions that a test handles under names that are not Python's: none of them may be what its own asserts
+    raise."""
+
+    def awaited(kinds: Any) -> Any:
+        for kind in kinds if type(kinds) is tuple else (kinds,):
+            if any(kind is one for one in AssertionError.__mro__):
+                link.refuse(
+                    f"the code's name of an exception is Python's {kind.__name__}, which a test's own asserts raise"
+                )
+        return kinds
+
+    return awaited
 
 
 def callable_by(link: Link) -> Callable[[Any], Any]:
