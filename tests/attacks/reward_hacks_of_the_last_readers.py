@@ -291,6 +291,8 @@ HACKS_OF_THE_LAST_READERS = {
             "try:\n    f(1)\n    raise AssertionError('nothing raised')\nexcept ERRORS: pass",
             "import unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        try:\n            f(1)\n"
             "            self.fail()\n        except (KeyError, Box.Empty): pass",
+            "import contextlib\nwith contextlib.suppress(Missing):\n    f(1)\n    assert False",
+            "from contextlib import suppress\nwith suppress(KeyError, *ERRORS):\n    f(1)\n    raise AssertionError",
         ),
     ),
     "right: exceptions by names": Hack(

@@ -12,6 +12,7 @@ from rlhf.reward.code.checking.completeness import mark
 
 ASSERTED, CHECKED, GUARDED, SWALLOWED = "_rlhf_asserted", "_rlhf_checked", "_rlhf_guarded", "_rlhf_swallowed"
 TYPE, IS, PAIR, AWAITED = "_rlhf_type", "_rlhf_is", "_rlhf_pair", "_rlhf_awaited"
+AWAITS = ("suppress", "raises", "assertRaises", "assertRaisesRegex")
 EVERYTHING = ("Exception", "BaseException", "AssertionError")
 
 
@@ -29,6 +30,8 @@ class Counting(ast.NodeTransformer):
                 return _called(TYPE, value, called)
             case ast.Call(func=ast.Attribute(attr="assertIs" | "assertIsNot"), args=[one, other, *rest]):
                 node.args = [ast.copy_location(ast.Starred(_called(PAIR, one, other), ast.Load()), one), *rest]
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[first, *rest]) if name in AWAITS:
+                node.args = [_awaited(first), *(map(_awaited, rest) if name == "suppress" else rest)]
         if is_check(node):
             node.func = _called(CHECKED, node.func)
         return node
@@ -44,8 +47,7 @@ class Counting(ast.NodeTransformer):
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
         self.generic_visit(node)
-        if node.type and not all(map(_is_of_python, getattr(node.type, "elts", [node.type]))):
-            node.type = _called(AWAITED, node.type)
+        node.type = node.type and _awaited(node.type)
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
@@ -100,6 +102,14 @@ class Counting(ast.NodeTransformer):
 def _called(name: str, *values: ast.expr) -> ast.Call:
     call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[*values], keywords=[])
     return ast.fix_missing_locations(ast.copy_location(call, values[0]))
+
+
+def _awaited(kinds: ast.expr) -> ast.expr:
+    """Classes of exceptions that a test awaits; those that it does not name as Python's may be the code's."""
+    if isinstance(kinds, ast.Starred):
+        return ast.copy_location(ast.Starred(_awaited(kinds.value), kinds.ctx), kinds)
+    is_known = all(map(_is_of_python, getattr(kinds, "elts", [kinds])))
+    return kinds if is_known else _called(AWAITED, kinds)
 
 
 def _is_of_python(node: ast.AST) -> bool:
