@@ -213,6 +213,8 @@ async def test_a_test_that_does_not_pass_is_as_if_it_were_not_there(scorer: Code
         )
         passed = [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=tests))]
         assert passed == [True, False, True, False, True]
+    imports = ("from functools import reduce\nassert same(1) == 2", "assert reduce(max, [same(1), same(2)]) == 2")
+    assert [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=imports))] == [False, True]
     by_its_text = ["assert notes == []", "remember(eval('1'))", "assert notes == []"]  # it runs beside
     first, refused_there, later = await scorer._outcomes(SOLUTION, Asserts(texts=tuple(by_its_text)))
     assert first.passed

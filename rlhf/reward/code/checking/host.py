@@ -117,7 +117,7 @@ class Host:
                 return self._names[request["name"]]
             case "call":
                 (function, *arguments), named = values
-                return function(*arguments, **named)
+                return function(*arguments, **(named or {}))
             case operation:
                 return OPERATIONS[operation](*values[0])
 
@@ -168,7 +168,7 @@ class Host:
         return function
 
     def _call(self, number: int, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        self._send({"function": number} | self._shared.message((arguments, named)))
+        self._send({"function": number} | self._shared.message((arguments, named or None)))
         while "do" in (answer := self._heard()):  # the function asks the code for something
             self._send(self._answer(answer))
         result = self._shared.received(answer)

@@ -40,6 +40,13 @@ def _is_member(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
 
 
+def imported_by(test: ast.AST) -> Iterator[str]:
+    """The names that imports bind."""
+    for node in ast.walk(test):
+        if isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
+
+
 def missing(tests: Sequence[ast.Module]) -> str:
     """Why tests cannot be run here: a module that they import at their top level is not there; empty if all are."""
     for node in (node for test in tests for node in test.body):
@@ -86,10 +93,10 @@ def read_before_bound(statements: Iterable[ast.stmt]) -> set[str]:
 
 def _bound_by(node: ast.AST) -> Iterator[str]:
     match node:
-        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.alias(asname=str(name)):
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
             yield name
-        case ast.alias(name=name):
-            yield name.partition(".")[0]
+        case ast.alias():
+            yield from imported_by(node)
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.ExceptHandler() | ast.MatchAs():
             yield node.name or ""
 

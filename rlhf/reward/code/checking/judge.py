@@ -44,6 +44,7 @@ from rlhf.reward.code.checking.host import be_host
 from rlhf.reward.code.checking.importing import (
     SETUP_FAILS,
     ModuleOfTests,
+    imported_by,
     missing,
     modules,
     read_by_classes,
@@ -80,7 +81,7 @@ def judge_main() -> None:
         before = {name: id(value) for name, value in names.items()}  # none of them is kept alive
         told = complaint or why_test_fails(test, code, names, link, reach)
         if told and told != NEVER_ASKED:
-            names.drop_since(before)
+            names.drop_since(before, set(imported_by(test)))
         passed += not told
         if passed == len(tests) and (left := entries.left(names)):
             told = f"{left}, which decides something, has never run"
@@ -158,11 +159,12 @@ class Names(dict[str, Any]):
             with contextlib.suppress(KeyError):
                 self[name] = self._functions[name] = self._link.name(name)
 
-    def drop_since(self, before: dict[str, int]) -> None:
-        """Drop the variables that a test has set, since it is not run beside the code; what it defines is kept."""
+    def drop_since(self, before: dict[str, int], kept: set[str]) -> None:
+        """Drop the variables that a test has set, but for those `kept`, since it is not run beside the code; what it
+        defines is."""
         for name, value in [*self.items()]:
-            is_kept = issubclass(type(value), FunctionType | type | ModuleType) or name in self._functions
-            if not is_kept and name != RESULT and id(value) != before.get(name):
+            is_defined = issubclass(type(value), FunctionType | type) or name in self._functions
+            if not is_defined and name not in (RESULT, *kept) and id(value) != before.get(name):
                 del self[name]
 
     def _forget(self, name: Any) -> None:

@@ -77,7 +77,7 @@ class Link:
     def ask(self, operation: str, *arguments: Any, named: dict[str, Any] | None = None) -> Any:
         """The result of an operation on the code's objects."""
         self.asked += 1
-        return self._exchange({"do": operation}, (arguments, named or {}))
+        return self._exchange({"do": operation}, (arguments, named or None))
 
     def refuse(self, what: str) -> NoReturn:
         """Fail the test because it cannot be judged from this process, also if it catches the exception."""
@@ -131,7 +131,7 @@ class Link:
         function = self._item(self._functions, asked["function"])
         try:
             arguments, named = self._shared.received(asked)
-            answer = self._shared.message(function(*arguments, **named))
+            answer = self._shared.message(function(*arguments, **(named or {})))
         except BaseException as error:  # noqa: BLE001 - a function of the test, called with anything
             if isinstance(error, NoValue):
                 self.objection = self.objection or f"{error}; {NEEDS_TRUST}"

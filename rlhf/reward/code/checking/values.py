@@ -24,7 +24,6 @@ DEEPEST = 100
 SAFE_INTEGER = 1 << 63
 IN_JSON = frozenset((str, bool, float, type(None)))
 NUMBERS = frozenset((int, float, bool))
-NO_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 IMMUTABLE = frozenset(
     (
         str,
@@ -117,14 +116,20 @@ class NoValue(Exception):
     """What arrived, or is to be sent, is no plain value, or is too large."""
 
 
+ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+DECODE = json.JSONDecoder(
+    parse_constant={"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}.__getitem__
+).decode
+
+
 def in_json(message: Any) -> bytes:
     """A message as a line without its end. Not in ASCII: two halves of a letter (surrogates) would arrive as one."""
-    return json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return ENCODE(message).encode("utf-8", "surrogatepass")
 
 
 def of_json(line: bytes) -> Any:
     """What a line says; no number is always one object, as `math.nan` is. Raises `ValueError` and `RecursionError`."""
-    return json.loads(line, parse_constant=NO_NUMBERS.__getitem__)
+    return DECODE(line.decode("utf-8", "surrogatepass"))
 
 
 def _is_in_json(values: list[Any]) -> bool:
