@@ -81,7 +81,7 @@ def judge_main() -> None:
         before = {name: id(value) for name, value in names.items()}  # none of them is kept alive
         told = complaint or why_test_fails(test, code, names, link, reach)
         if told and told != NEVER_ASKED:
-            names.drop_since(before, set(imported_by(test)))
+            names.drop_since(before, {*imported_by(test), *declared_global(test)})
         passed += not told
         if passed == len(tests) and (left := entries.left(names)):
             told = f"{left}, which decides something, has never run"
@@ -327,6 +327,13 @@ def prepared(link: Link, asked: dict[str, Any], tests: list[ast.Module], setup: 
     except BaseException as error:  # noqa: BLE001 - whatever the code raises
         return names, in_a_line(error)
     return names, ""
+
+
+def declared_global(test: ast.Module) -> Iterator[str]:
+    """The names that functions of a test set for others, as `setUpModule` does."""
+    for node in ast.walk(test):
+        if isinstance(node, ast.Global):
+            yield from node.names
 
 
 def texts_of_types(tests: list[ast.Module]) -> Iterator[str]:
