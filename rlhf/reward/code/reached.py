@@ -65,7 +65,7 @@ def names_reached(run: Iterable[ast.Module], texts: Iterable[ast.Module]) -> set
     method of a class of tests is one of its own."""
     waiting = [named for text in texts for one in text.body if isinstance(one, Definition) for named in _divided(one)]
     ahead: list[ast.AST] = [one for text in run for one in text.body if not isinstance(one, Definition)]
-    said: set[str] = set()
+    said: set[str] = {*HOOKS}
     while ahead:
         said.update(word for part in ahead for node in ast.walk(part) for word in _said(node))
         ahead = [part for name, parts in waiting if name in said for part in parts]
