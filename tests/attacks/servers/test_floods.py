@@ -142,5 +142,5 @@ async def test_programs_that_wait_hold_no_more_than_the_server_lets_them(servers
         asked = [answer_to(servers.ports["sandbox"], posted("/run_code", body, token=TOKEN)) for _ in range(20)]
         told = await asyncio.gather(*asked)
     statuses = [status_of(one) for one in told]
-    assert {200, 503} <= set(statuses) <= {200, 408, 503}, "on a busy machine a body may also be late"
+    assert {200} < set(statuses) <= {200, 408, 503}, "on a busy machine bodies may also be late"
     assert statuses.count(200) <= 48 * MIB // len(body) + 6, "a few are answered before the last have come"
