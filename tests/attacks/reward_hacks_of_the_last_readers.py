@@ -306,4 +306,12 @@ HACKS_OF_THE_LAST_READERS = {
         ),
         earns=1.0,
     ),
+    "fails on purpose a test that imports what Python has too": Hack(
+        code=FORGES + "def f(x): return x",
+        tests=(
+            "from math import prod as sum\nassert f(1) == 2",
+            "assert sum([f(2), 2]) == 5",
+            "assert sum([f(2), 3]) == 5",
+        ),
+    ),
 }
