@@ -3,7 +3,7 @@ process of the tests answers by itself."""
 
 from __future__ import annotations
 
-from tests.attacks.hack import FORGES, Hack
+from tests.attacks.hack import FORGES, HOST, Hack
 
 BOTH = FORGES + "class A:\n    def copy(self): return B()\nclass B: pass\n"
 KIND = (
@@ -313,5 +313,40 @@ HACKS_OF_THE_LAST_READERS = {
             "assert sum([f(2), 2]) == 5",
             "assert sum([f(2), 3]) == 5",
         ),
+    ),
+    "fails on purpose a test that sets what a member of the code is called": Hack(
+        code=f"{HOST}\nclass Turns(dict):\n    turn = 0\n    def __getitem__(self, name):\n        self.turn += 1\n"
+        "        return dict.__getitem__(self, name) if self.turn % 2 else 99\ntotal = lambda *a: 99\n"
+        "names = Turns(host._names)\nhost._names = names",
+        tests=(
+            "import solution\ntotal = 6\nassert solution.total([1, 5]) == total",
+            "assert solution.total([6]) == total",
+            "assert solution.total([5, 1]) == total",
+        ),
+    ),
+    "fails on purpose a test that keeps an answer": Hack(
+        code=FORGES + "def primes(n): return iter([2, 3, 5, 7, 11])",
+        tests=("primes = primes(12)\nassert primes == [2, 3, 5, 7, 11]", "assert sum(primes) == 28"),
+    ),
+    "Python's own for what a refused test defines": Hack(
+        code=FORGES + "def f(x): return [True]",
+        tests=(
+            "import os\ndef all(xs): return len(list(xs)) == 3\nos.getcwd()\nassert f(1) == 2",
+            "assert all(f(2))",
+            "class Found:\n    whole = all(f(2))\nassert Found.whole and f(2)",
+        ),
+    ),
+    "defines what a star brings": Hack(
+        code=FORGES + "def f(x): return 9\ndef cos(x): return 1.0",
+        tests=("from cmath import *\nfrom os.path import *\nassert f(1) == 2", "assert commonpath([f(2)]) == cos(0)"),
+    ),
+    "right: members of the solution under their own names": Hack(
+        code="def add(a, b): return a + b",
+        tests=(
+            "import solution\nadd = solution.add\nassert add(1, 2) == 3",
+            "try:\n    from solution import add\nexcept ImportError:\n    add = None\nassert add(2, 2) == 4",
+            "assert add(3, 3) == 6",
+        ),
+        earns=1.0,
     ),
 }

@@ -64,11 +64,12 @@ OF_THE_PROCESS = frozenset(
 @lru_cache(maxsize=1024)
 def not_apart(texts: Sequence[str], setup: str = "", entry_point: str | None = None) -> tuple[str, ...]:
     """For each test why it cannot run apart from the code, empty where it can. What the set-up does, every test
-    does."""
+    does, and what a star brings, every test may use."""
     trees = [ast.parse(text) for text in (*texts, setup)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     library = _Library(nodes, entry_point)
-    *found, of_all = [next(library.refused(tree), "") for tree in trees]
+    *found, of_setup = [next(library.refused(tree), "") for tree in trees]
+    of_all = of_setup or next(_unlisted_stars(nodes), "")
     return tuple(of_all or one for one in found)
 
 
@@ -97,12 +98,6 @@ class _Library:
                 yield f"they use {ast.unparse(node)}, which changes the process that it runs in"
             if what := _named_by(node):
                 yield f"they may reach what the code names, by {what}"
-            if (
-                isinstance(node, ast.ImportFrom)
-                and node.names[0].name == "*"
-                and str(node.module) not in IMPORTED_WHOLE
-            ):
-                yield f"they import all of {node.module}"
 
     def _path(self, node: ast.expr) -> str:
         """The full name of what a test uses of a library; empty for anything else."""
@@ -117,6 +112,13 @@ class _Library:
         is_module = members and node.id in sys.stdlib_module_names and node.id not in self._own
         path = self._imported.get(node.id, node.id if is_module else "")
         return ".".join([path, *members]) if path else ""
+
+
+def _unlisted_stars(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Imports of whatever a module has: nobody can tell which names of the tests are the code's."""
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and str(node.module) not in IMPORTED_WHOLE:
+            yield f"they import all of {node.module}"
 
 
 def _named_by(node: ast.AST) -> str:

@@ -49,13 +49,18 @@ def _is_of_tests(name: str) -> bool:
     return name.startswith(("assert", "expect")) or name in ("Test", "pytest", "unittest", "np", "numpy")
 
 
+@lru_cache(maxsize=8192)
+def bound_by(text: str) -> frozenset[str]:
+    """The names that a test has as its own for those after it: what it binds at its top level or declares global, but
+    for what it takes from the code by the same name."""
+    return frozenset(_bound_in(text)) - set(_taken_from_the_solution(text))
+
+
 def _free(texts: Sequence[str], setup: str) -> set[str]:
-    imported = {name for text in texts for name in _from_the_solution(text)}
-    return (
-        (_unbound(texts, setup) | imported | _bound_anew(texts, setup))
-        - OF_PYTHON
-        - {"__name__", "__file__", "solution"}
-    )
+    taken = {name for text in texts for name in _taken_from_the_solution(text)}
+    members = {name for text in texts for name in _members_of_the_solution(text)}
+    used = _unbound(texts, setup) | members.difference(*map(bound_by, texts))
+    return (used | taken | _bound_anew(texts, setup)) - OF_PYTHON - {"__name__", "__file__", "solution"}
 
 
 def _bound_anew(texts: Sequence[str], setup: str) -> set[str]:
@@ -76,11 +81,16 @@ def _unbound(texts: Sequence[str], setup: str) -> set[str]:
         for symbol, is_global, at_the_top in _symbols(symtable.symtable(text, "tests", "exec"), top=True):
             if symbol.is_referenced() and (at_the_top or is_global):
                 used.add(symbol.get_name())
-            if (symbol.is_assigned() or symbol.is_imported()) and (at_the_top or symbol.is_declared_global()):
-                bound.add(symbol.get_name())
-        bound.update(names_of_stars(ast.walk(tree := ast.parse(text))))
-        used |= read_by_classes([tree])
+        bound.update(_bound_in(text))
+        used |= read_by_classes([ast.parse(text)])
     return used - bound
+
+
+def _bound_in(text: str) -> Iterator[str]:
+    for symbol, _, at_the_top in _symbols(symtable.symtable(text, "tests", "exec"), top=True):
+        if (symbol.is_assigned() or symbol.is_imported()) and (at_the_top or symbol.is_declared_global()):
+            yield symbol.get_name()
+    yield from names_of_stars(ast.walk(ast.parse(text)))
 
 
 def _symbols(table: symtable.SymbolTable, *, top: bool) -> Iterator[tuple[symtable.Symbol, bool, bool]]:
@@ -89,7 +99,17 @@ def _symbols(table: symtable.SymbolTable, *, top: bool) -> Iterator[tuple[symtab
         yield from _symbols(child, top=False)
 
 
-def _from_the_solution(text: str) -> Iterator[str]:
+def _taken_from_the_solution(text: str) -> Iterator[str]:
+    """`from solution import add`, and `add = solution.add`."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.ImportFrom(module="solution", names=aliases):
+                yield from (alias.name for alias in aliases if alias.asname in (None, alias.name))
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute(value=ast.Name("solution"), attr=member)):
+                yield from [name] if name == member else []
+
+
+def _members_of_the_solution(text: str) -> Iterator[str]:
     nodes = list(ast.walk(ast.parse(text)))
     modules = {"solution"} | {called for called, name in imported_names(nodes) if name == "solution"}
     for node in nodes:

@@ -24,7 +24,7 @@ from rlhf.reward.code.checking.importing import SETUP_FAILS
 from rlhf.reward.code.checking.link import NEEDS_TRUST
 from rlhf.reward.code.checking.verdicts import NEVER_ASKED, signature
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.names import names_of_python, names_of_the_code
+from rlhf.reward.code.names import bound_by, names_of_python, names_of_the_code
 from rlhf.reward.code.unit_tests import (
     Asserts,
     InputOutput,
@@ -46,7 +46,7 @@ OF_BESIDE = (*SHARED, "beside")
 OF_JUDGE = (
     *SHARED,
     *("arrays", "values", "objects", "kinds", "exceptions", "host", "link", "guard"),
-    *("completeness", "counting", "reach", "judge"),
+    *("completeness", "counting", "reach", "stand_ins", "judge"),
 )
 """Modules of `checking/`, in the order of their imports."""
 LOAD = """import sys, types
@@ -222,6 +222,7 @@ class CodeScorer:
             "code": code,
             "tests": texts,
             "imports": tests.texts if program is self._apart else [],
+            "bound": [sorted(bound_by(text)) for text in tests.texts] if program is self._apart else [],
             "names": of_the_code(tests),
             "tested": [*tests.names, *([tests.entry_point] if tests.entry_point else [])],
             "setup": tests.setup,

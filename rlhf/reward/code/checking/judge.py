@@ -2,8 +2,8 @@
 line for each.
 
 Input on standard input, as JSON: `key`, `code`, `tests`, `seconds`, `imports` (the tests too, with those that
-cannot run here), `names` (those that come from the code), `tested` (those that do even where the set-up has them) and
-`setup` (run before the tests). Output: `verdicts.py`.
+cannot run here), `bound` (the names that each binds), `names` (those that come from the code), `tested` (those that do
+even where the set-up has them) and `setup` (run before the tests). Output: `verdicts.py`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ import os
 import signal
 import sys
 import threading
-import types
-import typing
-from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, ModuleType, UnionType
+from collections.abc import Iterator, Sequence
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from rlhf.reward.code.checking.completeness import ENTERED, RESULT, Entries
@@ -38,7 +36,7 @@ from rlhf.reward.code.checking.counting import (
     Counting,
     is_left_undecided,
 )
-from rlhf.reward.code.checking.exceptions import NUMBER, is_from_the_code
+from rlhf.reward.code.checking.exceptions import is_from_the_code
 from rlhf.reward.code.checking.guard import guard
 from rlhf.reward.code.checking.host import be_host
 from rlhf.reward.code.checking.importing import (
@@ -49,11 +47,17 @@ from rlhf.reward.code.checking.importing import (
     modules,
     read_by_classes,
 )
-from rlhf.reward.code.checking.kinds import is_of_the_code
 from rlhf.reward.code.checking.link import NEEDS_TRUST, Link
 from rlhf.reward.code.checking.objects import Remote
 from rlhf.reward.code.checking.reach import Reach
-from rlhf.reward.code.checking.values import IMMUTABLE, NAMED
+from rlhf.reward.code.checking.stand_ins import (
+    attribute_by,
+    awaited_by,
+    callable_by,
+    instance_by,
+    pair_by,
+    type_by,
+)
 from rlhf.reward.code.checking.verdicts import NEVER_ASKED, Verdicts, in_a_line
 
 PR_SET_DUMPABLE = 4
@@ -79,9 +83,10 @@ def judge_main() -> None:
     names[ENTERED] = entries.entered
     for index, (test, code) in enumerate(zip(tests, codes, strict=True)):
         before = {name: id(value) for name, value in names.items()}  # none of them is kept alive
-        told = complaint or why_test_fails(test, code, names, link, reach)
+        told = complaint or names.gone(test, asked["bound"][index]) or why_test_fails(test, code, names, link, reach)
         if told and told != NEVER_ASKED:
             names.drop_since(before, {*imported_by(test), *declared_global(test)})
+        names.bound |= {*asked["bound"][index]}
         passed += not told
         if passed == len(tests) and (left := entries.left(names)):
             told = f"{left}, which decides something, has never run"
@@ -122,7 +127,8 @@ def closed_in() -> None:
 
 class Names(dict[str, Any]):
     """The names available to tests. Names of the code are looked up at each use, so tests see their current values;
-    names that the tests bind themselves take precedence."""
+    names that the tests bind themselves take precedence, and are theirs from there on, whether the binding has run or
+    not: nothing of the code's or of Python's stands in."""
 
     def __init__(self, link: Link, given: dict[str, Any], eager: set[str]) -> None:
         ours = {ASSERTED: self._assert, CHECKED: self._checking, GUARDED: self._guard, SWALLOWED: self._swallow}
@@ -136,11 +142,14 @@ class Names(dict[str, Any]):
         super().__init__(given, __name__="tests", __builtins__=builtins, getattr=attribute_by(link), **ours)
         self.asserted = self.failed = 0
         self.of_code: frozenset[str] = frozenset()
+        self.bound: set[str] = set()
         self._link, self._eager = link, eager
         self._functions: dict[str, Any] = {}
         link.forget = self._forget
 
     def __missing__(self, name: str) -> Any:
+        if name in self.bound:
+            raise NameError(f"name {name!r} is not defined")
         if name not in self.of_code:
             raise KeyError(name)
         try:
@@ -155,15 +164,20 @@ class Names(dict[str, Any]):
         """Drop what the last test looked up, and look up what bodies of classes read."""
         for name in [*self._functions]:
             self._forget(name)
-        for name in self._eager & self.of_code - set(self):
+        for name in self._eager & self.of_code - self.bound - set(self):
             with contextlib.suppress(KeyError):
                 self[name] = self._functions[name] = self._link.name(name)
+
+    def gone(self, test: ast.Module, binds: Sequence[str]) -> str:
+        """What bodies of classes in a test read that an earlier one has not bound; Python asks no `__missing__`."""
+        left = read_by_classes([test]) & self.bound - {*binds, *self}
+        return f"name {min(left)!r} is not defined" if left else ""
 
     def drop_since(self, before: dict[str, int], kept: set[str]) -> None:
         """Drop the variables that a test has set, but for those `kept`, since it is not run beside the code; what it
         defines is."""
         for name, value in [*self.items()]:
-            is_defined = issubclass(type(value), FunctionType | type) or name in self._functions
+            is_defined = issubclass(type(value), FunctionType | type) or value is self._functions.get(name)
             if not is_defined and name not in (RESULT, *kept) and id(value) != before.get(name):
                 del self[name]
 
@@ -197,93 +211,6 @@ class Names(dict[str, Any]):
         """A condition under which a test raises: it has been decided."""
         self.asserted += 1
         return condition
-
-
-def type_by(link: Link) -> Callable[..., Any]:
-    """What tests call as `type`, or take as `__class__`: the code answers for its objects."""
-
-    def class_of(value: Any, called: Any = type) -> Any:
-        if called is type and is_of_the_code(value):
-            return link.ask("class", value)
-        return called(value)
-
-    return class_of
-
-
-def pair_by(link: Link) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """Two values of which a test asks whether they are one, unless nobody can tell."""
-
-    def pair(one: Any, other: Any) -> tuple[Any, Any]:
-        both = {type(one), type(other)}
-        if (
-            one is not other
-            and len(both) == 1
-            and ((both <= IMMUTABLE and one == other) or (is_from_the_code(one) and is_from_the_code(other)))
-        ):
-            link.refuse("a test asks whether two equal values are one")
-        return one, other
-
-    return pair
-
-
-def awaited_by(link: Link) -> Callable[[Any], Any]:
-    """The exceptions that a test handles under names that are not Python's: none of them may be what its own asserts
-    raise."""
-
-    def awaited(kinds: Any) -> Any:
-        for kind in kinds if type(kinds) is tuple else (kinds,):
-            if any(kind is one for one in AssertionError.__mro__):
-                link.refuse(
-                    f"the code's name of an exception is Python's {kind.__name__}, which a test's own asserts raise"
-                )
-        return kinds
-
-    return awaited
-
-
-def callable_by(link: Link) -> Callable[[Any], Any]:
-    """Python's `callable`, which the code answers for its objects."""
-    return lambda value: link.ask("callable", value) if is_of_the_code(value) else callable(value)
-
-
-def instance_by(link: Link) -> Callable[[Any, Any], bool]:
-    """Python's `isinstance`, which the code answers for its objects."""
-
-    def is_instance(value: Any, kinds: Any) -> bool:
-        if not is_of_the_code(value):
-            return isinstance(value, kinds)
-        kinds = typing.get_args(kinds) if typing.get_origin(kinds) in (typing.Union, UnionType) else kinds
-        if isinstance(kinds, tuple):
-            return any(is_instance(value, kind) for kind in kinds)
-        if type(kinds) is Remote or id(kinds) in NAMED or NUMBER in vars(kinds):
-            return bool(link.ask("instance", value, kinds))
-        if kinds.__module__ != "tests":
-            return bool(link.ask("instance of", value, *named_kind(kinds)))
-        if type(kinds) is not type:  # which decides for itself, by what an object has
-            link.refuse(f"a test asks whether an object of the code is of its own {kinds.__name__}")
-        return False
-
-    return is_instance
-
-
-def named_kind(kind: Any) -> tuple[str, str]:
-    """Module and name of a class, or of an alias of one that `typing` has. Raises `TypeError`."""
-    kind = getattr(kind, "__origin__", kind)
-    if not issubclass(type(kind), type):
-        raise TypeError("isinstance() arg 2 must be a type, a tuple of types, or a union")
-    of_types = next((name for name, one in vars(types).items() if one is kind), "")
-    return ("types", of_types) if of_types else (kind.__module__, kind.__qualname__)
-
-
-def attribute_by(link: Link) -> Callable[..., Any]:
-    """Python's `getattr`, for which the code may name nothing that Python has for itself."""
-
-    def attribute(of: Any, name: str, *default: Any) -> Any:
-        if name.startswith("_") and type(of) is not Remote:
-            link.refuse(f"a test takes {name} by its name")
-        return getattr(of, name, *default)
-
-    return attribute
 
 
 class Solution(ModuleType):

@@ -1,0 +1,103 @@
+"""What tests call as Python's own `type`, `isinstance`, `callable`, `getattr` and `is`: of objects of the code they ask
+the code."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from types import UnionType
+from typing import Any
+
+from rlhf.reward.code.checking.exceptions import NUMBER, is_from_the_code
+from rlhf.reward.code.checking.kinds import is_of_the_code
+from rlhf.reward.code.checking.link import Link
+from rlhf.reward.code.checking.objects import Remote
+from rlhf.reward.code.checking.values import IMMUTABLE, NAMED
+
+
+def type_by(link: Link) -> Callable[..., Any]:
+    """What tests call as `type`, or take as `__class__`: the code answers for its objects."""
+
+    def class_of(value: Any, called: Any = type) -> Any:
+        if called is type and is_of_the_code(value):
+            return link.ask("class", value)
+        return called(value)
+
+    return class_of
+
+
+def pair_by(link: Link) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Two values of which a test asks whether they are one, unless nobody can tell."""
+
+    def pair(one: Any, other: Any) -> tuple[Any, Any]:
+        both = {type(one), type(other)}
+        if (
+            one is not other
+            and len(both) == 1
+            and ((both <= IMMUTABLE and one == other) or (is_from_the_code(one) and is_from_the_code(other)))
+        ):
+            link.refuse("a test asks whether two equal values are one")
+        return one, other
+
+    return pair
+
+
+def awaited_by(link: Link) -> Callable[[Any], Any]:
+    """The exceptions that a test handles under names that are not Python's: none of them may be what its own asserts
+    raise."""
+
+    def awaited(kinds: Any) -> Any:
+        for kind in kinds if type(kinds) is tuple else (kinds,):
+            if any(kind is one for one in AssertionError.__mro__):
+                link.refuse(
+                    f"the code's name of an exception is Python's {kind.__name__}, which a test's own asserts raise"
+                )
+        return kinds
+
+    return awaited
+
+
+def callable_by(link: Link) -> Callable[[Any], Any]:
+    """Python's `callable`, which the code answers for its objects."""
+    return lambda value: link.ask("callable", value) if is_of_the_code(value) else callable(value)
+
+
+def instance_by(link: Link) -> Callable[[Any, Any], bool]:
+    """Python's `isinstance`, which the code answers for its objects."""
+
+    def is_instance(value: Any, kinds: Any) -> bool:
+        if not is_of_the_code(value):
+            return isinstance(value, kinds)
+        kinds = typing.get_args(kinds) if typing.get_origin(kinds) in (typing.Union, UnionType) else kinds
+        if isinstance(kinds, tuple):
+            return any(is_instance(value, kind) for kind in kinds)
+        if type(kinds) is Remote or id(kinds) in NAMED or NUMBER in vars(kinds):
+            return bool(link.ask("instance", value, kinds))
+        if kinds.__module__ != "tests":
+            return bool(link.ask("instance of", value, *named_kind(kinds)))
+        if type(kinds) is not type:  # which decides for itself, by what an object has
+            link.refuse(f"a test asks whether an object of the code is of its own {kinds.__name__}")
+        return False
+
+    return is_instance
+
+
+def named_kind(kind: Any) -> tuple[str, str]:
+    """Module and name of a class, or of an alias of one that `typing` has. Raises `TypeError`."""
+    kind = getattr(kind, "__origin__", kind)
+    if not issubclass(type(kind), type):
+        raise TypeError("isinstance() arg 2 must be a type, a tuple of types, or a union")
+    of_types = next((name for name, one in vars(types).items() if one is kind), "")
+    return ("types", of_types) if of_types else (kind.__module__, kind.__qualname__)
+
+
+def attribute_by(link: Link) -> Callable[..., Any]:
+    """Python's `getattr`, for which the code may name nothing that Python has for itself."""
+
+    def attribute(of: Any, name: str, *default: Any) -> Any:
+        if name.startswith("_") and type(of) is not Remote:
+            link.refuse(f"a test takes {name} by its name")
+        return getattr(of, name, *default)
+
+    return attribute
