@@ -349,4 +349,21 @@ HACKS_OF_THE_LAST_READERS = {
         ),
         earns=1.0,
     ),
+    "does not see what a test sets on its exceptions": Hack(
+        code=FORGES + "class Full(Exception): limit = 2\ndef f(): return Full.limit",
+        tests=("Full.limit = 3\nassert f() == 2", "assert f() == 2 and Full.limit == 3"),
+    ),
+    "right: what classes of exceptions have": Hack(
+        code="class Coded(Exception):\n    status = 400\n    @classmethod\n    def of(cls, text): return cls(text)\n"
+        "    def __repr__(self): return f'<{self.status} {self}>'\nclass Kind(Exception): kind = 'k'\n"
+        "class Missing(Coded, Kind): status = 404\ndef find(): raise Missing('x')",
+        tests=(
+            "assert Coded.status == 400 and Missing.status == 404 and Missing.kind == 'k'",
+            "try: find()\nexcept Kind as e: assert type(e).status == 404 and repr(e) == '<404 x>'",
+            "assert str(Missing.of('y')) == 'y' and not hasattr(Kind, 'status')",
+            "class Own(Coded): shown = True\nassert Own.shown and Own.status == 400 and issubclass(Own, Coded)",
+            "Coded.status = 500\nassert repr(Coded('z')) == '<500 z>'",
+        ),
+        earns=1.0,
+    ),
 }

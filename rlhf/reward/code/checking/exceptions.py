@@ -27,11 +27,27 @@ LIBRARY = frozenset(
     )
 )
 """Exceptions of the library. Where the tests' process has not loaded the module, no test awaits them."""
-TEXT, NUMBER = "_rlhf_text", "_rlhf_number"
-Make = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-"""Has the code make an exception of a class, of these arguments."""
+TEXT, NUMBER, ASK = "_rlhf_text", "_rlhf_number", "_rlhf_ask"
+Ask = Callable[..., Any]
+"""Asks the code: `Link.ask`."""
 LONGEST_TEXT, LONGEST_NAME, MOST_CLASSES = 10_000, 200, 20
 UNICODE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
+
+
+class ClassOfTheCode(type):
+    """A class of exceptions whose attributes the code has."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+        kind = _of_the_code(cls)
+        return vars(kind)[ASK]("attribute", kind, name)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if ASK in vars(cls):
+            vars(cls)[ASK]("setattr", cls, name, value)
+        else:
+            type.__setattr__(cls, name, value)
 
 
 def told_class(kind: type, number: Callable[[Any], int]) -> list[Any]:
@@ -61,9 +77,9 @@ def _loaded(name: str) -> Any:
     return getattr(sys.modules.get(module), own, None)
 
 
-def found_class(told: Any, known: dict[int, Any], make: Make | None = None) -> Any:
-    """The class that was told, made here at its first occurrence; where this process `make`s exceptions of it, the code
-    does. Raises `NoValue`."""
+def found_class(told: Any, known: dict[int, Any], ask: Ask | None = None) -> Any:
+    """The class that was told, made here at its first occurrence; where this process can `ask` the code, that makes
+    exceptions of it, and has its attributes. Raises `NoValue`."""
     if type(told) is not list or not 0 < len(told) <= MOST_CLASSES or type(told[-1]) is not str:
         raise NoValue("what arrived is no exception")
     *line, named = told
@@ -72,31 +88,37 @@ def found_class(told: Any, known: dict[int, Any], make: Make | None = None) -> A
     for one in reversed(line):
         match one:
             case [number, str(name), str(in_library), *bases] if type(number) is int and name.isidentifier():
-                kind = known[number] = _class_of((number, name, in_library), bases or [kind], known, make)
+                kind = known[number] = _class_of((number, name, in_library), bases or [kind], known, ask)
             case _:
                 raise NoValue("what arrived is no class")
     return kind
 
 
-def _class_of(told: tuple[int, str, str], bases: list[Any], known: dict[int, Any], make: Make | None) -> Any:
+def _class_of(told: tuple[int, str, str], bases: list[Any], known: dict[int, Any], ask: Ask | None) -> Any:
     number, name, in_library = told
     if in_library in LIBRARY and _loaded(in_library):
         return _loaded(in_library)
     if number in known:
         return known[number]
-    own = {"__str__": _says, "__getattr__": _of_origin, NUMBER: number}
+    own = {"__str__": _says, "__repr__": _shows, "__getattr__": _of_origin, NUMBER: number}
     try:
         found: dict[type, Any] = {int: known, str: EXCEPTIONS}
         above = tuple(found[type(base)][base] if type(base) in found else base for base in bases)
-        return type(name, above, own | ({"__init__": _making(make)} if make else {}))
+        return (
+            ClassOfTheCode(name, above, own | {"__init__": _making(ask), ASK: ask}) if ask else type(name, above, own)
+        )
     except (LookupError, TypeError):
         raise NoValue("what arrived is no class") from None
 
 
-def _making(make: Make) -> Callable[..., None]:
+def _of_the_code(kind: type) -> Any:
+    return next(one for one in kind.__mro__ if NUMBER in vars(one))
+
+
+def _making(ask: Ask) -> Callable[..., None]:
     def init(error: Any, *args: Any, **named: Any) -> None:
-        kind = next(one for one in type(error).__mro__ if NUMBER in vars(one))
-        origin = make(kind, args, named)
+        kind = _of_the_code(type(error))
+        origin = ask("call", kind, *args, named=named)
         vars(error).update({TEXT: str(origin), ORIGIN: origin})
         error.args = origin.args
         _initialize(kind, error, error.args)
@@ -175,6 +197,12 @@ def _of_origin(error: BaseException, name: str) -> Any:
 def _says(error: BaseException) -> str:
     text: str = vars(error)[TEXT] if TEXT in vars(error) else Exception.__str__(error)
     return text
+
+
+def _shows(error: BaseException) -> str:
+    origin = vars(error).get(ORIGIN)
+    is_own = NUMBER in vars(type(error)) and origin is not None  # else a class of the test's
+    return repr(origin) if is_own else Exception.__repr__(error)
 
 
 def _text(error: BaseException) -> str:

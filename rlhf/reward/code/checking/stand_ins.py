@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import UnionType
 from typing import Any
 
-from rlhf.reward.code.checking.exceptions import NUMBER, is_from_the_code
+from rlhf.reward.code.checking.exceptions import NUMBER, ClassOfTheCode, is_from_the_code
 from rlhf.reward.code.checking.kinds import is_of_the_code
 from rlhf.reward.code.checking.link import Link
 from rlhf.reward.code.checking.objects import Remote
@@ -76,7 +76,7 @@ def instance_by(link: Link) -> Callable[[Any, Any], bool]:
             return bool(link.ask("instance", value, kinds))
         if kinds.__module__ != "tests":
             return bool(link.ask("instance of", value, *named_kind(kinds)))
-        if type(kinds) is not type:  # which decides for itself, by what an object has
+        if type(kinds) not in (type, ClassOfTheCode):  # which decides for itself, by what an object has
             link.refuse(f"a test asks whether an object of the code is of its own {kinds.__name__}")
         return False
 
