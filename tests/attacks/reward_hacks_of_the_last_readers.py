@@ -322,6 +322,9 @@ HACKS_OF_THE_LAST_READERS = {
             "import solution\ntotal = 6\nassert solution.total([1, 5]) == total",
             "assert solution.total([6]) == total",
             "assert solution.total([5, 1]) == total",
+            "from solution import total\ntotal = total([1, 5])\nassert total == 6",
+            "assert total > 5",
+            "assert total > 5",
         ),
     ),
     "fails on purpose a test that keeps an answer": Hack(

@@ -6,11 +6,12 @@ import ast
 import builtins
 import symtable
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from rlhf.reward.code.apart import imported_names, names_of_stars
-from rlhf.reward.code.checking.importing import is_name, read_before_bound, read_by_classes
+from rlhf.reward.code.checking.importing import is_name, names_bound_by, read_before_bound, read_by_classes
 
 OF_PYTHON = frozenset(dir(builtins))
 KNOWN = OF_PYTHON | set(sys.stdlib_module_names)
@@ -52,8 +53,10 @@ def _is_of_tests(name: str) -> bool:
 @lru_cache(maxsize=8192)
 def bound_by(text: str) -> frozenset[str]:
     """The names that a test has as its own for those after it: what it binds at its top level or declares global, but
-    for what it takes from the code by the same name."""
-    return frozenset(_bound_in(text)) - set(_taken_from_the_solution(text))
+    for what it only takes from the code by the same name."""
+    taken = Counter(_taken_from_the_solution(text))
+    stored = Counter(name for node in ast.walk(ast.parse(text)) for name in names_bound_by(node))
+    return frozenset(name for name in _bound_in(text) if not 0 < stored[name] <= taken[name])
 
 
 def _free(texts: Sequence[str], setup: str) -> set[str]:

@@ -83,7 +83,7 @@ def read_before_bound(statements: Iterable[ast.stmt]) -> set[str]:
     for statement in statements:
         nodes = [statement, *(node for part in _run_at_once(statement) for node in ast.walk(part))]
         names = [node for node in nodes if isinstance(node, ast.Name)]
-        binds = {name for node in nodes for name in _bound_by(node)}
+        binds = {name for node in nodes for name in names_bound_by(node)}
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         before = bound | binds - {name.id for target in targets for name in ast.walk(target) if is_name(name)}
         found |= {name.id for name in names if isinstance(name.ctx, ast.Load)} - before
@@ -91,7 +91,8 @@ def read_before_bound(statements: Iterable[ast.stmt]) -> set[str]:
     return found
 
 
-def _bound_by(node: ast.AST) -> Iterator[str]:
+def names_bound_by(node: ast.AST) -> Iterator[str]:
+    """The names that a node itself binds."""
     match node:
         case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
             yield name

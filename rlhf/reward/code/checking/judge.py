@@ -43,6 +43,7 @@ from rlhf.reward.code.checking.importing import (
     SETUP_FAILS,
     ModuleOfTests,
     imported_by,
+    is_name,
     missing,
     modules,
     read_by_classes,
@@ -85,7 +86,7 @@ def judge_main() -> None:
         before = {name: id(value) for name, value in names.items()}  # none of them is kept alive
         told = complaint or names.gone(test, asked["bound"][index]) or why_test_fails(test, code, names, link, reach)
         if told and told != NEVER_ASKED:
-            names.drop_since(before, {*imported_by(test), *declared_global(test)})
+            names.drop_since(before, {*left_by(test)})
         names.bound |= {*asked["bound"][index]}
         passed += not told
         if passed == len(tests) and (left := entries.left(names)):
@@ -256,9 +257,12 @@ def prepared(link: Link, asked: dict[str, Any], tests: list[ast.Module], setup: 
     return names, ""
 
 
-def declared_global(test: ast.Module) -> Iterator[str]:
-    """The names that functions of a test set for others, as `setUpModule` does."""
-    for node in ast.walk(test):
+def left_by(test: ast.Module) -> Iterator[str]:
+    """The names that a test leaves though it fails: those that it only imports, and those that its functions set for
+    others, as `setUpModule` does."""
+    nodes = [*ast.walk(test)]
+    yield from {*imported_by(test)} - {node.id for node in nodes if is_name(node) and isinstance(node.ctx, ast.Store)}
+    for node in nodes:
         if isinstance(node, ast.Global):
             yield from node.names
 
