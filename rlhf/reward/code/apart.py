@@ -43,9 +43,10 @@ SET = frozenset(
     (
         *("calendar.setfirstweekday", "decimal.getcontext", "decimal.setcontext", "decimal.localcontext"),
         *("numpy.errstate", "numpy.seterr", "numpy.seterrcall", "numpy.random.seed", "string.Formatter"),
+        *("operator.is_", "operator.is_not"),
     )
 )
-"""Members of listed modules that set for their process how it computes."""
+"""Members of listed modules that set for their process how it computes, or compare what is not the code's own."""
 OBSERVE = frozenset(
     (
         *("assertLogs", "assertNoLogs", "assertWarns", "assertWarnsRegex", "__cause__", "__context__"),
@@ -96,6 +97,8 @@ class _Library:
                 yield f"they use {node.attr}, which tells of the process that it runs in"
             if isinstance(node, ast.Call) and self._path(node.func) in WARNINGS and not _is_ignored(node):
                 yield f"they use {ast.unparse(node)}, which changes the process that it runs in"
+            if isinstance(node, ast.Compare) and len(node.ops) > 1 and _asks_identity(node):
+                yield f"they ask whether {ast.unparse(node)}"
             if what := _named_by(node):
                 yield f"they may reach what the code names, by {what}"
 
@@ -119,6 +122,10 @@ def _unlisted_stars(nodes: Iterable[ast.AST]) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and str(node.module) not in IMPORTED_WHOLE:
             yield f"they import all of {node.module}"
+
+
+def _asks_identity(node: ast.Compare) -> bool:
+    return any(isinstance(one, ast.Is | ast.IsNot) for one in node.ops)
 
 
 def _named_by(node: ast.AST) -> str:

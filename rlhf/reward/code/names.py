@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from rlhf.reward.code.apart import imported_names, names_of_stars
 from rlhf.reward.code.checking.importing import is_name, names_bound_by, read_before_bound, read_by_classes
+from rlhf.reward.code.reached import FOR_ALL, Definition
 
 OF_PYTHON = frozenset(dir(builtins))
 KNOWN = OF_PYTHON | set(sys.stdlib_module_names)
@@ -55,8 +56,21 @@ def bound_by(text: str) -> frozenset[str]:
     """The names that a test has as its own for those after it: what it binds at its top level or declares global, but
     for what it only takes from the code by the same name."""
     taken = Counter(_taken_from_the_solution(text))
-    stored = Counter(name for node in ast.walk(ast.parse(text)) for name in names_bound_by(node))
-    return frozenset(name for name in _bound_in(text) if not 0 < stored[name] <= taken[name])
+    bound = Counter(name for node in ast.walk(ast.parse(text)) for name in names_bound_by(node))
+    return frozenset(name for name in _bound_in(text) if not 0 < bound[name] <= taken[name])
+
+
+@lru_cache(maxsize=8192)
+def left_by(text: str) -> frozenset[str]:
+    """The names that a test leaves though it fails: those that it only imports or defines, and those that hooks of its
+    suites set for others."""
+    nodes = list(ast.walk(ast.parse(text)))
+    defined = {node.name for node in nodes if isinstance(node, Definition)}
+    imported = {name for node in nodes if isinstance(node, ast.alias) for name in names_bound_by(node)}
+    assigned = {node.id for node in nodes if is_name(node) and isinstance(node.ctx, ast.Store)}
+    hooks = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name in FOR_ALL]
+    shared = {name for hook in hooks for node in ast.walk(hook) if isinstance(node, ast.Global) for name in node.names}
+    return frozenset((defined | imported | {*names_of_stars(nodes)}) - assigned | shared)
 
 
 def _free(texts: Sequence[str], setup: str) -> set[str]:

@@ -14,6 +14,8 @@ HOOKS = frozenset(
     f"{form}{of}" for form in ("setUp", "tearDown", "asyncSetUp", "asyncTearDown") for of in ("", "Class", "Module")
 )
 """What `unittest` calls besides the tests."""
+FOR_ALL = ("setUpClass", "setUpModule")
+"""Those of them that it calls once for several tests."""
 
 DECIDES = ("raises", "fail", "exit", "SystemExit")
 

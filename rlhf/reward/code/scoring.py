@@ -24,7 +24,7 @@ from rlhf.reward.code.checking.importing import SETUP_FAILS
 from rlhf.reward.code.checking.link import NEEDS_TRUST
 from rlhf.reward.code.checking.verdicts import NEVER_ASKED, signature
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.names import bound_by, names_of_python, names_of_the_code
+from rlhf.reward.code.names import bound_by, left_by, names_of_python, names_of_the_code
 from rlhf.reward.code.unit_tests import (
     Asserts,
     InputOutput,
@@ -60,6 +60,8 @@ WAIT_SECONDS = 86_400.0
 use all of theirs must not leave later ones without a score."""
 QUEUE_SECONDS = 330.0
 """Minimum wait for a server's queue: ours refuses requests that waited for 300 s."""
+ROUNDS = 3
+"""So often tests are tried again beside the code, without those that have failed there."""
 BROKE = "broke the sandbox"
 SIGNED = re.compile(r"^([0-9a-f]{32}) (\d{1,6} (?:passed|failed)(?: [ -~]*)?)$", re.MULTILINE | re.ASCII)
 """A result line, as `checking/verdicts.py` writes it."""
@@ -109,6 +111,9 @@ class Outcome:
     def hinting(self, hint: str) -> Outcome:
         """The same result, with what may be the reason."""
         return Outcome(passed=self.passed, why=f"{self.why}{hint}")
+
+
+UNTRIED = Outcome(passed=False, why="in one Python with the code: tests before it fail, without them others")
 
 
 class CodeScorer:
@@ -205,13 +210,27 @@ class CodeScorer:
             Outcome(passed=False, why=f"{why}; {NEEDS_TRUST}") if why else one if one.passed else one.hinting(hint)
             for why, one in zip(refused, apart, strict=True)
         ]
-        if not self._keeps_nothing or not any(outcome.passed for outcome in apart):
-            return apart
-        run = [
-            bool(why) or one.passed or one.why.startswith(NEVER_ASKED) for why, one in zip(refused, apart, strict=True)
-        ]
-        beside = await self._judged(self._beside, code, tests, tests.texts if all(run) else reached_by(tests, run))
-        return [both(*one) if one[0].passed else one[0] for one in zip(apart, beside, strict=True)]
+        may_run = [bool(why) or one.why.startswith(NEVER_ASKED) for why, one in zip(refused, apart, strict=True)]
+        return await self._counted(code, tests, apart, may_run) if self._keeps_nothing else apart
+
+    async def _counted(
+        self, code: str, tests: Asserts, outcomes: list[Outcome], may_run: Sequence[bool]
+    ) -> list[Outcome]:
+        """Which of the tests that pass apart from the code count: those that pass beside it too, in one Python without
+        those that do not. A test that passes after one that fails there is tried again without that one."""
+        for _ in range(ROUNDS):
+            if not any(one.passed for one in outcomes):
+                return outcomes
+            run = [one.passed or may for one, may in zip(outcomes, may_run, strict=True)]
+            beside = await self._judged(self._beside, code, tests, tests.texts if all(run) else reached_by(tests, run))
+            judged = [both(*one) if one[0].passed else one[0] for one in zip(outcomes, beside, strict=True)]
+            failing = [
+                at for at, (was, now) in enumerate(zip(outcomes, judged, strict=True)) if was.passed > now.passed
+            ]
+            outcomes = judged
+            if not failing or not any(one.passed for one in outcomes[failing[0] :]):
+                return outcomes
+        return outcomes[: failing[0]] + [UNTRIED if one.passed else one for one in outcomes[failing[0] :]]
 
     async def _judged(self, program: str, code: str, tests: Asserts, texts: Sequence[str]) -> list[Outcome]:
         """Run a program of `checking/` on what it is to see of the texts of the tests. One passes only by a result line
@@ -223,6 +242,7 @@ class CodeScorer:
             "tests": texts,
             "imports": tests.texts if program is self._apart else [],
             "bound": [sorted(bound_by(text)) for text in tests.texts] if program is self._apart else [],
+            "left": [sorted(left_by(text)) for text in tests.texts] if program is self._apart else [],
             "names": of_the_code(tests),
             "tested": [*tests.names, *([tests.entry_point] if tests.entry_point else [])],
             "setup": tests.setup,

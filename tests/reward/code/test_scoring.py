@@ -215,11 +215,32 @@ async def test_a_test_that_does_not_pass_is_as_if_it_were_not_there(scorer: Code
         assert passed == [True, False, True, False, True]
     imports = ("from functools import reduce\nassert same(1) == 2", "assert reduce(max, [same(1), same(2)]) == 2")
     assert [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=imports))] == [False, True]
+    rebound = ("k = same(1)\nassert k == 1", "k = same(int)\nassert k('5') == 6", "assert k == 1 or k('12') == 12")
+    assert [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=rebound))] == [True, False, False]
     by_its_text = ["assert notes == []", "remember(eval('1'))", "assert notes == []"]  # it runs beside
     first, refused_there, later = await scorer._outcomes(SOLUTION, Asserts(texts=tuple(by_its_text)))
     assert first.passed
     assert not refused_there.passed
     assert later.why.startswith("in one Python with the code: ")
+
+
+@pytest.mark.engine
+async def test_what_only_passes_after_a_test_that_fails_beside_the_code_does_not_count(scorer: CodeScorer) -> None:
+    first = "s = Stack()\nassert len(s) == 0"
+    failing = "s.push(1)\nassert s.pop() == 2\n"
+    apart_only = "s.push(2).push(3)\nassert s[0] == 2 and notes == [1]"  # beside the code nothing has been remembered
+    tests = (first, f"remember(1)\n{failing}", apart_only, "assert s.pop() == 3", "assert same(5) == 5")
+    outcomes = await scorer._outcomes(SOLUTION, Asserts(texts=tests))
+    assert [one.passed for one in outcomes] == [True, False, False, False, True]
+    each_needs_another = (
+        first,
+        "remember(1)\nassert same(1) == 2",
+        *["remember(2)\nassert len(notes) > 1"] * 5,
+        tests[-1],
+    )
+    *others, last = await scorer._outcomes(SOLUTION, Asserts(texts=each_needs_another))
+    assert [one.passed for one in others] == [True, *[False] * 6]
+    assert "tests before it fail" in last.why
 
 
 @pytest.mark.engine

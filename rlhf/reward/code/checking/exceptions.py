@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlhf.reward.code.checking.kinds import ORIGIN
+from rlhf.reward.code.checking.objects import Asked
 from rlhf.reward.code.checking.values import BUILTINS, NoValue
 
 EXCEPTIONS: Mapping[str, Any] = {
@@ -27,9 +28,7 @@ LIBRARY = frozenset(
     )
 )
 """Exceptions of the library. Where the tests' process has not loaded the module, no test awaits them."""
-TEXT, NUMBER, ASK = "_rlhf_text", "_rlhf_number", "_rlhf_ask"
-Ask = Callable[..., Any]
-"""Asks the code: `Link.ask`."""
+TEXT, NUMBER, LINK = "_rlhf_text", "_rlhf_number", "_rlhf_link"
 LONGEST_TEXT, LONGEST_NAME, MOST_CLASSES = 10_000, 200, 20
 UNICODE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 
@@ -41,11 +40,11 @@ class ClassOfTheCode(type):
         if name.startswith("__"):
             raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
         kind = _of_the_code(cls)
-        return vars(kind)[ASK]("attribute", kind, name)
+        return vars(kind)[LINK].ask("attribute", kind, name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        if ASK in vars(cls):
-            vars(cls)[ASK]("setattr", cls, name, value)
+        if LINK in vars(cls):
+            vars(cls)[LINK].ask("setattr", cls, name, value)
         else:
             type.__setattr__(cls, name, value)
 
@@ -77,8 +76,8 @@ def _loaded(name: str) -> Any:
     return getattr(sys.modules.get(module), own, None)
 
 
-def found_class(told: Any, known: dict[int, Any], ask: Ask | None = None) -> Any:
-    """The class that was told, made here at its first occurrence; where this process can `ask` the code, that makes
+def found_class(told: Any, known: dict[int, Any], link: Asked | None = None) -> Any:
+    """The class that was told, made here at its first occurrence; where there is a `link` to the code, that makes
     exceptions of it, and has its attributes. Raises `NoValue`."""
     if type(told) is not list or not 0 < len(told) <= MOST_CLASSES or type(told[-1]) is not str:
         raise NoValue("what arrived is no exception")
@@ -88,13 +87,13 @@ def found_class(told: Any, known: dict[int, Any], ask: Ask | None = None) -> Any
     for one in reversed(line):
         match one:
             case [number, str(name), str(in_library), *bases] if type(number) is int and name.isidentifier():
-                kind = known[number] = _class_of((number, name, in_library), bases or [kind], known, ask)
+                kind = known[number] = _class_of((number, name, in_library), bases or [kind], known, link)
             case _:
                 raise NoValue("what arrived is no class")
     return kind
 
 
-def _class_of(told: tuple[int, str, str], bases: list[Any], known: dict[int, Any], ask: Ask | None) -> Any:
+def _class_of(told: tuple[int, str, str], bases: list[Any], known: dict[int, Any], link: Asked | None) -> Any:
     number, name, in_library = told
     if in_library in LIBRARY and _loaded(in_library):
         return _loaded(in_library)
@@ -104,9 +103,7 @@ def _class_of(told: tuple[int, str, str], bases: list[Any], known: dict[int, Any
     try:
         found: dict[type, Any] = {int: known, str: EXCEPTIONS}
         above = tuple(found[type(base)][base] if type(base) in found else base for base in bases)
-        return (
-            ClassOfTheCode(name, above, own | {"__init__": _making(ask), ASK: ask}) if ask else type(name, above, own)
-        )
+        return (ClassOfTheCode if link else type)(name, above, own | (_asking(link) if link else {}))
     except (LookupError, TypeError):
         raise NoValue("what arrived is no class") from None
 
@@ -115,15 +112,20 @@ def _of_the_code(kind: type) -> Any:
     return next(one for one in kind.__mro__ if NUMBER in vars(one))
 
 
-def _making(ask: Ask) -> Callable[..., None]:
+def _asking(link: Asked) -> dict[str, Any]:
+    """What a class has for which the code is to be asked, or the test refused."""
+
     def init(error: Any, *args: Any, **named: Any) -> None:
         kind = _of_the_code(type(error))
-        origin = ask("call", kind, *args, named=named)
+        origin = link.ask("call", kind, *args, named=named)
         vars(error).update({TEXT: str(origin), ORIGIN: origin})
         error.args = origin.args
         _initialize(kind, error, error.args)
 
-    return init
+    def is_equal(error: Any, other: Any) -> bool:
+        return error is other or link.refuse("a test compares an exception of the code")
+
+    return {"__init__": init, "__eq__": is_equal, "__hash__": BaseException.__hash__, LINK: link}
 
 
 def told_exception(

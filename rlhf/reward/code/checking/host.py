@@ -31,6 +31,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "instance of": is_instance_of,
     "class": type,
     "callable": callable,
+    "id": id,
     "len": len,
     "iter": iter,
     "reversed": reversed,

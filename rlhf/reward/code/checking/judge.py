@@ -2,8 +2,9 @@
 line for each.
 
 Input on standard input, as JSON: `key`, `code`, `tests`, `seconds`, `imports` (the tests too, with those that
-cannot run here), `bound` (the names that each binds), `names` (those that come from the code), `tested` (those that do
-even where the set-up has them) and `setup` (run before the tests). Output: `verdicts.py`.
+cannot run here), `bound` (the names that each binds), `left` (those that each leaves though it fails), `names` (those
+that come from the code), `tested` (those that do even where the set-up has them) and `setup` (run before the tests).
+Output: `verdicts.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from rlhf.reward.code.checking.completeness import ENTERED, RESULT, Entries
@@ -42,8 +43,6 @@ from rlhf.reward.code.checking.host import be_host
 from rlhf.reward.code.checking.importing import (
     SETUP_FAILS,
     ModuleOfTests,
-    imported_by,
-    is_name,
     missing,
     modules,
     read_by_classes,
@@ -55,6 +54,7 @@ from rlhf.reward.code.checking.stand_ins import (
     attribute_by,
     awaited_by,
     callable_by,
+    identity_by,
     instance_by,
     pair_by,
     type_by,
@@ -83,10 +83,10 @@ def judge_main() -> None:
     names, complaint = prepared(link, asked, tests, setup)
     names[ENTERED] = entries.entered
     for index, (test, code) in enumerate(zip(tests, codes, strict=True)):
-        before = {name: id(value) for name, value in names.items()}  # none of them is kept alive
+        names.start_test()
         told = complaint or names.gone(test, asked["bound"][index]) or why_test_fails(test, code, names, link, reach)
         if told and told != NEVER_ASKED:
-            names.drop_since(before, {*left_by(test)})
+            names.drop_but({RESULT, *asked["left"][index]})
         names.bound |= {*asked["bound"][index]}
         passed += not told
         if passed == len(tests) and (left := entries.left(names)):
@@ -131,20 +131,24 @@ class Names(dict[str, Any]):
     names that the tests bind themselves take precedence, and are theirs from there on, whether the binding has run or
     not: nothing of the code's or of Python's stands in."""
 
-    def __init__(self, link: Link, given: dict[str, Any], eager: set[str]) -> None:
+    def __init__(self, link: Link, given: dict[str, Any], tests: Sequence[ast.Module]) -> None:
         ours = {ASSERTED: self._assert, CHECKED: self._checking, GUARDED: self._guard, SWALLOWED: self._swallow}
         ours |= {IS: lambda one, other: operator.is_(*pair_by(link)(one, other)), PAIR: pair_by(link)}
         ours |= {
             AWAITED: awaited_by(link),
             TYPE: type_by(link),
             "callable": callable_by(link),
+            "id": identity_by(link),
             "isinstance": instance_by(link),
         }
         super().__init__(given, __name__="tests", __builtins__=builtins, getattr=attribute_by(link), **ours)
         self.asserted = self.failed = 0
         self.of_code: frozenset[str] = frozenset()
         self.bound: set[str] = set()
-        self._link, self._eager = link, eager
+        self._link, self._eager = link, read_by_classes(tests)
+        self._shared = {name for test in tests for name in declared_global(test)}  # Python sets them by itself
+        self._set: set[str] = set()
+        self._before: dict[str, int] = {}
         self._functions: dict[str, Any] = {}
         link.forget = self._forget
 
@@ -158,7 +162,7 @@ class Names(dict[str, Any]):
         except KeyError:  # Python's own function of that name is not the code's
             raise NameError(f"name {name!r} is not defined", name=name) from None
         if callable(value):
-            self[name] = self._functions[name] = value
+            self._look_up(name, value)
         return value
 
     def ask_again(self) -> None:
@@ -167,20 +171,31 @@ class Names(dict[str, Any]):
             self._forget(name)
         for name in self._eager & self.of_code - self.bound - set(self):
             with contextlib.suppress(KeyError):
-                self[name] = self._functions[name] = self._link.name(name)
+                self._look_up(name, self._link.name(name))
+
+    def _look_up(self, name: str, value: Any) -> None:
+        self._functions[name] = value
+        super().__setitem__(name, value)
 
     def gone(self, test: ast.Module, binds: Sequence[str]) -> str:
         """What bodies of classes in a test read that an earlier one has not bound; Python asks no `__missing__`."""
         left = read_by_classes([test]) & self.bound - {*binds, *self}
         return f"name {min(left)!r} is not defined" if left else ""
 
-    def drop_since(self, before: dict[str, int], kept: set[str]) -> None:
-        """Drop the variables that a test has set, but for those `kept`, since it is not run beside the code; what it
-        defines is."""
-        for name, value in [*self.items()]:
-            is_defined = issubclass(type(value), FunctionType | type) or value is self._functions.get(name)
-            if not is_defined and name not in (RESULT, *kept) and id(value) != before.get(name):
-                del self[name]
+    def start_test(self) -> None:
+        """Forget what the last test has set."""
+        self._set.clear()
+        self._before = {name: id(self.get(name)) for name in self._shared}  # none of them is kept alive
+
+    def drop_but(self, left: set[str]) -> None:
+        """Drop what the last test has set, since it is not run beside the code, but for the names that it leaves."""
+        changed = {name for name, was in self._before.items() if id(self.get(name)) != was}
+        for name in ((self._set | changed) - left) & set(self):
+            del self[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._set.add(name)
+        super().__setitem__(name, value)
 
     def _forget(self, name: Any) -> None:
         if type(name) is str and name in self._functions and self.get(name) is self._functions.pop(name):
@@ -235,7 +250,7 @@ def prepared(link: Link, asked: dict[str, Any], tests: list[ast.Module], setup: 
     `tested` names always come from the code, even where the set-up defines them too, and others where nothing else has
     bound them."""
     real = modules([*tests, setup])
-    names = Names(link, real, read_by_classes(tests))
+    names = Names(link, real, tests)
     sys.modules |= {"solution": Solution(link), "tests": ModuleOfTests(names)}  # type: ignore[dict-item]
     code = compiled(setup, Counting({}))
     try:
@@ -257,12 +272,9 @@ def prepared(link: Link, asked: dict[str, Any], tests: list[ast.Module], setup: 
     return names, ""
 
 
-def left_by(test: ast.Module) -> Iterator[str]:
-    """The names that a test leaves though it fails: those that it only imports, and those that its functions set for
-    others, as `setUpModule` does."""
-    nodes = [*ast.walk(test)]
-    yield from {*imported_by(test)} - {node.id for node in nodes if is_name(node) and isinstance(node.ctx, ast.Store)}
-    for node in nodes:
+def declared_global(test: ast.Module) -> Iterator[str]:
+    """The names that functions of a test set for others."""
+    for node in ast.walk(test):
         if isinstance(node, ast.Global):
             yield from node.names
 

@@ -173,7 +173,7 @@ class Link:
                 raise NoValue("what arrived is no value")
 
     def _class(self, told: Any) -> Any:
-        return found_class(told, self._classes, self.ask)
+        return found_class(told, self._classes, self)
 
     def _remote(self, number: int) -> Remote:
         if (found := self._remotes.get(number)) is None:

@@ -1,5 +1,5 @@
-"""What tests call as Python's own `type`, `isinstance`, `callable`, `getattr` and `is`: of objects of the code they ask
-the code."""
+"""What tests call as Python's own `type`, `isinstance`, `callable`, `getattr`, `id` and `is`: the code is asked about
+its objects."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from rlhf.reward.code.checking.kinds import is_of_the_code
 from rlhf.reward.code.checking.link import Link
 from rlhf.reward.code.checking.objects import Remote
 from rlhf.reward.code.checking.values import IMMUTABLE, NAMED
+
+ELSEWHERE = 1 << 64
 
 
 def type_by(link: Link) -> Callable[..., Any]:
@@ -41,6 +43,17 @@ def pair_by(link: Link) -> Callable[[Any, Any], tuple[Any, Any]]:
         return one, other
 
     return pair
+
+
+def identity_by(link: Link) -> Callable[[Any], int]:
+    """Python's `id`, which the code answers for its objects, in numbers that no address here has."""
+
+    def identity(value: Any) -> int:
+        if type(value) in IMMUTABLE or is_from_the_code(value):
+            link.refuse(f"a test asks for the identity of a {type(value).__name__}")
+        return ELSEWHERE + int(link.ask("id", value)) if is_of_the_code(value) else id(value)
+
+    return identity
 
 
 def awaited_by(link: Link) -> Callable[[Any], Any]:
