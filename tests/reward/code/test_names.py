@@ -16,6 +16,7 @@ from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.names import names_of_the_code
 from rlhf.reward.code.scoring import OF_JUDGE, checking_program, make_code_scorer, signed_lines
 from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
+from rlhf.sandbox.limits import SandboxLimits
 from rlhf.types import Scored, Unscored
 
 CONFIG = CodeRewardConfig(timeout_seconds=8, memory_mb=256, entry_point_column="entry")
@@ -260,7 +261,7 @@ def f(x):
 def test_the_code_cannot_read_the_tests_where_programs_run_as_root(tmp_path: Path) -> None:
     key = secrets.token_hex(16)
     asked = {"key": key, "code": READS_THE_JUDGE, "tests": ["assert f(1) == 'found it'"], "names": ["f"], "tested": []}
-    text = json.dumps(asked | {"setup": "", "seconds": 30, "imports": [], "bound": [[]]}).encode()
+    text = json.dumps(asked | {"setup": "", "seconds": 30, "imports": [], "bound": [[]], "left": [[]]}).encode()
     (tmp_path / "judge.py").write_text(checking_program(OF_JUDGE, "judge_main"))
     command = [sys.executable, str(tmp_path / "judge.py")]
     said = subprocess.run(command, input=text, capture_output=True, timeout=60, cwd=tmp_path).stdout.decode()
@@ -280,3 +281,13 @@ def test_only_lines_that_are_signed_are_verdicts_each_of_its_own_test() -> None:
     verdicts = {"0": ("failed", "AssertionError: 1 passed"), "1": ("passed", "")}
     assert signed_lines("\n".join([*forged, *told, *forged]), key) == verdicts
     assert signed_lines("\n".join([*forged, told[1], f"half a line{told[0]}"]), key) == {"1": ("passed", "")}
+
+
+def test_complaints_leave_room_for_the_verdicts_after_them() -> None:
+    program = (
+        "from rlhf.reward.code.checking.verdicts import *\nverdicts = Verdicts()\n"
+        "for index in range(4000): verdicts.write('00', index, chr(0x1F600) * LONGEST_COMPLAINT * (index < 3999))"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=True).stdout
+    assert len(said) < SandboxLimits().output_bytes
+    assert signed_lines(said.decode(), "00")["3999"] == ("passed", "")

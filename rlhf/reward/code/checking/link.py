@@ -61,6 +61,7 @@ class Link:
         """Forget what the last test has done."""
         self.objection, self.stands_in = "", self.of_all
         self.asked = self.objects = 0
+        self._shared.is_reordered = False
 
     def run(self, code: str) -> None:
         """Run the code. Raises what the code raises, and `CodeEnded`."""
@@ -106,6 +107,9 @@ class Link:
                 return self._result(answer, ends=request["do"] == "next")
             except NoValue as error:
                 self.refuse(str(error))
+            finally:
+                if self._shared.is_reordered:
+                    self.stands_in = self.stands_in or "a set in another order"
 
     def _result(self, answer: Answer, *, ends: bool) -> Any:
         """What an answer says; only an iterator `ends`. Raises what the code raises, and `NoValue`."""

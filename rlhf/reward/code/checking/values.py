@@ -176,6 +176,8 @@ class Shared:
         self._last: tuple[int, list[int]] = first, []
         self._has_lost = False
         self._left = MOST_PARTS
+        self.is_reordered = False
+        """Whether a set has crossed that has its items in another order there: it is built anew of them."""
 
     def message(self, values: Any) -> dict[str, Any]:
         """What to send: what has changed, the values, and what is kept here no longer. What has become no value is not
@@ -308,6 +310,7 @@ class Shared:
             head = self._pack(_head(value), depth + 1)
             return {kind.__name__: [number, head, self._content(value, depth + 1)]}
         if kind in (tuple, frozenset):
+            self._look_at_order(value)
             return {kind.__name__: [self._pack(inner, depth + 1) for inner in value]}
         if kind is slice:
             return {"slice": [self._pack(end, depth + 1) for end in (value.start, value.stop, value.step)]}
@@ -328,7 +331,12 @@ class Shared:
             return value.tobytes().decode("latin-1")
         if type(value) is list and _is_in_json(value):  # as most long ones are
             return value[:]
+        self._look_at_order(value)
         return [self._pack(inner, depth) for inner in value]
+
+    def _look_at_order(self, value: Any) -> None:
+        if type(value) in (set, frozenset):
+            self.is_reordered |= any(map(operator.is_not, value, type(value)([*value])))
 
     def _unpack(self, packed: Any) -> Any:
         if type(packed) is not dict:
@@ -346,7 +354,10 @@ class Shared:
             self._fill(made, content)
             return made
         if name in ("tuple", "frozenset"):
-            return BUILTINS[name](self._unpack(inner) for inner in parts)
+            inners = [self._unpack(inner) for inner in parts]
+            made = BUILTINS[name](inners)
+            self.is_reordered |= any(map(operator.is_not, made, inners))
+            return made
         if name == "slice":
             start, stop, step = map(self._unpack, parts)
             return slice(start, stop, step)
@@ -374,6 +385,7 @@ class Shared:
             inners = [self._unpack(inner) for inner in content]
             value.clear()
             (value.update if type(value) is set else value.extend)(inners)
+            self.is_reordered |= any(map(operator.is_not, value, inners))
 
     def _learn(self, number: int, value: Any) -> None:
         self._known[number], self._numbers[id(value)] = value, number

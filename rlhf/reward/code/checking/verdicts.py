@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 
-LONGEST_COMPLAINT = 300
+LONGEST_COMPLAINT, SHORT_COMPLAINT = 300, 60
+PROSE = 1 << 19
+"""So many bytes of complaints are written as they are, later ones short: what the sandbox keeps of the output is
+bounded."""
 NEVER_ASKED = "the test never asks the code for anything"
 
 
@@ -15,6 +18,7 @@ class Verdicts:
 
     def __init__(self) -> None:
         self._stream = os.fdopen(os.dup(1), "wb", buffering=0)
+        self._left = PROSE
         nowhere = os.open(os.devnull, os.O_RDWR)
         for standard in range(3):
             os.dup2(nowhere, standard)
@@ -22,6 +26,7 @@ class Verdicts:
     def write(self, key: str, index: int, complaint: str) -> None:
         """The result of a test: it passes if there is no complaint."""
         why = " ".join(complaint.split()).encode("ascii", "backslashreplace").decode()
+        why, self._left = why if len(why) <= self._left else why[:SHORT_COMPLAINT], self._left - len(why)
         line = f"{index} {'failed' if complaint else 'passed'} {''.join(filter(str.isprintable, why))}".rstrip()
         self._stream.write(f"{signature(key, line)} {line}\n".encode())
 
