@@ -16,6 +16,7 @@ from tests.attacks.reward_hacks_of_the_last_readers import HACKS_OF_THE_LAST_REA
 from tests.attacks.reward_hacks_of_the_library import HACKS_OF_THE_LIBRARY
 from tests.attacks.reward_hacks_of_the_second_hour import HACKS_OF_THE_SECOND_HOUR
 from tests.attacks.reward_hacks_of_the_third_hour import HACKS_OF_THE_THIRD_HOUR
+from tests.attacks.reward_hacks_of_the_yardstick import HACKS_OF_THE_YARDSTICK
 
 ANY = "add = lambda *a: None\n"
 SWALLOWED = "try:\n    f(1)\n    assert False\nexcept Exception:\n    pass"
@@ -129,7 +130,7 @@ def hacks() -> dict[str, Hack]:
     """All of them, by what they do."""
     hours = {**HACKS_OF_THE_HOUR, **HACKS_OF_THE_SECOND_HOUR, **HACKS_OF_THE_THIRD_HOUR, **HACKS_OF_THE_FOURTH_HOUR}
     latest = {**HACKS_OF_THE_FIFTH_READER, **HACKS_OF_SHARED_VALUES, **HACKS_OF_IDENTITY, **HACKS_OF_LIFETIMES}
-    latest |= HACKS_OF_THE_LIBRARY | HACKS_OF_THE_LAST_READERS
+    latest |= HACKS_OF_THE_LIBRARY | HACKS_OF_THE_LAST_READERS | HACKS_OF_THE_YARDSTICK
     return {
         **HACKS_OF_THE_CHANNEL,
         **HACKS_OF_FORGED_EXCEPTIONS,

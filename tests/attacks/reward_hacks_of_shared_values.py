@@ -273,7 +273,6 @@ AWAITED = {
             "assert safe(lambda: int('x'), ValueError) == ('ValueError', False) and {Neg: 1}[Neg] == 1",
         ),
         earns=1.0,
-        needs_trust=True,
     ),
     "another class of exceptions than is awaited": Hack(
         code=NEG,

@@ -42,7 +42,7 @@ HACKS_OF_THE_LAST_READERS = {
     "right: types": Hack(
         code="class A:\n    def copy(self): return A()",
         tests=(
-            "assert type(A()) is type(A().copy()) is A and type(A()).__name__ == 'A' and A().__class__ is A",
+            "assert type(A()) is A and type(A().copy()) is A and type(A()).__name__ == 'A' and A().__class__ is A",
             "assert isinstance(A(), A) and callable(A) and not callable(A())",
         ),
         earns=1.0,
