@@ -38,7 +38,7 @@ LISTED = frozenset((*WHOLE.split(), *(f"{name}.{member}" for name, them in MEMBE
 STARRED = frozenset({*WHOLE.split(), *MEMBERS} & sys.stdlib_module_names)
 IMPORTED_WHOLE = STARRED | {"builtins", "solution"}
 WARNINGS = ("warnings.filterwarnings", "warnings.simplefilter")
-BY_NAME = ("attrgetter", "methodcaller")
+BY_NAME = ("operator.attrgetter", "operator.methodcaller")
 SET = frozenset(
     (
         *("calendar.setfirstweekday", "decimal.getcontext", "decimal.setcontext", "decimal.localcontext"),
@@ -86,11 +86,15 @@ class _Library:
         """What in a test cannot run apart from the code."""
         nodes = list(ast.walk(tree))
         inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        of_written_names = {id(call.func) for call in calls if all(map(_is_written, call.args))}
         for node in nodes:
             if isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner:
                 path = self._path(node)
                 if path and isinstance(node.ctx, ast.Store | ast.Del) and not path.startswith(OF_TESTS_ALONE):
                     yield f"they change {path}, which the code has for itself"
+                elif path in BY_NAME and id(node) not in of_written_names:
+                    yield f"they may reach what the code names, by {path}"
                 elif path and not _is_listed(path):
                     yield f"they use {path}, which acts on or observes the process that it runs in"
             if isinstance(node, ast.Attribute) and node.attr in OBSERVE:
@@ -133,8 +137,8 @@ def _named_by(node: ast.AST) -> str:
     match node:
         case ast.Call(func=ast.Name(id="getattr" | "hasattr"), args=[_, name, *_]) if not _is_written(name):
             return ast.unparse(node)
-        case ast.Call(func=ast.Name(id=named) | ast.Attribute(attr=named), args=names) if named in BY_NAME:
-            return "" if all(map(_is_written, names)) else ast.unparse(node)
+        case ast.Attribute(attr="__getattribute__"):
+            return ast.unparse(node)
         case ast.Attribute(value=text, attr="format" | "format_map") if not _is_written(text):
             return ast.unparse(node)
         case _:

@@ -24,7 +24,8 @@ LIBRARY = frozenset(
         *("decimal.Overflow", "statistics.StatisticsError", "struct.error", "re.error", "re.PatternError", "csv.Error"),
         *("binascii.Error", "zlib.error", "dataclasses.FrozenInstanceError", "graphlib.CycleError", "copy.Error"),
         *("ipaddress.AddressValueError", "ipaddress.NetmaskValueError", "zoneinfo.ZoneInfoNotFoundError"),
-        *("asyncio.QueueEmpty", "asyncio.QueueFull", "numpy.linalg.LinAlgError"),
+        *("asyncio.QueueEmpty", "asyncio.QueueFull", "decimal.FloatOperation", "decimal.Inexact"),
+        *("numpy.exceptions.AxisError", "numpy.linalg.LinAlgError"),
     )
 )
 """Exceptions of the library. Where the tests' process has not loaded the module, no test awaits them."""

@@ -348,9 +348,10 @@ class Shared:
             return self._known_as(parts)
         if name in EMPTY:
             number, head, content = parts
+            made = EMPTY[name](self._unpack(head))
             if type(number) is not int or number % 2 == self._next % 2 or number in self._known:
                 raise NoValue("what arrived has no number of its own")
-            self._learn(number, made := EMPTY[name](self._unpack(head)))
+            self._learn(number, made)
             self._fill(made, content)
             return made
         if name in ("tuple", "frozenset"):
