@@ -60,6 +60,8 @@ WAIT_SECONDS = 86_400.0
 use all of theirs must not leave later ones without a score."""
 QUEUE_SECONDS = 330.0
 """Minimum wait for a server's queue: ours refuses requests that waited for 300 s."""
+LONGEST_CODE = 2 * MIB
+"""What is longer a sandbox may not take."""
 ROUNDS = 3
 """So often tests are tried again beside the code, without those that have failed there."""
 BROKE = "broke the sandbox"
@@ -142,6 +144,8 @@ class CodeScorer:
         """The share of the row's tests that the reply's code passes, or whether it passes all. Code that fails in any
         way scores 0. A row without usable tests and a broken sandbox give no score."""
         code = code_of(response)
+        if len(code) > LONGEST_CODE:
+            return Scored(value=0.0, detail=f"the code has more than {LONGEST_CODE} letters")
         try:
             tests, code = read_tests(row, self.config), with_prefix(code, row, self.config)
             return self._scored(await self._outcomes(code, tests), tests)

@@ -250,9 +250,10 @@ async def test_a_set_up_that_the_reply_leaves_no_memory_is_the_reply_s(chosen: C
     row = {"tests": ["assert f(1) == len(T)"], "setup": "T = list(range(900_000))"}
     assert await scorer.score("def f(x): return 900_000", row) == Scored(value=1.0, detail="1 of 1 tests pass")
     large = "def f(x): return 900_000\n#" + "\N{GRINNING FACE}" * 1_500_000
-    scored = await scorer.score(f"```python\n{large}\n```", row)
-    assert isinstance(scored, Scored)
-    assert scored.value == 0.0
+    for code in (large, large * 2):
+        scored = await scorer.score(f"```python\n{code}\n```", row)
+        assert isinstance(scored, Scored)
+        assert scored.value == 0.0
     await scorer.close()
 
 

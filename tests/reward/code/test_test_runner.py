@@ -211,6 +211,19 @@ async def test_what_tears_a_class_down_is_run_and_what_must_not_be_called_is_not
     assert (await score("def add(a, b): return 0", tests)).value == 0.5
 
 
+@pytest.mark.engine
+async def test_a_method_that_fails_is_torn_down() -> None:
+    tests = (
+        "import unittest\nclass T(unittest.TestCase):\n{}"
+        "    def test_1(self): self.assertEqual(add(1), 1)\n"
+        "    def test_2(self):\n        add(2)\n        self.assertEqual(size(), 1)\n"
+        "    def test_3(self): self.assertEqual(size(), 0)\n"
+    )
+    code = "made = []\ndef add(x): made.append(x)\ndef size(): return len(made)\ndef reset(): made.clear()"
+    for resets in ("    def tearDown(self): reset()\n", "    def setUp(self): self.addCleanup(reset)\n"):
+        assert (await score(code, tests.format(resets))).value == pytest.approx(2 / 3)
+
+
 async def test_a_test_that_is_nested_too_deeply_is_none() -> None:
     scorer = make_code_scorer(CodeRewardConfig())
     for test in ("if " + "+".join(["f(1)"] * 2000) + ": assert f(1)", "assert f(1)\n" + "+".join(["f(1)"] * 2000)):

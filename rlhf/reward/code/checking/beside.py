@@ -21,6 +21,7 @@ from rlhf.reward.code.checking.importing import (
     missing,
     modules,
     read_by_classes,
+    tear_down_after_failures,
 )
 from rlhf.reward.code.checking.verdicts import Verdicts, in_a_line
 
@@ -61,6 +62,7 @@ def _prepare(names: dict[str, Any], of_code: dict[str, Any], asked: dict[str, An
     try:
         real = modules([*tests, ast.parse(asked["setup"])])
         names.update(real)
+        tear_down_after_failures()
         exec(compile(asked["setup"], "setup.py", "exec", dont_inherit=True), names)
     except BaseException as error:  # noqa: BLE001 - whatever the task's set-up raises
         return f"{SETUP_FAILS}: {in_a_line(error)}"

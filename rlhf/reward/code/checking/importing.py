@@ -7,12 +7,13 @@ import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 SETUP_FAILS = "the set-up fails"
 UNWANTED = {"this", "antigravity"}
 """Modules with side effects when imported."""
+CASES = (("case", "TestCase"), ("async_case", "IsolatedAsyncioTestCase"))
 
 
 def modules(tests: Sequence[ast.Module]) -> dict[str, Any]:
@@ -56,6 +57,24 @@ def missing(tests: Sequence[ast.Module]) -> str:
                 if of and not _is_there(of):
                     return f"{SETUP_FAILS}: the sandbox's Python has no module {of}"
     return ""
+
+
+def tear_down_after_failures() -> None:
+    """Have `TestCase.debug`, which raises what a test raises, tear a test down that fails, as `TestCase.run` does."""
+    for case in (getattr(sys.modules.get(f"unittest.{name}"), of, None) for name, of in CASES):
+        if case is not None:
+            case._callTestMethod = _torn_down(case._callTestMethod)
+
+
+def _torn_down(call: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    def call_test_method(test: Any, method: Any) -> None:
+        with contextlib.ExitStack() as if_it_fails:
+            if_it_fails.callback(test.doCleanups)
+            if_it_fails.callback(test._callTearDown)
+            call(test, method)
+            if_it_fails.pop_all()
+
+    return call_test_method
 
 
 def _is_there(name: str) -> bool:

@@ -46,6 +46,7 @@ from rlhf.reward.code.checking.importing import (
     missing,
     modules,
     read_by_classes,
+    tear_down_after_failures,
 )
 from rlhf.reward.code.checking.link import NEEDS_TRUST, Link
 from rlhf.reward.code.checking.objects import Remote
@@ -262,6 +263,7 @@ def prepared(link: Link, asked: dict[str, Any], tests: list[ast.Module], setup: 
     names.of_code = frozenset(asked["names"])
     for name in set(asked["tested"]) - set(real):
         names.pop(name, None)
+    tear_down_after_failures()
     if "unittest.case" in sys.modules:
         vars(sys.modules["unittest.case"])["isinstance"] = names["isinstance"]
     guard(link.stop, set(texts_of_types([*tests, setup])))
