@@ -62,10 +62,13 @@ def _methods_of(defined: ast.ClassDef) -> Iterator[tuple[str, Function]]:
             yield (defined.name if _is_hook(part) else f"{defined.name}.{part.name}"), part
 
 
-def names_reached(run: Iterable[ast.Module], texts: Iterable[ast.Module]) -> set[str]:
-    """The names that texts say when they `run`: their statements, and the definitions of any text that these name. A
-    method of a class of tests is one of its own."""
+def names_reached(
+    run: Iterable[ast.Module], texts: Iterable[ast.Module], constants: Iterable[tuple[str, ast.stmt]]
+) -> set[str]:
+    """The names that texts say when they `run`: their statements, and the definitions of any text and the `constants`
+    that these name. A method of a class of tests is one of its own."""
     waiting = [named for text in texts for one in text.body if isinstance(one, Definition) for named in _divided(one)]
+    waiting += [(name, [statement]) for name, statement in constants]
     ahead: list[ast.AST] = [one for text in run for one in text.body if not isinstance(one, Definition)]
     said: set[str] = {*HOOKS}
     while ahead:
@@ -87,12 +90,15 @@ def _divided(definition: Definition) -> Iterator[tuple[str, list[ast.AST]]]:
         yield method.name, [method]
 
 
-def only_reached(text: ast.Module, said: set[str], *, runs: bool) -> Iterator[ast.stmt]:
+def only_reached(
+    text: ast.Module, said: set[str], constants: Iterable[tuple[str, ast.stmt]], *, runs: bool
+) -> Iterator[ast.stmt]:
     """The statements of a text that runs, but for its tests that are not `said`; of any other its imports, the suites'
-    result, and its definitions that are."""
+    result, and its definitions and `constants` that are."""
+    named = {id(statement) for name, statement in constants if name in said}
     for one in text.body:
         if not isinstance(one, Definition):
-            if runs or isinstance(one, ast.Import | ast.ImportFrom) or _sets_result(one):
+            if runs or isinstance(one, ast.Import | ast.ImportFrom) or _sets_result(one) or id(one) in named:
                 yield one
         elif one.name in said or (runs and not _is_test(one)):
             yield _without_tests(one, said) if isinstance(one, ast.ClassDef) else one

@@ -30,6 +30,7 @@ from rlhf.reward.code.unit_tests import (
     InputOutput,
     Tests,
     TestsError,
+    constants,
     reached_by,
     read_tests,
     with_prefix,
@@ -240,19 +241,23 @@ class CodeScorer:
         """Run a program of `checking/` on what it is to see of the texts of the tests. One passes only by a result line
         that is signed with this run's key. Raises `TestsError` if the set-up fails, and fails without the code too,
         which may say so, or leave it no memory."""
-        asked = {
+        asked: dict[str, Any] = {
             "key": (key := secrets.token_hex(16)),
             "code": code,
             "tests": texts,
-            "imports": tests.texts if program is self._apart else [],
-            "bound": [sorted(bound_by(text)) for text in tests.texts] if program is self._apart else [],
-            "left": [sorted(left_by(text)) for text in tests.texts] if program is self._apart else [],
             "names": of_the_code(tests),
             "tested": [*tests.names, *([tests.entry_point] if tests.entry_point else [])],
             "setup": tests.setup,
             "seconds": self.config.timeout_seconds,
             "together": self.config.tests == "trusting",
         }
+        if program is self._apart:
+            asked |= {
+                "imports": tests.texts,
+                "bound": [sorted(bound_by(text)) for text in tests.texts],
+                "left": [sorted(left_by(text)) for text in tests.texts],
+                "constants": constants(tests),
+            }
         two_users = self._two_users and program is self._apart
         run = await self._run(program, json.dumps(asked).encode(), self.config.timeout_seconds, two_users=two_users)
         judged = signed_lines(run.stdout, key)

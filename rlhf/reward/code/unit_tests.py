@@ -9,9 +9,11 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn, TypeGuard
 
 from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.constants import constants_of, targets_of
 from rlhf.reward.code.names import names_of_the_code, unknown_names
 from rlhf.reward.code.reached import Definition, asserts, checks, names_reached, only_reached
 from rlhf.reward.code.test_runner import NotRunnable, as_run
@@ -199,11 +201,22 @@ def _asking(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 def reached_by(tests: Asserts, passed: Sequence[bool]) -> tuple[str, ...]:
     """The texts without the tests that have not `passed`: of these their imports are left, and what the others run."""
-    trees = [ast.parse(text) for text in tests.texts]
+    trees, setup = [ast.parse(text) for text in tests.texts], ast.parse(tests.setup)
     run = [tree for tree, has_passed in zip(trees, passed, strict=True) if has_passed]
-    said = names_reached([*run, ast.parse(tests.setup)], trees)
+    constants = [
+        (name, one) for of_text in constants_of([*trees, setup]) for one in of_text for name in targets_of(one)
+    ]
+    said = names_reached([*run, setup], trees, constants)
     pairs = zip(tests.texts, trees, strict=True)
-    return tuple(_left(text, tree, only_reached(tree, said, runs=tree in run)) for text, tree in pairs)
+    return tuple(_left(text, tree, only_reached(tree, said, constants, runs=tree in run)) for text, tree in pairs)
+
+
+@lru_cache(maxsize=1024)
+def constants(tests: Asserts) -> tuple[str, ...]:
+    """What of each text sets constants."""
+    empty = ast.Module(body=[], type_ignores=[])
+    *found, _ = constants_of([ast.parse(text) for text in (*tests.texts, tests.setup)])
+    return tuple(_left("", empty, of_text) for of_text in found)
 
 
 def _left(text: str, tree: ast.Module, kept: Iterable[ast.stmt]) -> str:

@@ -202,8 +202,8 @@ async def test_a_test_that_needs_an_object_says_so(scorer: CodeScorer) -> None:
 
 @pytest.mark.engine
 async def test_a_test_that_does_not_pass_is_as_if_it_were_not_there(scorer: CodeScorer) -> None:
-    refused = "y = 3\nassert Stack() == Stack()\nremember(1)"
-    for text in (refused, "y = 3\nremember(1)\nassert notes == []", "y = 3\nassert same(1) == 2"):
+    refused = "y = same(3)\nassert Stack() == Stack()\nremember(1)"
+    for text in (refused, "y = same(3)\nremember(1)\nassert notes == []", "y = same(3)\nassert same(1) == 2"):
         tests = (
             "x = 2\nassert same(x) == 2",
             text,
@@ -215,6 +215,9 @@ async def test_a_test_that_does_not_pass_is_as_if_it_were_not_there(scorer: Code
         assert passed == [True, False, True, False, True]
     imports = ("from functools import reduce\nassert same(1) == 2", "assert reduce(max, [same(1), same(2)]) == 2")
     assert [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=imports))] == [False, True]
+    constants = ("n = 3\nones = [1]\ntwice = lambda x: same(x) * 2\nassert same(n) == ones.pop()",)
+    constants += ("assert twice(n) == 6 and ones == [1]", "class T: of = n\nassert same(T.of) == n")
+    assert [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=constants))] == [False, True, True]
     rebound = ("k = same(1)\nassert k == 1", "k = same(int)\nassert k('5') == 6", "assert k == 1 or k('12') == 12")
     assert [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=rebound))] == [True, False, False]
     by_its_text = ["assert notes == []", "remember(eval('1'))", "assert notes == []"]  # it runs beside

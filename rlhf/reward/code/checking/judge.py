@@ -2,9 +2,9 @@
 line for each.
 
 Input on standard input, as JSON: `key`, `code`, `tests`, `seconds`, `imports` (the tests too, with those that
-cannot run here), `bound` (the names that each binds), `left` (those that each leaves though it fails), `names` (those
-that come from the code), `tested` (those that do even where the set-up has them) and `setup` (run before the tests).
-Output: `verdicts.py`.
+cannot run here), `bound` (the names that each binds), `left` (those that each leaves though it fails), `constants`
+(the statements of each that it leaves), `names` (those that come from the code), `tested` (those that do even where the
+set-up has them) and `setup` (run before the tests). Output: `verdicts.py`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from rlhf.reward.code.checking.importing import (
     ModuleOfTests,
     missing,
     modules,
+    names_bound_by,
     read_by_classes,
     tear_down_after_failures,
 )
@@ -81,13 +82,15 @@ def judge_main() -> None:
     entries, reach, passed = Entries(tests), Reach(tests), 0
     link.of_all = "a seed, which the code does not have" if sets_a_seed([*tests, setup]) else ""
     codes = [compiled(test, Counting(entries.marks)) for test in tests]  # before nothing may be compiled any more
+    constants = [compiled(ast.parse(text), Counting({})) for text in asked["constants"]]
     names, complaint = prepared(link, asked, tests, setup)
     names[ENTERED] = entries.entered
     for index, (test, code) in enumerate(zip(tests, codes, strict=True)):
-        names.start_test()
-        told = complaint or names.gone(test, asked["bound"][index]) or why_test_fails(test, code, names, link, reach)
+        told = complaint or why_test_fails(test, code, names, link, reach)
         if told and told != NEVER_ASKED:
             names.drop_but({RESULT, *asked["left"][index]})
+        if told and (told != NEVER_ASKED or not test.body):
+            names.waiting.append(constants[index])
         names.bound |= {*asked["bound"][index]}
         passed += not told
         if passed == len(tests) and (left := entries.left(names)):
@@ -146,6 +149,8 @@ class Names(dict[str, Any]):
         self.asserted = self.failed = 0
         self.of_code: frozenset[str] = frozenset()
         self.bound: set[str] = set()
+        self.waiting: list[CodeType | Exception] = []
+        """Constants of tests that have failed, or cannot run here."""
         self._link, self._eager = link, read_by_classes(tests)
         self._shared = {name for test in tests for name in declared_global(test)}  # Python sets them by itself
         self._set: set[str] = set()
@@ -178,13 +183,14 @@ class Names(dict[str, Any]):
         self._functions[name] = value
         super().__setitem__(name, value)
 
-    def gone(self, test: ast.Module, binds: Sequence[str]) -> str:
-        """What bodies of classes in a test read that an earlier one has not bound; Python asks no `__missing__`."""
-        left = read_by_classes([test]) & self.bound - {*binds, *self}
-        return f"name {min(left)!r} is not defined" if left else ""
-
-    def start_test(self) -> None:
-        """Forget what the last test has set."""
+    def start_test(self, test: ast.Module) -> None:
+        """Set the constants of tests that failed, and forget what the last test has set. Raises what that raises, and
+        `NameError` for what bodies of classes read and nothing has bound: Python asks no `__missing__` for it."""
+        while self.waiting:
+            run(self.waiting.pop(0), self)
+        own = {name for node in ast.walk(test) for name in names_bound_by(node)}
+        if gone := read_by_classes([test]) & self.bound - {*own, *self}:
+            raise NameError(f"name {min(gone)!r} is not defined")
         self._set.clear()
         self._before = {name: id(self.get(name)) for name in self._shared}  # none of them is kept alive
 
@@ -318,6 +324,7 @@ def why_test_fails(test: ast.Module, code: CodeType | Exception, names: Names, l
     link.start_test()
     try:
         names.ask_again()
+        names.start_test(test)
         link.asked = 0
         run(code, names)
         if not reach.uses_the_code(test, asked=link.asked > 0):
