@@ -57,7 +57,20 @@ OBSERVE = frozenset(
 OF_TESTS_ALONE = ("unittest", "pytest")
 """Modules that tests may change: the code's own are nothing to them."""
 OF_THE_PROCESS = frozenset(
-    ("eval", "exec", "compile", "open", "__import__", "breakpoint", "input", "globals", "locals", "vars", "setattr")
+    (
+        "__builtins__",
+        "eval",
+        "exec",
+        "compile",
+        "open",
+        "__import__",
+        "breakpoint",
+        "input",
+        "globals",
+        "locals",
+        "vars",
+        "setattr",
+    )
 )
 """Python's own functions that run what they are given, or act on the process."""
 

@@ -77,7 +77,7 @@ def _free(texts: Sequence[str], setup: str) -> set[str]:
     taken = {name for text in texts for name in _taken_from_the_solution(text)}
     members = {name for text in texts for name in _members_of_the_solution(text)}
     used = _unbound(texts, setup) | members.difference(*map(bound_by, texts))
-    return (used | taken | _bound_anew(texts, setup)) - OF_PYTHON - {"__name__", "__file__", "solution"}
+    return (used | taken | _bound_anew(texts, setup)) - OF_PYTHON - {"__builtins__", "__name__", "__file__", "solution"}
 
 
 def _bound_anew(texts: Sequence[str], setup: str) -> set[str]:

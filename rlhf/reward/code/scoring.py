@@ -254,6 +254,7 @@ class CodeScorer:
         if program is self._apart:
             asked |= {
                 "imports": tests.texts,
+                "loads": ["import numpy"] if "numpy" in code else [],
                 "bound": [sorted(bound_by(text)) for text in tests.texts],
                 "left": [sorted(left_by(text)) for text in tests.texts],
                 "constants": constants(tests),

@@ -13,8 +13,14 @@ from rlhf.reward.code.constants import constants_of
     ("text", "constants"),
     [
         ("tol = 1e-6\nclose = lambda a, b: abs(a - b) < tol", ["tol = 1e-06", "close = lambda a, b: abs(a - b) < tol"]),
-        ("import math\nfrom datetime import date\nd = date(2020, 1, 1)\na, b = math.pi, d", ["d = date(2020, 1, 1)", "a, b = (math.pi, d)"]),
-        ("cases = [(i, str(i)) for i in range(3)]\nn: int = len(cases)", ["cases = [(i, str(i)) for i in range(3)]", "n: int = len(cases)"]),
+        (
+            "import math\nfrom datetime import date\nd = date(1, 1, 1)\na, b = math.pi, d",
+            ["d = date(1, 1, 1)", "a, b = (math.pi, d)"],
+        ),
+        (
+            "cases = [str(i) for i in range(3)]\nn: int = len(cases)",
+            ["cases = [str(i) for i in range(3)]", "n: int = len(cases)"],
+        ),
         ("g = lambda: add(1, 2)", ["g = lambda: add(1, 2)"]),
         ("g = lambda: add(1, 2)\nx = g()", ["g = lambda: add(1, 2)"]),
         ("g = lambda x=add(1, 2): x", []),
@@ -34,7 +40,7 @@ from rlhf.reward.code.constants import constants_of
         ("seen = []\ndef test_a(): seen.append(add(1, 2))", ["seen = []"]),
         ("if add(1, 2): x = 1", []),
     ],
-)  # fmt: skip
+)
 def test_constants_are_what_tests_set_without_the_code(text: str, constants: list[str]) -> None:
     ((*found,),) = constants_of([ast.parse(text)])
     assert [ast.unparse(one) for one in found] == constants

@@ -268,7 +268,7 @@ def test_the_code_cannot_read_the_tests_where_programs_run_as_root(tmp_path: Pat
     key = secrets.token_hex(16)
     asked = {"key": key, "code": READS_THE_JUDGE, "tests": ["assert f(1) == 'found it'"], "names": ["f"], "tested": []}
     text = json.dumps(
-        asked | {"setup": "", "seconds": 30, "imports": [], "bound": [[]], "left": [[]], "constants": [""]}
+        asked | {"setup": "", "seconds": 30, "imports": [], "loads": [], "bound": [[]], "left": [[]], "constants": [""]}
     ).encode()
     (tmp_path / "judge.py").write_text(checking_program(OF_JUDGE, "judge_main"))
     command = [sys.executable, str(tmp_path / "judge.py")]

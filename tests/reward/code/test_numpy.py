@@ -14,6 +14,7 @@ import pytest
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.scoring import make_code_scorer
 from rlhf.types import Scored
+from tests.attacks.hack import FORGES
 
 CODE = """
 import numpy as np
@@ -75,6 +76,10 @@ async def test_arrays_are_arrays_on_both_sides_and_nothing_else_is(python: str) 
     scorer = make_code_scorer(CodeRewardConfig(timeout_seconds=20, python=python))
     await scorer.start()
     scores = [await scorer.score(CODE, {"tests": tests}) for tests in (HOLD, WITHOUT, *([test] for test in FAIL))]
+    forged = [
+        await scorer.score(FORGES + CODE, {"tests": [test]}) for test in ("assert type(total()) is int", WITHOUT[0])
+    ]
     await scorer.close()
+    assert [getattr(one, "value", one) for one in forged] == [0.0, 1.0]
     values = [score.value for score in scores if isinstance(score, Scored)]
     assert values == [1.0, 1.0, *(0.0 for _ in FAIL)], scores

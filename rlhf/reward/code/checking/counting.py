@@ -28,8 +28,6 @@ class Counting(ast.NodeTransformer):
         match node:
             case ast.Call(func=ast.Name(id="type") as called, args=[value], keywords=[]):
                 return _called(TYPE, value, called)
-            case ast.Call(func=ast.Attribute(attr="assertIs" | "assertIsNot"), args=[one, other, *rest]):
-                node.args = [ast.copy_location(ast.Starred(_called(PAIR, one, other), ast.Load()), one), *rest]
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[first, *rest]) if name in AWAITS:
                 node.args = [_awaited(first), *(map(_awaited, rest) if name == "suppress" else rest)]
         if is_check(node):

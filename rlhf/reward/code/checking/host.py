@@ -101,14 +101,19 @@ class Host:
                 else:
                     about, result = {"end": True}, error.value
             del values
-            stale = [name for name, was in self._looked_up.items() if id(self._names.get(name)) != was]
+            stale = self._stale()
             if request["do"] == "name":
                 self._looked_up[request["name"]] = id(result)
-            for name in stale:
-                self._looked_up.pop(name)
             return about | self._shared.message(result) | {"stale": stale}
         except BaseException as error:  # noqa: BLE001 - the code's objects take part in it
             return {"unfit": f"{type(error).__name__}: {error}"[:200]}
+
+    def _stale(self) -> list[str]:
+        """The names that the tests have looked up and that are bound anew."""
+        stale = [name for name, was in self._looked_up.items() if id(self._names.get(name)) != was]
+        for name in stale:
+            self._looked_up.pop(name)
+        return stale
 
     def _done(self, request: dict[str, Any], values: Any) -> Any:
         match request["do"]:
@@ -169,7 +174,8 @@ class Host:
         return function
 
     def _call(self, number: int, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        self._send({"function": number} | self._shared.message((arguments, named or None)))
+        called = self._shared.message((arguments, named or None))
+        self._send({"function": number, "stale": self._stale()} | called)
         while "do" in (answer := self._heard()):  # the function asks the code for something
             self._send(self._answer(answer))
         result = self._shared.received(answer)

@@ -2,9 +2,9 @@
 line for each.
 
 Input on standard input, as JSON: `key`, `code`, `tests`, `seconds`, `imports` (the tests too, with those that
-cannot run here), `bound` (the names that each binds), `left` (those that each leaves though it fails), `constants`
-(the statements of each that it leaves), `names` (those that come from the code), `tested` (those that do even where the
-set-up has them) and `setup` (run before the tests). Output: `verdicts.py`.
+cannot run here), `loads` (imports besides), `bound` (the names that each test binds), `left` (those that each leaves
+though it fails), `constants` (the statements of each that it leaves), `names` (those that come from the code), `tested`
+(those that do even where the set-up has them) and `setup` (run before the tests). Output: `verdicts.py`.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ from rlhf.reward.code.checking.stand_ins import (
     identity_by,
     instance_by,
     pair_by,
+    pair_first,
     type_by,
 )
 from rlhf.reward.code.checking.verdicts import NEVER_ASKED, Verdicts, in_a_line
@@ -256,7 +257,7 @@ def prepared(link: Link, asked: dict[str, Any], tests: list[ast.Module], setup: 
     """The names that tests may use, and why no test can pass with them, if so. The set-up runs before the code;
     `tested` names always come from the code, even where the set-up defines them too, and others where nothing else has
     bound them."""
-    real = modules([*tests, setup])
+    real = modules([*tests, setup, *map(ast.parse, asked["loads"])])
     names = Names(link, real, tests)
     sys.modules |= {"solution": Solution(link), "tests": ModuleOfTests(names)}  # type: ignore[dict-item]
     code = compiled(setup, Counting({}))
@@ -272,6 +273,7 @@ def prepared(link: Link, asked: dict[str, Any], tests: list[ast.Module], setup: 
     tear_down_after_failures()
     if "unittest.case" in sys.modules:
         vars(sys.modules["unittest.case"])["isinstance"] = names["isinstance"]
+        pair_first(sys.modules["unittest.case"].TestCase, names[PAIR])
     guard(link.stop, set(texts_of_types([*tests, setup])))
     try:
         link.run(asked["code"])

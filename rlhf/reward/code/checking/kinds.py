@@ -10,7 +10,7 @@ from rlhf.reward.code.checking.objects import COMPARED, COMPUTED, Remote
 BASES: tuple[Any, ...] = (tuple, int, str, float)
 ORIGIN = "_rlhf_origin"
 OPERATIONS = frozenset(
-    f"__{name}__" for name in (*COMPARED.split(), *COMPUTED.split(), "len", "iter", "getitem", "contains")
+    f"__{name}__" for name in (*COMPARED.split(), *COMPUTED.split(), "len", "iter", "getitem", "contains", "reversed")
 )
 """A kind that has one of these, or a method of the plain type, in a way of its own is an object like any other."""
 

@@ -115,9 +115,7 @@ class Link:
         """What an answer says; only an iterator `ends`. Raises what the code raises, and `NoValue`."""
         if "unfit" in answer:
             raise NoValue(f"an answer of the code is no value ({str(answer['unfit'])[:100]})")
-        values = self._shared.received(answer)
-        for name in answer.get("stale", ()):
-            self.forget(name)
+        values = self._values_of(answer)
         if "missing" in answer:
             raise KeyError(answer["missing"])
         if "own" in answer:
@@ -130,11 +128,17 @@ class Link:
             raise StopIteration(values)
         return values
 
+    def _values_of(self, answer: Answer) -> Any:
+        values = self._shared.received(answer)
+        for name in answer.get("stale", ()):
+            self.forget(name)
+        return values
+
     def _call_back(self, asked: Answer) -> None:
         """Call a function that the test passed to the code, and tell what it returns or raises."""
         function = self._item(self._functions, asked["function"])
         try:
-            arguments, named = self._shared.received(asked)
+            arguments, named = self._values_of(asked)
             answer = self._shared.message(function(*arguments, **(named or {})))
         except BaseException as error:  # noqa: BLE001 - a function of the test, called with anything
             if isinstance(error, NoValue):

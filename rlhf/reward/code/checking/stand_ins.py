@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import UnionType
 from typing import Any
 
@@ -45,6 +45,19 @@ def pair_by(link: Link) -> Callable[[Any, Any], tuple[Any, Any]]:
     return pair
 
 
+def pair_first(case: Any, pair: Callable[[Any, Any], Any]) -> None:
+    """Have `assertIs` and `assertIsNot` of a class of `unittest` ask the same."""
+
+    def asking(method: Any) -> Any:
+        def checked(self: Any, expr1: Any, expr2: Any, msg: Any = None) -> None:
+            pair(expr1, expr2)
+            method(self, expr1, expr2, msg)
+
+        return checked
+
+    case.assertIs, case.assertIsNot = asking(case.assertIs), asking(case.assertIsNot)
+
+
 def identity_by(link: Link) -> Callable[[Any], int]:
     """Python's `id`, which the code answers for its objects, in numbers that no address here has."""
 
@@ -61,7 +74,7 @@ def awaited_by(link: Link) -> Callable[[Any], Any]:
     raise."""
 
     def awaited(kinds: Any) -> Any:
-        for kind in kinds if type(kinds) is tuple else (kinds,):
+        for kind in _flat(kinds):
             if any(kind is one for one in AssertionError.__mro__):
                 link.refuse(
                     f"the code's name of an exception is Python's {kind.__name__}, which a test's own asserts raise"
@@ -69,6 +82,13 @@ def awaited_by(link: Link) -> Callable[[Any], Any]:
         return kinds
 
     return awaited
+
+
+def _flat(kinds: Any) -> Iterator[Any]:
+    for kind in kinds if isinstance(kinds, tuple) else ():
+        yield from _flat(kind)
+    if not isinstance(kinds, tuple):
+        yield kinds
 
 
 def callable_by(link: Link) -> Callable[[Any], Any]:
