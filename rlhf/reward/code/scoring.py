@@ -46,7 +46,7 @@ SHARED = ("verdicts", "importing")
 OF_BESIDE = (*SHARED, "beside")
 OF_JUDGE = (
     *SHARED,
-    *("arrays", "values", "objects", "kinds", "exceptions", "host", "link", "guard"),
+    *("arrays", "lines", "values", "objects", "kinds", "exceptions", "host", "link", "guard"),
     *("completeness", "counting", "reach", "stand_ins", "judge"),
 )
 """Modules of `checking/`, in the order of their imports."""

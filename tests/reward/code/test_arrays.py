@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from rlhf.reward.code.checking.arrays import empty_array, is_array, number_of, parts_of_number, set_array
-from rlhf.reward.code.checking.values import NoValue, Shared, in_json, of_json
+from rlhf.reward.code.checking.lines import in_json, of_json
+from rlhf.reward.code.checking.values import NoValue, Shared
 
 
 def refuse(*_: Any) -> Any:

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf.reward.code.checking.values import DEEPEST, NoValue, Shared, in_json, of_json
+from rlhf.reward.code.checking.lines import in_json, of_json
+from rlhf.reward.code.checking.values import DEEPEST, NoValue, Shared
 
 
 def refuse(*_: Any) -> Any:

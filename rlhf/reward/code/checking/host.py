@@ -16,7 +16,8 @@ from typing import Any
 
 from rlhf.reward.code.checking.exceptions import found_class, found_exception, told_class, told_exception
 from rlhf.reward.code.checking.kinds import plain_part
-from rlhf.reward.code.checking.values import MOST_BYTES, Shared, in_json, of_json
+from rlhf.reward.code.checking.lines import in_json, of_json
+from rlhf.reward.code.checking.values import MOST_BYTES, Shared
 
 
 def is_instance_of(value: Any, module: str, name: str) -> bool:

@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.exceptions import NUMBER, found_class, found_exception, stand_in_of, told_exception
 from rlhf.reward.code.checking.kinds import KINDS, ORIGIN, kind_of
+from rlhf.reward.code.checking.lines import in_json, of_json
 from rlhf.reward.code.checking.objects import Remote
-from rlhf.reward.code.checking.values import MOST_BYTES, NoValue, Shared, in_json, of_json
+from rlhf.reward.code.checking.values import MOST_BYTES, NoValue, Shared
 
 NEEDS_TRUST = "such tests need reward.code.tests: trusting"
 CHUNK = 1 << 16
@@ -37,7 +38,8 @@ class Link:
 
     `objection` says why this test does not pass, `ended` why none does any more; `asked` is how often the code was
     asked for what it has, `objects` how often an object is an answer. `stands_in` is what of this test, or `of_all`, is
-    in one of the processes as a stand-in that differs from it: where such a test fails, one Python might not."""
+    in one of the processes as a stand-in that differs from it: where such a test fails, one Python might not. What is
+    `held` lives as long as the test."""
 
     def __init__(self, requests: int, answers: int, seconds: float) -> None:
         self._requests, self._answers = requests, answers
@@ -61,6 +63,7 @@ class Link:
         """Forget what the last test has done."""
         self.objection, self.stands_in = "", self.of_all
         self.asked = self.objects = 0
+        self.held: list[Any] = []
         self._shared.is_reordered = False
 
     def run(self, code: str) -> None:

@@ -4,8 +4,6 @@ it."""
 from __future__ import annotations
 
 import builtins
-import json
-import math
 import operator
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -15,15 +13,21 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from rlhf.reward.code.checking.arrays import empty_array, is_array, may_be_views, number_of, parts_of_number, set_array
+from rlhf.reward.code.checking.arrays import (
+    content_of,
+    empty_array,
+    is_array,
+    number_of,
+    parts_of_number,
+    set_array,
+    shares_memory,
+)
+from rlhf.reward.code.checking.lines import IN_JSON, SAFE_INTEGER, are_in_json, in_json
 
 MOST_BYTES = 4 << 20
 """Maximum size of a message of the code's process."""
 MOST_PARTS = 1_000_000
 DEEPEST = 100
-SAFE_INTEGER = 1 << 63
-IN_JSON = frozenset((str, bool, float, type(None)))
-NUMBERS = frozenset((int, float, bool))
 IMMUTABLE = frozenset(
     (
         str,
@@ -114,30 +118,6 @@ UNFIT = (ArithmeticError, AttributeError, BufferError, LookupError, MemoryError,
 
 class NoValue(Exception):
     """What arrived, or is to be sent, is no plain value, or is too large."""
-
-
-ENCODE = json.JSONEncoder(ensure_ascii=False).encode
-DECODE = json.JSONDecoder(
-    parse_constant={"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}.__getitem__
-).decode
-
-
-def in_json(message: Any) -> bytes:
-    """A message as a line without its end. Not in ASCII: two halves of a letter (surrogates) would arrive as one."""
-    return ENCODE(message).encode("utf-8", "surrogatepass")
-
-
-def of_json(line: bytes) -> Any:
-    """What a line says; no number is always one object, as `math.nan` is. Raises `ValueError` and `RecursionError`."""
-    return DECODE(line.decode("utf-8", "surrogatepass"))
-
-
-def _is_in_json(values: list[Any]) -> bool:
-    """Whether JSON has all of these values."""
-    kinds = set(map(type, values))
-    if int in kinds and kinds <= NUMBERS:
-        return bool(min(values) > -SAFE_INTEGER and max(values) < SAFE_INTEGER)
-    return kinds <= IN_JSON
 
 
 def _head(value: Any) -> Any:
@@ -256,7 +236,7 @@ class Shared:
         for number in numbers:
             value = self._known[number]
             items = _items(value)
-            self._told[number] = items if items and _is_in_json(items) else in_json(self._content(value, 0))
+            self._told[number] = items if items and are_in_json(items) else in_json(self._content(value, 0))
 
     def _changed_content(self, number: int) -> Any:
         """The content of a value, if the other side does not know it yet, else None."""
@@ -303,7 +283,8 @@ class Shared:
         if kind in CHANGEABLE or is_array(value):
             if (number := self._numbers.get(id(value))) is not None:
                 return {"met": number}
-            if kind not in CHANGEABLE and any(may_be_views(value, one) for one in self._known.values()):
+            others, is_of_the_code = self._known.values(), self._next % 2 == 1
+            if kind not in CHANGEABLE and shares_memory(value, others, is_of_the_code=is_of_the_code):
                 raise NoValue("an array shares its memory with another")
             self._learn(number := self._next, value)
             self._next += 2
@@ -328,8 +309,8 @@ class Shared:
         if type(value) is bytearray:
             return value.decode("latin-1")
         if type(value) not in CHANGEABLE:
-            return value.tobytes().decode("latin-1")
-        if type(value) is list and _is_in_json(value):  # as most long ones are
+            return content_of(value)
+        if type(value) is list and are_in_json(value):  # as most long ones are
             return value[:]
         self._look_at_order(value)
         return [self._pack(inner, depth) for inner in value]
