@@ -16,7 +16,7 @@ WHOLE = """
     abc array ast base64 binascii bisect calendar cmath collections colorsys copy csv datetime decimal difflib
     enum errno fnmatch fractions functools graphlib hashlib heapq hmac html ipaddress itertools
     json keyword math numbers numpy operator pprint queue random re secrets shlex solution statistics string struct
-    textwrap time traceback types typing typing_extensions unicodedata uuid zlib urllib.parse __future__
+    textwrap time types typing typing_extensions unicodedata uuid zlib urllib.parse __future__
 """
 """Modules all of whose members are used."""
 MEMBERS = {
@@ -43,7 +43,8 @@ SET = frozenset(
     (
         *("calendar.setfirstweekday", "decimal.getcontext", "decimal.setcontext", "decimal.localcontext"),
         *("numpy.errstate", "numpy.seterr", "numpy.seterrcall", "numpy.random.seed", "string.Formatter"),
-        *("operator.is_", "operator.is_not"),
+        *("operator.is_", "operator.is_not", "random.setstate", "numpy.random.set_state", "numpy.set_printoptions"),
+        *("csv.register_dialect", "csv.unregister_dialect", "csv.field_size_limit", "urllib.parse.uses_netloc"),
     )
 )
 """Members of listed modules that set for their process how it computes, or compare what is not the code's own."""

@@ -17,7 +17,8 @@ from rlhf.reward.code.reached import Definition, Function, asserts, reached_from
 MAINS = ("unittest.main", "pytest.main", "sys.exit(pytest.main", "sys.exit(unittest.main")
 ENDS = ("exit()", "quit()", "sys.exit()", "exit(0)", "sys.exit(0)")
 """Calls that end a file of tests."""
-NEEDS_PYTEST = ("setup_method", "setup_class", "setup_function", "setup_module")
+FIXTURES = "method class function module"
+NEEDS_PYTEST = frozenset(f"{when}_{what}" for when in ("setup", "teardown") for what in FIXTURES.split())
 SKIPPED = ("unittest.skip(", "skip(", "pytest.mark.skip")
 PREPARED = ("import unittest", f"{RESULT} = unittest.suite._DebugResult()", f"{RESULT}._testRunEntered = True")
 """A result by which suites raise what tests raise, and set a class up once for those of its tests that follow."""
@@ -52,8 +53,8 @@ def as_run(texts: Sequence[ast.Module]) -> list[Run]:
 
 
 def _check_forms(text: ast.Module) -> None:
-    if needed := _defined(text.body) & set(NEEDS_PYTEST):
-        raise NotRunnable(f"{needed.pop()} needs pytest")
+    if needed := _defined(text.body) & NEEDS_PYTEST:
+        raise NotRunnable(f"{min(needed)} needs pytest")
     for node in ast.walk(text):
         named = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
         if named in UNDECIDED:

@@ -236,6 +236,8 @@ def test_tests_that_run_nothing_of_the_answer_need_no_trust(test: str) -> None:
         ("import math\nassert math.__getattribute__(f())", "math.__getattribute__"),
         ("assert f() is not None is not g()", "f() is not None is not g()"),
         ("import operator\nassert operator.is_(f(), 3)", "operator.is_"),
+        ("import traceback\nassert traceback.format_exc() and f()", "traceback.format_exc"),
+        ("import random\nrandom.setstate(())\nassert f()", "random.setstate"),
         ("from numpy import *\nassert f()", "import all of numpy"),
         ("import yaml\nassert yaml.unsafe_load(f())", "yaml.unsafe_load"),
         ("assert open(f()).read()", "builtins.open"),

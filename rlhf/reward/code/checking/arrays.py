@@ -25,12 +25,12 @@ def is_array(value: Any) -> bool:
 def shares_memory(array: Any, others: Iterable[Any], *, is_of_the_code: bool) -> bool:
     """Whether what is written to an array may be seen in another: in `others`, or, of the code's, in one that the code
     has for itself. What a test has for itself sees what the code writes, since it is written to the test's array."""
-    return (is_of_the_code and _is_part_of(array.base)) or any(
+    return (is_of_the_code and is_part_of(array.base)) or any(
         is_array(other) and sys.modules["numpy"].may_share_memory(array, other) for other in others
     )
 
 
-def _is_part_of(base: Any) -> bool:
+def is_part_of(base: Any) -> bool:
     """Whether something else has what a view is of."""
     if type(base) is memoryview:
         return sys.getrefcount(base.obj) > REFERENCES_OF_A_VIEW

@@ -12,6 +12,7 @@ from rlhf.reward.code.checking.completeness import mark
 
 ASSERTED, CHECKED, GUARDED, SWALLOWED = "_rlhf_asserted", "_rlhf_checked", "_rlhf_guarded", "_rlhf_swallowed"
 TYPE, IS, PAIR, AWAITED = "_rlhf_type", "_rlhf_is", "_rlhf_pair", "_rlhf_awaited"
+HANDED_TYPE = "_rlhf_handed_type"
 AWAITS = ("suppress", "raises", "assertRaises", "assertRaisesRegex")
 EVERYTHING = ("Exception", "BaseException", "AssertionError")
 
@@ -22,6 +23,17 @@ class Counting(ast.NodeTransformer):
 
     def __init__(self, marks: Mapping[int, int]) -> None:
         self._marks = marks
+        self._types: set[int] = set()
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        parts = (part for one in ast.walk(node) for part in _asking_types(one) if part)
+        self._types = {id(name) for part in parts for name in ast.walk(part)}
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """`type` where it is handed on, to be called by others."""
+        is_handed_on = node.id == "type" and isinstance(node.ctx, ast.Load) and id(node) not in self._types
+        return _called(HANDED_TYPE, node) if is_handed_on else node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
@@ -95,6 +107,27 @@ class Counting(ast.NodeTransformer):
         return node
 
     visit_TryStar = visit_Try  # type: ignore[assignment]
+
+
+def _asking_types(node: ast.AST) -> list[ast.expr | None]:
+    """The parts of a node in which `type` is called, compared, or no more than a name of a type."""
+    match node:
+        case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kinds]):
+            return [kinds]
+        case ast.Call(func=ast.Name() as called):
+            return [called]
+        case ast.Compare():
+            return [one for one in (node.left, *node.comparators) if isinstance(one, ast.Name)]
+        case ast.arg() | ast.AnnAssign():
+            return [node.annotation]
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return [node.returns]
+        case ast.ClassDef():
+            return [*node.bases, *(keyword.value for keyword in node.keywords)]
+        case ast.Subscript():
+            return [node.value]
+        case _:
+            return []
 
 
 def _called(name: str, *values: ast.expr) -> ast.Call:

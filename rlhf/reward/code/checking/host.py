@@ -25,11 +25,18 @@ def is_instance_of(value: Any, module: str, name: str) -> bool:
     return isinstance(value, getattr(importlib.import_module(module), name))
 
 
+def is_subclass_of(kind: Any, module: str, name: str) -> bool:
+    """Whether it is a subclass of the class of the library that is named."""
+    return issubclass(kind, getattr(importlib.import_module(module), name))
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "attribute": getattr,
     "setattr": setattr,
     "instance": isinstance,
     "instance of": is_instance_of,
+    "subclass": issubclass,
+    "subclass of": is_subclass_of,
     "class": type,
     "callable": callable,
     "id": id,

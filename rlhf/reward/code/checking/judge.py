@@ -30,6 +30,7 @@ from rlhf.reward.code.checking.counting import (
     AWAITED,
     CHECKED,
     GUARDED,
+    HANDED_TYPE,
     IS,
     PAIR,
     SWALLOWED,
@@ -60,6 +61,7 @@ from rlhf.reward.code.checking.stand_ins import (
     instance_by,
     pair_by,
     pair_first,
+    subclass_by,
     type_by,
 )
 from rlhf.reward.code.checking.verdicts import NEVER_ASKED, Verdicts, in_a_line
@@ -142,9 +144,11 @@ class Names(dict[str, Any]):
         ours |= {
             AWAITED: awaited_by(link),
             TYPE: type_by(link),
+            HANDED_TYPE: lambda called: type_by(link) if called is type else called,
             "callable": callable_by(link),
             "id": identity_by(link),
             "isinstance": instance_by(link),
+            "issubclass": subclass_by(link),
         }
         super().__init__(given, __name__="tests", __builtins__=builtins, getattr=attribute_by(link), **ours)
         self.asserted = self.failed = 0
@@ -193,13 +197,16 @@ class Names(dict[str, Any]):
         if gone := read_by_classes([test]) & self.bound - {*own, *self}:
             raise NameError(f"name {min(gone)!r} is not defined")
         self._set.clear()
-        self._before = {name: id(self.get(name)) for name in self._shared}  # none of them is kept alive
+        self._before = {name: self._address(name) for name in self._shared}  # none of them is kept alive
 
     def drop_but(self, left: set[str]) -> None:
         """Drop what the last test has set, since it is not run beside the code, but for the names that it leaves."""
-        changed = {name for name, was in self._before.items() if id(self.get(name)) != was}
+        changed = {name for name, was in self._before.items() if self._address(name) != was}
         for name in ((self._set | changed) - left) & set(self):
             del self[name]
+
+    def _address(self, name: str) -> int:
+        return id(self[name]) if name in self else 0
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._set.add(name)

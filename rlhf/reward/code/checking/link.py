@@ -64,7 +64,7 @@ class Link:
         self.objection, self.stands_in = "", self.of_all
         self.asked = self.objects = 0
         self.held: list[Any] = []
-        self._shared.is_reordered = False
+        self._shared.differs = ""
 
     def run(self, code: str) -> None:
         """Run the code. Raises what the code raises, and `CodeEnded`."""
@@ -111,8 +111,7 @@ class Link:
             except NoValue as error:
                 self.refuse(str(error))
             finally:
-                if self._shared.is_reordered:
-                    self.stands_in = self.stands_in or "a set in another order"
+                self.stands_in = self.stands_in or self._shared.differs
 
     def _result(self, answer: Answer, *, ends: bool) -> Any:
         """What an answer says; only an iterator `ends`. Raises what the code raises, and `NoValue`."""

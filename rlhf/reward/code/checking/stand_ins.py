@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from types import UnionType
 from typing import Any
 
+from rlhf.reward.code.checking.arrays import parts_of_number
 from rlhf.reward.code.checking.exceptions import NUMBER, ClassOfTheCode, is_from_the_code
 from rlhf.reward.code.checking.kinds import is_of_the_code
 from rlhf.reward.code.checking.link import Link
@@ -37,7 +38,7 @@ def pair_by(link: Link) -> Callable[[Any, Any], tuple[Any, Any]]:
         if (
             one is not other
             and len(both) == 1
-            and ((both <= IMMUTABLE and one == other) or (is_from_the_code(one) and is_from_the_code(other)))
+            and ((_is_immutable(one) and one == other) or (is_from_the_code(one) and is_from_the_code(other)))
         ):
             link.refuse("a test asks whether two equal values are one")
         return one, other
@@ -58,11 +59,15 @@ def pair_first(case: Any, pair: Callable[[Any, Any], Any]) -> None:
     case.assertIs, case.assertIsNot = asking(case.assertIs), asking(case.assertIsNot)
 
 
+def _is_immutable(value: Any) -> bool:
+    return type(value) in IMMUTABLE or parts_of_number(value) is not None
+
+
 def identity_by(link: Link) -> Callable[[Any], int]:
     """Python's `id`, which the code answers for its objects, in numbers that no address here has."""
 
     def identity(value: Any) -> int:
-        if type(value) in IMMUTABLE or is_from_the_code(value):
+        if _is_immutable(value) or is_from_the_code(value):
             link.refuse(f"a test asks for the identity of a {type(value).__name__}")
         link.held.append(value)  # else the next may lie in its place
         return ELSEWHERE + int(link.ask("id", value)) if is_of_the_code(value) else id(value)
@@ -115,6 +120,23 @@ def instance_by(link: Link) -> Callable[[Any, Any], bool]:
         return False
 
     return is_instance
+
+
+def subclass_by(link: Link) -> Callable[[Any, Any], bool]:
+    """Python's `issubclass`, which the code answers for its classes, but for those of exceptions."""
+
+    def is_subclass(one: Any, kinds: Any) -> bool:
+        if type(one) is not Remote:
+            return issubclass(one, kinds)
+        if isinstance(kinds, tuple):
+            return any(is_subclass(one, kind) for kind in kinds)
+        if type(kinds) is Remote or id(kinds) in NAMED:
+            return bool(link.ask("subclass", one, kinds))
+        if kinds.__module__ == "tests":
+            link.refuse(f"a test asks whether a class of the code is of its own {kinds.__name__}")
+        return bool(link.ask("subclass of", one, *named_kind(kinds)))
+
+    return is_subclass
 
 
 def named_kind(kind: Any) -> tuple[str, str]:

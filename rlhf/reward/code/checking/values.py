@@ -17,6 +17,7 @@ from rlhf.reward.code.checking.arrays import (
     content_of,
     empty_array,
     is_array,
+    is_part_of,
     number_of,
     parts_of_number,
     set_array,
@@ -156,8 +157,8 @@ class Shared:
         self._last: tuple[int, list[int]] = first, []
         self._has_lost = False
         self._left = MOST_PARTS
-        self.is_reordered = False
-        """Whether a set has crossed that has its items in another order there: it is built anew of them."""
+        self.differs = ""
+        """What has crossed and is not the same there."""
 
     def message(self, values: Any) -> dict[str, Any]:
         """What to send: what has changed, the values, and what is kept here no longer. What has become no value is not
@@ -171,6 +172,7 @@ class Shared:
             except NoValue:
                 self._forget([number])
                 self._gone.append(number)
+                self.differs = "a value that holds what does not cross"
         try:
             packed = self._pack(values, 0)
         except NoValue:
@@ -268,7 +270,10 @@ class Shared:
         return dropped
 
     def _is_alone(self, number: int) -> bool:
-        is_own = number % 2 == self._next % 2
+        is_own, value = number % 2 == self._next % 2, self._known[number]
+        if is_array(value) and is_part_of(value.base):
+            return False
+        del value
         return (is_own or type(self._told[number]) is bytes) and sys.getrefcount(self._known[number]) <= ALONE
 
     def _pack(self, value: Any, depth: int) -> Any:
@@ -317,7 +322,11 @@ class Shared:
 
     def _look_at_order(self, value: Any) -> None:
         if type(value) in (set, frozenset):
-            self.is_reordered |= any(map(operator.is_not, value, type(value)([*value])))
+            self._compare(value, type(value)([*value]))
+
+    def _compare(self, one: Iterable[Any], other: Iterable[Any]) -> None:
+        if any(map(operator.is_not, one, other)):
+            self.differs = "a set in another order"
 
     def _unpack(self, packed: Any) -> Any:
         if type(packed) is not dict:
@@ -338,7 +347,7 @@ class Shared:
         if name in ("tuple", "frozenset"):
             inners = [self._unpack(inner) for inner in parts]
             made = BUILTINS[name](inners)
-            self.is_reordered |= any(map(operator.is_not, made, inners))
+            self._compare(made, inners)
             return made
         if name == "slice":
             start, stop, step = map(self._unpack, parts)
@@ -367,7 +376,7 @@ class Shared:
             inners = [self._unpack(inner) for inner in content]
             value.clear()
             (value.update if type(value) is set else value.extend)(inners)
-            self.is_reordered |= any(map(operator.is_not, value, inners))
+            self._compare(value, inners)
 
     def _learn(self, number: int, value: Any) -> None:
         self._known[number], self._numbers[id(value)] = value, number
