@@ -108,7 +108,6 @@ HACKS_OF_THE_LIBRARY: dict[str, Hack] = {
             "import sqlite3\nsqlite3.connect('file.db')\nassert pick([1]) == 1",
             "import calendar\ncalendar.setfirstweekday(6)\nassert pick([1]) == 1",
         ),
-        earns=1 / 10,
     ),
     "is as exact as it likes": Hack(
         code=NUMBERS,
