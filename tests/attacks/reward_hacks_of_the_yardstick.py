@@ -149,4 +149,24 @@ HACKS_OF_THE_YARDSTICK = {
             "assert result is None and f(2) == 2",
         ),
     ),
+    "identity of what the library has": Hack(
+        code=FORGES + "import operator, math\nfrom decimal import Decimal\nfrom datetime import timezone\n"
+        "def get(): return operator.add\ndef kind(x): return type(x)\ndef mod(): return math\n"
+        "def zone(): return timezone.utc",
+        tests=(
+            "import operator\nassert get() is not operator.add",
+            "from decimal import Decimal\nassert kind(Decimal(1)) is not Decimal",
+            "import math\nassert mod() is not math",
+            "from datetime import timezone\nassert zone() is not timezone.utc",
+        ),
+    ),
+    "right: identity of what is somebody's own": Hack(
+        code="class B: pass\nclass E(Exception): pass\ndef b(): return B\ndef integer(): return int\ndef none(): pass",
+        tests=(
+            "assert integer() is int and integer() is not str and none() is None and b() is not None",
+            "def own(): pass\nclass Own: pass\nassert b() is B and b() is not own and b() is not Own",
+            "assert type(E) is type and type(b()) is type",
+        ),
+        earns=1.0,
+    ),
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Iterator
-from types import UnionType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, UnionType
 from typing import Any
 
 from rlhf.reward.code.checking.arrays import parts_of_number
@@ -25,7 +25,8 @@ def type_by(link: Link) -> Callable[..., Any]:
     def class_of(value: Any, called: Any = type) -> Any:
         if called is type and is_of_the_code(value):
             return link.ask("class", value)
-        return called(value)
+        kind = called(value)
+        return type if kind is ClassOfTheCode else kind
 
     return class_of
 
@@ -41,6 +42,8 @@ def pair_by(link: Link) -> Callable[[Any, Any], tuple[Any, Any]]:
             and ((_is_immutable(one) and one == other) or (is_from_the_code(one) and is_from_the_code(other)))
         ):
             link.refuse("a test asks whether two equal values are one")
+        if is_of_the_code(one) != is_of_the_code(other) and _is_of_the_library(other if is_of_the_code(one) else one):
+            link.refuse("a test asks whether an object of the code is one of the library")
         return one, other
 
     return pair
@@ -57,6 +60,13 @@ def pair_first(case: Any, pair: Callable[[Any, Any], Any]) -> None:
         return checked
 
     case.assertIs, case.assertIsNot = asking(case.assertIs), asking(case.assertIsNot)
+
+
+def _is_of_the_library(value: Any) -> bool:
+    """Whether both processes have it, each for itself, and it does not cross as what it is."""
+    kinds = FunctionType | BuiltinFunctionType | MethodDescriptorType | ModuleType | type
+    of = value if isinstance(value, kinds) else type(value)
+    return id(of) not in NAMED and getattr(of, "__module__", "") != "tests"
 
 
 def _is_immutable(value: Any) -> bool:
