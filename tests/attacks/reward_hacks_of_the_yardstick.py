@@ -169,4 +169,13 @@ HACKS_OF_THE_YARDSTICK = {
         ),
         earns=1.0,
     ),
+    "sets a name to nothing for others, by a walrus and a definition": Hack(
+        code=FORGES + "def f(x): return x",
+        tests=(
+            "assert all((last := f(x)) == x + 1 for x in (1, 2))",
+            "assert last == 1 and f(1) == 1",
+            "def make():\n    global half\n    def half(x): return x / 2\nmake()\nassert f(1) == 2",
+            "assert half(f(2)) == 1",
+        ),
+    ),
 }

@@ -68,6 +68,7 @@ def left_by(text: str) -> frozenset[str]:
     defined = {node.name for node in nodes if isinstance(node, Definition)}
     imported = {name for node in nodes if isinstance(node, ast.alias) for name in names_bound_by(node)}
     assigned = {node.id for node in nodes if is_name(node) and isinstance(node.ctx, ast.Store)}
+    assigned |= {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
     hooks = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name in FOR_ALL]
     shared = {name for hook in hooks for node in ast.walk(hook) if isinstance(node, ast.Global) for name in node.names}
     return frozenset((defined | imported | {*names_of_stars(nodes)}) - assigned | shared)

@@ -290,10 +290,12 @@ def prepared(link: Link, asked: dict[str, Any], tests: list[ast.Module], setup: 
 
 
 def declared_global(test: ast.Module) -> Iterator[str]:
-    """The names that functions of a test set for others."""
+    """The names that functions of a test set for others, or a comprehension for those around it."""
     for node in ast.walk(test):
         if isinstance(node, ast.Global):
             yield from node.names
+        elif isinstance(node, ast.NamedExpr):
+            yield node.target.id
 
 
 def texts_of_types(tests: list[ast.Module]) -> Iterator[str]:
