@@ -23,7 +23,8 @@ from rlhf.models.replies import ReplyEncoder
 from rlhf.models.turn_end import turn_end
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult
-from rlhf.trainer.pairs import PairOfSegments, PreferenceLearner, RewardLearner
+from rlhf.trainer.batching.pairs import PairOfSegments
+from rlhf.trainer.pair_learner import PreferenceLearner, RewardLearner
 
 Fitted = Callable[[PreferencePair], PairOfSegments | None]
 """A pair as tokens, or None when the model's context is too short for it."""
@@ -60,7 +61,7 @@ class PreferenceTrainer:
     async def evaluate(self) -> tuple[SetResult, ...]:
         return tuple(
             [
-                SetResult(name=name, problems=len(pairs), metrics=await self.learner.judge(pairs))
+                SetResult(name=name, problems=len(pairs), metrics=await self.learner.evaluate(pairs))
                 for name, pairs in self._held_out.items()
             ]
         )

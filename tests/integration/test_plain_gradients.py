@@ -19,7 +19,7 @@ from rlhf.models.tiny import save_tiny
 from rlhf.trainer.algorithms.registry import PRESETS
 from rlhf.trainer.config import PreferenceConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.pairs import PreferenceLearner
+from rlhf.trainer.pair_learner import PreferenceLearner
 from rlhf.trainer.rank import weights, zero
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings

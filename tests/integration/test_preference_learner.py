@@ -13,8 +13,9 @@ import torch
 from rlhf.models.config import LoraConfig, ModelConfig, TinyModelConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.tiny import save_tiny
+from rlhf.trainer.batching.pairs import PairOfSegments, mismatched
 from rlhf.trainer.config import DeepSpeedConfig, OptimizerConfig, PreferenceConfig, TrainerConfig
-from rlhf.trainer.pairs import PairOfSegments, PreferenceLearner, mismatched
+from rlhf.trainer.pair_learner import PreferenceLearner
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.types import Segment
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
@@ -140,14 +141,14 @@ def test_pairs_are_learnt_from_their_own_start_with_and_without_adapters(
     for lora, rate, ranks, stage in ((None, 1e-3, 2, 3), (LoraConfig(rank=4, alpha=8), 1e-2, 1, 0)):
         dpo = PreferenceConfig()
         learner = start(ranks_of(request, ranks), folders[0], None, dpo, lora=lora, rate=rate, stage=stage, tokens=100)
-        before = asyncio.run(learner.judge(PAIRS))
+        before = asyncio.run(learner.evaluate(PAIRS))
         assert before == before | {
             "pair_loss": pytest.approx(np.log(2)), "accuracy": 0.5, "margin": 0.0,
             "reward_chosen": 0.0, "reward_rejected": 0.0,
         }  # fmt: skip
         for _ in range(6):
             asyncio.run(learner.prefer(PAIRS))
-        after = asyncio.run(learner.judge(PAIRS))
+        after = asyncio.run(learner.evaluate(PAIRS))
         assert learner.version == 6
         assert after["accuracy"] >= 0.9
         assert after["pair_loss"] < 0.4

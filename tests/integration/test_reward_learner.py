@@ -12,9 +12,10 @@ from transformers import AutoModelForSequenceClassification
 from rlhf.models.config import ModelConfig, TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.reward.model_worker import RewardModelSettings, RewardModelWorker
+from rlhf.trainer.batching.pairs import PairOfSegments
 from rlhf.trainer.config import DeepSpeedConfig, OptimizerConfig, RewardModelConfig, TrainerConfig
 from rlhf.trainer.losses.preference import bradley_terry
-from rlhf.trainer.pairs import PairOfSegments, RewardLearner
+from rlhf.trainer.pair_learner import RewardLearner
 from rlhf.trainer.settings import LearnerSettings
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.trainer.test_pairs import made_pairs
@@ -52,9 +53,9 @@ async def test_every_plan_learns_the_same_and_its_export_scores_what_it_learnt(
     learnt = []
     for ranks, stage, tokens in ((1, 0, 100_000), (2, 3, 50)):
         learner = await started(ranks_of(request, ranks), causal, stage, tokens)
-        before = await learner.judge(PAIRS)
+        before = await learner.evaluate(PAIRS)
         steps = [await learner.prefer(PAIRS) for _ in range(8)]
-        after = await learner.judge(PAIRS)
+        after = await learner.evaluate(PAIRS)
         await learner.save(tmp_path / f"{ranks}")
         assert learner.version == 8
         assert before["accuracy"] == 0.5, "a fresh head ties every pair"
@@ -89,11 +90,11 @@ async def test_training_goes_on_from_a_saved_state_and_from_a_reward_model(
     await again.load(tmp_path)
     assert await again.prefer(PAIRS[6:]) == expected
     onwards = await started(single, str(tmp_path / "huggingface"), 0, 1000)
-    judged = await onwards.judge(PAIRS)
+    evaluated = await onwards.evaluate(PAIRS)
     scorer = RewardModelWorker()
     scorer.start(RewardModelSettings(model=str(tmp_path / "huggingface"), policy=causal))
-    assert judged["score_difference"] == pytest.approx(difference(scorer, PAIRS), abs=1e-5)
-    assert judged["score_difference"] != 0.0
+    assert evaluated["score_difference"] == pytest.approx(difference(scorer, PAIRS), abs=1e-5)
+    assert evaluated["score_difference"] != 0.0
 
 
 def difference(scorer: RewardModelWorker, pairs: list[PairOfSegments]) -> float:

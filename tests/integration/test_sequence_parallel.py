@@ -15,7 +15,7 @@ from rlhf.models.loading import load_policy
 from rlhf.trainer.batching.batch import build_minibatches
 from rlhf.trainer.config import CriticConfig, KLConfig, LossConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.pairs import PreferenceLearner, RewardLearner
+from rlhf.trainer.pair_learner import PreferenceLearner, RewardLearner
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.types import Updated
 from tests.integration.learner_ranks import ProcessWorker, rank_processes
@@ -179,7 +179,7 @@ def test_pairs_are_parted_by_a_team_as_by_one_rank(
         model = ModelConfig(path=folder)
         settings = LearnerSettings(model_path=folder, model=model, trainer=config, trains=trains)
         asyncio.run(learner.start(settings))
-        return [asyncio.run(learner.prefer(PAIRS)) for _ in range(3)] + [asyncio.run(learner.judge(PAIRS))]
+        return [asyncio.run(learner.prefer(PAIRS)) for _ in range(3)] + [asyncio.run(learner.evaluate(PAIRS))]
 
     alone, shared = steps(single, trainer(1, 0)), steps(pair, sharing(trainer(2, 3)))
     assert alone[0]["grad_norm"] > 0

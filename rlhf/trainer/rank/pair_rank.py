@@ -16,8 +16,8 @@ from rlhf.trainer.settings import PairTerms
 
 
 class PairRank(ModelRank):
-    """Optimizer steps on pair losses, and the same losses without a step. Batches are those of `rlhf.trainer.pairs`:
-    both replies of a pair are in one micro-batch, and share their prompt."""
+    """Optimizer steps on pair losses, and the same losses without a step. Batches are those of
+    `rlhf.trainer.batching.pairs`: both replies of a pair are in one micro-batch, and share their prompt."""
 
     def prefer(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
         """One optimizer step for every minibatch, on the loss of its pairs."""
@@ -29,7 +29,7 @@ class PairRank(ModelRank):
         self._average_weights()
         return accumulator.answer()
 
-    def judge(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
+    def evaluate(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
         """What `prefer` would report, without learning."""
         accumulator = MetricAccumulator()
         for minibatch in minibatches:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch
+from rlhf.trainer.batching.pairs import sides
 from rlhf.trainer.config import PreferenceConfig
 from rlhf.trainer.losses import Metrics
 from rlhf.trainer.losses.preference import Pairs, divergence, dpo, implicit_reward, ipo, kto
-from rlhf.trainer.pairs import sides
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.pair_rank import PairRank

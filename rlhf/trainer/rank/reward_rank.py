@@ -10,9 +10,9 @@ from torch import Tensor
 from rlhf.models.probe import check_packed_forward
 from rlhf.models.scalar import is_scalar, load_scalar
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch
+from rlhf.trainer.batching.pairs import sides
 from rlhf.trainer.losses import Metrics
 from rlhf.trainer.losses.preference import bradley_terry
-from rlhf.trainer.pairs import sides
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.pair_rank import PairRank

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlhf.trainer.answers import reduce_metrics
 from rlhf.trainer.losses.preference import Pairs, bradley_terry, divergence, dpo, implicit_reward, ipo, kto
-from rlhf.trainer.pairs import kto_baseline
+from rlhf.trainer.pair_learner import kto_baseline
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from tests.goldens.records import Answer, Record
 from tests.goldens.tensors import gradient, leaf, numbers, tensor

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlhf.trainer.losses.preference import Pairs, bradley_terry, divergence, dpo, implicit_reward, ipo, kto
-from rlhf.trainer.pairs import kto_baseline
+from rlhf.trainer.pair_learner import kto_baseline
 
 RNG = np.random.default_rng(3)
 PAIRS = 7
