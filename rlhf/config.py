@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,13 +84,12 @@ def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield dotted, value
 
 
-def build(kind: type[C], values: Mapping[str, Any], known: Callable[[ValidationError], str] = lambda error: "") -> C:
-    """Validate `values` into `kind`. Raises `ConfigError` naming key, value and what to write instead, in the words of
-    `known` where it has any."""
+def build(kind: type[C], values: Mapping[str, Any]) -> C:
+    """Validate `values` into `kind`. Raises `ConfigError` naming key, value and what to write instead."""
     try:
         return kind.model_validate(_numbers(values))
     except ValidationError as error:
-        raise ConfigError(known(error) or explain(kind, error)) from None
+        raise ConfigError(explain(kind, error)) from None
 
 
 SCALARS = ("bool", "int", "float", "str")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from rlhf.config import build, is_piece, merge, parse_override
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.renamed import renamed
 from rlhf.recipe.resolve import model_folder_of
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.live import LiveReward
@@ -23,7 +21,7 @@ def named_reward(name: str, overrides: Sequence[str]) -> RewardConfig:
         return load_recipe(Path(name), overrides).recipe.reward
     own = {"kind": "function", "function": name} if is_piece(name) else {"kind": name}
     given = [("override", {key: value}) for key, value in map(parse_override, overrides)]
-    return build(RewardConfig, merge(("name", own), *given)[0], partial(renamed, within="reward"))
+    return build(RewardConfig, merge(("name", own), *given)[0])
 
 
 def reward_here(config: RewardConfig) -> LiveReward:

@@ -20,7 +20,6 @@ from rich.text import Text
 
 from rlhf.config import nested_configs, walk_fields
 from rlhf.errors import UserError
-from rlhf.recipe.renamed import RENAMED_KEYS
 from rlhf.recipe.schema import Recipe
 
 
@@ -38,8 +37,6 @@ def run_options(prefix: str = "") -> int:
     """Print the keys that begin with `prefix`: in colour on a terminal, tab-separated in a pipe."""
     chosen = [option for option in all_options() if option.key.startswith(prefix)]
     if not chosen:
-        if prefix in RENAMED_KEYS:
-            raise UserError(f"{prefix} is called {RENAMED_KEYS[prefix]}")
         close = difflib.get_close_matches(prefix, [option.key for option in all_options()], n=1, cutoff=0.4)
         raise UserError(f"no key begins with {prefix!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     print_table(chosen) if sys.stdout.isatty() else print_lines(chosen)

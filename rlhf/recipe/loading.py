@@ -19,7 +19,6 @@ from rlhf.config import (
     read_yaml,
 )
 from rlhf.errors import ConfigError
-from rlhf.recipe.renamed import check_pieces_are_here, renamed
 from rlhf.recipe.schema import Recipe
 from rlhf.trainer.algorithms.registry import adapter_layer, mismatch_layer, preset_layer
 
@@ -74,8 +73,7 @@ def _composed(
     beneath = _beneath(values)
     values, _ = merge(*bases, beneath, *layers)
     values, origins = merge(*bases, beneath, mismatch_layer(values), *layers, adapter_layer(values))
-    check_pieces_are_here(values)
-    recipe = build(Recipe, values, renamed)
+    recipe = build(Recipe, values)
     given = tuple(str(Path(folder).expanduser().absolute()) for folder in recipe.python_path)
     found = _folders_of(values, files, given)
     if found:

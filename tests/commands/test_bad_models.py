@@ -49,7 +49,7 @@ def with_attention_in_two_chunks(folder: Path) -> None:
     [
         (without_weights, "FOLDER has no weights (model.safetensors, pytorch_model.bin"),
         (without_a_tokenizer, "FOLDER has no tokenizer (tokenizer.json"),
-        (with_a_pointer_to_its_weights, "FOLDER/model.safetensors is not a safetensors file; download the model again"),
+        (with_a_pointer_to_its_weights, "FOLDER/model.safetensors is not a whole safetensors file ("),
         (of_another_width, "FOLDER: its weights do not fit its config.json: model.embed_tokens.weight is 8 x 4, and "
                            "hidden_size is 16; take config.json and weights of the same model"),
         (with_a_larger_vocabulary, "FOLDER: its tokenizer gives '<late>' the id 8, and the embedding has 8 rows, 0 to "

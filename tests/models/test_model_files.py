@@ -37,11 +37,10 @@ class TestHeaders:
         with pytest.raises(ModelError, match="has no weights"):
             tensor_shapes(folder)
 
-    def test_a_file_that_is_cut_short_says_by_how_much(self, folder: Path):
+    def test_a_file_that_is_cut_short_is_refused(self, folder: Path):
         file = folder / "model.safetensors"
         file.write_bytes(file.read_bytes()[:-100])
-        size = file.stat().st_size
-        with pytest.raises(ModelError, match=f"is cut short: {size} of {size + 100} bytes; download the model again"):
+        with pytest.raises(ModelError, match=r"is not a whole safetensors file .*; download the model again"):
             tensor_shapes(folder)
 
 

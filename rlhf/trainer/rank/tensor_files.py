@@ -1,20 +1,21 @@
-"""safetensors files that are written tensor by tensor, and read range by range: no file is ever whole in memory.
+"""Write safetensors files tensor by tensor, and read them range by range: no file is ever whole in memory.
 
-A file begins with the length of its header (8 bytes, little-endian) and the header, a JSON object; the tensors follow
-in its order. So a writer must know names, dtypes and shapes first, and content later.
+The library writes whole files only. A file begins with the length of its header (8 bytes, little-endian) and the
+header, a JSON object; the tensors follow in its order. So a writer must know names, dtypes and shapes first.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rlhf.errors import CheckpointError
@@ -70,50 +71,34 @@ def spec_bytes(spec: TensorSpec) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """Where a tensor lies: its content begins at byte `offset` of `file`."""
+    """A one-dimensional tensor of `count` elements in a safetensors `file`."""
 
     name: str
     file: Path
-    offset: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-    @property
-    def count(self) -> int:
-        return prod(self.shape)
+    count: int
 
     def read(self, start: int, target: Tensor) -> None:
         """Fill `target`, one-dimensional, with the elements from `start` on, in its own precision and on its device.
-        Raises `CheckpointError` for a file that is cut short."""
-        with self.file.open("rb") as content:
+        Raises `CheckpointError` for a file that is damaged."""
+        with opened(self.file) as content:  # for this range alone: pages of a mapped file count as memory
+            stored = content.get_slice(self.name)
             for at in range(0, len(target), AT_ONCE):
                 part = target[at : at + AT_ONCE]
-                read = torch.empty(len(part), dtype=self.dtype)
-                content.seek(self.offset + (start + at) * self.dtype.itemsize)
-                wanted = read.view(torch.uint8).numpy()
-                if content.readinto(wanted.data) != len(wanted):
-                    raise CheckpointError(f"{self.file} is cut short; use another checkpoint")
-                part.copy_(read)
+                part.copy_(stored[start + at : start + at + len(part)])
 
 
-def stored_tensors(file: Path) -> tuple[Iterator[StoredTensor], Mapping[str, str]]:
-    """The tensors of a safetensors file, and its metadata, from its header. Raises `CheckpointError`."""
+def stored_tensors(file: Path) -> tuple[list[StoredTensor], Mapping[str, str]]:
+    """Return the tensors of a safetensors file and its metadata. Raises `CheckpointError`."""
+    with opened(file) as content:
+        counts = {name: prod(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
+        return [StoredTensor(name=name, file=file, count=count) for name, count in counts.items()], content.metadata()
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[Any]:
+    """Open a safetensors file for reading. Raises `CheckpointError`."""
     try:
-        with file.open("rb") as content:
-            length = int.from_bytes(content.read(8), "little")
-            header = json.loads(content.read(min(length, os.fstat(content.fileno()).st_size)))
-            metadata = header.pop("__metadata__", {})
-    except (OSError, ValueError, AttributeError) as error:
+        with safe_open(file, framework="pt") as content:
+            yield content
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{file} cannot be read ({error}); use another checkpoint") from None
-    dtypes: dict[str, torch.dtype] = {code: getattr(torch, name) for name, code in CODES.items()}
-    found = (
-        StoredTensor(
-            name=name,
-            file=file,
-            offset=8 + length + one["data_offsets"][0],
-            dtype=dtypes[one["dtype"]],
-            shape=tuple(one["shape"]),
-        )
-        for name, one in header.items()
-    )
-    return found, metadata

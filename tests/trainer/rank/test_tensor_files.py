@@ -44,7 +44,7 @@ def test_what_is_written_one_by_one_is_a_safetensors_file(tmp_path: Path, monkey
 
 def test_a_range_is_read_into_its_place_in_any_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_files, "AT_ONCE", 3)
-    file = written(tmp_path / "a.safetensors", {"first": made("float32", 7), "second": made("float32", 4, 5)})
+    file = written(tmp_path / "a.safetensors", {"first": made("float32", 7), "second": made("float32", 20)})
     second = next(one for one in stored_tensors(file)[0] if one.name == "second")
     for dtype in (torch.float32, torch.bfloat16):
         target = torch.full((10,), -1, dtype=dtype)
@@ -56,7 +56,7 @@ def test_a_file_that_is_cut_short_or_no_safetensors_file_is_refused(tmp_path: Pa
     file = written(tmp_path / "a.safetensors", {"a": made("float32", 100)})
     (stored,) = stored_tensors(file)[0]
     file.write_bytes(file.read_bytes()[:-4])
-    with pytest.raises(CheckpointError, match="is cut short"):
+    with pytest.raises(CheckpointError, match="not fully covered"):
         stored.read(0, torch.empty(100))
     file.write_bytes(b"no header")
     with pytest.raises(CheckpointError, match="cannot be read"):
