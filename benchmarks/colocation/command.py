@@ -34,7 +34,7 @@ SETTINGS = (
 )  # fmt: skip
 PLACEMENTS = ("separate", "colocated")
 ROLES = ("learner", "engine")
-COMPARED = ("reward/mean", "grad_norm", "loss")
+COMPARED = ("reward/mean", "optimizer/grad_norm", "optimizer/loss")
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ from rlhf.types import Failed, Group, Sample, Unscored
 class OfflineTrainer:
     """A `DatasetTrainer` on recorded groups. Without held-out sets: an evaluation needs engines."""
 
-    shown = ("reward/mean", "approx_kl")
+    shown = ("reward/mean", "policy/approx_kl")
     evaluates = False
 
     def __init__(self, learner: RemoteLearner, recording: Recording, order: TaskOrder[Group], batch_size: int) -> None:

@@ -33,7 +33,7 @@ Fitted = Callable[[PreferencePair], PairOfSegments | None]
 class PreferenceTrainer:
     """A `DatasetTrainer` on preference pairs; `held_out` pairs are keyed by the name of their set."""
 
-    shown = ("pair_loss", "accuracy")
+    shown = ("pairs/loss", "pairs/accuracy")
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class PreferenceTrainer:
     async def evaluate(self) -> tuple[SetResult, ...]:
         return tuple(
             [
-                SetResult(name=name, problems=len(pairs), metrics=await self.learner.evaluate(pairs))
+                SetResult(name=name, problems=len(pairs), metrics=_of_a_set(await self.learner.evaluate(pairs)))
                 for name, pairs in self._held_out.items()
             ]
         )
@@ -69,6 +69,11 @@ class PreferenceTrainer:
     @property
     def counts(self) -> Counts:
         return Counts(samples=self.learner.version * self._batch_size)
+
+
+def _of_a_set(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics by the names that they have within an evaluation set (`eval/NAME/accuracy`)."""
+    return {name.removeprefix("pairs/"): value for name, value in metrics.items()}
 
 
 async def start_preference(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> PreferenceTrainer:

@@ -31,7 +31,7 @@ Demonstration = tuple[tuple[Message, ...], str]
 class SftTrainer:
     """A `DatasetTrainer` on demonstrations, without held-out sets."""
 
-    shown = ("nll",)
+    shown = ("sft/nll",)
     evaluates = False
 
     def __init__(self, learner: RemoteLearner, demonstrations: Iterator[Segment], batch_size: int) -> None:

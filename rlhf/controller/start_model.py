@@ -44,7 +44,7 @@ async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) 
 
         def announce(update: int, metrics: Mapping[str, float]) -> None:
             if update % ANNOUNCE_EVERY == 0 or update == config.updates:
-                view.message(f"warm-up {update}/{config.updates}  negative log-likelihood {metrics['nll']:.3f}")
+                view.message(f"warm-up {update}/{config.updates}  negative log-likelihood {metrics['sft/nll']:.3f}")
 
         await warm_up(
             raw,

@@ -94,7 +94,7 @@ class LearningFromData:
             seconds=pace.seconds,
             tokens_per_second=self._tokens / pace.seconds,
             eta_seconds=pace.eta_seconds,
-            learning_rate=run.metrics.get("learning_rate"),
+            learning_rate=run.metrics.get("optimizer/learning_rate"),
         )
 
     def metrics(self) -> Metrics:

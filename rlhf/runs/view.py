@@ -20,7 +20,7 @@ class UpdateLine:
     reward: float | None
     """Mean reward of the trained episodes; None when none had a score."""
     lesson: Mapping[str, float] = field(default_factory=dict)
-    """For an update on examples: the metrics to watch, for instance the `nll` of demonstrations in nats."""
+    """For an update on examples: the metrics to watch, for instance the `sft/nll` of demonstrations in nats."""
     eval_reward: float | None = None
     """Latest held-out reward, if this update was evaluated."""
     staleness: float = 0.0

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from rlhf.runs.tracing import Sums, reduce
 from rlhf.trainer.weight_sync.agreement import LogprobTolerance
 
+WEIGHT_MEAN, WEIGHT_SQUARED = "mismatch/weight_mean", "mismatch/weight_squared"
+"""Means of the importance weights and of their squares over tokens."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
@@ -46,16 +49,17 @@ def reduce_metrics(answers: Iterable[RankAnswer]) -> dict[str, float]:
     for first in answers[:1]:
         metrics |= {name: float(np.mean(values)) for name, values in first.steps.items()}
         if first.steps:
-            metrics["optimizer_steps"] = float(max(map(len, first.steps.values())))
+            metrics["optimizer/steps"] = float(max(map(len, first.steps.values())))
     return metrics
 
 
 def with_effective_sample_size(metrics: Mapping[str, float]) -> dict[str, float]:
     """The metrics with the effective sample size of the importance weights, computed from the means of w and of w²,
     which are removed."""
-    shown = {name: value for name, value in metrics.items() if name not in ("importance", "importance_squared")}
-    if metrics.get("importance_squared"):
-        shown["effective_sample_size"] = effective_sample_size(metrics["importance"], metrics["importance_squared"])
+    shown = {name: value for name, value in metrics.items() if name not in (WEIGHT_MEAN, WEIGHT_SQUARED)}
+    if metrics.get(WEIGHT_SQUARED):
+        size = effective_sample_size(metrics[WEIGHT_MEAN], metrics[WEIGHT_SQUARED])
+        shown["mismatch/effective_sample_size"] = size
     return shown
 
 

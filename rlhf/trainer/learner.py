@@ -266,9 +266,9 @@ class RemoteLearner:
         if not self._config.kl.coefficient:
             return metrics
         used = self._kl.coefficient
-        if "kl_reference" in metrics:
-            self._kl = self._kl.after(metrics["kl_reference"], samples)
-        return metrics | {"kl_coefficient": used}
+        if "policy/kl_reference" in metrics:
+            self._kl = self._kl.after(metrics["policy/kl_reference"], samples)
+        return metrics | {"policy/kl_coefficient": used}
 
     @property
     def _seconds(self) -> float:

@@ -53,5 +53,5 @@ class PreferenceLearner(RewardLearner):
 
 def kto_baseline(strayed: Mapping[str, float]) -> float:
     """KTO's reference point (arXiv 2402.01306): the KL of policy and reference in nats, estimated by the mean
-    `log_ratio` of replies to other prompts; never negative."""
-    return max(0.0, strayed["log_ratio"])
+    `pairs/log_ratio` of replies to other prompts; never negative."""
+    return max(0.0, strayed["pairs/log_ratio"])

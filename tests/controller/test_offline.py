@@ -96,7 +96,7 @@ class CountingLearner:
         self.seen.append(ordinals(groups))
         nothing = np.zeros(1, np.float32)
         return Updated(
-            metrics={"approx_kl": 0.5},
+            metrics={"policy/approx_kl": 0.5},
             samples=tuple(
                 TrainedSample(ordinal=group.ticket.ordinal, sample=index, advantages=nothing, logprobs=nothing)
                 for group in groups
@@ -112,7 +112,7 @@ async def test_its_books_count_every_recorded_group_and_episode_once() -> None:
     learner = CountingLearner()
     replay = OfflineTrainer(learner, recording, TaskOrder(sound, seed=0, shuffle=False), batch_size=2)  # type: ignore[arg-type]
     lesson = await replay.update()
-    assert lesson.metrics["approx_kl"] == 0.5
+    assert lesson.metrics["policy/approx_kl"] == 0.5
     assert "staleness/mean" not in lesson.metrics
     assert replay.counts.samples == 5
     assert replay.counts.groups == {"admitted": 7, "trained": 2, "filtered": 1, "failed": 1, "in_flight": 3}

@@ -17,5 +17,5 @@ WEIGHED = ("trainer.mismatch=ignore", "trainer.old_logprobs=recomputed", "traine
 def test_the_quickstart_learns_from_engines_of_8_bits_whose_tokens_are_weighed(tmp_path: Path, cache: Path) -> None:
     run = train(tmp_path / "run", cache, *COARSE, *WEIGHED, "cluster.kind=local", "trainer.updates=12")
     assert run.summary["eval_reward_end"] > 0.8
-    apart = [update["mismatch_k3"] for update in run.metrics if "mismatch_k3" in update]
+    apart = [update["mismatch/k3"] for update in run.metrics if "mismatch/k3" in update]
     assert 1e-4 < sum(apart) / len(apart) < 0.05, "8 bits are not 16, and not another policy either"

@@ -17,7 +17,7 @@ RAW = (
     "trainer.optimizer.learning_rate=1e-3", "trainer.deepspeed.ranks=2", "rollout.engines=2",
 )  # fmt: skip
 COLOCATED = "cluster.placement=colocated"
-COMPARED = ("reward/mean", "loss", "grad_norm", "approx_kl")
+COMPARED = ("reward/mean", "optimizer/loss", "optimizer/grad_norm", "policy/approx_kl")
 
 
 def turns(run: Run) -> list[str]:

@@ -64,7 +64,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_the_divergence_from_the_teacher_falls(run: Run) -> None:
-    divergence = [line["kl_reference"] for line in run.metrics]
+    divergence = [line["policy/kl_reference"] for line in run.metrics]
     assert len(divergence) == UPDATES
     assert divergence[0] > 0.3
     assert divergence[-1] < 0.1 * divergence[0]

@@ -35,10 +35,10 @@ def test_held_out_pairs_are_judged_by_implicit_rewards_before_between_and_after(
 
 
 def test_the_loss_falls_and_the_books_count_pairs(run: Run) -> None:
-    losses = [line["pair_loss"] for line in run.metrics]
+    losses = [line["pairs/loss"] for line in run.metrics]
     assert losses[0] == pytest.approx(0.693147, abs=1e-5)
     assert losses[-1] < 0.67
-    assert {"margin", "accuracy", "reward_chosen", "reward_rejected"} <= set(run.metrics[-1])
+    assert {"pairs/margin", "pairs/accuracy", "pairs/reward_chosen", "pairs/reward_rejected"} <= set(run.metrics[-1])
     assert (run.summary["updates"], run.summary["samples"]) == (12, 12 * 32)
 
 

@@ -70,7 +70,15 @@ def test_the_weights_are_those_of_the_run_that_recorded_bit_for_bit(folder: Path
 
 
 def test_so_are_the_metrics(recorded: Run, replayed: Run) -> None:
-    names = {"reward/mean", "approx_kl", "loss", "critic_loss", "grad_norm", "kl_reference", "response/tokens_mean"}
+    names = {
+        "reward/mean",
+        "policy/approx_kl",
+        "optimizer/loss",
+        "critic/loss",
+        "optimizer/grad_norm",
+        "policy/kl_reference",
+        "response/tokens_mean",
+    }
     assert len(replayed.metrics) == 3
     for one, other in zip(recorded.metrics, replayed.metrics, strict=True):
         assert {name: one[name] for name in names} == {name: other[name] for name in names}

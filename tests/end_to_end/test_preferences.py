@@ -50,7 +50,7 @@ def test_held_out_pairs_are_judged_before_between_and_after(reward_model: Run) -
     held_out = reward_model.summary["evaluations"]["held_out"]
     assert held_out["problems"] == 64
     assert held_out["start"]["accuracy"] == 0.5, "a fresh head ties every pair"
-    assert held_out["end"]["pair_loss"] < held_out["start"]["pair_loss"]
+    assert held_out["end"]["loss"] < held_out["start"]["loss"]
     judged = [line for line in reward_model.metrics if "eval/held_out/accuracy" in line]
     assert [line["update"] for line in judged] == [20, 40]
     assert judged[-1]["eval/held_out/accuracy"] == held_out["end"]["accuracy"]
@@ -74,7 +74,7 @@ def test_the_reward_of_every_episode_is_the_reward_models_score_of_its_tokens(pp
 
 def test_the_critic_is_measured_and_the_distance_to_the_start_priced(ppo: Run) -> None:
     for line in ppo.metrics:
-        assert {"explained_variance", "critic_loss", "kl_reference", "kl_coefficient"} <= set(line)
+        assert {"critic/explained_variance", "critic/loss", "policy/kl_reference", "policy/kl_coefficient"} <= set(line)
 
 
 @pytest.mark.parametrize(
@@ -108,5 +108,5 @@ def test_the_same_recipe_learns_from_real_pairs(policy: Path, tmp_path: Path) ->
         "data.eval=null", "trainer.updates=2", "trainer.groups_per_update=4", recipe=RECIPES / "2_reward_model.yaml",
     )  # fmt: skip
     assert [line["update"] for line in run.metrics] == [1, 2]
-    assert all(line["pair_loss"] > 0 for line in run.metrics)
+    assert all(line["pairs/loss"] > 0 for line in run.metrics)
     assert "1 of 100 pairs dropped: 1 where a reply is empty" in run.process.stdout

@@ -36,8 +36,8 @@ def test_preferences_become_a_reward_model_and_the_reward_model_a_better_policy(
     assert accuracy >= 0.9
     scores = (f"reward.model={pairs.model}", f"trainer.critic.path={pairs.model}")
     ppo = train(tmp_path / "ppo", cache, start, *scores, recipe=PREFERENCES / "3_ppo.yaml")
-    explained = [update["explained_variance"] for update in ppo.metrics]
-    divergence = [update["kl_reference"] for update in ppo.metrics]
+    explained = [update["critic/explained_variance"] for update in ppo.metrics]
+    divergence = [update["policy/kl_reference"] for update in ppo.metrics]
     rise = ppo.summary["eval_reward_end"] - ppo.summary["eval_reward_start"]
     print("accuracy", accuracy, "rise", rise, "kl", max(divergence), "explained", sum(explained[-5:]) / 5)
     assert rise >= 2.0

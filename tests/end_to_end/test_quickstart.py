@@ -121,4 +121,4 @@ def test_a_model_with_experts_learns_it_too(tmp_path: Path, cache: Path) -> None
     experts = ("model.tiny.architecture=qwen3_moe", "model.tiny.intermediate_size=128")
     run = train(tmp_path / "run", cache, *experts)
     assert run.summary["eval_reward_end"] >= 0.9
-    assert max(line["logprob_difference_max"] for line in run.metrics) <= 1e-4
+    assert max(line["policy/logprob_difference_max"] for line in run.metrics) <= 1e-4

@@ -22,7 +22,7 @@ def test_a_small_student_learns_from_the_quickstart_s_policy(tmp_path: Path, cac
     distilled = train(
         tmp_path / "run", cache, f"trainer.reference_path={teacher.folder}", recipe=ROOT / "recipes" / "distill.yaml"
     )
-    divergence = [update["kl_reference"] for update in distilled.metrics]
+    divergence = [update["policy/kl_reference"] for update in distilled.metrics]
     print(distilled.summary["eval_reward_start"], distilled.summary["eval_reward_end"], divergence[0], divergence[-1])
     assert distilled.summary["eval_reward_end"] - distilled.summary["eval_reward_start"] >= 0.3
     assert sum(divergence[-5:]) < 0.7 * sum(divergence[:5])

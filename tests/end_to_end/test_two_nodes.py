@@ -35,7 +35,7 @@ def test_ranks_and_engine_on_two_nodes_train_and_agree(
     host = socket.gethostname()
     printed = dict(re.findall(r"^(\w+-\d) +(\S+) ", run.process.stdout, re.MULTILINE))
     assert printed == {"learner-0": f"{host}#1", "learner-1": f"{host}#2", "engine-0": f"{host}#2"}
-    assert [metrics["grad_norm"] > 0 for metrics in run.metrics] == [True, True]
+    assert [metrics["optimizer/grad_norm"] > 0 for metrics in run.metrics] == [True, True]
     assert largest_difference(run.episodes) <= 1e-4, "the engine has the weights of the ranks"
     for worker in printed:
         log = (run.folder / "logs" / f"{worker}.log").read_text()

@@ -89,7 +89,7 @@ def test_every_piece_is_one_file() -> None:
 def test_the_loss_is_the_one_that_was_learnt_from(trained: Path) -> None:
     (update,) = metrics(trained)
     assert 0 <= update["my_gate"] < 1e-3, "the policy is the one that sampled"
-    assert update["grad_norm"] > 0
+    assert update["optimizer/grad_norm"] > 0
 
 
 @pytest.mark.engine
@@ -120,13 +120,13 @@ def test_the_callback_was_called_after_the_update(trained: Path) -> None:
 @pytest.mark.engine
 def test_the_kind_of_run_learns_leaves_a_run_folder_and_is_resumed(folder: Path, trained: Path) -> None:
     own = run(folder, "my_kind.yaml")
-    learnt = [update["nll"] for update in metrics(own)]
+    learnt = [update["sft/nll"] for update in metrics(own)]
     assert learnt[-1] < learnt[0] - 0.1, "beyond what batches differ by"
     assert json.loads((own / "summary.json").read_text())["outcome"] == "finished"
     assert any((own / "checkpoints").glob("version-*/huggingface"))
     assert "replies to imitate" in (own / "logs" / "controller.log").read_text()
     run(folder, "my_kind.yaml", "trainer.updates=5", "--resume")
-    *before, last = (update["nll"] for update in metrics(own))
+    *before, last = (update["sft/nll"] for update in metrics(own))
     assert before == learnt
     assert last < learnt[-1]
 

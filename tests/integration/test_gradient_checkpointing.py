@@ -28,5 +28,5 @@ def kept(single: list[ProcessWorker], folder: str) -> list[Updated]:
 def test_recomputed_activations_give_policy_and_critic_the_same_steps(
     request: pytest.FixtureRequest, folder: str, kept: list[Updated], ranks: int, stage: int
 ) -> None:
-    assert kept[1].metrics["critic_grad_norm"] > 0
+    assert kept[1].metrics["critic/grad_norm"] > 0
     assert_like(two_updates(ranks_of(request, ranks), folder, stage, recomputed=True), kept, tolerance=1e-4)

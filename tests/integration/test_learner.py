@@ -446,7 +446,7 @@ def test_log_probs_come_back_to_their_samples_at_the_sampling_temperature(
     difference = np.concatenate([t.logprobs for t in updated.samples]) - np.concatenate(
         [s.trajectory.segments[0].logprobs[s.trajectory.segments[0].action_mask] for g in GROUPS for s in g.samples]
     )
-    assert updated.metrics["logprob_difference_max"] == pytest.approx(np.abs(difference).max(), rel=1e-4)
+    assert updated.metrics["policy/logprob_difference_max"] == pytest.approx(np.abs(difference).max(), rel=1e-4)
     assert sum(len(one.logprobs) for one in updated.samples) == len(difference)
 
 
@@ -495,9 +495,9 @@ def test_several_steps_an_update_use_the_log_probs_from_before_the_first(
     still = asyncio.run(frozen.update(GROUPS))
     for a, b in zip(first.samples, still.samples, strict=True):
         np.testing.assert_allclose(a.logprobs, b.logprobs, rtol=0, atol=1e-5)
-    assert still.metrics["ratio_max"] == 1.0
-    assert first.metrics["ratio_max"] > 1.01
-    assert first.metrics["kl_reference"] > 0
+    assert still.metrics["policy/ratio_max"] == 1.0
+    assert first.metrics["policy/ratio_max"] > 1.01
+    assert first.metrics["policy/kl_reference"] > 0
 
 
 def test_learning_makes_rewarded_replies_likelier(single: list[ProcessWorker], folder: str) -> None:
@@ -516,7 +516,7 @@ def test_supervised_fine_tuning_learns_its_demonstrations(pair: list[ProcessWork
     shown = [made_segment(rng, 6, 4) for _ in range(4)]
     losses: list[float] = []
     asyncio.run(
-        fine_tune(learner, shown * 20, updates=20, batch_size=4, watch=lambda _, seen: losses.append(seen["nll"]))
+        fine_tune(learner, shown * 20, updates=20, batch_size=4, watch=lambda _, seen: losses.append(seen["sft/nll"]))
     )
     assert losses[0] > 5
     assert losses[-1] < 2
@@ -540,7 +540,7 @@ def test_a_made_model_is_warmed_up_on_the_ranks_that_go_on_to_train_it(
             settings=settings,
             warmup=WarmupConfig(demonstrations="given:below", updates=25, batch_size=8),
             demonstrations=lessons,
-            watch=lambda _, seen: losses.append(seen["nll"]),
+            watch=lambda _, seen: losses.append(seen["sft/nll"]),
         )
     )
     assert losses[-1] < losses[0] / 2

@@ -218,9 +218,9 @@ async def test_the_reference_of_a_policy_with_lora_is_its_base(
     """The same KL as beside a frozen copy, which nobody holds; the start has none."""
     workers, changes = ranks_of(request, count), {"kl": KLConfig(coefficient=0.1)}
     learner = await started(workers, folder, MERGED, trainer(count, stage, **changes))
-    free = [(await learner.update(GROUPS)).metrics["kl_reference"] for _ in range(2)]
+    free = [(await learner.update(GROUPS)).metrics["policy/kl_reference"] for _ in range(2)]
     copied = await started(workers, folder, MERGED, trainer(count, stage, reference_path=folder, **changes))
-    held_once = [(await copied.update(GROUPS)).metrics["kl_reference"] for _ in range(2)]
+    held_once = [(await copied.update(GROUPS)).metrics["policy/kl_reference"] for _ in range(2)]
     assert free[0] == pytest.approx(0, abs=1e-9)
     assert free[1] > 1e-4
     assert free == pytest.approx(held_once, rel=1e-4, abs=1e-9)

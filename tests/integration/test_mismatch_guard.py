@@ -106,7 +106,7 @@ def begin(engine: ThreadedEngine, workers: list[ProcessWorker], **settings: Any)
 def test_healthy_updates_are_not_disturbed(served: ThreadedEngine, single: list[ProcessWorker]) -> None:
     run = begin(served, single, minibatches=2, old_logprobs="recomputed")
     for _ in range(3):
-        assert asyncio.run(run.update()).metrics["optimizer_steps"] == 2
+        assert asyncio.run(run.update()).metrics["optimizer/steps"] == 2
 
 
 @pytest.mark.parametrize("served", ["float32", SIXTEEN], indirect=True)
@@ -145,7 +145,7 @@ def test_two_ranks_stop_together(served: ThreadedEngine, pair: list[ProcessWorke
 @pytest.mark.parametrize("served", ["float32"], indirect=True)
 def test_a_recipe_may_go_on_all_the_same(served: ThreadedEngine, single: list[ProcessWorker]) -> None:
     run = begin(served, single, temperature=0.7, mismatch="ignore")
-    assert asyncio.run(run.update()).metrics["logprob_difference_max"] > 0.1
+    assert asyncio.run(run.update()).metrics["policy/logprob_difference_max"] > 0.1
 
 
 def long_runs() -> Iterator[object]:
@@ -174,7 +174,7 @@ def test_two_hundred_healthy_updates_raise_no_alarm(
     try:
         run = begin(engine, single, lora=lora)
         start = look(single, whole_weights)
-        largest = [asyncio.run(run.update()).metrics["logprob_difference"] for _ in range(200)]
+        largest = [asyncio.run(run.update()).metrics["policy/logprob_difference"] for _ in range(200)]
         moved = look(single, whole_weights)
         print(name, dtype, "mean differences: first, last, largest", largest[0], largest[-1], max(largest))
         assert run.learner.version == 200

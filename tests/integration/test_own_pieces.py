@@ -55,8 +55,8 @@ def test_a_loss_and_an_estimator_of_one_s_own_train_like_the_library_s(worker: P
     )
     plain = asyncio.run(without_a_clip.update(GROUPS)).metrics
     assert updated.metrics["my_ratio"] > 0
-    assert updated.metrics["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-6)
-    assert updated.metrics["loss"] == pytest.approx(plain["loss"], rel=1e-6)
+    assert updated.metrics["optimizer/grad_norm"] == pytest.approx(plain["optimizer/grad_norm"], rel=1e-6)
+    assert updated.metrics["optimizer/loss"] == pytest.approx(plain["optimizer/loss"], rel=1e-6)
 
 
 @pytest.mark.engine
@@ -71,8 +71,8 @@ def test_a_loss_of_one_s_own_may_add_its_own_kl_and_entropy_terms(worker: Proces
         asyncio.run(learner_with(worker, folder, **one, **steps).update(GROUPS)).metrics
         for one in ({"loss": loss, "hold_reference": True}, {"loss": ours, "kl": kl})
     )
-    assert own["grad_norm"] == pytest.approx(library["grad_norm"], rel=1e-6)
-    assert own["loss"] == pytest.approx(library["loss"], rel=1e-6)
+    assert own["optimizer/grad_norm"] == pytest.approx(library["optimizer/grad_norm"], rel=1e-6)
+    assert own["optimizer/loss"] == pytest.approx(library["optimizer/loss"], rel=1e-6)
 
 
 @pytest.mark.engine

@@ -85,9 +85,9 @@ def test_a_critic_learns_what_explains_the_returns_while_the_policy_waits(
     learner = started(workers, folder, critic=PPO["critic"] | {"warmup_updates": 6})
     before = policy_weights(workers)
     metrics = [asyncio.run(learner.update(groups_worth_explaining())).metrics for _ in range(6)]
-    assert metrics[0]["explained_variance"] == pytest.approx(0.0)
-    assert metrics[-1]["explained_variance"] > 0.5
-    assert metrics[-1]["critic_loss"] < 0.5 * metrics[0]["critic_loss"]
+    assert metrics[0]["critic/explained_variance"] == pytest.approx(0.0)
+    assert metrics[-1]["critic/explained_variance"] > 0.5
+    assert metrics[-1]["critic/loss"] < 0.5 * metrics[0]["critic/loss"]
     np.testing.assert_array_equal(policy_weights(workers), before)
     asyncio.run(learner.update(groups_worth_explaining()))
     assert np.abs(policy_weights(workers) - before).max() > 1e-5
@@ -95,16 +95,16 @@ def test_a_critic_learns_what_explains_the_returns_while_the_policy_waits(
 
 def test_policy_and_critic_have_learning_rates_of_their_own(workers: list[ProcessWorker], folder: str) -> None:
     metrics = asyncio.run(started(workers, folder).update(made_groups(6, 4))).metrics
-    assert (metrics["learning_rate"], metrics["critic_learning_rate"]) == (1e-3, 3e-3)
-    assert metrics["optimizer_steps"] == 2
+    assert (metrics["optimizer/learning_rate"], metrics["critic/learning_rate"]) == (1e-3, 3e-3)
+    assert metrics["optimizer/steps"] == 2
 
 
 def test_an_update_stops_once_the_policy_has_strayed(workers: list[ProcessWorker], folder: str) -> None:
     groups = made_groups(12, 4)
     free = asyncio.run(started(workers, folder, epochs=3, minibatches=2).update(groups)).metrics
-    assert free["optimizer_steps"] == 6
+    assert free["optimizer/steps"] == 6
     held = asyncio.run(started(workers, folder, epochs=3, minibatches=2, kl={"stop": 1e-9}).update(groups)).metrics
-    assert held["optimizer_steps"] == 1
+    assert held["optimizer/steps"] == 1
 
 
 def test_the_kl_coefficient_follows_its_target_across_a_checkpoint(
@@ -113,9 +113,9 @@ def test_the_kl_coefficient_follows_its_target_across_a_checkpoint(
     kl = {"coefficient": 0.1, "place": "reward", "estimator": "k1", "target": 1e-6, "horizon": 48}
     learner = started(workers, folder, kl=kl)
     found = [asyncio.run(learner.update(made_groups(12, 4, seed=n))).metrics for n in range(3)]
-    assert found[0]["kl_coefficient"] == 0.1
-    assert found[0]["kl_reference"] == pytest.approx(0.0, abs=1e-6)
-    assert found[2]["kl_coefficient"] != found[1]["kl_coefficient"]
+    assert found[0]["policy/kl_coefficient"] == 0.1
+    assert found[0]["policy/kl_reference"] == pytest.approx(0.0, abs=1e-6)
+    assert found[2]["policy/kl_coefficient"] != found[1]["policy/kl_coefficient"]
     asyncio.run(learner.save(tmp_path))
     expected = asyncio.run(learner.update(made_groups(12, 4, seed=9))).metrics
     resumed = started(workers, folder, kl=kl)
@@ -137,7 +137,7 @@ def test_a_critic_s_learning_rate_changed_at_a_resume_decides_its_next_step(
         asyncio.run(resumed.load(tmp_path))
         was = critic_weights(workers)
         metrics = asyncio.run(resumed.update(made_groups(12, 4, seed=9))).metrics
-        assert metrics["critic_learning_rate"] == rate
+        assert metrics["critic/learning_rate"] == rate
         steps[rate] = critic_weights(workers) - was
     difference = np.linalg.norm(steps[6e-3] - 2 * steps[3e-3])
     assert difference < 1e-4 * np.linalg.norm(steps[6e-3])

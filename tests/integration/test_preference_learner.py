@@ -118,11 +118,11 @@ def brute_force(folders: tuple[str, str], config: PreferenceConfig) -> dict[str,
         )
         losses = (config.desirable_weight * good + config.undesirable_weight * bad) / 2
     return {
-        "pair_loss": float(losses.mean()),
-        "margin": float(gain.mean()),
-        "accuracy": float(np.mean(gain > 0)),
-        "reward_chosen": float(config.beta * chosen.mean()),
-        "reward_rejected": float(config.beta * rejected.mean()),
+        "pairs/loss": float(losses.mean()),
+        "pairs/margin": float(gain.mean()),
+        "pairs/accuracy": float(np.mean(gain > 0)),
+        "pairs/reward_chosen": float(config.beta * chosen.mean()),
+        "pairs/reward_rejected": float(config.beta * rejected.mean()),
     }
 
 
@@ -143,18 +143,20 @@ def test_pairs_are_learnt_from_their_own_start_with_and_without_adapters(
         learner = start(ranks_of(request, ranks), folders[0], None, dpo, lora=lora, rate=rate, stage=stage, tokens=100)
         before = asyncio.run(learner.evaluate(PAIRS))
         assert before == before | {
-            "pair_loss": pytest.approx(np.log(2)), "accuracy": 0.5, "margin": 0.0,
-            "reward_chosen": 0.0, "reward_rejected": 0.0,
+            "pairs/loss": pytest.approx(np.log(2)), "pairs/accuracy": 0.5, "pairs/margin": 0.0,
+            "pairs/reward_chosen": 0.0, "pairs/reward_rejected": 0.0,
         }  # fmt: skip
         for _ in range(6):
             asyncio.run(learner.prefer(PAIRS))
         after = asyncio.run(learner.evaluate(PAIRS))
         assert learner.version == 6
-        assert after["accuracy"] >= 0.9
-        assert after["pair_loss"] < 0.4
-        assert after["margin"] == pytest.approx(after["reward_chosen"] - after["reward_rejected"], abs=1e-5)
+        assert after["pairs/accuracy"] >= 0.9
+        assert after["pairs/loss"] < 0.4
+        assert after["pairs/margin"] == pytest.approx(
+            after["pairs/reward_chosen"] - after["pairs/reward_rejected"], abs=1e-5
+        )
         asyncio.run(learner.save(tmp_path / str(stage)))
-        assert exported_margin(folders[0], tmp_path / str(stage)) == pytest.approx(after["margin"], abs=1e-4)
+        assert exported_margin(folders[0], tmp_path / str(stage)) == pytest.approx(after["pairs/margin"], abs=1e-4)
 
 
 def exported_margin(start: str, checkpoint: Path) -> float:

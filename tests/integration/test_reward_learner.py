@@ -58,11 +58,17 @@ async def test_every_plan_learns_the_same_and_its_export_scores_what_it_learnt(
         after = await learner.evaluate(PAIRS)
         await learner.save(tmp_path / f"{ranks}")
         assert learner.version == 8
-        assert before["accuracy"] == 0.5, "a fresh head ties every pair"
-        assert before["score"] == 0.0
-        assert after["accuracy"] >= 0.75
-        assert after["pair_loss"] == pytest.approx(brute_force(tmp_path / f"{ranks}" / "huggingface"), rel=1e-4)
-        learnt.append([*(step["loss"] for step in steps), after["pair_loss"], *(step["grad_norm"] for step in steps)])
+        assert before["pairs/accuracy"] == 0.5, "a fresh head ties every pair"
+        assert before["pairs/score"] == 0.0
+        assert after["pairs/accuracy"] >= 0.75
+        assert after["pairs/loss"] == pytest.approx(brute_force(tmp_path / f"{ranks}" / "huggingface"), rel=1e-4)
+        learnt.append(
+            [
+                *(step["optimizer/loss"] for step in steps),
+                after["pairs/loss"],
+                *(step["optimizer/grad_norm"] for step in steps),
+            ]
+        )
     np.testing.assert_allclose(learnt[0], learnt[1], rtol=2e-4)
 
 
@@ -93,8 +99,8 @@ async def test_training_goes_on_from_a_saved_state_and_from_a_reward_model(
     evaluated = await onwards.evaluate(PAIRS)
     scorer = RewardModelWorker()
     scorer.start(RewardModelSettings(model=str(tmp_path / "huggingface"), policy=causal))
-    assert evaluated["score_difference"] == pytest.approx(difference(scorer, PAIRS), abs=1e-5)
-    assert evaluated["score_difference"] != 0.0
+    assert evaluated["pairs/score_difference"] == pytest.approx(difference(scorer, PAIRS), abs=1e-5)
+    assert evaluated["pairs/score_difference"] != 0.0
 
 
 def difference(scorer: RewardModelWorker, pairs: list[PairOfSegments]) -> float:

@@ -64,7 +64,7 @@ def updates(learner: RemoteLearner, count: int) -> list[Updated]:
 
 def assert_like(found: list[Updated], expected: list[Updated], tolerance: float = 1e-5) -> None:
     """The same log-probs and figures, update by update."""
-    assert expected[0].metrics["grad_norm"] > 0
+    assert expected[0].metrics["optimizer/grad_norm"] > 0
     for a, b in zip(found, expected, strict=True):
         for one, other in zip(a.samples, b.samples, strict=True):
             np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=0, atol=tolerance)
@@ -125,15 +125,15 @@ def test_whole_replies_values_and_a_reference_are_known_to_every_rank_of_a_team(
     }
     expected = updates(begin(single, folder, trainer(1, 0, **changes)), 2)
     found = updates(begin(pair, folder, sharing(trainer(2, 1, **changes))), 2)
-    assert expected[1].metrics["kl_reference"] > 0
-    assert expected[1].metrics["critic_grad_norm"] > 0
+    assert expected[1].metrics["policy/kl_reference"] > 0
+    assert expected[1].metrics["critic/grad_norm"] > 0
     assert_like(found, expected, tolerance=1e-4)
 
 
 def test_a_pass_over_the_limit_of_kl_stops_a_team_where_it_stops_one(
     single: list[ProcessWorker], pair: list[ProcessWorker], folder: str
 ) -> None:
-    seen = updates(begin(single, folder, trainer(1, 0, epochs=2)), 1)[0].metrics["approx_kl"]
+    seen = updates(begin(single, folder, trainer(1, 0, epochs=2)), 1)[0].metrics["policy/approx_kl"]
     # Above the first pass's divergence, and below twice that: a sum over both ranks would pass it.
     limited = {"epochs": 2, "kl": KLConfig(stop=1.5 * seen)}
     alone = updates(begin(single, folder, trainer(1, 0, **limited)), 1)
@@ -182,7 +182,7 @@ def test_pairs_are_parted_by_a_team_as_by_one_rank(
         return [asyncio.run(learner.prefer(PAIRS)) for _ in range(3)] + [asyncio.run(learner.evaluate(PAIRS))]
 
     alone, shared = steps(single, trainer(1, 0)), steps(pair, sharing(trainer(2, 3)))
-    assert alone[0]["grad_norm"] > 0
-    assert alone[-1]["pair_loss"] < alone[0]["pair_loss"]
+    assert alone[0]["optimizer/grad_norm"] > 0
+    assert alone[-1]["pairs/loss"] < alone[0]["pairs/loss"]
     for one, other in zip(shared, alone, strict=True):
         assert one == pytest.approx(other, rel=1e-3, abs=1e-5)

@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_it_learns_what_it_is_shown(run: Run) -> None:
-    losses = [line["nll"] for line in run.metrics]
+    losses = [line["sft/nll"] for line in run.metrics]
     assert len(losses) == 30
     assert losses[0] > 4
     assert losses[-1] < 0.1

@@ -110,7 +110,7 @@ def tokens(count: int = 400) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def clipped_share(metrics: Metrics) -> tuple[float, float]:
-    return tuple(float(metrics.sums[f"clip_fraction_{side}"]) / metrics.count for side in ("low", "high"))  # type: ignore[return-value]
+    return tuple(float(metrics.sums[f"policy/clip_fraction_{side}"]) / metrics.count for side in ("low", "high"))  # type: ignore[return-value]
 
 
 def test_the_clipped_loss_and_its_gradient_are_those_of_the_library() -> None:

@@ -49,8 +49,8 @@ def test_what_the_ranks_said_goes_with_the_batch_to_its_losses() -> None:
     np.testing.assert_allclose(columns.returns, [2.0, 2.0, 1.0], rtol=1e-6)
     np.testing.assert_allclose(columns.advantages, columns.returns - scores.values, rtol=1e-6)
     returns, values = np.array([2.0, 2.0, 1.0]), np.float64(scores.values)
-    assert metrics["value_mean"] == pytest.approx(values.mean())
-    assert metrics["explained_variance"] == pytest.approx(1 - (returns - values).var() / returns.var())
+    assert metrics["critic/value_mean"] == pytest.approx(values.mean())
+    assert metrics["critic/explained_variance"] == pytest.approx(1 - (returns - values).var() / returns.var())
 
 
 def test_what_credit_adds_is_cut_to_the_places_of_a_rank() -> None:
@@ -78,8 +78,8 @@ def test_equal_returns_leave_nothing_to_explain() -> None:
     groups = [group_of(episode(1.0, segment([P, A])), episode(1.0, segment([P, A])))]
     trainer = TrainerConfig(advantage={"estimator": "gae", "lam": 1.0}, critic={})
     _, metrics = with_advantages(build_batch(groups), made_scores(groups), trainer, 0.0, 16)
-    assert "explained_variance" not in metrics
-    assert "value_mean" in metrics
+    assert "critic/explained_variance" not in metrics
+    assert "critic/value_mean" in metrics
 
 
 def test_without_a_critic_there_are_no_targets_and_nothing_to_say_of_values() -> None:
@@ -102,7 +102,7 @@ def test_the_divergence_that_is_steered_is_shown_and_else_the_plain_one(
 ) -> None:
     _, metrics, scores = credited(kl=kl)
     distances = np.float64(scores.proximal) - np.float64(scores.reference)
-    assert metrics["kl_reference"] == pytest.approx(np.mean([shown(float(d)) for d in distances]), rel=1e-6)
+    assert metrics["policy/kl_reference"] == pytest.approx(np.mean([shown(float(d)) for d in distances]), rel=1e-6)
 
 
 def test_without_log_probs_of_a_reference_no_divergence_is_shown() -> None:

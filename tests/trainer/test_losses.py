@@ -91,8 +91,8 @@ def test_metrics_count_what_was_clipped_and_add_up_over_pieces() -> None:
     whole, first, second = metrics(slice(None)), metrics(slice(0, 60)), metrics(slice(60, None))
     assert whole == {name: pytest.approx(first[name] + second[name]) for name in whole}
     ratio = np.exp(NEW - OLD)
-    assert whole["clip_fraction_high"] == ((ratio > 1.28) & (ADVANTAGES > 0)).sum()
-    assert whole["clip_fraction_low"] == ((ratio < 0.8) & (ADVANTAGES < 0)).sum()
+    assert whole["policy/clip_fraction_high"] == ((ratio > 1.28) & (ADVANTAGES > 0)).sum()
+    assert whole["policy/clip_fraction_low"] == ((ratio < 0.8) & (ADVANTAGES < 0)).sum()
 
 
 def test_an_empty_micro_batch_costs_nothing_and_still_has_a_gradient() -> None:
@@ -101,23 +101,23 @@ def test_an_empty_micro_batch_costs_nothing_and_still_has_a_gradient() -> None:
     loss.backward()
     assert float(loss.detach()) == 0
     assert metrics.count == 0
-    assert float(metrics.maxima["ratio_max"]) == 0
+    assert float(metrics.maxima["policy/ratio_max"]) == 0
 
 
 def test_how_much_a_correction_changes_is_measured_by_the_weights_that_were_used() -> None:
     behaviour = OLD + RNG.normal(0, 0.5, SIZE)
     weights = np.minimum(np.exp(OLD - behaviour), 1.5)
     _, metrics = clipped_loss(tokens(behaviour=behaviour), 1.0, correction=CorrectionConfig(high=1.5))
-    assert float(metrics.sums["correction_weight"]) == pytest.approx(weights.sum(), rel=1e-5)
-    assert float(metrics.sums["correction_change"]) == pytest.approx(np.abs(weights - 1).sum(), rel=1e-5)
+    assert float(metrics.sums["correction/weight_mean"]) == pytest.approx(weights.sum(), rel=1e-5)
+    assert float(metrics.sums["correction/abs_dev"]) == pytest.approx(np.abs(weights - 1).sum(), rel=1e-5)
     _, same = clipped_loss(tokens(), 1.0, correction=CorrectionConfig())
-    assert float(same.sums["correction_change"]) == 0.0
+    assert float(same.sums["correction/abs_dev"]) == 0.0
 
 
 def test_sft_loss_is_the_mean_negative_log_likelihood() -> None:
     loss, metrics = sft_loss(tensor(NEW), torch.ones(SIZE), float(SIZE))
     assert float(loss) == pytest.approx(-NEW.mean(), rel=1e-6)
-    assert float(metrics.sums["nll"]) == pytest.approx(-NEW.sum(), rel=1e-6)
+    assert float(metrics.sums["sft/nll"]) == pytest.approx(-NEW.sum(), rel=1e-6)
 
 
 def test_k3_is_never_negative_and_estimates_the_divergence() -> None:
@@ -129,10 +129,10 @@ def test_k3_is_never_negative_and_estimates_the_divergence() -> None:
 
 def test_difference_to_the_engine_is_measured_in_mean_and_maximum() -> None:
     metrics = engine_difference(torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]), 2.0)
-    assert float(metrics.sums["logprob_difference"]) == 0.5
-    assert float(metrics.maxima["logprob_difference_max"]) == 0.5
+    assert float(metrics.sums["policy/logprob_difference"]) == 0.5
+    assert float(metrics.maxima["policy/logprob_difference_max"]) == 0.5
     same = off_policy_metrics(torch.tensor([-1.0]), torch.tensor([0.3]), torch.tensor([-1.0]))
-    assert float(same.sums["approx_kl"]) == 0.0
+    assert float(same.sums["policy/approx_kl"]) == 0.0
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])

@@ -15,7 +15,7 @@ class RecordingLearner:
 
     async def imitate(self, batch: Batch) -> dict[str, float]:
         self.batches.append(batch)
-        return {"nll": 1.0 / len(self.batches)}
+        return {"sft/nll": 1.0 / len(self.batches)}
 
 
 def demonstrations(count: int) -> list:
@@ -27,13 +27,13 @@ async def test_every_step_takes_the_next_demonstrations_in_order() -> None:
     learner, given, seen = RecordingLearner(), demonstrations(6), []
 
     def watch(update: int, metrics: Mapping[str, float]) -> None:
-        seen.append((update, metrics["nll"]))
+        seen.append((update, metrics["sft/nll"]))
 
     last = await fine_tune(learner, given, updates=3, batch_size=2, watch=watch)
     taken = [sequence.token_ids for batch in learner.batches for sequence in batch.sequences]
     assert all(a is segment.token_ids for a, segment in zip(taken, given, strict=True))
     assert seen == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
-    assert last == {"nll": 1 / 3}
+    assert last == {"sft/nll": 1 / 3}
 
 
 async def test_demonstrations_that_run_out_are_an_error_that_says_when() -> None:

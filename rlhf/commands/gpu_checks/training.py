@@ -122,7 +122,7 @@ def _float32_run(machine: GpuMachine) -> RunEnd:
 
 
 def _first_loss(end: RunEnd) -> float | None:
-    return next((float(one["nll"]) for one in end.metrics if one.get("nll") is not None), None)
+    return next((float(one["sft/nll"]) for one in end.metrics if one.get("sft/nll") is not None), None)
 
 
 def _slowest(end: RunEnd) -> float:

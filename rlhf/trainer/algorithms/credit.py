@@ -67,11 +67,11 @@ def _kl_shown(trainer: TrainerConfig) -> Estimator:
 def _metrics(episodes: Episodes, returns: np.ndarray, estimator: Estimator) -> dict[str, float]:
     found: dict[str, float] = {}
     if episodes.values is not None:
-        found |= {"value_mean": float(episodes.values[episodes.mask].mean())}
+        found |= {"critic/value_mean": float(episodes.values[episodes.mask].mean())}
         found |= _explained(episodes.values[episodes.mask], returns[episodes.mask])
     if episodes.reference is not None and episodes.proximal is not None:
         log_ratio = (episodes.proximal - episodes.reference)[episodes.mask]
-        found["kl_reference"] = float(kl_estimate(log_ratio, estimator).mean())
+        found["policy/kl_reference"] = float(kl_estimate(log_ratio, estimator).mean())
     return found
 
 
@@ -79,4 +79,4 @@ def _explained(values: np.ndarray, returns: np.ndarray) -> dict[str, float]:
     """`1 - var(R - v) / var(R)`: 1 is a perfect critic, 0 one that says the mean. Equal returns leave nothing to
     explain, and there is no number."""
     total = returns.var()
-    return {"explained_variance": float(1 - (returns - values).var() / total)} if total > 0 else {}
+    return {"critic/explained_variance": float(1 - (returns - values).var() / total)} if total > 0 else {}

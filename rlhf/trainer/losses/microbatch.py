@@ -78,7 +78,7 @@ def policy_loss(
             exact_gradient=objective.kl.exact_gradient,
         )
         per_token = per_token + kl_coefficient * kl
-        sums["kl_reference"] = kl.detach().sum()
+        sums["policy/kl_reference"] = kl.detach().sum()
     if objective.entropy_coefficient:
         per_token = per_token - objective.entropy_coefficient * tokens.entropies
     return aggregate(per_token, tokens.weights, denominator), Metrics(seen.count, sums, seen.maxima)
@@ -107,9 +107,9 @@ def _policy_term(tokens: Tokens, rows: ActionSequences, objective: Objective) ->
         return per_token, seen
     importance = importance_weights(tokens, rows, objective.correction)
     sums = {
-        "correction_weight": importance.sum(),
-        "correction_change": (importance - 1).abs().sum(),
-        "correction_dropped": (importance == 0).float().sum(),
+        "correction/weight_mean": importance.sum(),
+        "correction/abs_dev": (importance - 1).abs().sum(),
+        "correction/masked_fraction": (importance == 0).float().sum(),
     }
     seen = Metrics(seen.count, {**seen.sums, **sums}, seen.maxima)
     return corrected(per_token, importance), seen
@@ -127,13 +127,15 @@ def importance_weights(tokens: Tokens, rows: ActionSequences, correction: Correc
 
 def sft_loss(logprobs: Tensor, weights: Tensor, denominator: float) -> tuple[Tensor, Metrics]:
     """Negative log-likelihood of the response tokens, weighted and divided like `policy_loss`."""
-    return aggregate(-logprobs, weights, denominator), Metrics(logprobs.numel(), {"nll": -logprobs.detach().sum()})
+    return aggregate(-logprobs, weights, denominator), Metrics(logprobs.numel(), {"sft/nll": -logprobs.detach().sum()})
 
 
 def off_policy_metrics(logprobs: Tensor, entropy: Tensor, behaviour_logprobs: Tensor) -> Metrics:
     """Divergence of the policy from the one that sampled: k3 of KL(behaviour, policy), and entropy, in nats."""
     log_ratio = logprobs.detach() - behaviour_logprobs
-    return Metrics(logprobs.numel(), {"approx_kl": k3(log_ratio).sum(), "entropy": entropy.detach().sum()})
+    return Metrics(
+        logprobs.numel(), {"policy/approx_kl": k3(log_ratio).sum(), "policy/entropy": entropy.detach().sum()}
+    )
 
 
 def engine_difference(logprobs: Tensor, behaviour_logprobs: Tensor, high: float) -> Metrics:
@@ -141,5 +143,5 @@ def engine_difference(logprobs: Tensor, behaviour_logprobs: Tensor, high: float)
     of `rlhf.trainer.losses.off_policy.mismatch`."""
     difference = (logprobs - behaviour_logprobs).abs()
     seen = mismatch(logprobs, behaviour_logprobs, torch.ones_like(logprobs, dtype=torch.bool), high)
-    sums = {"logprob_difference": difference.sum(), **seen.sums}
-    return Metrics(logprobs.numel(), sums, {"logprob_difference_max": largest(difference)})
+    sums = {"policy/logprob_difference": difference.sum(), **seen.sums}
+    return Metrics(logprobs.numel(), sums, {"policy/logprob_difference_max": largest(difference)})

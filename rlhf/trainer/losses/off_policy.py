@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rlhf.trainer.losses.actions import row_mean, zeroed
 from rlhf.trainer.losses.kl import k1, k3
-from rlhf.trainer.losses.metrics import Metrics, largest
+from rlhf.trainer.losses.metrics import Metrics
 
 Level = Literal["token", "sequence", "geometric"]
 """`token`: each token's ratio. `sequence`: the product over the row, unbiased, with a variance that grows with its
@@ -64,16 +64,16 @@ def corrected(per_token: Tensor, importance: Tensor) -> Tensor:
 
 def mismatch(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, mask: Tensor, high: float) -> Metrics:
     """Difference between learner and engine on the engine's samples, `[B, T]`: k1 and k3 estimates of KL(behaviour,
-    proximal), the largest difference of log-probs, the number of tokens whose ratio is above `high`; and the sums of
-    weights and of their squares, from which the effective sample size of any number of parts follows."""
+    proximal), the number of tokens whose ratio is above `high`, and the sums of weights and of their squares, from
+    which the effective sample size of any number of parts follows."""
     log_ratio = (proximal_logprobs.detach() - behaviour_logprobs)[mask]
     weights = torch.exp(log_ratio)
     bounded = weights.clamp(max=high)
     sums = {
-        "mismatch_k1": k1(log_ratio).sum(),
-        "mismatch_k3": k3(log_ratio).sum(),
-        "importance": bounded.sum(),
-        "importance_squared": bounded.square().sum(),
-        "importance_clipped": (weights > high).float().sum(),
+        "mismatch/k1": k1(log_ratio).sum(),
+        "mismatch/k3": k3(log_ratio).sum(),
+        "mismatch/weight_mean": bounded.sum(),
+        "mismatch/weight_squared": bounded.square().sum(),
+        "mismatch/truncated_fraction": (weights > high).float().sum(),
     }
-    return Metrics(log_ratio.numel(), sums, {"mismatch_max": largest(log_ratio.abs())})
+    return Metrics(log_ratio.numel(), sums)

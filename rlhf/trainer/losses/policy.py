@@ -54,10 +54,10 @@ def cispo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tenso
     ratio = torch.exp(actions.log_ratio.detach())
     weight = ratio.clamp(1 - clip_low, 1 + clip_high)
     sums = {
-        "clip_fraction_low": (actions.mask & (ratio < 1 - clip_low)).float().sum(),
-        "clip_fraction_high": (actions.mask & (ratio > 1 + clip_high)).float().sum(),
+        "policy/clip_fraction_low": (actions.mask & (ratio < 1 - clip_low)).float().sum(),
+        "policy/clip_fraction_high": (actions.mask & (ratio > 1 + clip_high)).float().sum(),
     }
-    metrics = Metrics(int(actions.mask.sum()), sums, {"ratio_max": _ratio_max(ratio, actions)})
+    metrics = Metrics(int(actions.mask.sum()), sums, {"policy/ratio_max": _ratio_max(ratio, actions)})
     return -weight * actions.advantages * actions.logprobs, metrics
 
 
@@ -69,7 +69,7 @@ def sapo(actions: Actions, *, temperature_positive: float, temperature_negative:
     temperature = torch.where(actions.advantages > 0, positive, negative)
     gate = torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature
     return -gate * actions.advantages, Metrics(
-        int(actions.mask.sum()), maxima={"ratio_max": _ratio_max(ratio, actions)}
+        int(actions.mask.sum()), maxima={"policy/ratio_max": _ratio_max(ratio, actions)}
     )
 
 
@@ -91,12 +91,12 @@ def clip_metrics(
     ratio."""
     negative, positive = actions.mask & (actions.advantages < 0), actions.mask & (actions.advantages > 0)
     sums = {
-        "clip_fraction_low": (negative & (ratio < 1 - clip_low)).float().sum(),
-        "clip_fraction_high": (positive & (ratio > 1 + clip_high)).float().sum(),
+        "policy/clip_fraction_low": (negative & (ratio < 1 - clip_low)).float().sum(),
+        "policy/clip_fraction_high": (positive & (ratio > 1 + clip_high)).float().sum(),
     }
     if dual_clip is not None:
-        sums["clip_fraction_dual"] = (negative & (ratio > dual_clip)).float().sum()
-    return Metrics(int(actions.mask.sum()), sums, {"ratio_max": _ratio_max(ratio, actions)})
+        sums["policy/clip_fraction_dual"] = (negative & (ratio > dual_clip)).float().sum()
+    return Metrics(int(actions.mask.sum()), sums, {"policy/ratio_max": _ratio_max(ratio, actions)})
 
 
 def _ratio_max(ratio: Tensor, actions: Actions) -> Tensor:

@@ -64,7 +64,7 @@ def ipo(pairs: Pairs, beta: float) -> Tensor:
 def divergence(logprobs: Tensor, reference_logprobs: Tensor) -> Metrics:
     """The log-ratios of answers `[N]`, policy over reference; KTO's baseline is computed from their mean over all ranks
     (`rlhf.trainer.pair_learner.kto_baseline`)."""
-    return Metrics(len(logprobs), {"log_ratio": (logprobs - reference_logprobs).detach().sum()})
+    return Metrics(len(logprobs), {"pairs/log_ratio": (logprobs - reference_logprobs).detach().sum()})
 
 
 def kto(

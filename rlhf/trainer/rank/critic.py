@@ -44,10 +44,9 @@ class Critic:
         losses = self._losses(minibatch, accumulator)
         learning_rate = self.engine.get_lr()[0]
         loss = zero.accumulate(self.engine, losses, len(minibatch.microbatches), self.world_size)
-        accumulator.add("critic_loss", loss, count=self.sequence_parallel / self.world_size)
-        accumulator.step(
-            critic_grad_norm=zero.step(self.engine, "trainer.critic.optimizer"), critic_learning_rate=learning_rate
-        )
+        accumulator.add("critic/loss", loss, count=self.sequence_parallel / self.world_size)
+        grad_norm = zero.step(self.engine, "trainer.critic.optimizer")
+        accumulator.step({"critic/grad_norm": grad_norm, "critic/learning_rate": learning_rate})
 
     def _losses(self, minibatch: Minibatch, accumulator: MetricAccumulator) -> Iterator[Tensor]:
         for microbatch in minibatch.microbatches:
@@ -59,7 +58,7 @@ class Critic:
             losses = value_loss(values, old, returns, torch.ones_like(values, dtype=torch.bool), self.config.value_clip)
             if self.config.value_clip is not None:
                 clipped = ((values.detach() - old).abs() > self.config.value_clip).float().sum()
-                accumulator.see(Metrics(len(values), {"value_clip_fraction": clipped}))
+                accumulator.see(Metrics(len(values), {"critic/clip_fraction": clipped}))
             yield losses.sum() / minibatch.tokens
 
     def _forward(self, microbatch: MicroBatch, places: Tensor) -> Tensor:

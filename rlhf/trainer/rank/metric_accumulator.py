@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -33,7 +35,7 @@ class MetricAccumulator:
         self._sums[name] = self._sums.get(name, 0.0) + total.double()
         self._counts[name] = self._counts.get(name, 0) + count
 
-    def step(self, **values: float) -> None:
+    def step(self, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self._steps.setdefault(name, []).append(value)
 

@@ -158,8 +158,10 @@ class ModelRank:
         if accumulator.disagreement:
             return
         # Parts of a step's loss add up; ranks that share rows have the same part.
-        accumulator.add("loss", loss, count=self.settings.trainer.deepspeed.sequence_parallel / self.world_size)
-        accumulator.step(grad_norm=zero.step(self.engine), learning_rate=learning_rate)
+        accumulator.add(
+            "optimizer/loss", loss, count=self.settings.trainer.deepspeed.sequence_parallel / self.world_size
+        )
+        accumulator.step({"optimizer/grad_norm": zero.step(self.engine), "optimizer/learning_rate": learning_rate})
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.tensor(array, device=self.device)

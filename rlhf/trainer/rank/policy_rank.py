@@ -217,7 +217,7 @@ class Rank(ModelRank):
                 accumulator.see(metrics)
                 distance = off_policy_metrics(logprobs, entropies, tokens.behaviour)
                 accumulator.see(distance)
-                strayed.add_(distance.sums["approx_kl"])
+                strayed.add_(distance.sums["policy/approx_kl"])
                 if first:
                     self._record(microbatch, tokens, accumulator, untouched=later is not None)
                 passes.append(logprobs.detach())

@@ -102,11 +102,11 @@ def preference_metrics(
     return Metrics(
         len(losses),
         {
-            "pair_loss": losses.sum(),
-            "accuracy": torch.sign(better - worse).add(1).div(2).sum(),
-            "margin": (better - worse).sum(),
-            "reward_chosen": better.sum(),
-            "reward_rejected": worse.sum(),
+            "pairs/loss": losses.sum(),
+            "pairs/accuracy": torch.sign(better - worse).add(1).div(2).sum(),
+            "pairs/margin": (better - worse).sum(),
+            "pairs/reward_chosen": better.sum(),
+            "pairs/reward_rejected": worse.sum(),
         },
     )
 

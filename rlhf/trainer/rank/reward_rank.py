@@ -69,9 +69,9 @@ def ranking_metrics(chosen: Tensor, rejected: Tensor, losses: Tensor) -> Metrics
     return Metrics(
         len(losses),
         {
-            "pair_loss": losses.sum(),
-            "accuracy": right.sum(),
-            "score_difference": (chosen - rejected).sum(),
-            "score": (chosen + rejected).div(2).sum(),
+            "pairs/loss": losses.sum(),
+            "pairs/accuracy": right.sum(),
+            "pairs/score_difference": (chosen - rejected).sum(),
+            "pairs/score": (chosen + rejected).div(2).sum(),
         },
     )

@@ -145,7 +145,7 @@ class Recorded:
 def run_that_is_well(overrides: Sequence[str], **changed: Any) -> RunEnd:
     updates = next((int(one.partition("=")[2]) for one in overrides if one.startswith("trainer.updates=")), 2)
     metrics = [
-        {"weight_sync/logprob_difference": 0.1, "seconds/weight_sync": 1.0, "seconds/update": 3.0, "nll": 5.0,
+        {"weight_sync/logprob_difference": 0.1, "seconds/weight_sync": 1.0, "seconds/update": 3.0, "sft/nll": 5.0,
          "reward/mean": 0.3 + update / 20} | changed
         for update in range(updates)
     ]  # fmt: skip

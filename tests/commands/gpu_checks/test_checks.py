@@ -256,8 +256,8 @@ def test_a_run_that_is_well_passes_and_one_that_ends_early_does_not(check: Check
     [
         ("publish by ipc", "publish", {"weight_sync/logprob_difference": float("nan")}),
         ("publish by ipc", "publish", {"weight_sync/logprob_difference": None}),
-        ("ZeRO 3", "plan", {"nll": 5.5}),
-        ("ZeRO 3", "plan", {"nll": None}),
+        ("ZeRO 3", "plan", {"sft/nll": 5.5}),
+        ("ZeRO 3", "plan", {"sft/nll": None}),
         ("reward rises", "learns", {"reward/mean": 0.3}),
     ],
 )

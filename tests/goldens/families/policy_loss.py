@@ -52,13 +52,13 @@ def _answers(
         grad = gradient(torch.where(actions.mask, per_token, 0.0), logprobs)
         return {"elem": Answer(numbers(per_token), where=numbers(actions.mask), rtol=rtol), "grad": Answer(grad)}
     loss = aggregated(per_token, actions.mask, record)
-    clipped = metrics.sums.get("clip_fraction_low", 0.0) + metrics.sums.get("clip_fraction_high", 0.0)
+    clipped = metrics.sums.get("policy/clip_fraction_low", 0.0) + metrics.sums.get("policy/clip_fraction_high", 0.0)
     divergence = summed(k1(actions.log_ratio), actions.mask, "token_mean")
     return {
         "loss": Answer(numbers(loss), rtol=rtol),
         "grad": Answer(gradient(loss, logprobs), rtol=rtol),
         "clipfrac": Answer(float(clipped) / metrics.count),
-        "clipfrac_lower": Answer(float(metrics.sums.get("clip_fraction_dual", 0.0)) / metrics.count),
+        "clipfrac_lower": Answer(float(metrics.sums.get("policy/clip_fraction_dual", 0.0)) / metrics.count),
         "ppo_kl": Answer(numbers(divergence), rtol=rtol),
     }
 

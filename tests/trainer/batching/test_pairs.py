@@ -65,9 +65,9 @@ def test_accuracy_counts_a_tie_half() -> None:
     chosen, rejected = torch.tensor([1.0, 0.0, -1.0]), torch.tensor([0.0, 0.0, 1.0])
     metrics = ranking_metrics(chosen, rejected, torch.ones(3))
     assert metrics.count == 3
-    assert float(metrics.sums["accuracy"]) == 1.5
-    assert float(metrics.sums["score_difference"]) == -1.0
-    assert float(metrics.sums["score"]) == 0.5
+    assert float(metrics.sums["pairs/accuracy"]) == 1.5
+    assert float(metrics.sums["pairs/score_difference"]) == -1.0
+    assert float(metrics.sums["pairs/score"]) == 0.5
 
 
 def test_replies_are_put_to_other_prompts_and_kept_within_the_longest_pair() -> None:

@@ -69,7 +69,7 @@ def test_a_loss_of_one_s_own_sees_all_columns_and_has_the_recipe_s_arguments() -
         NEW[MASK], 2 * OLD[MASK], 3 * BEHAVIOUR[MASK], 5 * REFERENCE[MASK], 7 * given.entropies, 11 * ADVANTAGES[MASK]
     )  # fmt: skip
     torch.testing.assert_close(loss, (0.5 * sum(columns) * given.weights).sum() / 2.0)
-    assert "kl_reference" not in seen.sums, "held for the loss, not for a KL term"
+    assert "policy/kl_reference" not in seen.sums, "held for the loss, not for a KL term"
     loss.backward()
     torch.testing.assert_close(entropies.grad, (0.5 * 7 * given.weights / 2.0).float())
 
@@ -116,8 +116,8 @@ def test_the_policy_s_term_is_of_sequences_in_rows_and_summed_with_weights() -> 
     expected = (rows[MASK[FULL]] * given.weights).sum() / 3.0
     torch.testing.assert_close(loss, expected)
     assert seen.count == metrics.count == int(MASK.sum())
-    assert set(seen.sums) == {"clip_fraction_low", "clip_fraction_high"}
-    assert float(seen.maxima["ratio_max"]) == pytest.approx(float(metrics.maxima["ratio_max"]))
+    assert set(seen.sums) == {"policy/clip_fraction_low", "policy/clip_fraction_high"}
+    assert float(seen.maxima["policy/ratio_max"]) == pytest.approx(float(metrics.maxima["policy/ratio_max"]))
 
 
 @pytest.mark.parametrize(("estimator", "coefficient"), [("k1", 0.5), ("k2", 0.0), ("k3", 0.5)])
@@ -130,7 +130,7 @@ def test_kl_is_a_term_of_every_token_at_its_price_and_is_told_whatever_that_is(
     objective = Objective(policy=nothing, kl=KLConfig(estimator=estimator))
     loss, seen = policy_loss(given, 2.0, objective, kl_coefficient=coefficient)
     assert float(loss) == pytest.approx(float((coefficient * values * given.weights).sum()) / 2.0)
-    assert float(seen.sums["kl_reference"]) == pytest.approx(float(values.sum()))
+    assert float(seen.sums["policy/kl_reference"]) == pytest.approx(float(values.sum()))
 
 
 def test_the_exact_gradient_of_kl_is_that_of_half_the_square() -> None:
@@ -142,12 +142,12 @@ def test_the_exact_gradient_of_kl_is_that_of_half_the_square() -> None:
     loss, seen = policy_loss(given, 1.0, objective, kl_coefficient=2.0)
     loss.backward()
     torch.testing.assert_close(logprobs.grad, 2.0 * (logprobs.detach() - REFERENCE[MASK]) * given.weights)
-    assert not seen.sums["kl_reference"].requires_grad
+    assert not seen.sums["policy/kl_reference"].requires_grad
 
 
 def test_without_a_reference_no_divergence_is_told() -> None:
     _, seen = policy_loss(flat_tokens(), 1.0, Objective(policy=nothing, kl=KLConfig()), kl_coefficient=1.0)
-    assert "kl_reference" not in seen.sums
+    assert "policy/kl_reference" not in seen.sums
 
 
 def test_the_entropy_bonus_is_taken_off_the_loss() -> None:
@@ -180,8 +180,8 @@ def test_a_correction_weighs_tokens_as_its_method_and_level_say(method: str, lev
     loss, seen = policy_loss(given, 1.0, Objective(policy=own_loss, kl=KLConfig(), correction=correction),
                              kl_coefficient=0.0)  # fmt: skip
     assert float(loss) == pytest.approx(float((7 * given.logprobs * expected * given.weights).sum()))
-    assert float(seen.sums["correction_weight"]) == pytest.approx(float(expected.sum()))
-    assert float(seen.sums["correction_dropped"]) == float((expected == 0).sum())
+    assert float(seen.sums["correction/weight_mean"]) == pytest.approx(float(expected.sum()))
+    assert float(seen.sums["correction/masked_fraction"]) == float((expected == 0).sum())
     assert seen.count == 1
 
 
@@ -209,14 +209,14 @@ def test_a_dropped_token_costs_nothing_however_large_its_loss() -> None:
     healthy = ~grown[MASK]
     assert 0 < int(healthy.sum()) < len(healthy)
     assert float(loss) == pytest.approx(float((given.logprobs * given.weights)[healthy].sum()))
-    assert float(seen.sums["correction_dropped"]) == float((~healthy).sum())
+    assert float(seen.sums["correction/masked_fraction"]) == float((~healthy).sum())
 
 
 def test_demonstrations_are_weighed_divided_and_counted() -> None:
     logprobs, weights = torch.tensor([-1.0, -2.0, -4.0]), torch.tensor([1.0, 0.5, 0.0])
     loss, seen = sft_loss(logprobs, weights, 4.0)
     assert float(loss) == 0.5
-    assert (seen.count, float(seen.sums["nll"])) == (3, 7.0)
+    assert (seen.count, float(seen.sums["sft/nll"])) == (3, 7.0)
 
 
 def test_the_distance_from_the_policy_that_sampled_is_k3_of_the_ratio_to_it() -> None:
@@ -225,9 +225,9 @@ def test_the_distance_from_the_policy_that_sampled_is_k3_of_the_ratio_to_it() ->
     expected = (math.exp(0.5) - 1 - 0.5) + (math.exp(-1) - 1 + 1)
     assert seen.count == 2
     assert {name: float(total) for name, total in seen.sums.items()} == pytest.approx(
-        {"approx_kl": expected, "entropy": 0.75}
+        {"policy/approx_kl": expected, "policy/entropy": 0.75}
     )
-    assert not seen.sums["approx_kl"].requires_grad
+    assert not seen.sums["policy/approx_kl"].requires_grad
 
 
 def test_the_distance_from_the_engine_is_told_with_all_that_the_mismatch_measures() -> None:
@@ -235,12 +235,12 @@ def test_the_distance_from_the_engine_is_told_with_all_that_the_mismatch_measure
     assert seen.count == 3
     assert {name: float(total) for name, total in seen.sums.items()} == pytest.approx(
         {
-            "logprob_difference": 1.5,
-            "mismatch_k1": 0.5,
-            "mismatch_k3": math.exp(0.5) - 1.5 + math.exp(-1),
-            "importance": 1.2 + math.exp(-1) + 1,
-            "importance_squared": 1.44 + math.exp(-2) + 1,
-            "importance_clipped": 1.0,
+            "policy/logprob_difference": 1.5,
+            "mismatch/k1": 0.5,
+            "mismatch/k3": math.exp(0.5) - 1.5 + math.exp(-1),
+            "mismatch/weight_mean": 1.2 + math.exp(-1) + 1,
+            "mismatch/weight_squared": 1.44 + math.exp(-2) + 1,
+            "mismatch/truncated_fraction": 1.0,
         }
     )
-    assert {name: float(most) for name, most in seen.maxima.items()} == {"logprob_difference_max": 1.0}
+    assert {name: float(most) for name, most in seen.maxima.items()} == {"policy/logprob_difference_max": 1.0}

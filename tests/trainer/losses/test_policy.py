@@ -68,8 +68,8 @@ def test_cispo_weights_log_probs_by_the_clipped_ratio_and_holds_the_weight_const
 
     assert_equal(per_token, table(lambda r, c: -weight(r, c) * advantage(r, c) * float(NEW[r, c])))
     assert_equal(logprobs.grad, table(lambda r, c: -weight(r, c) * advantage(r, c)))
-    assert float(metrics.sums["clip_fraction_low"]) == sum(ratio(*place) < 0.7 for place in tokens())
-    assert float(metrics.sums["clip_fraction_high"]) == sum(ratio(*place) > 1.4 for place in tokens())
+    assert float(metrics.sums["policy/clip_fraction_low"]) == sum(ratio(*place) < 0.7 for place in tokens())
+    assert float(metrics.sums["policy/clip_fraction_high"]) == sum(ratio(*place) > 1.4 for place in tokens())
 
 
 def test_sapo_gates_tokens_softly_and_has_the_gradient_of_a_ratio_on_policy() -> None:
@@ -93,8 +93,8 @@ def test_clip_metrics_count_the_tokens_that_lost_their_gradient() -> None:
     per_token, metrics = ppo(actions(logprobs), clip_low=0.2, clip_high=0.28, dual_clip=1.5)
     per_token.sum().backward()
     lost = int((logprobs.grad[MASK] == 0).sum())
-    names = ("clip_fraction_low", "clip_fraction_high", "clip_fraction_dual")
+    names = ("policy/clip_fraction_low", "policy/clip_fraction_high", "policy/clip_fraction_dual")
     assert [float(metrics.sums[name]) > 0 for name in names] == [True] * 3
     assert sum(float(metrics.sums[name]) for name in names) == lost
     assert metrics.count == len(tokens())
-    assert float(metrics.maxima["ratio_max"]) == pytest.approx(max(ratio(*place) for place in tokens()))
+    assert float(metrics.maxima["policy/ratio_max"]) == pytest.approx(max(ratio(*place) for place in tokens()))

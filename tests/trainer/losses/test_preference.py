@@ -50,7 +50,7 @@ def test_ipo_is_the_square_of_the_distance_to_its_margin_also_by_the_token() -> 
 def test_kto_compares_each_answer_with_a_baseline_that_is_never_negative(shift: float) -> None:
     desirable = torch.tensor([True, False, True, True, False, False, True])
     seen = divergence(CHOSEN + shift, CHOSEN)
-    baseline = torch.tensor(kto_baseline({"log_ratio": float(seen.sums["log_ratio"]) / seen.count}))
+    baseline = torch.tensor(kto_baseline({"pairs/log_ratio": float(seen.sums["pairs/log_ratio"]) / seen.count}))
     assert float(baseline) == pytest.approx(max(shift, 0.0))
     losses = kto(CHOSEN, REFERENCE_CHOSEN, desirable, baseline, 0.3, desirable_weight=1.3, undesirable_weight=0.8)
     expected = []
