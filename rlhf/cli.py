@@ -17,8 +17,8 @@ from rlhf.commands.failures import tell
 from rlhf.commands.kubernetes import kubernetes
 from rlhf.commands.launch import launch
 from rlhf.commands.node import node
-from rlhf.commands.reached import Certificate, Key, LimitTexts, Names, access_of
 from rlhf.commands.serve_sandbox import sandbox
+from rlhf.commands.server_options import Certificate, Key, LimitTexts, Names, access_of
 from rlhf.commands.slurm import slurm
 from rlhf.errors import RlhfError, UserError
 from rlhf.http.limits import POLICY, REWARD

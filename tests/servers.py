@@ -13,9 +13,9 @@ from typing import Any
 
 import uvicorn
 
+from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import Access
-from rlhf.http.doors import Doors
-from rlhf.http.serving import serving
+from rlhf.http.serving import uvicorn_config
 
 DROP, HANG = "drop", "hang"
 
@@ -121,7 +121,9 @@ def running(app: Any) -> Iterator[str]:
     """An ASGI application in uvicorn, in a thread of its own; gives its address."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    config = serving(app, Access()) if isinstance(app, Doors) else uvicorn.Config(app, log_level="error")
+    config = (
+        uvicorn_config(app, Access()) if isinstance(app, AccessMiddleware) else uvicorn.Config(app, log_level="error")
+    )
     config.timeout_graceful_shutdown = 2
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -11,7 +11,7 @@ from rlhf.env.check.report import CheckOutcome, check_server
 from rlhf.env.client.remote import Address
 from rlhf.errors import UserError
 from rlhf.http.binding import token_from
-from rlhf.http.inert import inert_line
+from rlhf.http.untrusted_text import escape_to_line
 
 
 def run_env_check(url: str, token_env: str | None, action: str | None) -> int:
@@ -24,7 +24,7 @@ async def print_findings(address: Address, action: dict[str, Any] | None) -> int
     """Check the server, and print the findings."""
     failed = 0
     async for finding in check_server(address, action):
-        print(f"{finding.verdict:<6}{finding.name:<22}{inert_line(finding.detail)}", flush=True)
+        print(f"{finding.verdict:<6}{finding.name:<22}{escape_to_line(finding.detail)}", flush=True)
         failed += finding.verdict is CheckOutcome.FAIL
     print(f"{failed} failed" if failed else "conforms")
     return 1 if failed else 0

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable
 
 from rlhf.errors import RlhfError
-from rlhf.http.inert import inert_line
+from rlhf.http.untrusted_text import escape_to_line
 
 
 def tell(error: RlhfError) -> int:
     """Print the failure on standard error; return its exit code."""
-    print(f"error: {inert_line(str(error))}", file=sys.stderr)
+    print(f"error: {escape_to_line(str(error))}", file=sys.stderr)
     return error.exit_code
 
 

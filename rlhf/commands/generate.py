@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import reporting_failures
-from rlhf.http.inert import inert
+from rlhf.http.untrusted_text import escape_controls
 from rlhf.trainer.checkpoint import model_folder
 
 
@@ -15,7 +15,7 @@ def run_generate(checkpoint: str, prompt: str, max_tokens: int, temperature: flo
     def run() -> int:
         from rlhf.controller.inference import reply
 
-        print(inert(reply(model, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)))
+        print(escape_controls(reply(model, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)))
         return 0
 
     return supervise(reporting_failures(run))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rlhf.commands.named_reward import named_reward, reward_here
 from rlhf.commands.program_check import program_check, rows_of
 from rlhf.errors import UserError
-from rlhf.http.inert import inert_line
+from rlhf.http.untrusted_text import escape_to_line
 from rlhf.reward.adversarial import Quiz, adversarial_replies
 from rlhf.reward.asking import score_replies
 from rlhf.reward.bodies import ReplyToScore
@@ -40,7 +40,7 @@ def run_reward_check(
     middle = halfway(scores)
     accepted = [name for name, score in scores.items() if name not in (RIGHT, WRONG) and accepts(score, middle)]
     for name, score in scores.items():
-        print(f"{name:<42}{inert_line(score_text(score)):<28}{'ACCEPTED' if name in accepted else ''}".rstrip())
+        print(f"{name:<42}{escape_to_line(score_text(score)):<28}{'ACCEPTED' if name in accepted else ''}".rstrip())
     hostile = len(scores) - 2
     print(f"\n{len(accepted)} of {hostile} hostile replies are accepted" + (": look at them" if accepted else ""))
     return 1 if accepted else 0

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from rlhf.data.config import DatasetConfig
 from rlhf.data.rows import answer_of, messages_of
 from rlhf.errors import ConfigError, DataError
-from rlhf.http.inert import inert_json
+from rlhf.http.untrusted_text import escape_json
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig
@@ -93,7 +93,7 @@ async def _score_all(settings: Recipe, rows: Path, target: TextIO) -> ScoreTotal
         await reward.start()
         async for recorded, outcome in _scored(reward, _recorded(rows, settings), ahead):
             totals.add(outcome)
-            target.write(inert_json(json.dumps(scored_row(recorded.row, outcome), ensure_ascii=False)) + "\n")
+            target.write(escape_json(json.dumps(scored_row(recorded.row, outcome), ensure_ascii=False)) + "\n")
     finally:
         await reward.close()
     return totals

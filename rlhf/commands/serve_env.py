@@ -7,16 +7,16 @@ import socket
 from collections.abc import Callable
 
 from rlhf.commands.env_check import json_object
-from rlhf.commands.reached import check_reach
+from rlhf.commands.server_options import check_reach
 from rlhf.config import is_piece
 from rlhf.env.hosting.isolation import Deadlines, EnvironmentIsolation, Factory
 from rlhf.env.hosting.kinds import KINDS, isolation_of
 from rlhf.env.server.app import EnvironmentServerSettings, limits_for_sessions, serve_environment
 from rlhf.errors import UserError
 from rlhf.http.binding import Access, token_from
-from rlhf.http.inert import inert_line
 from rlhf.http.limits import HttpLimits
 from rlhf.http.listening import bound, url_of
+from rlhf.http.untrusted_text import escape_to_line
 
 
 def settings_of(
@@ -62,7 +62,7 @@ async def serve_and_say(
     await isolation.start()
     url = url_of(listener, tls=settings.access.certificate is not None)
     try:
-        print(f"{inert_line(isolation.spec.name)} at {url}, {settings.max_sessions:,} sessions", flush=True)
+        print(f"{escape_to_line(isolation.spec.name)} at {url}, {settings.max_sessions:,} sessions", flush=True)
         await serve_environment(isolation, settings, listener)
     finally:
         await isolation.stop()

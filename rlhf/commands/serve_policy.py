@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import reporting_failures
-from rlhf.commands.reached import check_reach
+from rlhf.commands.server_options import check_reach
 from rlhf.commands.train import as_ctrl_c
 from rlhf.errors import ConfigError
 from rlhf.http.binding import LOOPBACK, Access, token_from

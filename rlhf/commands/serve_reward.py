@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import uvicorn
 
 from rlhf.commands.named_reward import named_reward, reward_here
-from rlhf.commands.reached import check_reach
+from rlhf.commands.server_options import check_reach
 from rlhf.http.binding import LOOPBACK, Access, token_from
 from rlhf.http.limits import REWARD
 from rlhf.http.listening import bound, url_of
-from rlhf.http.serving import serving
+from rlhf.http.serving import uvicorn_config
 from rlhf.reward.live import LiveReward
 from rlhf.reward.server import RewardServerSettings, reward_app
 
@@ -43,7 +43,7 @@ def run_serve_reward(
         access=access,
     )
     scoring = reward_here(config)
-    served = serving(reward_app(scoring, settings, token, host=host), access)
+    served = uvicorn_config(reward_app(scoring, settings, token, host=host), access)
     with bound(host, port) as listener:
         return asyncio.run(_serve(scoring, served, listener))
 

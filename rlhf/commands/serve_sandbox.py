@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rlhf.commands.reached import Certificate, Key, LimitTexts, Names, access_of, check_reach
+from rlhf.commands.server_options import Certificate, Key, LimitTexts, Names, access_of, check_reach
 from rlhf.http.binding import Access, token_from
 from rlhf.http.limits import SANDBOX
 from rlhf.sandbox.limits import SandboxLimits

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rlhf.config import Origins
 from rlhf.controller.preemption import Leaving
 from rlhf.controller.resume import ResumePoint, resume_point, rewind
-from rlhf.http.inert import inert
+from rlhf.http.untrusted_text import escape_controls
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.provenance import Provenance, check_provenance, provenance
@@ -63,7 +63,7 @@ def begin(context: RunContext, found: Provenance) -> None:
 
 def print_notice(words: str) -> None:
     """Print a message for the waiting user, before there is a view."""
-    print(inert(words), file=sys.stderr, flush=True)
+    print(escape_controls(words), file=sys.stderr, flush=True)
 
 
 def run_folder(

@@ -6,7 +6,7 @@ import os
 import socket
 from datetime import UTC, datetime
 
-from rlhf.http.inert import inert_line
+from rlhf.http.untrusted_text import escape_to_line
 
 
 def node_name() -> str:
@@ -17,4 +17,4 @@ def node_name() -> str:
 def print_node_line(text: str) -> None:
     """Print one line: time (UTC), host, text."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    print(f"{now} {node_name()} {inert_line(text)}", flush=True)
+    print(f"{now} {node_name()} {escape_to_line(text)}", flush=True)

@@ -8,8 +8,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from rlhf.env.answers import ObservationAnswer, SpecAnswer, validate_answer
 from rlhf.env.wire import Action, CallData, Json, MessageData, TaskData
-from rlhf.http.foreign import mended
-from rlhf.http.inert import inert_json
+from rlhf.http.untrusted_text import escape_json, replace_surrogates
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
 
 
@@ -18,9 +17,9 @@ def dumps(data: object) -> str:
     surrogate becomes U+FFFD: a policy's tool calls may contain one. Raises `ValueError` for what cannot be encoded."""
     try:
         try:
-            return inert_json(to_json(data, fallback=_plain).decode())
+            return escape_json(to_json(data, fallback=_plain).decode())
         except PydanticSerializationError:
-            return inert_json(to_json(mended(data), fallback=_plain).decode())
+            return escape_json(to_json(replace_surrogates(data), fallback=_plain).decode())
     except (PydanticSerializationError, RecursionError) as error:
         raise ValueError(f"data that JSON cannot say: {str(error)[:100]}") from None
 

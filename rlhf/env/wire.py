@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rlhf.errors import RlhfError
-from rlhf.http.strict_json import read_strict_json
+from rlhf.http.untrusted_text import read_json
 
 Json = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
@@ -193,7 +193,7 @@ class StateData(BaseModel):
 def parse_frame(text: str | bytes) -> Frame:
     """Parse a client's frame. Raises `EnvironmentRefused` with the wire format's code for the error."""
     try:
-        raw = read_strict_json(text)
+        raw = read_json(text)
     except ValueError as error:
         raise EnvironmentRefused(Code.INVALID_JSON, f"Invalid JSON: {error}", 400) from None
     kind = raw.get("type", "") if isinstance(raw, dict) else ""

@@ -20,8 +20,8 @@ from rlhf.http.circuit import Circuit
 from rlhf.http.config import HttpConfig, RecordingConfig
 from rlhf.http.exchange import client, json_body, send_request
 from rlhf.http.failures import may_repeat, of_status, of_transport
-from rlhf.http.foreign import InvalidJson, read_json
 from rlhf.http.recording import transport_for
+from rlhf.http.untrusted_text import InvalidJson, read_json
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 

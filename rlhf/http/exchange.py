@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from rlhf.http.foreign import InvalidJson, mended
+from rlhf.http.untrusted_text import InvalidJson, replace_surrogates
 
 ANSWER_BYTES = 64 * 2**20
 """Longest accepted answer; longer ones are not kept in memory."""
@@ -31,7 +31,7 @@ class HttpResponse:
 def json_body(body: Any) -> bytes:
     """`body` as JSON, with lone surrogates replaced. A policy may write these, and most servers refuse to read them."""
     text = json.dumps(body, allow_nan=False)
-    return (json.dumps(mended(body), allow_nan=False) if "\\ud" in text else text).encode()
+    return (json.dumps(replace_surrogates(body), allow_nan=False) if "\\ud" in text else text).encode()
 
 
 def client(**settings: Any) -> httpx.AsyncClient:

@@ -13,7 +13,7 @@ import httpx
 from rlhf.errors import RecordingError
 from rlhf.http.config import RecordingConfig, check_recording
 from rlhf.http.exchange import received
-from rlhf.http.foreign import InvalidJson
+from rlhf.http.untrusted_text import InvalidJson
 from rlhf.runs.durable import private
 
 KEPT_HEADERS = ("content-type", "retry-after")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import resource
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import uvicorn
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
+from rlhf.http.access import AccessMiddleware, AccessRules, Words
 from rlhf.http.binding import LOOPBACK, Access, server_names
 from rlhf.http.crowd import Crowd
-from rlhf.http.doors import AccessRules, Doors, Words
 from rlhf.http.listening import BACKLOG
 from rlhf.http.protocol import HttpConnection, SocketConnection
+from rlhf.http.untrusted_text import read_json
 
 OTHER_FILES = 256
 """Open files reserved for everything other than connections."""
@@ -22,7 +27,7 @@ GOODBYE_SECONDS = 10
 """Time that running requests have to finish when the server stops."""
 
 
-def behind_doors(
+def with_access(
     app: ASGIApp,
     words: Words,
     access: Access,
@@ -31,15 +36,17 @@ def behind_doors(
     token: str | None = None,
     tries_token: bool = False,
     needs_length: bool = False,
-) -> Doors:
+) -> AccessMiddleware:
     """The application behind access checks (see `AccessRules`); `host` is the address at which it listens."""
     rules = AccessRules(
         names=server_names(host, access.names), token=token, tries_token=tries_token, needs_length=needs_length
     )
-    return Doors(app, Crowd(access.limits), words, rules)
+    return AccessMiddleware(app, Crowd(access.limits), words, rules)
 
 
-def serving(app: Doors, access: Access, *, host: str = LOOPBACK, port: int = 0, **others: Any) -> uvicorn.Config:
+def uvicorn_config(
+    app: AccessMiddleware, access: Access, *, host: str = LOOPBACK, port: int = 0, **others: Any
+) -> uvicorn.Config:
     """uvicorn's configuration with limits for every connection, and TLS if there is a certificate; `others` are passed
     on to it.
 
@@ -62,6 +69,29 @@ def serving(app: Doors, access: Access, *, host: str = LOOPBACK, port: int = 0, 
     connections: Any = partial(HttpConnection, crowd=app.crowd)
     sockets: Any = partial(SocketConnection, crowd=app.crowd)
     return uvicorn.Config(app, host=host, port=port, http=connections, ws=sockets, **settings | others)
+
+
+class StrictRequest(Request):
+    """A request whose body is parsed by `read_json`."""
+
+    async def json(self) -> Any:
+        """Raises `json.JSONDecodeError`, which FastAPI treats as a body that is not JSON."""
+        try:
+            return read_json(await self.body())
+        except ValueError as error:
+            raise json.JSONDecodeError(str(error), "", 0) from None
+
+
+class StrictRoute(APIRoute):
+    """A route that parses bodies as `StrictRequest` does."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_strictly(request: Request) -> Response:
+            return await handle(StrictRequest(request.scope, request.receive))
+
+        return handle_strictly
 
 
 def _files() -> int:

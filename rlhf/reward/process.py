@@ -20,7 +20,7 @@ from typing import Any
 
 from rlhf.cluster.passing import passed_on
 from rlhf.errors import ConfigError, DataError, DeadlinePassed
-from rlhf.http.foreign import InvalidJson, read_json
+from rlhf.http.untrusted_text import InvalidJson, read_json
 from rlhf.reward.rows import row_line
 from rlhf.types import Scored, Unscored, finite_number
 

@@ -13,10 +13,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, Access
-from rlhf.http.doors import Doors
 from rlhf.http.limits import REWARD
-from rlhf.http.serving import behind_doors
+from rlhf.http.serving import with_access
 from rlhf.reward.asking import score_replies
 from rlhf.reward.bodies import BODIES, Body, GetReward, ReplyToScore
 from rlhf.reward.live import LiveReward
@@ -92,7 +92,7 @@ class Counter:
 
 def reward_app(
     reward: LiveReward, settings: RewardServerSettings, token: str | None = None, *, host: str = LOOPBACK
-) -> Doors:
+) -> AccessMiddleware:
     """An ASGI application that scores with `reward`; the caller starts and closes the reward. With a `token`, requests
     must carry it."""
     app = FastAPI(title=f"reward {settings.name}", exception_handlers=_HANDLERS)
@@ -100,7 +100,7 @@ def reward_app(
     app.get("/health")(_health_of(settings))
     for path, body in BODIES.items():
         app.post(path, responses=responses_of(body))(_endpoint(counter, body))
-    return behind_doors(app, _denied, settings.access, host=host, token=token, tries_token=True, needs_length=True)
+    return with_access(app, _denied, settings.access, host=host, token=token, tries_token=True, needs_length=True)
 
 
 def _health_of(settings: RewardServerSettings) -> Callable[[], Awaitable[dict[str, Any]]]:

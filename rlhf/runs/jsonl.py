@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.errors import DiskFailed
-from rlhf.http.inert import inert_json
+from rlhf.http.untrusted_text import escape_json
 from rlhf.runs.durable import private, unguarded
 
 BUFFERED_LINES = 1024
@@ -35,7 +35,7 @@ class JsonlWriter:
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         for row in rows:
             line = json.dumps(row, allow_nan=False, ensure_ascii=False, separators=(", ", ": "))
-            self._lines.append(inert_json(line))
+            self._lines.append(escape_json(line))
             if len(self._lines) >= self._buffered_lines:
                 self.flush()
 

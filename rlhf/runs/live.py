@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from rlhf.http.inert import inert, inert_line
+from rlhf.http.untrusted_text import escape_controls, escape_to_line
 from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, View, duration, format_number
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -53,7 +53,7 @@ class LiveView:
         self._evaluations.setdefault(line.name, []).append(line)
 
     def message(self, text: str) -> None:
-        self._console.print(inert(text), markup=False, highlight=False)
+        self._console.print(escape_controls(text), markup=False, highlight=False)
 
     def close(self) -> None:
         self._phase = None
@@ -64,9 +64,9 @@ class LiveView:
         table.add_column(style="dim", no_wrap=True, min_width=9)
         table.add_column(no_wrap=True)
         for label, cell in self._rows():
-            table.add_row(Text(inert_line(label)), cell)
+            table.add_row(Text(escape_to_line(label)), cell)
         return Panel(
-            Group(self._progress(), Text(), table), title=Text(inert_line(self._name), "bold"), title_align="left",
+            Group(self._progress(), Text(), table), title=Text(escape_to_line(self._name), "bold"), title_align="left",
             border_style="dim", padding=(0, 1), width=min(100, self._console.width),
         )  # fmt: skip
 
@@ -108,7 +108,7 @@ class LiveView:
 
     def _now(self, phase: str) -> RenderableType:
         row = Table.grid(padding=(0, 1))
-        row.add_row(self._spinner, Text(inert_line(phase)))
+        row.add_row(self._spinner, Text(escape_to_line(phase)))
         return row
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
-from rlhf.http.inert import inert
+from rlhf.http.untrusted_text import escape_controls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class PlainView:
         self._stream.flush()
 
     def _say(self, text: str) -> None:
-        self._stream.write(inert(text) + "\n")
+        self._stream.write(escape_controls(text) + "\n")
         self._stream.flush()
 
 

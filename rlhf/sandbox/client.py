@@ -10,8 +10,7 @@ import httpx
 from pydantic import ValidationError
 
 from rlhf.http.exchange import HttpResponse, client, json_body, send_request
-from rlhf.http.foreign import InvalidJson, read_json
-from rlhf.http.inert import inert_line
+from rlhf.http.untrusted_text import InvalidJson, escape_to_line, read_json
 from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, SandboxBusy, SandboxUnavailable
 from rlhf.sandbox.wire import RunCodeResponse, request_of, run_of
 
@@ -66,7 +65,7 @@ class RemoteSandbox:
 def _run_in(where: str, answer: HttpResponse) -> ProgramResult:
     """Parse an answer into a result. Raises `SandboxBroken`, `SandboxBusy`, `InvalidJson`."""
     if answer.status != 200:
-        told = f"{where} answered {answer.status}: {inert_line(answer.content[:300].decode(errors='replace'))}"
+        told = f"{where} answered {answer.status}: {escape_to_line(answer.content[:300].decode(errors='replace'))}"
         raise SandboxBusy(told) if answer.status in BUSY else SandboxBroken(told)
     said = read_json(answer.content)
     try:
@@ -78,7 +77,7 @@ def _run_in(where: str, answer: HttpResponse) -> ProgramResult:
     except ValueError as error:  # invalid base64 in files
         raise InvalidJson(str(error)) from None
     if run is None:
-        raise SandboxBroken(f"{where}: {inert_line(response.message)[:300]}")
+        raise SandboxBroken(f"{where}: {escape_to_line(response.message)[:300]}")
     return run
 
 

@@ -10,11 +10,11 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, ValidationError
 
+from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, Access
-from rlhf.http.doors import Doors
 from rlhf.http.limits import SANDBOX
 from rlhf.http.listening import bound, url_of
-from rlhf.http.serving import behind_doors, serving
+from rlhf.http.serving import uvicorn_config, with_access
 from rlhf.sandbox.pool import Sandbox
 from rlhf.sandbox.program import SandboxBroken, SandboxBusy
 from rlhf.sandbox.wire import RunCodeRequest, RunCodeResponse, SandboxStatus, program_of, response_of
@@ -42,7 +42,9 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_app(sandbox: Sandbox, token: str | None, access: Access | None = None, *, host: str = LOOPBACK) -> Doors:
+def make_app(
+    sandbox: Sandbox, token: str | None, access: Access | None = None, *, host: str = LOOPBACK
+) -> AccessMiddleware:
     """The application. It probes the machine at startup; with a `token`, clients must send it."""
 
     @contextlib.asynccontextmanager
@@ -77,7 +79,7 @@ def make_app(sandbox: Sandbox, token: str | None, access: Access | None = None, 
         except SandboxBroken as error:
             return RunCodeResponse(status=SandboxStatus.SANDBOX_ERROR, message=str(error))
 
-    return behind_doors(
+    return with_access(
         app, lambda status, why: {"detail": why}, access or Access(limits=SANDBOX), host=host, token=token
     )
 
@@ -92,7 +94,7 @@ def _parsed(body: bytes) -> RunCodeRequest:
 async def serve_sandbox(sandbox: Sandbox, host: str, port: int, token: str | None, access: Access) -> None:
     """Serve until the process is told to end. Raises `UserError` if the address is not available, and
     `SandboxUnavailable` before anything is served."""
-    config = serving(make_app(sandbox, token, access, host=host), access)
+    config = uvicorn_config(make_app(sandbox, token, access, host=host), access)
     with bound(host, port) as listener:
         await sandbox.start()
         print(f"isolation: {sandbox.chosen}", flush=True)

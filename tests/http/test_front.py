@@ -18,14 +18,14 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from websockets.asyncio.client import connect
 
-from rlhf.commands.reached import access_of, check_reach
+from rlhf.commands.server_options import access_of, check_reach
 from rlhf.env.hosting.isolation import Deadlines, Factory, ThreadIsolation
 from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config
 from rlhf.errors import ConfigError
 from rlhf.http.binding import Access, check_tls, name_in_header, server_names
 from rlhf.http.limits import HttpLimits, limits_from
 from rlhf.http.listening import listening
-from rlhf.http.serving import behind_doors, serving
+from rlhf.http.serving import uvicorn_config, with_access
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,9 @@ async def hello(request: Request) -> Response:
 
 
 async def test_with_a_certificate_a_server_speaks_tls_and_nothing_else(tls: Access) -> None:
-    app = behind_doors(Starlette(routes=[Route("/", hello)]), lambda status, why: {"why": why}, tls)
+    app = with_access(Starlette(routes=[Route("/", hello)]), lambda status, why: {"why": why}, tls)
     check_tls(tls)
-    async with listening(serving(app, tls)) as url:
+    async with listening(uvicorn_config(app, tls)) as url:
         assert url.startswith("https://127.0.0.1:")
         known = ssl.create_default_context(cafile=tls.certificate)
         async with httpx.AsyncClient(verify=known, trust_env=False) as client:

@@ -18,7 +18,7 @@ from rlhf.deploy.ssh.hosts_file import SshHost
 from rlhf.deploy.ssh.remote_command import RemoteCommand, node_command, train_command, variables
 from rlhf.deploy.ssh.session import Print, SshSession, connection
 from rlhf.errors import DeadlinePassed, HostError, NodeFailed
-from rlhf.http.inert import inert
+from rlhf.http.untrusted_text import escape_controls
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
 
@@ -173,12 +173,12 @@ def line_logger(host: SshHost, log: TextIO) -> Print:
 
 def print_line(line: str) -> None:
     """Print a line on standard output, with control characters escaped."""
-    print(inert(line), flush=True)
+    print(escape_controls(line), flush=True)
 
 
 def complain(line: str) -> None:
     """Print a line on standard error, with control characters escaped."""
-    print(inert(line), file=sys.stderr, flush=True)
+    print(escape_controls(line), file=sys.stderr, flush=True)
 
 
 def keep_log(shared: Path, run: Path) -> None:

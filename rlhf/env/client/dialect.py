@@ -12,7 +12,7 @@ from rlhf.env.answers import NAME_LENGTH, TEXT_LENGTH, StockAnswer, validate_ans
 from rlhf.env.client.schemas import action_schema, problem_of
 from rlhf.env.encoding import action_data, observation_from, spec_from, task_data
 from rlhf.env.wire import EXTRAS_VERSION, Json
-from rlhf.http.foreign import InvalidJson, read_json
+from rlhf.http.untrusted_text import InvalidJson, read_json
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 SHOWN = 4000

@@ -16,7 +16,7 @@ from rlhf.env.encoding import dumps
 from rlhf.env.hosting.isolation import Deadlines
 from rlhf.env.wire import Code, Json
 from rlhf.errors import EnvironmentFailed
-from rlhf.http.foreign import InvalidJson, read_json
+from rlhf.http.untrusted_text import InvalidJson, read_json
 from rlhf.types import Message, Observation, Task
 
 MESSAGE_BYTES = 64 * 2**20

@@ -13,7 +13,7 @@ from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, Remote
 from rlhf.env.wire import Json
 from rlhf.errors import EnvironmentFailed
 from rlhf.http.exchange import client, send_request
-from rlhf.http.foreign import InvalidJson, read_json
+from rlhf.http.untrusted_text import InvalidJson, read_json
 from rlhf.protocols import Environment
 
 PROBE_SECONDS = 10.0

@@ -18,7 +18,7 @@ from rlhf.env.encoding import action_data, dumps, observation_from, spec_from, t
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.wire import Json
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
-from rlhf.http.foreign import read_json
+from rlhf.http.untrusted_text import read_json
 from rlhf.protocols import Environment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 

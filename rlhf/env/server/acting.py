@@ -9,7 +9,7 @@ import jsonschema
 from rlhf.env.encoding import action_from, answer_data, joined_text, tool_data
 from rlhf.env.server.session import EnvironmentSession
 from rlhf.env.wire import CallTool, Code, EnvironmentRefused, Json, ListTools, parse_action
-from rlhf.http.strict_json import read_strict_json
+from rlhf.http.untrusted_text import read_json
 from rlhf.types import EnvironmentSpec, Message, Observation, Tool, ToolCall
 
 
@@ -77,7 +77,7 @@ def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object)
     tool = find_tool(spec, name)
     if isinstance(arguments, str):
         try:
-            arguments = read_strict_json(arguments)
+            arguments = read_json(arguments)
         except ValueError as error:
             raise BadCall(ToolError.INVALID, f"the arguments of {name} are not JSON: {error}") from None
     if not isinstance(arguments, dict):

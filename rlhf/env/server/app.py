@@ -21,10 +21,10 @@ from rlhf.env.server.mcp import SESSION
 from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.server.socket_route import serve_socket
 from rlhf.env.wire import API_VERSION, Code, EnvironmentRefused, Json
+from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import Access, check_binding
-from rlhf.http.doors import Doors
 from rlhf.http.limits import HttpLimits
-from rlhf.http.serving import behind_doors, serving
+from rlhf.http.serving import uvicorn_config, with_access
 
 PING_SECONDS = 20.0
 """A client that does not answer a ping for this long counts as disconnected."""
@@ -53,7 +53,7 @@ def limits_for_sessions(max_sessions: int) -> HttpLimits:
     )
 
 
-def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettings) -> Doors:
+def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettings) -> AccessMiddleware:
     """The application. The caller starts and stops `isolation`."""
     sessions = EnvironmentSessions(isolation, settings.max_sessions, settings.lease_seconds)
 
@@ -79,7 +79,7 @@ def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettin
     async def end_mcp(request: Request) -> Response:
         return Response(status_code=204 if sessions.end(request.headers.get(SESSION, "")) else 404)
 
-    return behind_doors(app, denied, settings.access, host=settings.host, token=settings.token)
+    return with_access(app, denied, settings.access, host=settings.host, token=settings.token)
 
 
 def denied(status: int, why: str) -> Json:
@@ -132,8 +132,8 @@ async def serve_environment(
     await uvicorn.Server(environment_uvicorn_config(build_app(isolation, settings), settings)).serve(sockets=[listener])
 
 
-def environment_uvicorn_config(app: Doors, settings: EnvironmentServerSettings) -> uvicorn.Config:
-    return serving(
+def environment_uvicorn_config(app: AccessMiddleware, settings: EnvironmentServerSettings) -> uvicorn.Config:
+    return uvicorn_config(
         app,
         settings.access,
         host=settings.host,

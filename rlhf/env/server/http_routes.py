@@ -28,8 +28,8 @@ from rlhf.env.wire import (
     StateData,
     StepBody,
 )
-from rlhf.http.strict_json import read_strict_json
-from rlhf.http.strict_route import StrictRoute
+from rlhf.http.serving import StrictRoute
+from rlhf.http.untrusted_text import read_json
 
 SessionId = Annotated[str | None, Header(alias=SESSION_HEADER, min_length=8, max_length=255)]
 
@@ -88,7 +88,7 @@ def http_routes(sessions: EnvironmentSessions, describe: Callable[[], Json]) -> 
     @router.post("/mcp", responses=openapi.MCP, openapi_extra=openapi.MCP_BODY)
     async def mcp(request: Request) -> Response:
         try:
-            body = read_strict_json(await request.body())
+            body = read_json(await request.body())
         except ValueError:
             return WireJson(failure(None, RpcError(PARSE_ERROR, "Parse error")), status_code=400)
         if speaks_mcp(request.headers.get("accept", "")):

@@ -17,7 +17,7 @@ from typing import Any
 
 from rlhf.errors import ConfigError
 from rlhf.http.binding import token_from
-from rlhf.http.inert import inert_line
+from rlhf.http.untrusted_text import escape_to_line
 from rlhf.reward.code.apart import not_apart
 from rlhf.reward.code.block import code_of
 from rlhf.reward.code.checking.importing import SETUP_FAILS
@@ -349,7 +349,7 @@ def in_words(outcomes: Sequence[Outcome], how: str = "", *, from_the_code: Seque
     needs = (
         f"; {needing} of the tests may need reward.code.tests: trusting" if needing and NEEDS_TRUST not in why else ""
     )
-    return inert_line(f"{told}{how}{names}{why}{needs}")
+    return escape_to_line(f"{told}{how}{names}{why}{needs}")
 
 
 def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:

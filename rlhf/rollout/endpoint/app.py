@@ -12,11 +12,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, Access
-from rlhf.http.doors import Doors
 from rlhf.http.limits import POLICY
-from rlhf.http.serving import behind_doors, serving
-from rlhf.http.strict_route import StrictRoute
+from rlhf.http.serving import StrictRoute, uvicorn_config, with_access
 from rlhf.rollout.endpoint.answers import ChatResponse
 from rlhf.rollout.endpoint.front import EndSessionRequest, Front
 from rlhf.rollout.endpoint.marks import AgentRequest
@@ -40,7 +39,7 @@ def policy_app(
     front: Front | None = None,
     access: Access = ACCESS,
     host: str = LOOPBACK,
-) -> Doors:
+) -> AccessMiddleware:
     """An ASGI application that serves `model` in `sessions`, each at `/sessions/ID/v1`.
 
     With a `front`, clients open sessions themselves, `/v1` serves clients without a session, and seeds in requests are
@@ -57,14 +56,14 @@ def policy_app(
         app.post(f"/v1{CHAT}", response_model=None)(routes.chat_alone)
         app.post("/sessions")(routes.open)
         app.post("/sessions/{session_id}/end")(routes.end)
-    return behind_doors(app, _denied, access, host=host, token=token, tries_token=True)
+    return with_access(app, _denied, access, host=host, token=token, tries_token=True)
 
 
 def policy_uvicorn_config(
-    app: Doors, access: Access = ACCESS, *, host: str = LOOPBACK, port: int = 0
+    app: AccessMiddleware, access: Access = ACCESS, *, host: str = LOOPBACK, port: int = 0
 ) -> uvicorn.Config:
     """The uvicorn settings for the app, with the limits of `access`."""
-    return serving(app, access, host=host, port=port, lifespan="off", timeout_graceful_shutdown=GOODBYE_SECONDS)
+    return uvicorn_config(app, access, host=host, port=port, lifespan="off", timeout_graceful_shutdown=GOODBYE_SECONDS)
 
 
 class Routes:
@@ -144,7 +143,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return await _refused(request, ChatRefused(400, "invalid", f"the body is no JSON: {first['ctx']['error']}"))
+        return await _refused(request, ChatRefused(400, "invalid", f"the body cannot be read: {first['ctx']['error']}"))
     place = ".".join(str(part) for part in first["loc"][1:])
     return await _refused(request, ChatRefused(400, "invalid", f"{place or 'the body'}: {first['msg']}", place or None))
 

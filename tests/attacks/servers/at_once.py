@@ -18,7 +18,7 @@ from rlhf.env.server import app as env_app
 from rlhf.http.binding import Access
 from rlhf.http.limits import POLICY, REWARD, SANDBOX, HttpLimits
 from rlhf.http.listening import listening
-from rlhf.http.serving import serving
+from rlhf.http.serving import uvicorn_config
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
 from rlhf.reward.server import RewardServerSettings, reward_app
@@ -52,13 +52,13 @@ async def reward(stack: AsyncExitStack, token: str | None, quick: dict[str, Any]
     stack.push_async_callback(scoring.close)
     access = Access(limits=replace(REWARD, **quick))
     app = reward_app(scoring, RewardServerSettings(name="exact", access=access), token)
-    return await stack.enter_async_context(listening(serving(app, access)))
+    return await stack.enter_async_context(listening(uvicorn_config(app, access)))
 
 
 async def sandbox(stack: AsyncExitStack, token: str | None, quick: dict[str, Any]) -> str:
     access = Access(limits=replace(SANDBOX, **quick))
     app = make_app(Sandbox(queue=Queue(runs=1)), token, access)
-    return await stack.enter_async_context(listening(serving(app, access)))
+    return await stack.enter_async_context(listening(uvicorn_config(app, access)))
 
 
 async def endpoint(stack: AsyncExitStack, token: str | None, quick: dict[str, Any]) -> str:

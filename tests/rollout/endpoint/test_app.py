@@ -165,7 +165,7 @@ async def test_a_client_that_sends_a_seed_decides_the_draws_of_that_reply() -> N
         ({"messages": []}, "messages", "at least 1"),
         ({"messages": [{"role": "critic", "content": ""}]}, "messages.0.role", "system"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content", "image_url"),
-        ({"messages": [{"role": "user", "content": "\ud800"}]}, None, "no JSON: unexpected end of hex escape"),
+        ({"seed": float("nan")}, None, "cannot be read: not JSON: NaN"),
         ({"max_tokens": 0}, "max_tokens", "greater"),
         ({"messages": [{"role": "user", "content": "x" * 3000}]}, "messages", "context is 2048"),
     ],

@@ -43,7 +43,7 @@ class AccessRules:
     needs_length: bool = False
 
 
-class Doors:
+class AccessMiddleware:
     """ASGI middleware that checks every HTTP and WebSocket request: it must name this server, come from no other
     origin, have the token, and bring JSON of a bounded size. A body is read here, and its bytes count as held until its
     answer is sent."""

@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import Access
-from rlhf.http.doors import Doors
 from rlhf.http.limits import HttpLimits
-from rlhf.http.serving import behind_doors
+from rlhf.http.serving import with_access
 from tests.servers import running
 
 MOST = 1000
@@ -29,9 +29,11 @@ async def length(request: Request) -> Response:
 APP = Starlette(routes=[Route(path, length, methods=["GET", "POST"]) for path in ("/", "/health")])
 
 
-def doors(names: tuple[str, ...] = (), host: str = "127.0.0.1", waiting: int = 10_000, **rules: Any) -> Doors:
+def doors(
+    names: tuple[str, ...] = (), host: str = "127.0.0.1", waiting: int = 10_000, **rules: Any
+) -> AccessMiddleware:
     access = Access(names=names, limits=HttpLimits(body_bytes=MOST, waiting_bytes=waiting))
-    return behind_doors(APP, lambda status, why: {"status": status, "why": why}, access, host=host, **rules)
+    return with_access(APP, lambda status, why: {"status": status, "why": why}, access, host=host, **rules)
 
 
 def pieces(count: int) -> Iterator[bytes]:

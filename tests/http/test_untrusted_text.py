@@ -21,7 +21,7 @@ from rlhf.env.check.report import CheckOutcome, CheckResult
 from rlhf.env.client.remote import Address
 from rlhf.env.encoding import dumps
 from rlhf.errors import EnvironmentFailed, RlhfError
-from rlhf.http.inert import inert, inert_json, inert_line, whole
+from rlhf.http.untrusted_text import escape_controls, escape_json, escape_to_line, replace_surrogates
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter, read_jsonl
 from rlhf.runs.live import LiveView
@@ -58,11 +58,11 @@ def is_inert(text: str) -> bool:
 
 @names
 def test_hostile_text_is_escaped_and_ordinary_text_stays(name: str) -> None:
-    assert is_inert(inert(HOSTILE[name]))
-    assert is_inert(inert_line(HOSTILE[name]))
-    assert "\n" not in inert_line(HOSTILE[name] + "\nmore")
-    assert inert(ORDINARY) == ORDINARY
-    assert whole(HOSTILE[name]).encode()
+    assert is_inert(escape_controls(HOSTILE[name]))
+    assert is_inert(escape_to_line(HOSTILE[name]))
+    assert "\n" not in escape_to_line(HOSTILE[name] + "\nmore")
+    assert escape_controls(ORDINARY) == ORDINARY
+    assert replace_surrogates(HOSTILE[name]).encode()
 
 
 @names
@@ -79,7 +79,7 @@ def test_a_record_reads_back_as_it_was_and_its_file_is_inert(name: str, tmp_path
 @names
 def test_a_frame_to_an_environment_is_one_inert_line(name: str) -> None:
     assert is_inert(dumps({"text": HOSTILE[name], HOSTILE[name]: 1}))
-    assert json.loads(dumps({"text": HOSTILE[name]}))["text"] == whole(HOSTILE[name])
+    assert json.loads(dumps({"text": HOSTILE[name]}))["text"] == replace_surrogates(HOSTILE[name])
 
 
 @names
@@ -124,7 +124,7 @@ def test_the_live_view_obeys_nothing_that_it_shows(name: str) -> None:
         view.phase(hostile)
 
     shown = live(show, f"[red]{hostile}[/nonsense]")
-    raw = {one for one in hostile if inert(one) != one} - {"\x1b", "\r"}  # which its own commands begin with
+    raw = {one for one in hostile if escape_controls(one) != one} - {"\x1b", "\r"}  # which its own commands begin with
     assert not raw & set(shown)
     own = live(lambda view: view.message("x"), "x")
     for command in ("\x1b]", "\x1b[31m", "\x1b[2J", "\x1b[6n", "\x1b[?1049h", "\x1b(0", "9.9\r"):
@@ -191,5 +191,5 @@ def test_errors_of_every_kind_are_told_in_one_line(capsys: pytest.CaptureFixture
 def test_json_escapes_are_those_of_json() -> None:
     everything = " ".join(map(chr, [*range(0x3000), *range(0xD7F0, 0xE010), *range(0xE0000, 0xE0080)]))
     text = json.dumps(everything, ensure_ascii=False)
-    assert json.loads(inert_json(text)) == everything
-    assert is_inert(inert_json(text))
+    assert json.loads(escape_json(text)) == everything
+    assert is_inert(escape_json(text))
