@@ -5,37 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import queue
-import signal
-import socket
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from rlhf.cluster.passing import passed_on
+from rlhf.cluster.child import Child, ChildEnded
 from rlhf.errors import ConfigError, DataError, DeadlinePassed
-from rlhf.http.untrusted_text import InvalidJson, read_json
+from rlhf.http.untrusted_text import InvalidJson
 from rlhf.reward.rows import row_line
 from rlhf.types import Scored, Unscored, finite_number
 
+T = TypeVar("T")
 START_TIMEOUT_SECONDS = 120.0
 """A scorer's module may import heavy libraries."""
-EXIT_SECONDS = 1.0
-"""A worker that closed its socket has ended, or will within this time."""
-KILL_SECONDS = 10.0
-RECEIVE_BYTES = 65536
 LINE_BYTES = 2**20
 """A longer answer is refused: an answer holds a number, or a reason."""
 
 
 class ScorerPool:
-    """`workers` processes that run `function` (`module:name`) with keyword `arguments`, each with its own thread.
+    """`workers` processes that run `function` (`module:name`) with keyword `arguments`.
 
     The deadline of a response starts when a worker has it. Waiting for a free worker does not count, and ends because
     every earlier response does. A worker that exceeds the deadline is killed with all its child processes, and the next
@@ -56,23 +45,24 @@ class ScorerPool:
         memory_bytes: int = 0,
     ) -> None:
         self._function, self._timeout_seconds, self._log, self._variables = function, timeout_seconds, log, variables
-        self._arguments, self._memory_bytes = json.dumps(arguments or {}), memory_bytes
-        # The kernel takes the thread that started a worker as its parent; these threads live as long as the pool.
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix=f"scorer {function}")
-        self._slots: queue.SimpleQueue[ScorerProcess | None] = queue.SimpleQueue()
+        settings = {"arguments": dict(arguments or {}), "memory_bytes": memory_bytes}
+        self._settings = json.dumps(settings).encode() + b"\n"
+        self._workers = workers
+        self._slots: asyncio.Queue[Child | None] = asyncio.Queue()
         for _ in range(workers):
-            self._slots.put(None)
-        self._workers, self._lock = workers, threading.Lock()
-        self._started: list[ScorerProcess] = []
+            self._slots.put_nowait(None)
+        self._started: list[Child] = []
         self._closed = False
+        # Deadlines hold here also while the caller's event loop is busy.
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name=f"scorers of {function}", daemon=True).start()
 
     async def start(self) -> None:
         """Start every worker now, so that an import error of the function is reported early. Raises `ConfigError`."""
-        loop = asyncio.get_running_loop()
-        await asyncio.gather(*(loop.run_in_executor(self._threads, self._warm) for _ in range(self._workers)))
+        await self._run(self._start())
 
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
-        """The scorer's number, or `Unscored` of kind `timeout`, `died`, `raised` or `not a number`.
+        """Return the scorer's number, or `Unscored` of kind `timeout`, `died`, `raised` or `not a number`.
 
         Raises `ConfigError` when the function cannot be imported, `DataError` for a row that is not plain data.
         """
@@ -80,166 +70,77 @@ class ScorerPool:
             request = row_line(response, row)
         except TypeError as error:
             raise DataError(f"{self._function} cannot be given a row: {error}") from None
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, request)
+        return await self._run(self._ask(request))
 
     async def close(self) -> None:
-        """Kill the workers. Responses that are being scored return as `died`; waiting ones are cancelled."""
-        await asyncio.to_thread(self._close)
+        """Kill the workers. Responses that are being scored return as `died`; waiting ones raise `RuntimeError`."""
+        if not self._closed:
+            await self._run(self._close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _ask(self, request: bytes) -> Scored | Unscored:
-        with self._worker() as worker:
-            return worker.ask(request, self._timeout_seconds)
+    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            work.close()
+            raise RuntimeError("the scorer pool is closed")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
-    def _warm(self) -> None:
-        with self._worker():
-            pass
+    async def _start(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            await asyncio.gather(*(stack.enter_async_context(self._worker()) for _ in range(self._workers)))
 
-    @contextlib.contextmanager
-    def _worker(self) -> Iterator[ScorerProcess]:
-        """A running worker, for one thread; there are as many threads as slots, so a slot is always free."""
-        worker = self._slots.get()
+    async def _ask(self, request: bytes) -> Scored | Unscored:
+        async with self._worker() as worker:
+            try:
+                return _outcome(await worker.ask(request, self._timeout_seconds))
+            except TimeoutError:
+                detail = f"{self._function} was killed after {self._timeout_seconds:g} s"
+                return Unscored(kind="timeout", detail=detail)
+            except ChildEnded as ended:
+                return Unscored(kind="died", detail=f"the process of {self._function} {ended}")
+            except InvalidJson as error:
+                await worker.kill()
+                return Unscored(kind="died", detail=f"{self._function} sent no valid answer: {error}")
+
+    @contextlib.asynccontextmanager
+    async def _worker(self) -> AsyncIterator[Child]:
+        """Wait for a free slot, and start its worker if it has none."""
+        worker = await self._slots.get()
         try:
             if worker is None or not worker.alive:
-                worker = self._new_worker()
+                worker = await self._new_worker()
             yield worker
         finally:
-            self._slots.put(worker)
+            self._slots.put_nowait(worker)
 
-    def _new_worker(self) -> ScorerProcess:
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the scorer pool is closed")
-            worker = ScorerProcess(
-                self._function,
-                self._log,
-                self._variables,
-                arguments=self._arguments,
-                memory_bytes=self._memory_bytes,
-            )
-            self._started = [known for known in self._started if known.alive] + [worker]
-        worker.wait_until_ready(START_TIMEOUT_SECONDS)
+    async def _new_worker(self) -> Child:
+        if self._closed:
+            raise RuntimeError("the scorer pool is closed")
+        worker = await Child.start(
+            "rlhf.reward.scorer_process",
+            [self._function],
+            line_bytes=LINE_BYTES,
+            variables=self._variables,
+            log=self._log,
+        )
+        self._started = [known for known in self._started if known.alive] + [worker]
+        try:
+            message = await worker.ask(self._settings, START_TIMEOUT_SECONDS)
+        except TimeoutError:
+            raise DeadlinePassed(f"the import of reward function {self._function}", START_TIMEOUT_SECONDS) from None
+        except ChildEnded as ended:
+            message = {"detail": f"its process {ended} at the import"}
+        except InvalidJson as error:
+            message = {"detail": f"its module sent an answer itself: {error}"}
+        if "ready" not in message:
+            await worker.kill()
+            raise ConfigError(f"reward.function {self._function!r} cannot be used: {message.get('detail')}")
         return worker
 
-    def _close(self) -> None:
-        with self._lock:
-            self._closed = True
-        for worker in self._started:
-            worker.kill()
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        for worker in self._started:
-            worker.hang_up()
-
-
-class ScorerProcess:
-    """One worker and its socket. Not thread-safe, except `kill`."""
-
-    def __init__(
-        self,
-        function: str,
-        log: Path | None = None,
-        variables: Sequence[str] = (),
-        *,
-        arguments: str = "{}",
-        memory_bytes: int = 0,
-    ) -> None:
-        """`arguments` is a JSON object, as text."""
-        self._function = function
-        command = [sys.executable, "-m", "rlhf.reward.scorer_process", function]
-        self._channel, theirs = socket.socketpair()
-        paths = os.pathsep.join(filter(None, sys.path))
-        with theirs, contextlib.ExitStack() as stack:
-            # A scorer's output must not mix with ours.
-            output = stack.enter_context(log.open("ab")) if log else sys.stderr.fileno()
-            numbers = map(str, (theirs.fileno(), os.getpid(), memory_bytes))
-            self._process = subprocess.Popen(
-                [*command, *numbers, arguments],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={"OMP_NUM_THREADS": "1"} | passed_on(variables) | {"PYTHONPATH": paths},
-                start_new_session=True,  # Ctrl-C is for the controller; a process group can be killed as a whole
-            )
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def wait_until_ready(self, timeout_seconds: float) -> None:
-        """Raises `ConfigError` when the function cannot be imported, `DeadlinePassed` when that takes too long."""
-        try:
-            message = self._receive(time.monotonic() + timeout_seconds)
-        except TimeoutError:
-            self._stop()
-            raise DeadlinePassed(f"the import of reward function {self._function}", timeout_seconds) from None
-        except ConnectionError:
-            message = {"detail": f"importing its module {self._end()}"}
-        except InvalidJson as error:
-            message = {"detail": f"its module answers for it: {error}"}
-        if "ready" not in message:
-            self._stop()
-            raise ConfigError(f"reward.function {self._function!r} cannot be used: {message.get('detail')}")
-
-    def ask(self, request: bytes, timeout_seconds: float) -> Scored | Unscored:
-        """Send one request and wait for its answer. After `timeout` or `died` the process has ended."""
-        deadline = time.monotonic() + timeout_seconds
-        try:
-            self._channel.settimeout(timeout_seconds)
-            self._channel.sendall(request)
-            return _outcome(self._receive(deadline))
-        except TimeoutError:
-            self._stop()
-            return Unscored(kind="timeout", detail=f"{self._function} was killed after {timeout_seconds:g} s")
-        except ConnectionError:
-            return Unscored(kind="died", detail=f"{self._function} {self._end()}")
-        except InvalidJson as error:
-            self._stop()
-            return Unscored(kind="died", detail=f"{self._function} answered what is no answer: {error}")
-
-    def kill(self) -> None:
-        """Kill the worker and its child processes, from any thread, and wait until it has ended.
-
-        Raises `DeadlinePassed` for a process that the kernel cannot end, for instance because of a hanging file system.
-        """
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        try:
-            self._process.wait(timeout=KILL_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise DeadlinePassed(f"the end of a killed worker of {self._function}", KILL_SECONDS) from None
-
-    def hang_up(self) -> None:
-        """Close the socket; only call it from the thread that uses it, or after that thread has ended."""
-        self._channel.close()
-
-    def _stop(self) -> None:
-        self.kill()
-        self.hang_up()
-
-    def _end(self) -> str:
-        """Make sure that the process has ended, and say how it ended by itself, as part of a sentence."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=EXIT_SECONDS)
-        code = self._process.returncode
-        self._stop()
-        if code is None:
-            return "stopped answering"
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended its process with exit code {code}"
-
-    def _receive(self, deadline: float) -> dict[str, Any]:
-        line = bytearray()
-        while not line.endswith(b"\n"):
-            self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
-            received = self._channel.recv(RECEIVE_BYTES)
-            if not received:
-                raise ConnectionResetError
-            line += received
-            if len(line) > LINE_BYTES:
-                raise InvalidJson(f"a line of more than {LINE_BYTES} bytes")
-        message = read_json(line)
-        if not isinstance(message, dict):
-            raise InvalidJson("JSON that is no object")
-        return message
+    async def _close(self) -> None:
+        self._closed = True
+        await asyncio.gather(*(worker.kill() for worker in self._started))
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 def _outcome(message: dict[str, Any]) -> Scored | Unscored:
@@ -252,4 +153,4 @@ def _outcome(message: dict[str, Any]) -> Scored | Unscored:
         case {"kind": str(kind), "detail": str(detail)}:
             return Unscored(kind=kind, detail=detail)
         case _:
-            raise InvalidJson("an object without a value and without a failure")
+            raise InvalidJson("an object with neither a value nor a failure")

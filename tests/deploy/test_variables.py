@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf.cluster.passing import passed_on
+from rlhf.cluster.child_env import child_env
 from rlhf.deploy.kubernetes.manifest import template
 from rlhf.deploy.slurm.render import TEMPLATES
 from rlhf.deploy.ssh.remote_command import variables
@@ -63,7 +63,7 @@ def of_kubernetes(name: str) -> str:
 
 
 def of_children(name: str) -> str:
-    return YES if name in passed_on() else NO
+    return YES if name in child_env() else NO
 
 
 def of_sandbox(name: str) -> str:
@@ -96,4 +96,4 @@ def test_the_table_has_all_that_a_site_sets() -> None:
 def test_a_proxy_with_a_password_is_for_workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://me:word@proxy.site:3128")
     assert "HTTPS_PROXY" in variables("run")
-    assert "HTTPS_PROXY" not in passed_on()
+    assert "HTTPS_PROXY" not in child_env()

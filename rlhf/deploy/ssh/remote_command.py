@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf.cluster.passing import PROXIES
+from rlhf.cluster.child_env import PROXIES
 from rlhf.deploy.ssh.hosts_file import SshHost
 
 PASSED_ON = ("RLHF_", "HF_", "NCCL_", "GLOO_", "VLLM_", "OMP_NUM_THREADS", "PYTHONPATH", "TOKENIZERS_")

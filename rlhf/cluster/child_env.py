@@ -1,4 +1,4 @@
-"""Which environment variables a child process gets: those that programs commonly need, and those that are named for it.
+"""Choose the environment variables of a child process: those that programs commonly need, and those named for it.
 
 Environments and scorers are third-party code, and may run code that a policy wrote. The environment of the process that
 started the run may hold tokens of the run, of a model hub or of a cloud; children must not get these.
@@ -27,25 +27,25 @@ NAMED_BY = "token_env"
 """The argument that tells a class which variable holds its token."""
 
 
-def passed_on(named: Iterable[str] = ()) -> dict[str, str]:
-    """The variables for a child; the `named` ones are passed on whatever their value."""
+def child_env(named: Iterable[str] = ()) -> dict[str, str]:
+    """Return the variables for a child; the `named` ones are passed on unconditionally."""
     wanted = frozenset(named)
     return {name: value for name, value in os.environ.items() if name in wanted or is_usual(name, value)}
 
 
 def is_usual(name: str, value: str) -> bool:
-    """Whether every child may have this variable."""
+    """Return whether every child may have this variable."""
     if name in PROXIES:
         return "@" not in value
     return name in USUAL or (name.startswith(BEGINNINGS) and not SECRET.search(name))
 
 
-def named_in(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """The variables that arguments name at any depth: the values of `token_env`."""
+def variables_named_in(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the variables that arguments name at any depth: the values of `token_env`."""
     for name, value in arguments.items():
         if name == NAMED_BY and isinstance(value, str):
             yield value
         elif isinstance(value, Mapping):
-            yield from named_in(value)
+            yield from variables_named_in(value)
         elif isinstance(value, list | tuple):
-            yield from (found for one in value if isinstance(one, Mapping) for found in named_in(one))
+            yield from (found for item in value if isinstance(item, Mapping) for found in variables_named_in(item))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.cluster.passing import named_in, passed_on
+from rlhf.cluster.child_env import child_env, variables_named_in
 from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.hosting.processes import ProcessIsolation
 from rlhf.reward.process import ScorerPool
@@ -28,18 +28,18 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_secret_is_passed_on_unless_it_is_named(secrets: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not set(SECRETS) & set(passed_on())
-    assert set(SECRETS) & set(passed_on(["HF_TOKEN", "MISSING"])) == {"HF_TOKEN"}
+    assert not set(SECRETS) & set(child_env())
+    assert set(SECRETS) & set(child_env(["HF_TOKEN", "MISSING"])) == {"HF_TOKEN"}
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     monkeypatch.setenv("HTTP_PROXY", "http://me:word@proxy:3128")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    assert {"PATH", "HTTPS_PROXY", "TOKENIZERS_PARALLELISM"} <= set(passed_on())
-    assert "HTTP_PROXY" not in passed_on()
+    assert {"PATH", "HTTPS_PROXY", "TOKENIZERS_PARALLELISM"} <= set(child_env())
+    assert "HTTP_PROXY" not in child_env()
 
 
 def test_arguments_name_the_tokens_that_their_class_reads() -> None:
     arguments = {"opponents": [{"chat": {"token_env": "A"}}], "token_env": "B", "other": {"token_env": None}}
-    assert list(named_in(arguments)) == ["A", "B"]
+    assert list(variables_named_in(arguments)) == ["A", "B"]
 
 
 class Teller:
