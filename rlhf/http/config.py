@@ -1,4 +1,4 @@
-"""Settings of the HTTP client: attempts, backoff, concurrency and circuit breaker."""
+"""Settings of the HTTP client: attempts, backoff, concurrency and recording."""
 
 from __future__ import annotations
 
@@ -17,16 +17,11 @@ class HttpConfig(Config):
     attempts: int = Field(4, ge=1)
     """Attempts per call, the first included. Only requests that are safe to repeat are retried."""
     initial_backoff_seconds: float = Field(0.25, gt=0)
-    """Backoff before the second attempt. It doubles with every attempt, and a random factor from 0.5 to 1 is
-    applied."""
+    """Longest pause before the second attempt. It doubles with every attempt; the pause is a random part of it."""
     max_backoff_seconds: float = Field(8, gt=0)
-    """Longest backoff, even if a server asks for more."""
+    """Longest pause, even if a server asks for more."""
     concurrency: int = Field(32, ge=1)
-    """Largest number of concurrent calls. A server that states a lower capacity, or is busy, gets fewer."""
-    failure_threshold: int = Field(16, ge=1)
-    """Consecutive failed calls (with all their attempts) after which the circuit opens and calls fail at once."""
-    reset_seconds: float = Field(30, gt=0)
-    """How long the circuit stays open before one call tries the server again."""
+    """Largest number of concurrent calls. A server that states a lower capacity gets fewer."""
 
 
 class RecordingConfig(Config):

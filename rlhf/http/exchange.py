@@ -48,19 +48,14 @@ async def send_request(http: httpx.AsyncClient, request: httpx.Request) -> HttpR
     httpx's errors. The caller sets the total deadline: httpx's timeouts apply to each part of an answer separately."""
     response = await http.send(request, stream=True)
     try:
-        retry_after = response.headers.get("retry-after")
-        return HttpResponse(status=response.status_code, content=await received(response), retry_after=retry_after)
+        content = await _content(response)
     finally:
         await response.aclose()
+    return HttpResponse(status=response.status_code, content=content, retry_after=response.headers.get("retry-after"))
 
 
-async def received(response: httpx.Response) -> bytes:
-    """The content of a response that is being received: all of a success, the beginning of any other.
-
-    Raises `InvalidJson` for a success that is compressed or too long.
-    """
-    if response.is_stream_consumed:  # a replayed response is already complete
-        return response.content
+async def _content(response: httpx.Response) -> bytes:
+    """All of a success, the beginning of any other answer."""
     longest = ANSWER_BYTES if response.is_success else REFUSAL_BYTES
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if response.is_success and encoding not in ("identity", ""):

@@ -1,124 +1,107 @@
-"""Records servers' answers to a file, and replays them without the servers."""
+"""Record the answers of servers and environments to a file, and replay them without the servers.
+
+A line of the file is one `request` with its `answer` or its `failure`. The caller decides what a request is; it holds
+no token and no address that may change. Equal requests get their answers in the recorded order: a caller whose order
+matters numbers its requests.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import defaultdict, deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from rlhf.errors import RecordingError
 from rlhf.http.config import RecordingConfig, check_recording
-from rlhf.http.exchange import received
-from rlhf.http.untrusted_text import InvalidJson
 from rlhf.runs.durable import private
 
-KEPT_HEADERS = ("content-type", "retry-after")
-"""Headers of an answer that are recorded. Request headers hold tokens, so none is recorded."""
-TIMEOUT = "ReadTimeout"
-ANY_BYTES = "surrogateescape"
-"""The error handler that keeps bytes that are not text."""
-UNLIMITED = httpx.Limits(max_connections=None)
-"""No limit here, because the client has its own."""
 Line = dict[str, Any]
+Encode = Callable[[Any], str]
+"""Writes plain data as one line of JSON."""
 
 
-def transport_for(recording: RecordingConfig | None) -> httpx.AsyncBaseTransport | None:
-    """The transport of an HTTP client; None means the network. Raises `RecordingError`."""
-    if recording is None:
-        return None
-    check_recording(recording)
-    if recording.mode == "replay":
-        return Replay(recording.file)
-    return Recorder(recording.file, httpx.AsyncHTTPTransport(limits=UNLIMITED))
+class RecordedFailure(Exception):
+    """The recorded request failed. `kind` is one word, `detail` a sentence."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind, self.detail = kind, detail
 
 
-class Recorder(httpx.AsyncBaseTransport):
-    """Forwards requests, and writes every answer or failure when it arrives. An answer is read completely first."""
+class Recorder:
+    """Writes each request with its outcome, at once, to a new file that only its owner may read.
 
-    def __init__(self, path: Path, inner: httpx.AsyncBaseTransport) -> None:
-        self._inner = inner
+    Raises `RecordingError` for a file that exists already or cannot be written.
+    """
+
+    def __init__(self, path: Path, encode: Encode = json.dumps) -> None:
+        self._encode = encode
         try:
             self._file = open(path, "x", encoding="utf-8", opener=private)  # noqa: SIM115
         except OSError as error:
             raise RecordingError(f"{path} cannot be written: {error.strerror}; name another recording.path") from None
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        asked = await _asked(request)
-        try:
-            response = await self._inner.handle_async_request(request)
-            content = await received(response)
-        except (httpx.TransportError, InvalidJson) as error:
-            self._write({**asked, "failure": type(error).__name__, "detail": str(error)})
-            raise
-        except asyncio.CancelledError:  # the client's timeout for this attempt
-            self._write({**asked, "failure": TIMEOUT, "detail": "cancelled"})
-            raise
-        headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
-        answer = {"status": response.status_code, "headers": headers, "content": content.decode(errors=ANY_BYTES)}
-        self._write({**asked, **answer})
-        return httpx.Response(response.status_code, headers=headers, content=content)
+    def answered(self, request: Any, answer: Any) -> None:
+        """Write a request with its answer."""
+        self._write({"request": request, "answer": answer})
 
-    async def aclose(self) -> None:
+    def failed(self, request: Any, kind: str, detail: str) -> None:
+        """Write a request with its failure."""
+        self._write({"request": request, "failure": {"kind": kind, "detail": detail}})
+
+    def close(self) -> None:
+        """Close the file. Later outcomes are dropped: an episode may still run after another one ended the run."""
         self._file.close()
-        await self._inner.aclose()
 
     def _write(self, line: Line) -> None:
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        if not self._file.closed:
+            self._file.write(self._encode(line) + "\n")
+            self._file.flush()
 
 
-class Replay(httpx.AsyncBaseTransport):
-    """Answers from a file; equal requests get their answers in the recorded order. Raises `RecordingError` for a
-    request without a remaining answer."""
+class Replay:
+    """Gives the recorded answers of a file. Raises `RecordingError` for a file that is not a recording."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._answers: dict[str, deque[Line]] = defaultdict(deque)
-        for line in _lines(path):
-            self._answers[_key(line)].append(line)
+    def __init__(self, path: Path, encode: Encode = json.dumps) -> None:
+        self._path, self._encode = path, encode
+        self._lines: dict[str, deque[Line]] = defaultdict(deque)
+        try:
+            for text in filter(None, path.read_text(encoding="utf-8").split("\n")):
+                line = json.loads(text)
+                if "answer" not in line:
+                    RecordedFailure(**line["failure"])
+                self._lines[self._key(line["request"])].append(line)
+        except OSError as error:
+            raise RecordingError(f"{path} cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordingError(f"{path} is not a recording: {error}; record it again") from None
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        asked = await _asked(request)
-        waiting = self._answers[_key(asked)]
-        if not waiting:
+    def answer(self, request: Any) -> Any:
+        """The next recorded answer to an equal request. Raises `RecordedFailure` where the request failed, and
+        `RecordingError` where no answer is left."""
+        lines = self._lines[self._key(request)]
+        if not lines:
             raise RecordingError(
-                f"{self._path} has no answer left to {asked['method']} {asked['url']} {asked['body']:.200}; "
+                f"{self._path} has no answer left to {self._encode(request):.300}; "
                 "the run asks something else than the recorded one did: record again"
             )
-        line = waiting.popleft()
-        if line.get("failure") == InvalidJson.__name__:
-            raise InvalidJson(line["detail"])
+        line = lines.popleft()
         if "failure" in line:
-            raise _failure(line["failure"])(line["detail"], request=request)
-        return httpx.Response(line["status"], headers=line["headers"], content=line["content"].encode(errors=ANY_BYTES))
+            raise RecordedFailure(**line["failure"])
+        return line["answer"]
+
+    def close(self) -> None:
+        """Does nothing; a `Recorder` has a file to close."""
+
+    def _key(self, request: Any) -> str:
+        """The same text for equal requests, independent of the order of keys and of tuples."""
+        return json.dumps(json.loads(self._encode(request)), sort_keys=True)
 
 
-async def _asked(request: httpx.Request) -> Line:
-    body = (await request.aread()).decode(errors=ANY_BYTES)
-    return {"method": request.method, "url": str(request.url), "body": body}
-
-
-def _key(line: Line) -> str:
-    """The key by which two requests are the same: method, address and body, independent of the JSON's formatting."""
-    try:
-        body = json.dumps(json.loads(line["body"]), sort_keys=True)
-    except ValueError:
-        body = line["body"]
-    return f"{line['method']} {line['url']} {body}"
-
-
-def _lines(path: Path) -> list[Line]:
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-    except ValueError as error:
-        raise RecordingError(f"{path} is not a recording: {error}; record it again") from None
-
-
-def _failure(name: str) -> type[httpx.TransportError]:
-    """The exception type of a recorded failure."""
-    known = {kind.__name__: kind for kind in (httpx.ConnectError, httpx.ConnectTimeout, httpx.ReadTimeout)}
-    return known.get(name, httpx.RemoteProtocolError)
+def open_recording(recording: RecordingConfig, encode: Encode = json.dumps) -> Recorder | Replay:
+    """The recorder or the replay of these settings. Raises `RecordingError`."""
+    check_recording(recording)
+    make = Recorder if recording.mode == "record" else Replay
+    return make(recording.file, encode)

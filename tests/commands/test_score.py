@@ -57,7 +57,7 @@ def test_a_reward_server_is_sent_what_was_asked(rlhf: Command, recipe: Path, tmp
             "score", recipe, replies, *keys, f"reward.recording.path={tmp_path}/tape", "reward.recording.mode=record"
         )
     assert json.loads(ended.stdout)["reward"] == 1.0
-    assert '"prompt\\": \\"1 + 1?\\"' in (tmp_path / "tape").read_text()
+    assert '"prompt": "1 + 1?"' in (tmp_path / "tape").read_text()
     replayed = rlhf("score", recipe, replies, *keys, f"reward.recording.path={tmp_path}/tape")
     assert replayed.stdout == ended.stdout
     replies.write_text(json.dumps({"question": "1 + 2?", "answer": "3", "response": "3"}) + "\n")

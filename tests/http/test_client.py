@@ -175,18 +175,6 @@ async def test_a_server_that_is_not_there_is_found_at_the_start() -> None:
     await asking.close()
 
 
-async def test_calls_that_failed_in_a_row_open_the_circuit_which_names_the_last() -> None:
-    async with scripted(lambda asked: (500, "broken model")) as server:
-        asking = client(server.url, attempts=2, failure_threshold=2)
-        for _ in range(2):
-            with pytest.raises(HttpFailed, match="server"):
-                await asking.post("/", {}, repeatable=True)
-        failed = await failure(asking)
-        assert failed.kind == "open"
-        assert "2 calls failed in a row, the last by server: status 500" in failed.detail
-        assert len(server.asked) == 4, "an open circuit asks nobody"
-
-
 async def test_a_call_that_is_given_up_frees_its_place() -> None:
     async with scripted(lambda asked: HANG if asked.json == "hang" else (200, 1)) as server:
         asking = client(server.url, concurrency=1)

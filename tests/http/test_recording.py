@@ -1,8 +1,9 @@
-"""What was recorded is answered again without a server, failures included."""
+"""A recording answers without a server, failures included."""
 
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from rlhf.errors import HttpFailed, RecordingError
 from rlhf.http.client import HttpClient
 from rlhf.http.config import HttpConfig, RecordingConfig
+from rlhf.http.recording import RecordedFailure, Recorder, Replay
 from tests.pace import scaled
 from tests.servers import DROP, HANG, Asked, Reply, response, scripted
 
@@ -58,7 +60,7 @@ async def test_a_request_that_was_not_recorded_is_an_error_by_name(tmp_path: Pat
         await answers(client(server.url, tmp_path / "tape", "record"), {"text": "a"})
     asking = client(server.url, tmp_path / "tape", "replay")
     assert await asking.post("/score", {"text": "a"}) == 1
-    with pytest.raises(RecordingError, match=r"no answer left to POST .*/score"):
+    with pytest.raises(RecordingError, match=r"no answer left to .*POST.*/score"):
         await asking.post("/score", {"text": "a"})
     with pytest.raises(RecordingError, match="the run asks something else"):
         await asking.post("/score", {"text": "b"})
@@ -69,7 +71,22 @@ async def test_no_token_is_on_a_recording(tmp_path: Path) -> None:
     async with scripted(lambda asked: (200, 1)) as server:
         await answers(client(server.url, tmp_path / "tape", "record"), {"text": "a"})
     assert "secret" not in (tmp_path / "tape").read_text()
-    assert json.loads((tmp_path / "tape").read_text())["status"] == 200
+    assert json.loads((tmp_path / "tape").read_text())["answer"] == 1
+
+
+def test_equal_requests_get_their_answers_in_order_and_failures_keep_their_names(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "tape")
+    recorder.answered({"a": (1, 2), "b": "\ud800"}, "first")
+    recorder.failed({"b": "\ud800", "a": [1, 2]}, "lost", "the connection broke")
+    recorder.close()
+    recorder.answered({}, "an episode that ended after the run")
+    replay = Replay(tmp_path / "tape")
+    assert replay.answer({"b": "\ud800", "a": (1, 2)}) == "first"
+    with pytest.raises(RecordedFailure, match="lost: the connection broke"):
+        replay.answer({"a": [1, 2], "b": "\ud800"})
+    with pytest.raises(RecordingError, match="no answer left"):
+        replay.answer({})
+    assert stat.S_IMODE((tmp_path / "tape").stat().st_mode) == 0o600
 
 
 async def test_a_recording_is_never_written_over(tmp_path: Path) -> None:

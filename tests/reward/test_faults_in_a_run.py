@@ -52,7 +52,7 @@ class Watched:
 
 
 def reward_at(url: str) -> LiveReward:
-    http = {"attempts": 2, "initial_backoff_seconds": 0.001, "concurrency": 64, "failure_threshold": 1000}
+    http = {"attempts": 2, "initial_backoff_seconds": 0.001, "concurrency": 64}
     remote = {"url": url, "api": "slime"}
     # What does not hang must be answered in this time also beside seven others on a busy machine.
     return make_reward(

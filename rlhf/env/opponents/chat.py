@@ -88,7 +88,7 @@ class ChatPlayer:
 
 
 class Endpoint:
-    """One endpoint for all games of this process: its connections, its concurrency limit, its circuit breaker."""
+    """One endpoint for all games of this process: its connections and its concurrency limit."""
 
     def __init__(self, settings: ChatSettings) -> None:
         self._settings, self._loop = settings, LoopThread()
