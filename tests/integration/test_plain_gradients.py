@@ -27,8 +27,8 @@ from rlhf.types import Group
 from tests.integration import plain
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.integration.plain import POLICY_LOSSES, Gradient, Plain, distance
+from tests.trainer.batching.test_pairs import made_pairs
 from tests.trainer.made import made_groups, with_one_prompt
-from tests.trainer.test_pairs import made_pairs
 
 pytestmark = pytest.mark.engine
 

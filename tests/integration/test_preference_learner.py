@@ -21,7 +21,7 @@ from rlhf.types import Segment
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.integration.test_algorithms import record_gradients, take_gradients
 from tests.pace import scaled
-from tests.trainer.test_pairs import made_pairs
+from tests.trainer.batching.test_pairs import made_pairs
 
 pytestmark = pytest.mark.engine
 

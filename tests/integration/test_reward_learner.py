@@ -18,7 +18,7 @@ from rlhf.trainer.losses.preference import bradley_terry
 from rlhf.trainer.pair_learner import RewardLearner
 from rlhf.trainer.settings import LearnerSettings
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
-from tests.trainer.test_pairs import made_pairs
+from tests.trainer.batching.test_pairs import made_pairs
 
 pytestmark = pytest.mark.engine
 

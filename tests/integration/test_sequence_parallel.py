@@ -29,8 +29,8 @@ from tests.integration.test_learner import (
     trainer,
     whole_weights,
 )
+from tests.trainer.batching.test_pairs import made_pairs
 from tests.trainer.made import made_batch, made_groups, with_one_prompt
-from tests.trainer.test_pairs import made_pairs
 
 pytestmark = pytest.mark.engine
 
