@@ -262,8 +262,8 @@ def serve_env(
     isolation: Annotated[
         str,
         typer.Option(
-            help="thread; process, for code that hangs or ends it; self_managed, for a class that opens sessions;"
-            " inline, on the event loop, for code that is quick."
+            help="thread: one thread per session, async methods on the event loop. process: one process per"
+            " session, for code that hangs or ends its process."
         ),
     ] = "thread",
     max_sessions: Annotated[int, typer.Option(min=1, help="Sessions at once; the next is refused.")] = 1024,

@@ -43,7 +43,8 @@ class RolloutEngine(Protocol):
 
 class LocalEnvironment(Protocol):
     """An environment as users write it: plain methods, which may block. Single use: one `reset`, `step` until the
-    observation is done, `close`. It may raise; its host turns the exception into `EnvironmentFailed`.
+    observation is done, `close`. It may raise; its host turns the exception into `EnvironmentFailed`. Methods may also
+    be `async`, all three of them (`AsyncEnvironment`).
 
     The same task and seed give the same first observation. An invalid action of the policy (an unknown tool, a word in
     place of a number) is answered with an observation that says so.
@@ -66,6 +67,12 @@ class Environment(Protocol):
     async def reset(self, task: Task, *, seed: int) -> Observation: ...
     async def step(self, action: Message) -> Observation: ...
     async def close(self) -> None: ...
+
+
+class AsyncEnvironment(Environment, Protocol):
+    """An environment as users write it, with `async` methods, which must not block; else as `LocalEnvironment`."""
+
+    spec: EnvironmentSpec
 
 
 class Environments(Protocol):

@@ -67,7 +67,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sessions", type=int, nargs="+", default=list(REQUIRED))
     parser.add_argument("--rounds", type=int, default=7, help="how often each server is measured, in turns")
     parser.add_argument("--seconds", type=float, default=1.5, help="how long each time")
-    parser.add_argument("--isolation", choices=("thread", "inline", "process"), default="thread")
+    parser.add_argument("--isolation", choices=("thread", "process"), default="thread")
+    parser.add_argument("--environment", choices=("Echo", "AsyncEcho"), default="Echo", help="plain or async methods")
     return parser.parse_args(arguments)
 
 
@@ -102,7 +103,7 @@ def result(rates: Mapping[int, tuple[Measurement, Measurement]]) -> dict[str, fl
 
 def our_words(port: int, options: argparse.Namespace) -> list[str]:
     rlhf = str(Path(sys.executable).parent / "rlhf")
-    environment = "benchmarks.environment.environments:Echo"
+    environment = f"benchmarks.environment.environments:{options.environment}"
     return [rlhf, "serve", "env", environment, "--port", str(port), "--isolation", options.isolation]
 
 

@@ -98,7 +98,7 @@ def serving() -> Iterator[tuple[int, psutil.Process]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = ["serve", "env", "benchmarks.environment.environments:Echo", "--port", str(port), "--isolation", "inline"]
+    words = ["serve", "env", "benchmarks.environment.environments:AsyncEcho", "--port", str(port)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "FLOODS_TOKEN": TOKEN}
     command = [sys.executable, "-m", "rlhf", *words, "--token-env", "FLOODS_TOKEN"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:

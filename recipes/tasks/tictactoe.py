@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from rlhf.env.asking import asked
 from rlhf.env.opponents.named import Setting, opponent_of
+from rlhf.env.single_turn import first_messages
 from rlhf.errors import ConfigError, OpponentFailed
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
@@ -103,7 +103,7 @@ class TicTacToeEnvironment:
         """What the role to move reads; each is told first what the task says."""
         first = self._mover not in self._asked
         self._asked.add(self._mover)
-        messages = asked(self._task, self._text) if first else (Message(role="user", content=self._text),)
+        messages = first_messages(self._task, self._text) if first else (Message(role="user", content=self._text),)
         return Observation(messages=messages, role=self._roles[self._mover])
 
     def _ended(self, actor: str) -> Observation:

@@ -28,7 +28,7 @@ LOOKED_AT = 200
 """Number of rows of a local file whose unit tests are checked."""
 Row = tuple[str, str]
 """A label and its text."""
-ISOLATED = {"thread": "in threads", "process": "each session in a process", "self_managed": "as its class isolates it"}
+ISOLATED = {"thread": "in threads", "process": "each session in a process"}
 """Descriptions of the values of `environment.isolation`."""
 
 

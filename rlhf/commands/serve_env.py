@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import get_args
 
 from rlhf.commands.env_check import json_object
 from rlhf.commands.server_options import check_reach
 from rlhf.config import is_piece
+from rlhf.env.config import IsolationKind
+from rlhf.env.hosting.hosted import isolation_of
 from rlhf.env.hosting.isolation import Deadlines, EnvironmentIsolation, Factory
-from rlhf.env.hosting.kinds import KINDS, isolation_of
 from rlhf.env.server.app import EnvironmentServerSettings, limits_for_sessions, serve_environment
 from rlhf.errors import UserError
 from rlhf.http.binding import Access, token_from
@@ -45,9 +47,10 @@ def settings_of(
 def run_serve_env(name: str, arguments: str, isolation: str, settings: EnvironmentServerSettings) -> int:
     """Serve until SIGTERM or Ctrl-C. Raises `UserError`."""
     factory = Factory(name=checked_name(name), arguments=json_object(arguments, "--arguments"))
-    kind = next((kind for kind in KINDS if kind == isolation), None)
+    kinds: tuple[IsolationKind, ...] = get_args(IsolationKind)
+    kind = next((kind for kind in kinds if kind == isolation), None)
     if kind is None:
-        raise UserError(f"--isolation {isolation!r}: write one of {', '.join(KINDS)}")
+        raise UserError(f"--isolation {isolation!r}: write one of {', '.join(kinds)}")
     check_reach(settings.host, settings.token, settings.access)
     hosting = isolation_of(kind, factory, settings.deadlines, settings.max_sessions)
     with bound(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=event_loop()) as runner:

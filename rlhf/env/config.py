@@ -12,7 +12,7 @@ from rlhf.http.config import RecordingConfig
 from rlhf.models.tool_formats import ToolFormatName
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
-Kind = Literal["thread", "process", "self_managed", "inline"]
+IsolationKind = Literal["thread", "process"]
 """Where the code of an environment runs."""
 
 ENVIRONMENT = "environment"
@@ -41,10 +41,10 @@ class EnvironmentConfig(Config):
     over them. 0: the environment runs next to the controller."""
     cpus_per_server: float = Field(0.25, gt=0)
     """CPU cores reserved for a server; the number of threads is this rounded down, at least 1."""
-    isolation: Kind = "thread"
-    """Where the code of `environment` runs. `thread`: in threads, fast; `process`: one process per session, for code
-    that hangs, ends its process, or keeps state in modules; `self_managed`: a class that opens sessions itself, such as
-    EnvPool's; `inline`: on the event loop, only for code that is known to be fast, since it cannot be interrupted."""
+    isolation: IsolationKind = "thread"
+    """Where the code of `environment` runs. `thread`: in this process, with one thread per session, and `async` methods
+    on the event loop; `process`: one process per session, for code that hangs, ends its process, or keeps state in
+    modules."""
     max_turns: int = Field(8, ge=1)
     """Maximum replies of the policy in one episode; the last one truncates it unless the environment has ended it."""
     turn_timeout_seconds: float = Field(30, gt=0)

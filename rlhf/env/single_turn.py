@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from rlhf.config import load_piece
+from rlhf.models.conversation import joined
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 Score = Callable[[str, Mapping[str, Any]], float]
@@ -45,3 +46,9 @@ def concluded(action: Message, task: Task, score: Score | None) -> Observation:
         return Observation(messages=(), terminated=True)
     row = task.row if task.answer is None else {**task.row, "answer": task.answer}
     return Observation(messages=(), reward=float(score(action.content, row)), terminated=True)
+
+
+def first_messages(task: Task, text: str) -> tuple[Message, ...]:
+    """The first messages of an episode: the task's messages, then the environment's text, as one user would write
+    them."""
+    return joined(task.messages, (Message(role="user", content=text),))

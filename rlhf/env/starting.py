@@ -12,9 +12,8 @@ from rlhf.cluster.worker import Cluster
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.config import ENVIRONMENT, EnvironmentConfig
-from rlhf.env.hosting.here import HostedEnvironments
+from rlhf.env.hosting.hosted import HostedEnvironments, isolation_of
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
-from rlhf.env.hosting.kinds import isolation_of
 from rlhf.env.recording import RecordedEnvironments, ReplayedEnvironments
 from rlhf.env.server.worker import EnvironmentServer, WorkerSettings
 from rlhf.errors import ConfigError, EnvironmentFailed
@@ -100,9 +99,7 @@ async def hosted_here(config: EnvironmentConfig) -> AsyncIterator[Environments]:
     isolation = isolation_of(config.isolation, factory_of(config), deadlines_of(config), config.max_sessions)
     try:
         await isolation.start()
-        yield HostedEnvironments(
-            isolation, max_sessions=config.max_sessions, place_seconds=config.start_timeout_seconds
-        )
+        yield HostedEnvironments(isolation, max_sessions=config.max_sessions, wait_seconds=config.start_timeout_seconds)
     finally:
         await isolation.stop()
 

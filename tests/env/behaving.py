@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import sys
@@ -56,6 +57,41 @@ class Hangs(Behaving):
     def step(self, action: Message) -> Observation:
         self.release.wait(60)
         return MORE
+
+
+class Meets(Behaving):
+    """Its steps return when as many are under way as the barrier wants."""
+
+    barrier = threading.Barrier(1)
+
+    def step(self, action: Message) -> Observation:
+        self.barrier.wait(20)
+        return MORE
+
+
+class Async:
+    """Says `more` after `seconds`, with async methods, and notes the threads in which they run."""
+
+    spec = SPEC
+    threads: ClassVar[list[str]] = []
+
+    def __init__(self, seconds: float = 0) -> None:
+        self._seconds = seconds
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        self.threads.append(threading.current_thread().name)
+        return MORE
+
+    async def step(self, action: Message) -> Observation:
+        self.threads.append(threading.current_thread().name)
+        if action.content == "raise":
+            raise KeyError("state")
+        if action.content == "exit":
+            sys.exit(3)
+        await asyncio.sleep(self._seconds)
+        return MORE
+
+    async def close(self) -> None: ...
 
 
 class Late(Behaving):

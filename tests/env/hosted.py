@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from rlhf.env.config import Kind
-from rlhf.env.hosting.here import HostedEnvironments
+from rlhf.env.config import IsolationKind
+from rlhf.env.hosting.hosted import HostedEnvironments, isolation_of
 from rlhf.env.hosting.isolation import Deadlines, Factory
-from rlhf.env.hosting.kinds import isolation_of
 
 BEHAVING = "tests.env.behaving:"
 
@@ -18,7 +17,7 @@ BEHAVING = "tests.env.behaving:"
 async def hosted(
     name: str,
     *,
-    isolation: Kind = "thread",
+    isolation: IsolationKind = "thread",
     turn: float = 5,
     place: float = 5,
     sessions: int = 8,
@@ -30,6 +29,6 @@ async def hosted(
     made = isolation_of(isolation, Factory(name=module + name, arguments=arguments or {}), deadlines, sessions)
     try:
         await made.start()
-        yield HostedEnvironments(made, max_sessions=sessions, place_seconds=place)
+        yield HostedEnvironments(made, max_sessions=sessions, wait_seconds=place)
     finally:
         await made.stop()

@@ -15,8 +15,9 @@ import httpx
 import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 
-from rlhf.env.hosting.isolation import Deadlines, Factory, ThreadIsolation
+from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.hosting.processes import ProcessIsolation
+from rlhf.env.hosting.threads import ThreadIsolation
 from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config
 from tests.pace import scaled
 

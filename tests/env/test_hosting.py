@@ -8,10 +8,10 @@ import threading
 import psutil
 import pytest
 
-from rlhf.env.config import Kind
+from rlhf.env.config import IsolationKind
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.types import Message
-from tests.env.behaving import MORE, SPEC, Behaving, CannotClose, Hangs, Lasting, Refusing
+from tests.env.behaving import MORE, SPEC, Async, Behaving, CannotClose, Hangs, Lasting, Meets, Refusing
 from tests.env.hosted import hosted
 from tests.fakes import TASK
 from tests.pace import scaled
@@ -19,10 +19,10 @@ from tests.pace import scaled
 pytestmark = pytest.mark.waits
 
 ACTION = Message(role="assistant", content="go")
-KINDS: tuple[Kind, ...] = ("thread", "process", "inline")
+KINDS: tuple[IsolationKind, ...] = ("thread", "process")
 
 
-async def failure_of_step(name: str, isolation: Kind, turn: float = 5) -> EnvironmentFailed:
+async def failure_of_step(name: str, isolation: IsolationKind, turn: float = 5) -> EnvironmentFailed:
     async with hosted(name, isolation=isolation, turn=turn) as environments:
         session = await environments.open("s")
         await session.reset(TASK, seed=0)
@@ -33,8 +33,9 @@ async def failure_of_step(name: str, isolation: Kind, turn: float = 5) -> Enviro
 
 
 @pytest.mark.parametrize("isolation", KINDS)
-async def test_an_environment_is_played(isolation: Kind) -> None:
-    async with hosted("Behaving", isolation=isolation) as environments:
+@pytest.mark.parametrize("name", ["Behaving", "Async"])
+async def test_an_environment_is_played(name: str, isolation: IsolationKind) -> None:
+    async with hosted(name, isolation=isolation) as environments:
         assert environments.spec == SPEC
         session = await environments.open("s")
         assert await session.reset(TASK, seed=0) == MORE
@@ -43,7 +44,7 @@ async def test_an_environment_is_played(isolation: Kind) -> None:
 
 
 @pytest.mark.parametrize("isolation", KINDS)
-async def test_a_reward_of_numpy_is_a_plain_number(isolation: Kind) -> None:
+async def test_a_reward_of_numpy_is_a_plain_number(isolation: IsolationKind) -> None:
     async with hosted("PaysInNumpy", isolation=isolation) as environments:
         session = await environments.open("s")
         await session.reset(TASK, seed=0)
@@ -52,10 +53,9 @@ async def test_a_reward_of_numpy_is_a_plain_number(isolation: Kind) -> None:
         await session.close()
 
 
-@pytest.mark.parametrize("isolation", ["thread", "inline"])
-async def test_an_environment_is_closed_once(isolation: Kind) -> None:
+async def test_an_environment_is_closed_once() -> None:
     before = Behaving.closed
-    async with hosted("Behaving", isolation=isolation) as environments:
+    async with hosted("Behaving") as environments:
         assert Behaving.closed == before + 1  # the one that told its spec
         session = await environments.open("s")
         await session.close()
@@ -75,7 +75,7 @@ async def test_an_environment_is_closed_once(isolation: Kind) -> None:
     ],
 )
 async def test_what_an_environment_does_wrong_has_a_kind_and_its_words(
-    name: str, kind: str, detail: str, isolation: Kind
+    name: str, kind: str, detail: str, isolation: IsolationKind
 ) -> None:
     error = await failure_of_step(name, isolation)
     assert (error.kind, error.detail) == (kind, detail)
@@ -84,15 +84,50 @@ async def test_what_an_environment_does_wrong_has_a_kind_and_its_words(
 @pytest.mark.parametrize(
     ("isolation", "words"), [("thread", "step did not return within"), ("process", "step was killed after")]
 )
-async def test_an_answer_after_its_deadline_is_a_failure_and_is_thrown_away(isolation: Kind, words: str) -> None:
+async def test_an_answer_after_its_deadline_is_a_failure(isolation: IsolationKind, words: str) -> None:
     error = await failure_of_step("Late", isolation, turn=0.2)
     assert (error.kind, error.detail) == ("timeout", f"{words} 0.2 s")
 
 
-async def test_an_inline_call_that_comes_back_late_has_failed_too() -> None:
-    error = await failure_of_step("Late", "inline", turn=0.2)
-    assert error.kind == "timeout"
-    assert error.detail.startswith("step took 0.")
+async def test_async_methods_run_on_the_event_loop_and_are_cancelled_at_their_deadline() -> None:
+    Async.threads.clear()
+    async with hosted("Async", turn=0.2, arguments={"seconds": 60}) as environments:
+        session = await environments.open("s")
+        await session.reset(TASK, seed=0)
+        with pytest.raises(EnvironmentFailed, match=r"timeout: step did not return within 0\.2 s"):
+            await session.step(ACTION)
+        await session.close()
+    assert set(Async.threads) == {threading.current_thread().name}
+
+
+@pytest.mark.parametrize(("word", "isolation"), [(w, k) for w in ("raise", "exit") for k in KINDS])
+async def test_what_an_async_method_raises_is_named(word: str, isolation: IsolationKind) -> None:
+    async with hosted("Async", isolation=isolation) as environments:
+        session = await environments.open("s")
+        await session.reset(TASK, seed=0)
+        with pytest.raises(EnvironmentFailed, match=r"raised: step: (KeyError: 'state'|SystemExit: 3)"):
+            await session.step(Message(role="assistant", content=word))
+        await session.close()
+
+
+async def test_a_call_that_its_caller_leaves_is_closed_when_it_returns() -> None:
+    Hangs.release.clear()
+    before = Hangs.closed
+    async with hosted("Hangs") as environments:
+        session = await environments.open("s")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(session.step(ACTION), 0.05)
+        assert Hangs.closed == before + 1  # the one that told its spec
+        Hangs.release.set()
+        await until(lambda: Hangs.closed == before + 2)
+
+
+async def test_sessions_do_not_wait_for_the_slow_steps_of_others() -> None:
+    Meets.barrier = threading.Barrier(50)
+    async with hosted("Meets", sessions=50, turn=20) as environments:
+        sessions = [await environments.open("s") for _ in range(50)]
+        assert await asyncio.gather(*(session.step(ACTION) for session in sessions)) == [MORE] * 50
+        await asyncio.gather(*(session.close() for session in sessions))
 
 
 async def test_an_environment_that_ends_its_process_is_named_and_the_others_go_on() -> None:
@@ -146,7 +181,7 @@ async def test_threads_that_are_lost_are_no_more_than_there_may_be_sessions() ->
 
 
 @pytest.mark.parametrize("isolation", KINDS)
-async def test_an_environment_that_cannot_be_made_is_refused_at_the_start(isolation: Kind) -> None:
+async def test_an_environment_that_cannot_be_made_is_refused_at_the_start(isolation: IsolationKind) -> None:
     with pytest.raises(ConfigError, match="cannot be made with its arguments: OSError: no such device"):
         async with hosted("CannotBeMade", isolation=isolation):
             pass
@@ -161,7 +196,7 @@ async def test_a_session_that_cannot_be_made_gives_its_place_back() -> None:
 
 
 @pytest.mark.parametrize("isolation", KINDS)
-async def test_closing_never_raises(isolation: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_never_raises(isolation: IsolationKind, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CannotClose, "made", 0)
     async with hosted("CannotClose", isolation=isolation, arguments={"after": 1}) as environments:
         session = await environments.open("s")

@@ -19,7 +19,8 @@ from starlette.routing import Route
 from websockets.asyncio.client import connect
 
 from rlhf.commands.server_options import access_of, check_reach
-from rlhf.env.hosting.isolation import Deadlines, Factory, ThreadIsolation
+from rlhf.env.hosting.isolation import Deadlines, Factory
+from rlhf.env.hosting.threads import ThreadIsolation
 from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config
 from rlhf.errors import ConfigError
 from rlhf.http.binding import Access, check_tls, name_in_header, server_names

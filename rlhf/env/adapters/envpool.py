@@ -1,5 +1,4 @@
-"""EnvPool's environments: many sessions over one pool, stepped by its threads; results return in the order of
-completion.
+"""EnvPool's environments: many sessions share one pool, which steps them in its threads and answers whoever is ready.
 
 A pool is made once with one seed, and its environments continue its random streams: the seed of a reset has no effect,
 and a run over a pool is not reproducible. `GymnasiumEnvironment` plays the same games, one per session, from the seed
@@ -9,6 +8,8 @@ of each reset.
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,22 +17,23 @@ from typing import Any
 
 import numpy as np
 
-from rlhf.env.adapters.gymnasium import action_reader, observation_writer
+from rlhf.env.adapters.gymnasium import action_reader, not_understood, observation_writer
 from rlhf.env.adapters.imports import imported
-from rlhf.env.asking import asked
+from rlhf.env.single_turn import first_messages
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
-Arrived = tuple[Any, float, bool, bool]
+StepResult = tuple[Any, float, bool, bool]
 """Observation, reward, terminated, truncated of one environment."""
 
 
-class EnvPoolEnvironments:
-    """`Environments` over a pool: `slots` environments of `id`, made by EnvPool with `options` and `seed`.
+class EnvPoolEnvironment:
+    """One episode in a slot of the pool that this process has of `id`: `slots` environments, made by EnvPool with
+    `options` and `seed`.
 
-    `actions`, `bins` and `text` are those of `GymnasiumEnvironment`. `open` waits `seconds` for a free slot, and a
-    session as long for its environment; after that they raise `EnvironmentFailed`. Use it from one event loop; `stop`
-    ends it.
+    `actions`, `bins` and `text` are those of `GymnasiumEnvironment`. Allow as many sessions as there are slots: a reset
+    beyond them waits `seconds` for a free slot. A reply that is not an action is answered with an explanation, without
+    a step. Raises `ConfigError`.
     """
 
     def __init__(
@@ -46,42 +48,74 @@ class EnvPoolEnvironments:
         text: str | None = None,
         seconds: float = 60.0,
     ) -> None:
-        self.pool = pool_of(id, slots, seed, options or {})
-        self.actions = action_reader(self.pool.action_space, actions)
-        self.text = observation_writer(self.pool.observation_space, bins, text)
-        self.spec = EnvironmentSpec(name=id, description=f"{id} of EnvPool; answer with {self.actions.said}")
-        self.seconds = seconds
+        self._pool = shared_pool(id, slots, seed, json.dumps(options or {}, sort_keys=True))
+        self._actions = action_reader(self._pool.pool.action_space, actions)
+        self._text = observation_writer(self._pool.pool.observation_space, bins, text)
+        self._seconds = seconds
+        self._slot: int | None = None
+        self.spec = EnvironmentSpec(name=id, description=f"{id} of EnvPool; answer with {self._actions.said}")
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        """Take a slot and start its episode. Raises `EnvironmentFailed`: `refused` when no slot becomes free."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                self._slot = await self._pool.take()
+        except TimeoutError:
+            detail = f"no free slot within {self._seconds:g} s"
+            raise EnvironmentFailed(self.spec.name, "refused", detail) from None
+        slots = np.array([self._slot], dtype=np.int32)
+        # EnvPool's own `reset` also receives, which might return another session's result.
+        seen, *_ = await self._pool.exchange(self._slot, lambda: self._pool.pool._reset(slots))
+        return Observation(messages=first_messages(task, self._text(seen)))
+
+    async def step(self, action: Message) -> Observation:
+        chosen = self._actions.action(action.content)
+        if chosen is None:
+            return not_understood(self._actions)
+        if self._slot is None:
+            raise RuntimeError("step before reset")
+        actions, slots = np.array([chosen]), np.array([self._slot])
+        result = await self._pool.exchange(self._slot, lambda: self._pool.pool.send(actions, slots))
+        seen, reward, terminated, truncated = result
+        return Observation(
+            messages=(Message(role="user", content=self._text(seen)),),
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+        )
+
+    async def close(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            self._pool.free(slot)
+
+
+class SharedPool:
+    """One pool of EnvPool, a thread that receives its results, and the slots that are free. For one event loop at a
+    time."""
+
+    def __init__(self, pool: Any, slots: int) -> None:
+        self.pool = pool
         self._free: asyncio.Queue[int] = asyncio.Queue()
-        self._waiting: dict[int, asyncio.Future[Arrived]] = {}
+        self._waiting: dict[int, asyncio.Future[StepResult]] = {}
         self._left: set[int] = set()
-        self._due: queue.SimpleQueue[asyncio.AbstractEventLoop | None] = queue.SimpleQueue()
+        self._due: queue.SimpleQueue[asyncio.AbstractEventLoop] = queue.SimpleQueue()
         for slot in range(slots):
             self._free.put_nowait(slot)
-        self._receiver = threading.Thread(target=self._receive, name=f"receiver of {id}", daemon=True)
-        self._receiver.start()
+        threading.Thread(target=self._receive, name="receiver of EnvPool", daemon=True).start()
 
-    async def open(self, session: str) -> EnvPoolSession:
-        """A session in a free slot. Raises `EnvironmentFailed` of kind `refused` when none becomes free in time."""
-        try:
-            async with asyncio.timeout(self.seconds):
-                return EnvPoolSession(self, await self._free.get())
-        except TimeoutError:
-            detail = f"no free slot within {self.seconds:g} s"
-            raise EnvironmentFailed(self.spec.name, "refused", detail) from None
+    async def take(self) -> int:
+        """A free slot, as soon as there is one."""
+        return await self._free.get()
 
-    async def exchange(self, slot: int, send: Callable[[], None]) -> Arrived:
-        """Call `send` and wait for the slot's result. Raises `EnvironmentFailed` of kind `timeout`."""
+    async def exchange(self, slot: int, send: Callable[[], None]) -> StepResult:
+        """Call `send` and wait for the slot's result."""
         loop = asyncio.get_running_loop()
-        back: asyncio.Future[Arrived] = loop.create_future()
-        self._waiting[slot] = back
+        result: asyncio.Future[StepResult] = loop.create_future()
+        self._waiting[slot] = result
         send()
         self._due.put(loop)
-        try:
-            async with asyncio.timeout(self.seconds):
-                return await back
-        except TimeoutError:
-            detail = f"slot {slot} did not answer within {self.seconds:g} s"
-            raise EnvironmentFailed(self.spec.name, "timeout", detail) from None
+        return await result
 
     def free(self, slot: int) -> None:
         """Free a slot; one with a result outstanding becomes free when the result arrives."""
@@ -90,65 +124,29 @@ class EnvPoolEnvironments:
         else:
             self._free.put_nowait(slot)
 
-    def stop(self) -> None:
-        """End the pool; its sessions cannot be used after this."""
-        self._due.put(None)
-        self._receiver.join(self.seconds)
-        self.pool.close()
-
     def _receive(self) -> None:
         """Receive exactly as often as was sent: a receive with nothing in flight would never return."""
-        while (loop := self._due.get()) is not None:
+        while True:
+            loop = self._due.get()
             loop.call_soon_threadsafe(self._arrived, self.pool.recv())
 
     def _arrived(self, batch: tuple[Any, ...]) -> None:
         seen, reward, terminated, truncated, info = batch
         slot = int(info["env_id"][0])
-        back = self._waiting.pop(slot)
+        result = self._waiting.pop(slot)
         if slot in self._left:
             self._left.discard(slot)
             self._free.put_nowait(slot)
-        elif not back.done():
-            back.set_result((seen[0], float(reward[0]), bool(terminated[0]), bool(truncated[0])))
+        elif not result.done():
+            result.set_result((seen[0], float(reward[0]), bool(terminated[0]), bool(truncated[0])))
 
 
-class EnvPoolSession:
-    """One episode in a slot of the pool. A reply that is not an action is answered with an explanation, without
-    a step."""
-
-    def __init__(self, home: EnvPoolEnvironments, slot: int) -> None:
-        self._home, self._slot, self._open = home, slot, True
-
-    async def reset(self, task: Task, *, seed: int) -> Observation:
-        slots = np.array([self._slot], dtype=np.int32)
-        # EnvPool's own `reset` also receives, which might return another session's result.
-        seen, *_ = await self._home.exchange(self._slot, lambda: self._home.pool._reset(slots))
-        return Observation(messages=asked(task, self._home.text(seen)))
-
-    async def step(self, action: Message) -> Observation:
-        chosen = self._home.actions.action(action.content)
-        if chosen is None:
-            said = f"Not understood. Answer with {self._home.actions.said}"
-            return Observation(messages=(Message(role="user", content=said),), info={"misunderstood": True})
-        actions, slots = np.array([chosen]), np.array([self._slot])
-        answer = await self._home.exchange(self._slot, lambda: self._home.pool.send(actions, slots))
-        seen, reward, terminated, truncated = answer
-        return Observation(
-            messages=(Message(role="user", content=self._home.text(seen)),),
-            reward=reward,
-            terminated=terminated,
-            truncated=truncated,
-        )
-
-    async def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._home.free(self._slot)
-
-
-def pool_of(id: str, slots: int, seed: int, options: Mapping[str, Any]) -> Any:
-    """A pool that returns one result at a time. Raises `ConfigError`."""
+@functools.lru_cache(maxsize=8)
+def shared_pool(id: str, slots: int, seed: int, options: str) -> SharedPool:
+    """The pool of this process with these settings; it lasts as long as the process. It returns one result at a time.
+    Raises `ConfigError`."""
     envpool = imported("envpool")
     if id not in envpool.list_all_envs():
         raise ConfigError(f"envpool has no environment {id}")
-    return envpool.make(id, env_type="gymnasium", num_envs=slots, batch_size=1, seed=seed, **options)
+    made = envpool.make(id, env_type="gymnasium", num_envs=slots, batch_size=1, seed=seed, **json.loads(options))
+    return SharedPool(made, slots)

@@ -8,7 +8,7 @@ from typing import Any
 from rlhf.env.adapters.imports import imported
 from rlhf.env.adapters.own_random import OwnRandom
 from rlhf.env.adapters.spaces import records
-from rlhf.env.asking import asked
+from rlhf.env.single_turn import first_messages
 from rlhf.errors import ConfigError
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
@@ -32,7 +32,7 @@ class GemEnvironment:
         with self._own.drawing():
             self._game = self._library.make(self._id, **self._options)
             seen, info = self._game.reset(seed=seed % 2**32)
-        return Observation(messages=asked(task, observation_with_suffix(seen, info)), info=records(info))
+        return Observation(messages=first_messages(task, observation_with_suffix(seen, info)), info=records(info))
 
     def step(self, action: Message) -> Observation:
         with self._own.drawing():

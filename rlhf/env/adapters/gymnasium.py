@@ -8,7 +8,7 @@ from typing import Any, cast
 from rlhf.config import load_piece
 from rlhf.env.adapters.imports import imported
 from rlhf.env.adapters.spaces import Choices, TextActions, digits, discrete_choices, readable, records, value_text
-from rlhf.env.asking import asked
+from rlhf.env.single_turn import first_messages
 from rlhf.errors import ConfigError
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
@@ -52,7 +52,7 @@ class GymnasiumEnvironment:
 
     def reset(self, task: Task, *, seed: int) -> Observation:
         seen, info = self._game.reset(seed=seed)
-        return Observation(messages=asked(task, self._text(seen)), info=records(info))
+        return Observation(messages=first_messages(task, self._text(seen)), info=records(info))
 
     def step(self, action: Message) -> Observation:
         chosen = self._actions.action(action.content)
@@ -60,7 +60,7 @@ class GymnasiumEnvironment:
             return self._misunderstood()
         seen, reward, terminated, truncated, info = self._game.step(chosen)
         return Observation(
-            messages=(_said(self._text(seen)),),
+            messages=(Message(role="user", content=self._text(seen)),),
             reward=float(reward) * self._scale,
             terminated=bool(terminated),
             truncated=bool(truncated),
@@ -72,15 +72,15 @@ class GymnasiumEnvironment:
 
     def _misunderstood(self) -> Observation:
         self._patience -= 1
-        return Observation(
-            messages=(_said(f"Not understood. Answer with {self._actions.said}"),),
-            truncated=self._patience <= 0,
-            info={"misunderstood": True},
-        )
+        return not_understood(self._actions, truncated=self._patience <= 0)
 
 
-def _said(text: str) -> Message:
-    return Message(role="user", content=text)
+def not_understood(actions: Choices | TextActions, truncated: bool = False) -> Observation:
+    """The observation for a reply that is not an action."""
+    text = f"Not understood. Answer with {actions.said}"
+    return Observation(
+        messages=(Message(role="user", content=text),), truncated=truncated, info={"misunderstood": True}
+    )
 
 
 def make_gymnasium(id: str, options: Mapping[str, Any]) -> Any:

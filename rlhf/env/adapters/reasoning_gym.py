@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from rlhf.env.adapters.imports import imported
-from rlhf.env.asking import asked
+from rlhf.env.single_turn import first_messages
 from rlhf.errors import ConfigError
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
@@ -51,7 +51,8 @@ class ReasoningGymEnvironment:
             self.problem = self._problems[index]
         question = str(self.problem["question"])
         return Observation(
-            messages=asked(task, f"{question}\n\n{IN_TAGS}" if self._in_tags else question), info={"index": index}
+            messages=first_messages(task, f"{question}\n\n{IN_TAGS}" if self._in_tags else question),
+            info={"index": index},
         )
 
     def step(self, action: Message) -> Observation:

@@ -9,9 +9,9 @@ from typing import Any
 
 from rlhf.env.adapters.imports import imported
 from rlhf.env.adapters.own_random import OwnRandom
-from rlhf.env.asking import asked
 from rlhf.env.opponents.fixed import Player
 from rlhf.env.opponents.named import Setting, opponent_of
+from rlhf.env.single_turn import first_messages
 from rlhf.errors import ConfigError
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
@@ -97,7 +97,7 @@ class TextArenaEnvironment:
         """The observation of a seat before it acts; its first one starts with the task's messages."""
         first = seat not in self._asked
         self._asked.add(seat)
-        messages = asked(self._task, text) if first else (Message(role="user", content=text),)
+        messages = first_messages(self._task, text) if first else (Message(role="user", content=text),)
         return Observation(messages=messages, role=self._roles[seat])
 
     def _ended(self, actor: str) -> Observation:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience
 from rlhf.env.client.servers import BUSY_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, RemoteEnvironments
-from rlhf.env.places import InPlace
+from rlhf.env.hosting.hosted import SlotEnvironment
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.protocols import Environment
 from rlhf.types import Message, Observation, Task
@@ -72,7 +72,7 @@ class EnvironmentPool:
         server.sessions += 1  # counted while it opens, so that concurrent opens are spread
         with ExitStack() as failing:
             failing.callback(server.release)
-            opened = InPlace(await server.environments.try_open(), server.release)
+            opened = SlotEnvironment(await server.environments.try_open(), server.release)
             failing.pop_all()
         return opened
 

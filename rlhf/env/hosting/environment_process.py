@@ -26,7 +26,7 @@ def environment_process_main(name: str, descriptor: int, parent: int) -> None:
     connection = connect(descriptor, parent)
     factory = Factory(name=name, arguments=json.loads(connection.first()))
     try:
-        create = factory.load()
+        create = factory.load_blocking()
         spec = load_spec(factory, create)
     except ConfigError as error:
         connection.send(dumps({"problem": str(error)}))

@@ -1,19 +1,20 @@
-"""Run environment code in threads of this process, and the parts that all isolations share."""
+"""Run the code of environments: what thread and process isolation share."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rlhf.cluster.attempt import Raised, attempt
 from rlhf.config import load_piece
-from rlhf.env.hosting.threads import Threads, TooManyHung, do_nothing
-from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
-from rlhf.protocols import Environment, LocalEnvironment
+from rlhf.errors import ConfigError, EnvironmentFailed
+from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_number
 
+T = TypeVar("T")
 START_SECONDS = 120.0
 """An environment's module may import heavy libraries."""
 
@@ -36,10 +37,15 @@ class Factory:
     arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
     variables: tuple[str, ...] = ()
 
-    def load(self) -> Callable[[], LocalEnvironment]:
+    def load(self) -> Callable[[], LocalEnvironment | AsyncEnvironment]:
         """Import the class, with its arguments bound. Raises `ConfigError` when it cannot be imported."""
         piece = load_piece(self.name, "the environment")
         return lambda: piece(**self.arguments)
+
+    def load_blocking(self) -> Callable[[], LocalEnvironment]:
+        """Import the class; its instances have plain methods. Raises `ConfigError`."""
+        create = self.load()
+        return lambda: blocking(create())
 
 
 class EnvironmentIsolation(Protocol):
@@ -56,103 +62,52 @@ class EnvironmentIsolation(Protocol):
     async def stop(self) -> None: ...
 
 
-class ThreadIsolation:
-    """Environments in threads of this process: fast, and sufficient for well-behaved code.
+class BlockingMethods:
+    """Plain methods over an environment with `async` methods, which run on an event loop of this object."""
 
-    A method that never returns occupies its thread forever, and at most `limit` threads are lost this way; a method
-    that ends its process ends all sessions.
-    """
+    def __init__(self, environment: AsyncEnvironment) -> None:
+        self.spec, self._environment, self._runner = environment.spec, environment, asyncio.Runner()
 
-    spec: EnvironmentSpec
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        return self._runner.run(_awaited(self._environment.reset(task, seed=seed)))
 
-    def __init__(self, factory: Factory, deadlines: Deadlines, limit: int = 1024) -> None:
-        self._factory, self._deadlines = factory, deadlines
-        self._threads = Threads(f"environment {factory.name}", limit, hung_limit=limit)
+    def step(self, action: Message) -> Observation:
+        return self._runner.run(_awaited(self._environment.step(action)))
 
-    async def start(self) -> None:
-        """Import the environment in a thread: neither the import nor a constructor blocks the event loop."""
-        awaited = f"the import of environment {self._factory.name}"
-        self._create, self.spec = await self._threads.run(awaited, self._load, START_SECONDS, do_nothing)
-
-    async def open(self, session: str) -> Environment:
-        seconds = self._deadlines.open_seconds
-        environment = await in_thread(self._threads, self.spec.name, "open", self._create, seconds, do_nothing)
-        return ThreadEnvironment(self.spec.name, environment, self._threads, self._deadlines)
-
-    async def stop(self) -> None:
-        self._threads.stop()
-
-    def _load(self) -> tuple[Callable[[], LocalEnvironment], EnvironmentSpec]:
-        try:
-            create = self._factory.load()
-        except SystemExit as error:
-            raise ConfigError(f"environment {self._factory.name} ended its process at the import: {error}") from None
-        return create, load_spec(self._factory, create)
+    def close(self) -> None:
+        with self._runner:
+            self._runner.run(_awaited(self._environment.close()))
 
 
-class ThreadEnvironment:
-    """One environment whose methods run in any free thread, one at a time."""
-
-    def __init__(self, name: str, environment: LocalEnvironment, threads: Threads, deadlines: Deadlines) -> None:
-        self._name, self._environment, self._threads, self._deadlines = name, environment, threads, deadlines
-        self._left = False
-
-    async def reset(self, task: Task, *, seed: int) -> Observation:
-        return await self._run("reset", lambda: self._environment.reset(task, seed=seed), self._deadlines.reset_seconds)
-
-    async def step(self, action: Message) -> Observation:
-        return await self._run("step", lambda: self._environment.step(action), self._deadlines.step_seconds)
-
-    async def close(self) -> None:
-        """Does not wait: the result of `close` is not needed. A method that is still running closes the environment
-        when it returns."""
-        if not self._left:
-            self._left = True
-            self._threads.spawn(self._environment.close)
-
-    async def _run(self, method: str, work: Callable[[], Observation], seconds: float) -> Observation:
-        try:
-            said = await in_thread(self._threads, self._name, method, work, seconds, self._environment.close)
-        except (EnvironmentFailed, asyncio.CancelledError) as error:
-            # The thread may still be inside; it closes the environment when it leaves. No other thread may use it then.
-            self._left = isinstance(error, asyncio.CancelledError) or error.kind == "timeout"
-            raise
-        return checked(self._name, said)
+async def _awaited(call: Awaitable[T]) -> T:
+    return await call
 
 
-async def in_thread(
-    threads: Threads, name: str, method: str, work: Callable[[], Any], seconds: float, late: Callable[[], None]
-) -> Any:
-    """The result of an environment's method. Raises `EnvironmentFailed`."""
-
-    def guarded() -> Any:
-        said = attempt(work, also=BaseException)  # sys.exit() in an environment is its failure, not ours
-        if isinstance(said, Raised):
-            raise EnvironmentFailed(name, "raised", f"{method}: {exception_line(said.error)}") from said.error
-        return said
-
-    try:
-        return await threads.run(method, guarded, seconds, late)
-    except DeadlinePassed:
-        raise EnvironmentFailed(name, "timeout", f"{method} did not return within {seconds:g} s") from None
-    except TooManyHung:
-        detail = f"{threads.hung} calls never came back; isolation process can end them"
-        raise EnvironmentFailed(name, "refused", detail) from None
+def is_async(environment: LocalEnvironment | AsyncEnvironment) -> bool:
+    """Whether the environment's methods are `async`."""
+    return inspect.iscoroutinefunction(getattr(environment, "step", None))
 
 
-def checked(name: str, said: object) -> Observation:
-    """A method's return value, validated: an observation with a finite reward, converted to a plain float. Raises
+def blocking(environment: LocalEnvironment | AsyncEnvironment) -> LocalEnvironment:
+    """The environment, with plain methods in place of `async` ones."""
+    return BlockingMethods(environment) if is_async(environment) else environment  # type: ignore[arg-type,return-value]
+
+
+def checked(name: str, observation: object) -> Observation:
+    """Validate a method's return value: an observation with a finite reward, converted to a plain float. Raises
     `EnvironmentFailed`."""
-    if not isinstance(said, Observation):
-        raise EnvironmentFailed(name, "protocol", f"it returned {said!r:.100}, not an Observation")
-    reward = finite_number(said.reward)
-    if reward is None and said.reward is not None:
-        raise EnvironmentFailed(name, "protocol", f"its reward is {said.reward!r:.40}, which is no number")
-    return said if reward is said.reward else replace(said, reward=reward)  # a copy costs as much as parsing a frame
+    if not isinstance(observation, Observation):
+        raise EnvironmentFailed(name, "protocol", f"it returned {observation!r:.100}, not an Observation")
+    reward = finite_number(observation.reward)
+    if reward is None and observation.reward is not None:
+        raise EnvironmentFailed(name, "protocol", f"its reward is {observation.reward!r:.40}, which is no number")
+    if reward is observation.reward:
+        return observation  # a copy costs as much as parsing a frame
+    return replace(observation, reward=reward)
 
 
 def load_spec(factory: Factory, create: Callable[[], LocalEnvironment]) -> EnvironmentSpec:
-    """The spec, read from one environment that is made and closed. Raises `ConfigError` when that fails."""
+    """Read the spec from one environment that is made and closed. Raises `ConfigError` when that fails."""
 
     def tried() -> object:
         environment = create()
@@ -162,11 +117,20 @@ def load_spec(factory: Factory, create: Callable[[], LocalEnvironment]) -> Envir
 
     spec = attempt(tried, also=SystemExit)
     if isinstance(spec, Raised):
+        if isinstance(spec.error, ConfigError):
+            raise spec.error
         cause = exception_line(spec.error)
         raise ConfigError(f"environment {factory.name} cannot be made with its arguments: {cause}") from spec.error
     if not isinstance(spec, EnvironmentSpec):
         raise ConfigError(f"environment {factory.name}: its spec is {spec!r:.100}, not an EnvironmentSpec")
     return spec
+
+
+def raised_failure(name: str, method: str, error: BaseException) -> EnvironmentFailed:
+    """The failure of a method that raised `error`; an `EnvironmentFailed` of the environment stays as it is."""
+    if isinstance(error, EnvironmentFailed):
+        return error
+    return EnvironmentFailed(name, "raised", f"{method}: {exception_line(error)}")
 
 
 def exception_line(error: BaseException) -> str:

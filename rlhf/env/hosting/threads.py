@@ -1,5 +1,4 @@
-"""Threads for calls that may hang: a call that exceeds its deadline is abandoned with its thread, and never
-waited for."""
+"""Environments in this process: plain methods in one thread per session, `async` methods on the event loop."""
 
 from __future__ import annotations
 
@@ -7,167 +6,209 @@ import asyncio
 import contextlib
 import queue
 import threading
-import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rlhf.cluster.attempt import Raised, attempt
-from rlhf.errors import DeadlinePassed
+from rlhf.cluster.attempt import Raised, attempt, attempt_awaiting
+from rlhf.env.hosting.isolation import (
+    START_SECONDS,
+    Deadlines,
+    Factory,
+    blocking,
+    checked,
+    is_async,
+    load_spec,
+    raised_failure,
+)
+from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
+from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment
+from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
-TICK_SECONDS = 0.02
-"""Interval of the check for waiting calls, and the duration after which a call counts as slow. When every thread runs a
-slow call, all waiting calls get new threads. Fast calls share the few existing ones: more threads would only wait for
-one another."""
 
+class SessionThread:
+    """A thread that runs calls for one event loop, one after the other, until `stop`.
 
-class TooManyHung(Exception):
-    """The limit of abandoned calls that still run is reached, so no further call is accepted."""
-
-
-class Threads:
-    """Daemon threads that run calls for one event loop: `at_start` of them, more when calls wait, at most `limit`.
-
-    A thread cannot be killed: threads of abandoned calls keep running, up to `hung_limit` of them, in addition to the
-    others.
+    It is a daemon thread, because a call that never returns must not keep the process from ending; the threads of a
+    `ThreadPoolExecutor` would.
     """
 
-    def __init__(self, name: str, limit: int, at_start: int = 2, hung_limit: int = 1024) -> None:
-        self._name, self._limit, self._at_start, self._hung_limit = name, limit, at_start, hung_limit
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._running, self._hung = 0, 0
-        self._current: set[_Call] = set()
-        self._growth: asyncio.TimerHandle | None = None
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
 
     @property
-    def hung(self) -> int:
-        """Number of abandoned calls that have not returned."""
-        return self._hung
+    def is_alive(self) -> bool:
+        """Whether the thread still runs: after `stop`, whether a call has not returned yet."""
+        return self._thread.is_alive()
 
-    async def run(self, awaited: str, work: Callable[[], Any], seconds: float, late: Callable[[], None]) -> Any:
-        """The result of `work`, or its exception. The deadline starts with the work; waiting for a thread ends when
-        others end.
+    async def run(self, work: Callable[[], Any], seconds: float) -> Any:
+        """The result of `work`, which returns exceptions as data (`Raised`). Raises `TimeoutError`."""
+        async with asyncio.timeout(seconds):
+            return await self.submit(work)
 
-        Raises `DeadlinePassed`, `TooManyHung`. If the call is abandoned or cancelled, its thread calls `late` when
-        `work` returns.
-        """
-        if self._hung >= self._hung_limit:
-            raise TooManyHung
-        call = _Call(work, late, asyncio.get_running_loop())
-        self._submit(call)
-        watch = call.loop.call_later(seconds, self._watch, call, awaited, seconds)
-        try:
-            return await call.outcome
-        except asyncio.CancelledError:
-            self._give_up(call)
-            raise
-        finally:
-            watch.cancel()
-
-    def spawn(self, work: Callable[[], Any]) -> None:
-        """Run `work` without waiting. Its exceptions are dropped: it is the `close` of an unused environment."""
-        self._submit(_Call(partial(quietly, work), do_nothing, asyncio.get_running_loop()))
+    def submit(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Append a call."""
+        future = self._loop.create_future()
+        self._calls.put((work, future))
+        return future
 
     def stop(self) -> None:
-        for _ in range(self._running):
-            self._calls.put(None)
-
-    def _submit(self, call: _Call) -> None:
-        while self._running < min(self._at_start, self._limit):
-            self._add_thread()
-        self._calls.put(call)
-        if self._growth is None:
-            self._growth = call.loop.call_later(TICK_SECONDS, self._grow, call.loop)
-
-    def _grow(self, loop: asyncio.AbstractEventLoop) -> None:
-        waiting, now = self._calls.qsize(), time.monotonic()
-        threads = self._running - self._hung
-        slow = sum(call.started is not None and now - call.started > TICK_SECONDS for call in list(self._current))
-        wanted = waiting if slow >= threads else int(threads - slow < self._at_start)
-        for _ in range(min(wanted, waiting, self._limit - threads)):
-            self._add_thread()
-        self._growth = loop.call_later(TICK_SECONDS, self._grow, loop) if waiting else None
-
-    def _add_thread(self) -> None:
-        self._running += 1
-        threading.Thread(target=self._work, name=self._name, daemon=True).start()
-
-    def _watch(self, call: _Call, awaited: str, seconds: float) -> None:
-        """Check a call's deadline; it counts from the start of the work, so the timer may be set again."""
-        if call.outcome.done():
-            return
-        left = seconds if call.started is None else call.started + seconds - time.monotonic()
-        if left > 0:
-            call.loop.call_later(left, self._watch, call, awaited, seconds)
-        elif not call.outcome.done():
-            self._give_up(call)
-            call.outcome.set_exception(DeadlinePassed(awaited, seconds))
-
-    def _give_up(self, call: _Call) -> None:
-        """Abandon the call with its thread, and start a replacement thread."""
-        call.given_up = True
-        self._current.discard(call)
-        if call.started is not None and not call.came_back:
-            self._hung += 1
-            call.counted = True
-            self._add_thread()
+        """End the thread after the calls that were submitted."""
+        self._calls.put(None)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            if call.given_up:
-                quietly(call.late)
-                continue
-            self._current.add(call)
-            call.run()
-            self._current.discard(call)
-            if call.given_up:
-                quietly(call.late)
-                call.tell(self._came_back, call)
-                return
-        self._running -= 1
-
-    def _came_back(self, call: _Call) -> None:
-        self._running -= 1
-        self._hung -= call.counted
+            work, future = call
+            result = work()
+            with contextlib.suppress(RuntimeError):  # a closed loop has no waiters
+                self._loop.call_soon_threadsafe(_set_result, future, result)
 
 
-class _Call:
-    """One call and its thread's state."""
+def _set_result(future: asyncio.Future[Any], result: object) -> None:
+    if not future.done():
+        future.set_result(result)
 
-    def __init__(self, work: Callable[[], Any], late: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
-        self.work, self.late, self.loop = work, late, loop
-        self.outcome: asyncio.Future[Any] = loop.create_future()
-        self.started: float | None = None
-        self.given_up = self.came_back = self.counted = False
 
-    def run(self) -> None:
-        self.started = time.monotonic()
-        result = attempt(self.work)
-        self.came_back = True
+class ThreadIsolation:
+    """Environments in threads of this process, one per session: fast, and sufficient for well-behaved code.
+
+    A thread cannot be killed. A method that never returns loses its thread, and `open` refuses new sessions once
+    `limit` threads are lost. A method that ends its process ends all sessions.
+    """
+
+    spec: EnvironmentSpec
+
+    def __init__(self, factory: Factory, deadlines: Deadlines, limit: int = 1024) -> None:
+        self._factory, self._deadlines, self._limit = factory, deadlines, limit
+        self._name = f"environment {factory.name}"
+        self._lost: set[SessionThread] = set()
+
+    async def start(self) -> None:
+        """Import the environment in a thread: neither the import nor a constructor blocks the event loop."""
+        thread = SessionThread(self._name)
+        try:
+            loaded = await thread.run(lambda: attempt(self._load, also=SystemExit), START_SECONDS)
+        except TimeoutError:
+            raise DeadlinePassed(f"the import of environment {self._factory.name}", START_SECONDS) from None
+        finally:
+            thread.stop()
+        if isinstance(loaded, Raised):
+            if isinstance(loaded.error, SystemExit):
+                name = self._factory.name
+                raise ConfigError(f"environment {name} ended its process at the import: {loaded.error}") from None
+            raise loaded.error
+        self._create, self.spec = loaded
+
+    async def open(self, session: str) -> Environment:
+        self._lost = {thread for thread in self._lost if thread.is_alive}
+        if len(self._lost) >= self._limit:
+            detail = f"{len(self._lost)} calls never came back; isolation process can end them"
+            raise EnvironmentFailed(self.spec.name, "refused", detail)
+        try:
+            thread = SessionThread(self._name)
+        except RuntimeError as error:
+            raise EnvironmentFailed(self.spec.name, "refused", f"no thread for a session: {error}") from None
+        opened = ThreadEnvironment(self.spec.name, thread, self._deadlines, lambda: self._lost.add(thread))
+        environment = await opened.make(self._create)
+        if not is_async(environment):
+            return opened
+        thread.stop()
+        return LoopEnvironment(self.spec.name, environment, self._deadlines)
+
+    async def stop(self) -> None:
+        """Nothing to stop: sessions end their threads when they close."""
+
+    def _load(self) -> tuple[Callable[[], LocalEnvironment | AsyncEnvironment], EnvironmentSpec]:
+        create = self._factory.load()
+        return create, load_spec(self._factory, lambda: blocking(create()))
+
+
+class ThreadEnvironment:
+    """One environment and its thread. `lost` is called when a call is abandoned because it did not return in time."""
+
+    def __init__(self, name: str, thread: SessionThread, deadlines: Deadlines, lost: Callable[[], None]) -> None:
+        self._name, self._thread, self._deadlines, self._lost = name, thread, deadlines, lost
+        self._environment: Any = None
+        self._closed = False
+
+    async def make(self, create: Callable[[], Any]) -> Any:
+        """Make the environment, and return it. Raises `EnvironmentFailed`."""
+
+        def made() -> Any:
+            self._environment = create()
+            return self._environment
+
+        try:
+            return await self._call("open", made, self._deadlines.open_seconds)
+        except EnvironmentFailed:
+            await self.close()
+            raise
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        work, seconds = lambda: self._environment.reset(task, seed=seed), self._deadlines.reset_seconds
+        return checked(self._name, await self._call("reset", work, seconds))
+
+    async def step(self, action: Message) -> Observation:
+        work, seconds = lambda: self._environment.step(action), self._deadlines.step_seconds
+        return checked(self._name, await self._call("step", work, seconds))
+
+    async def close(self) -> None:
+        """Close the environment without waiting: its thread does so when the call that may still run has returned."""
+        if not self._closed:
+            self._closed = True
+            self._thread.submit(lambda: attempt(self._close, also=BaseException))
+            self._thread.stop()
+
+    def _close(self) -> None:
+        if self._environment is not None:
+            self._environment.close()
+
+    async def _call(self, method: str, work: Callable[[], Any], seconds: float) -> Any:
+        try:
+            # A call of sys.exit() in an environment is its failure, and not ours: so BaseException.
+            result = await self._thread.run(lambda: attempt(work, also=BaseException), seconds)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            self._lost()
+            await self.close()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise EnvironmentFailed(self._name, "timeout", f"{method} did not return within {seconds:g} s") from None
         if isinstance(result, Raised):
-            self.tell(self._fail, result.error)
-        else:
-            self.tell(self._succeed, result)
-
-    def tell(self, how: Callable[[Any], None], value: object) -> None:
-        """Schedule a callback on the loop; a closed loop has no waiters."""
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(how, value)
-
-    def _succeed(self, result: object) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(result)
-
-    def _fail(self, error: BaseException) -> None:
-        if not self.outcome.done():
-            self.outcome.set_exception(error)
+            raise raised_failure(self._name, method, result.error)
+        return result
 
 
-def quietly(work: Callable[[], Any]) -> None:
-    """Run the end of an abandoned environment: its exceptions are dropped."""
-    with contextlib.suppress(Exception):
-        work()
+class LoopEnvironment:
+    """One environment with `async` methods, on the event loop. A call that exceeds its deadline is cancelled."""
 
+    def __init__(self, name: str, environment: AsyncEnvironment, deadlines: Deadlines) -> None:
+        self._name, self._environment, self._deadlines = name, environment, deadlines
+        self._closed = False
 
-def do_nothing() -> None:
-    pass
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        call = self._environment.reset(task, seed=seed)
+        return checked(self._name, await self._call("reset", call, self._deadlines.reset_seconds))
+
+    async def step(self, action: Message) -> Observation:
+        return checked(
+            self._name, await self._call("step", self._environment.step(action), self._deadlines.step_seconds)
+        )
+
+    async def close(self) -> None:
+        """Close the environment, within the deadline of a reset. Never raises."""
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(EnvironmentFailed):
+                await self._call("close", self._environment.close(), self._deadlines.reset_seconds)
+
+    async def _call(self, method: str, call: Awaitable[Any], seconds: float) -> Any:
+        try:
+            async with asyncio.timeout(seconds):
+                result = await attempt_awaiting(call, also=SystemExit)
+        except TimeoutError:
+            raise EnvironmentFailed(self._name, "timeout", f"{method} did not return within {seconds:g} s") from None
+        if isinstance(result, Raised):
+            raise raised_failure(self._name, method, result.error)
+        return result

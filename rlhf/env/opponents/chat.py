@@ -14,10 +14,10 @@ from pydantic import Field
 
 from rlhf.config import Config
 from rlhf.env.adapters.blocking import LoopThread
-from rlhf.env.asking import asked
 from rlhf.env.config import Url
 from rlhf.env.encoding import message_data
 from rlhf.env.opponents.fixed import Player
+from rlhf.env.single_turn import first_messages
 from rlhf.errors import DeadlinePassed, HttpFailed, OpponentFailed
 from rlhf.http.binding import token_from
 from rlhf.http.client import HttpClient
@@ -76,7 +76,7 @@ class ChatPlayer:
     def __call__(self, shown: str) -> str:
         """The model's reply. Raises `OpponentFailed`."""
         if not self._first:
-            self._first = asked(self._task, shown)
+            self._first = first_messages(self._task, shown)
         else:
             said = Message(role="assistant", content=self._reply)
             self._turns.append((said, Message(role="user", content=shown)))

@@ -6,9 +6,9 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from rlhf.env.config import Kind
+from rlhf.env.config import IsolationKind
+from rlhf.env.hosting.hosted import isolation_of
 from rlhf.env.hosting.isolation import Deadlines, Factory
-from rlhf.env.hosting.kinds import isolation_of
 from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config, limits_for_sessions
 from rlhf.http.binding import Access
 from rlhf.http.listening import listening
@@ -20,7 +20,7 @@ class WorkerSettings:
     """What a server hosts, and its access. Clients need the `token`."""
 
     factory: Factory
-    isolation: Kind
+    isolation: IsolationKind
     deadlines: Deadlines
     max_sessions: int
     token: str

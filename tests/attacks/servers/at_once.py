@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from rlhf.config import build
-from rlhf.env.hosting.isolation import Deadlines, Factory, ThreadIsolation
+from rlhf.env.hosting.isolation import Deadlines, Factory
+from rlhf.env.hosting.threads import ThreadIsolation
 from rlhf.env.server import app as env_app
 from rlhf.http.binding import Access
 from rlhf.http.limits import POLICY, REWARD, SANDBOX, HttpLimits

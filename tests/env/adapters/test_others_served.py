@@ -22,7 +22,7 @@ ecosystem = pytest.mark.ecosystem
 @pytest.fixture(scope="module")
 def poles() -> Iterator[str]:
     arguments = {"id": "CartPole-v1", "slots": 8, "seed": 3, "options": {"max_episode_steps": 20}}
-    with serving("rlhf.env.adapters.envpool:EnvPoolEnvironments", arguments, "--isolation", "self_managed") as url:
+    with serving("rlhf.env.adapters.envpool:EnvPoolEnvironment", arguments) as url:
         yield url
 
 
