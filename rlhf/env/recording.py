@@ -1,201 +1,138 @@
-"""Record environments to a file and replay them: every session's requests with their answers, replayed without the
-environment.
+"""Record the sessions of environments to a file, and replay them without the environment.
 
-A line of the file is one request of one session: `session` and `opening` (how many sessions of that name were opened
-before: an evaluation plays its problems again), `method`, the `request`, and its `answer` or `failure`. The first line
-is the spec. Nothing else is written: neither addresses nor tokens.
+A request names its session, how many sessions of that name were opened before (an evaluation plays its problems again),
+its turn, its method and its arguments. The first request of the file is for the spec.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 from rlhf.env.answers import Undecodable
-from rlhf.env.encoding import (
-    action_data,
-    answer_data,
-    dumps,
-    observation_from,
-    spec_data,
-    spec_from,
-    task_data,
-)
+from rlhf.env.encoding import action_data, answer_data, observation_from, spec_data, spec_from, task_data
 from rlhf.env.wire import Json
 from rlhf.errors import EnvironmentFailed, RecordingError
+from rlhf.http.recording import RecordedFailure, Recorder, Replay
 from rlhf.protocols import Environment, Environments
-from rlhf.runs.durable import private
-from rlhf.types import EnvironmentSpec, Message, Observation, Task
-
-Key = tuple[str, int]
-"""A session's name, and the number of times it was opened before."""
-
+from rlhf.types import Message, Observation, Task
 
 GIVEN_UP = "given_up"
-"""An additional failure kind: the episode stopped waiting at its timeout."""
+"""An additional kind of failure: the episode stopped waiting at its time limit."""
+SPEC: Json = {"method": "spec"}
+
+
+class SessionRequests:
+    """Numbers the requests of one session."""
+
+    def __init__(self, session: str, opening: int) -> None:
+        self._key, self._turn = {"session": session, "opening": opening}, 0
+
+    def open(self) -> Json:
+        return {**self._key, "method": "open"}
+
+    def reset(self, task: Task, seed: int) -> Json:
+        return {**self._key, "turn": 0, "method": "reset", "task": task_data(task), "seed": seed}
+
+    def step(self, action: Message) -> Json:
+        self._turn += 1
+        return {**self._key, "turn": self._turn, "method": "step", "action": action_data(action)}
 
 
 class RecordedEnvironments:
-    """Records the sessions of `inner` as they are played. Raises `RecordingError` for a file that exists already."""
+    """Records the sessions of `inner` as they are played."""
 
-    def __init__(self, inner: Environments, path: Path) -> None:
-        self.spec, self._inner, self._openings = inner.spec, inner, Counter[str]()
-        try:
-            self._file = open(path, "x", encoding="utf-8", opener=private)  # noqa: SIM115
-        except OSError as error:
-            raise RecordingError(f"{path} cannot be written: {error.strerror}; name another recording.path") from None
-        self._write({"spec": spec_data(inner.spec)})
+    def __init__(self, inner: Environments, recorder: Recorder) -> None:
+        self.spec, self._inner, self._recorder, self._openings = inner.spec, inner, recorder, Counter[str]()
+        recorder.answered(SPEC, spec_data(inner.spec))
 
     async def open(self, session: str) -> Environment:
-        opening = self._openings[session]
+        requests = SessionRequests(session, self._openings[session])
         self._openings[session] += 1
-        line = {"session": session, "opening": opening, "method": "open", "request": {}}
-        environment: Environment = await self.noted(line, self._inner.open(session))
-        return RecordedEnvironment(self, (session, opening), environment)
-
-    async def noted(self, line: Json, asked: Coroutine[Any, Any, Any]) -> Any:
-        """Await the answer and write request and answer as one line. Raises what the request raises."""
         try:
-            said = await asked
+            environment = await self._inner.open(session)
         except EnvironmentFailed as error:
-            self.failed(line, error.kind, error.detail)
+            self._recorder.failed(requests.open(), error.kind, error.detail)
             raise
-        self._write(line | ({"answer": answer_data(said)} if isinstance(said, Observation) else {}))
-        return said
-
-    def failed(self, line: Json, kind: str, detail: str) -> None:
-        """Write the request with its failure."""
-        self._write(line | {"failure": {"kind": kind, "detail": detail}})
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _write(self, line: Json) -> None:
-        if not self._file.closed:  # an episode may still run after another one ended the run
-            self._file.write(dumps(line) + "\n")
-            self._file.flush()
+        self._recorder.answered(requests.open(), None)
+        return RecordedEnvironment(self._recorder, requests, environment)
 
 
 class RecordedEnvironment:
     """One recorded session."""
 
-    def __init__(self, recording: RecordedEnvironments, key: Key, inner: Environment) -> None:
-        self._recording, self._key, self._inner = recording, key, inner
-        self._given_up: Json | None = None
+    def __init__(self, recorder: Recorder, requests: SessionRequests, inner: Environment) -> None:
+        self._recorder, self._requests, self._inner = recorder, requests, inner
+        self._cancelled: Json | None = None
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        line = recorded_line(self._key, "reset", reset_request(task, seed))
-        return await self._noted(line, self._inner.reset(task, seed=seed))
+        return await self._recorded(self._requests.reset(task, seed), self._inner.reset(task, seed=seed))
 
     async def step(self, action: Message) -> Observation:
-        line = recorded_line(self._key, "step", action_data(action))
-        return await self._noted(line, self._inner.step(action))
+        return await self._recorded(self._requests.step(action), self._inner.step(action))
 
     async def close(self) -> None:
-        """Record a request that was given up at the episode's timeout, and close. A request that was cancelled with the
-        whole episode, at the end of the run, is not recorded."""
+        """Record a request that was cancelled at the episode's time limit, and close. A request that was cancelled with
+        the whole episode, at the end of the run, is not recorded."""
         closing = asyncio.current_task()
-        if self._given_up and closing is not None and not closing.cancelling():
-            self._recording.failed(self._given_up, GIVEN_UP, "the episode had waited too long for its environment")
+        if self._cancelled and closing is not None and not closing.cancelling():
+            self._recorder.failed(self._cancelled, GIVEN_UP, "the episode had waited too long for its environment")
         await self._inner.close()
 
-    async def _noted(self, line: Json, asked: Coroutine[Any, Any, Observation]) -> Observation:
+    async def _recorded(self, request: Json, call: Coroutine[Any, Any, Observation]) -> Observation:
         try:
-            said: Observation = await self._recording.noted(line, asked)
-        except asyncio.CancelledError:
-            self._given_up = line
+            observation = await call
+        except EnvironmentFailed as error:
+            self._recorder.failed(request, error.kind, error.detail)
             raise
-        return said
+        except asyncio.CancelledError:
+            self._cancelled = request
+            raise
+        self._recorder.answered(request, answer_data(observation))
+        return observation
 
 
 class ReplayedEnvironments:
-    """Replays the sessions of a file: each gives its recorded answers, in the recorded order of requests.
+    """Replays the sessions of a recording. Raises `RecordingError` for a recording of something else, and for a request
+    that was not recorded."""
 
-    Raises `RecordingError` for a file that is no recording, and for a request that is not the next one recorded.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._openings = path, Counter[str]()
-        self._lines: dict[Key, deque[Json]] = defaultdict(deque)
-        self.spec: EnvironmentSpec = self._read()
+    def __init__(self, replay: Replay) -> None:
+        self._replay, self._openings = replay, Counter[str]()
+        try:
+            self.spec = spec_from(replay.answer(SPEC))
+        except (RecordedFailure, Undecodable) as error:
+            raise RecordingError(f"this is not a recording of environments: {error}; record it again") from None
 
     async def open(self, session: str) -> Environment:
-        key = (session, self._openings[session])
+        requests = SessionRequests(session, self._openings[session])
         self._openings[session] += 1
-        self.next_line(recorded_line(key, "open", {}))
-        return ReplayedEnvironment(self, key)
-
-    def next_line(self, asked: Json) -> Json:
-        """The recorded line for the request. Raises `EnvironmentFailed` where it failed, `TimeoutError` where the
-        episode's time was over, and `RecordingError`."""
-        waiting = self._lines[asked["session"], asked["opening"]]
-        if not waiting or any(waiting[0][name] != asked[name] for name in ("method", "request")):
-            recorded = f"it has {dumps(waiting[0]['request']):.200} there" if waiting else "it has nothing more"
-            raise RecordingError(
-                f"{self._path} has no answer to {asked['method']} {dumps(asked['request']):.200} of session "
-                f"{asked['session']}: {recorded}; the run asks something else than the recorded one did: record again"
-            )
-        line = waiting.popleft()
-        if failure := line.get("failure"):
-            if failure["kind"] == GIVEN_UP:
-                raise TimeoutError(failure["detail"])
-            raise EnvironmentFailed(self.spec.name, failure["kind"], failure["detail"])
-        return line
-
-    def observation(self, asked: Json) -> Observation:
-        """The recorded observation for the request."""
-        line = self.next_line(asked)
-        try:
-            return observation_from(line["answer"])
-        except (KeyError, Undecodable) as error:
-            raise self._damaged(error) from None
-
-    def _read(self) -> EnvironmentSpec:
-        """Read all lines, by session; returns the spec. Raises `RecordingError`."""
-        try:
-            first, *lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").split("\n") if line]
-            for line in lines:
-                self._lines[line["session"], line["opening"]].append(line)
-            return spec_from(first["spec"])
-        except OSError as error:
-            raise RecordingError(f"{self._path} cannot be read: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError) as error:  # what cannot be decoded is a ValueError too
-            raise self._damaged(error) from None
-
-    def _damaged(self, error: Exception) -> RecordingError:
-        return RecordingError(f"{self._path} is not a recording of environments: {error}; record it again")
+        recorded_answer(self._replay, requests.open(), self.spec.name)
+        return ReplayedEnvironment(self._replay, requests, self.spec.name)
 
 
 class ReplayedEnvironment:
-    """One replayed session."""
+    """One replayed session of the environment `name`."""
 
-    def __init__(self, recording: ReplayedEnvironments, key: Key) -> None:
-        self._recording, self._key = recording, key
+    def __init__(self, replay: Replay, requests: SessionRequests, name: str) -> None:
+        self._replay, self._requests, self._name = replay, requests, name
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        return self._recording.observation(recorded_line(self._key, "reset", reset_request(task, seed)))
+        return observation_from(recorded_answer(self._replay, self._requests.reset(task, seed), self._name))
 
     async def step(self, action: Message) -> Observation:
-        return self._recording.observation(recorded_line(self._key, "step", action_data(action)))
+        return observation_from(recorded_answer(self._replay, self._requests.step(action), self._name))
 
     async def close(self) -> None: ...
 
 
-def recorded_line(key: Key, method: str, request: Json) -> Json:
-    """The fields of a line that identify its request."""
-    return {"session": key[0], "opening": key[1], "method": method, "request": as_written(request)}
-
-
-def reset_request(task: Task, seed: int) -> Json:
-    """The recorded form of a reset."""
-    return {"task": task_data(task), "seed": seed}
-
-
-def as_written(request: Json) -> Json:
-    """The request as read back from a file: tuples become lists."""
-    read: Json = json.loads(dumps(request))
-    return read
+def recorded_answer(replay: Replay, request: Json, name: str) -> Any:
+    """The recorded answer. Raises `EnvironmentFailed` where the request failed, `TimeoutError` where the episode's time
+    was over, and `RecordingError`."""
+    try:
+        return replay.answer(request)
+    except RecordedFailure as failure:
+        if failure.kind == GIVEN_UP:
+            raise TimeoutError(failure.detail) from None
+        raise EnvironmentFailed(name, failure.kind, failure.detail) from None

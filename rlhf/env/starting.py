@@ -12,13 +12,14 @@ from rlhf.cluster.worker import Cluster
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.config import ENVIRONMENT, EnvironmentConfig
+from rlhf.env.encoding import dumps
 from rlhf.env.hosting.hosted import HostedEnvironments, isolation_of
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.recording import RecordedEnvironments, ReplayedEnvironments
 from rlhf.env.server.worker import EnvironmentServer, WorkerSettings
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.http.binding import token_from
-from rlhf.http.config import check_recording
+from rlhf.http.recording import Replay, open_recording
 from rlhf.protocols import Environments
 
 
@@ -30,17 +31,16 @@ async def started_environments(
 
     With `alone` the whole cluster is on this machine.
     """
-    if (recording := config.recording) is None:
+    if config.recording is None:
         async with live_environments(config, cluster, alone=alone) as environments:
             yield environments
         return
-    check_recording(recording)
-    if config.is_replayed:
-        yield ReplayedEnvironments(recording.file)
-        return
-    async with live_environments(config, cluster, alone=alone) as environments:
-        with closing(RecordedEnvironments(environments, recording.file)) as recorded:
-            yield recorded
+    with closing(open_recording(config.recording, dumps)) as recording:
+        if isinstance(recording, Replay):
+            yield ReplayedEnvironments(recording)
+            return
+        async with live_environments(config, cluster, alone=alone) as environments:
+            yield RecordedEnvironments(environments, recording)
 
 
 @asynccontextmanager

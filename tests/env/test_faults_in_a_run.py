@@ -16,7 +16,7 @@ import pytest
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.client.servers import RemoteEnvironments
-from rlhf.env.config import Kind
+from rlhf.env.config import IsolationKind
 from rlhf.env.hosting.isolation import Deadlines
 from rlhf.errors import EnvironmentFailed, FailureBudgetSpent
 from rlhf.protocols import Environment
@@ -42,7 +42,7 @@ ONE_PERCENT = 0.01
 
 
 @contextmanager
-def fated(log: Path, fates: list[str], isolation: Kind, rate: float = ONE_PERCENT) -> Iterator[str]:
+def fated(log: Path, fates: list[str], isolation: IsolationKind, rate: float = ONE_PERCENT) -> Iterator[str]:
     """The URL of a server of environments that break."""
     log.touch()
     arguments = json.dumps({"log": str(log), "fates": fates, "rate": rate, "late_seconds": SECONDS + 0.5})
@@ -68,7 +68,7 @@ def check_failures(books: Books, log: Path, fates: list[str]) -> None:
     assert fatal["reset"] == GROUP * len(broken)
 
 
-FROM_INSIDE: list[tuple[Kind, list[str]]] = [
+FROM_INSIDE: list[tuple[IsolationKind, list[str]]] = [
     ("thread", ["raise", "hang", "late"]),
     ("process", ["raise", "hang", "late", "exit"]),
 ]
@@ -77,7 +77,7 @@ FROM_INSIDE: list[tuple[Kind, list[str]]] = [
 @pytest.mark.parametrize(("isolation", "fates"), FROM_INSIDE)
 @pytest.mark.parametrize("updates", [UPDATES, pytest.param(MANY_UPDATES, marks=pytest.mark.slow)])
 async def test_environments_that_break_on_a_server(
-    isolation: Kind, fates: list[str], updates: int, tmp_path: Path
+    isolation: IsolationKind, fates: list[str], updates: int, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     with fated(log, fates, isolation) as url:
@@ -88,7 +88,9 @@ async def test_environments_that_break_on_a_server(
 
 
 @pytest.mark.parametrize(("isolation", "fates"), FROM_INSIDE)
-async def test_environments_that_break_in_the_run_itself(isolation: Kind, fates: list[str], tmp_path: Path) -> None:
+async def test_environments_that_break_in_the_run_itself(
+    isolation: IsolationKind, fates: list[str], tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     log.touch()
     arguments = {"log": str(log), "fates": fates, "late_seconds": SECONDS + 0.5}
@@ -104,7 +106,7 @@ async def test_environments_that_break_in_the_run_itself(isolation: Kind, fates:
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("updates", [FEW_UPDATES, pytest.param(MANY_UPDATES, marks=pytest.mark.slow)])
 async def test_calls_that_a_server_of_ours_refuses_drops_or_answers_late_lose_nothing(
-    isolation: Kind, updates: int, tmp_path: Path
+    isolation: IsolationKind, updates: int, tmp_path: Path
 ) -> None:
     """Each is asked again under its request id, and no step is executed twice: it would pay another reward."""
     fate, refused = seeded(FATES, ONE_PERCENT), seeded(["refuse"], ONE_PERCENT, seed=1)
@@ -120,7 +122,7 @@ async def test_calls_that_a_server_of_ours_refuses_drops_or_answers_late_lose_no
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("isolation", "fates"), FROM_INSIDE)
-async def test_everything_at_once(isolation: Kind, fates: list[str], tmp_path: Path) -> None:
+async def test_everything_at_once(isolation: IsolationKind, fates: list[str], tmp_path: Path) -> None:
     log = tmp_path / "log"
     with fated(log, fates, isolation) as url:
         async with proxied(url, seeded(FATES, ONE_PERCENT)) as proxy:

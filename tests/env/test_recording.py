@@ -12,9 +12,11 @@ import pytest
 
 from rlhf.cluster.local import LocalCluster
 from rlhf.env.config import EnvironmentConfig
+from rlhf.env.encoding import dumps
 from rlhf.env.recording import RecordedEnvironments, ReplayedEnvironments
 from rlhf.env.starting import started_environments
 from rlhf.errors import EnvironmentFailed, RecordingError
+from rlhf.http.recording import Recorder, Replay
 from rlhf.rollout.timed_environment import TimedEnvironment
 from rlhf.runs.records import EpisodeRecord
 from rlhf.types import Message, Observation, Task, ToolCall
@@ -69,7 +71,9 @@ async def recorded(path: Path) -> None:
             [says("go again", truncated=True)],
         ]
     )
-    recording = RecordedEnvironments(ScriptedEnvironments(lambda session: ScriptedEnvironment(*next(plays))), path)
+    recorder = Recorder(path, dumps)
+    scripted = ScriptedEnvironments(lambda session: ScriptedEnvironment(*next(plays)))
+    recording = RecordedEnvironments(scripted, recorder)
     first = await recording.open("s")
     await first.reset(TASK, seed=1)
     await first.step(Message(role="assistant", content="a", tool_calls=(CALL,)))
@@ -78,12 +82,16 @@ async def recorded(path: Path) -> None:
     await first.close()
     second = await recording.open("s")
     await second.reset(TASK, seed=1)
-    recording.close()
+    recorder.close()
+
+
+def replayed(path: Path) -> ReplayedEnvironments:
+    return ReplayedEnvironments(Replay(path, dumps))
 
 
 async def test_every_opening_of_a_session_answers_what_it_did_failures_too(tmp_path: Path) -> None:
     await recorded(tmp_path / "c")
-    recording = ReplayedEnvironments(tmp_path / "c")
+    recording = replayed(tmp_path / "c")
     assert recording.spec == ScriptedEnvironments.spec
     first, second = await recording.open("s"), await recording.open("s")
     assert await second.reset(TASK, seed=1) == says("go again", truncated=True)
@@ -104,7 +112,8 @@ class Silent(ScriptedEnvironment):
 
 async def silent_episode(path: Path, seconds: float) -> Observation | None:
     """One that is asked something, has a deadline, and is closed however it ends."""
-    recording = RecordedEnvironments(ScriptedEnvironments(lambda session: Silent(says("go"))), path)
+    scripted = ScriptedEnvironments(lambda session: Silent(says("go")))
+    recording = RecordedEnvironments(scripted, Recorder(path, dumps))
     environment = await recording.open("s")
     try:
         seat = TimedEnvironment(environment, "silent", seconds)
@@ -116,7 +125,7 @@ async def silent_episode(path: Path, seconds: float) -> Observation | None:
 
 async def test_an_episode_that_its_deadline_cut_off_is_cut_off_again_without_waiting(tmp_path: Path) -> None:
     assert await silent_episode(tmp_path / "c", seconds=0.1) is None
-    again = TimedEnvironment(await ReplayedEnvironments(tmp_path / "c").open("s"), "silent", 3600)
+    again = TimedEnvironment(await replayed(tmp_path / "c").open("s"), "silent", 3600)
     await again.reset(TASK, seed=1)
     assert await again.step(Message(role="assistant", content="a")) is None
 
@@ -129,27 +138,27 @@ async def test_an_episode_that_is_cancelled_with_the_run_has_not_failed(tmp_path
     playing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await playing
-    methods = [json.loads(line).get("method") for line in (tmp_path / "c").read_text().splitlines()]
-    assert methods == [None, "open", "reset"]
+    lines = [json.loads(line) for line in (tmp_path / "c").read_text().splitlines()]
+    assert [line["request"]["method"] for line in lines] == ["spec", "open", "reset"]
 
 
 async def test_what_was_not_recorded_is_an_error_and_not_an_answer(tmp_path: Path) -> None:
     await recorded(tmp_path / "c")
-    recording = ReplayedEnvironments(tmp_path / "c")
+    recording = replayed(tmp_path / "c")
     first = await recording.open("s")
-    with pytest.raises(RecordingError, match=r"no answer to reset .*record again"):
+    with pytest.raises(RecordingError, match=r"no answer left to .*reset.*record again"):
         await first.reset(TASK, seed=2)
-    with pytest.raises(RecordingError, match="no answer to reset"):
+    with pytest.raises(RecordingError, match=r"no answer left to .*reset"):
         await first.reset(Task(id="other", messages=()), seed=1)
     await first.reset(TASK, seed=1)
-    with pytest.raises(RecordingError, match=r"no answer to step .* of session s: it has .*tool_calls"):
+    with pytest.raises(RecordingError, match=r"no answer left to .*step"):
         await first.step(Message(role="assistant", content="a"))
-    with pytest.raises(RecordingError, match="of session t: it has nothing more"):
+    with pytest.raises(RecordingError, match=r"no answer left to .*open"):
         await recording.open("t")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"spec": {}}', '{"other": 1}'])
-def test_a_file_that_is_no_recording_is_told(text: str, tmp_path: Path) -> None:
-    (tmp_path / "c").write_text(text)
-    with pytest.raises(RecordingError, match="is not a recording of environments"):
-        ReplayedEnvironments(tmp_path / "c")
+@pytest.mark.parametrize("line", ['{"request": {"method": "spec"}, "answer": {}}', '{"request": 1, "answer": 1}'])
+def test_a_recording_of_something_else_is_an_error(line: str, tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(line)
+    with pytest.raises(RecordingError, match="record"):
+        replayed(tmp_path / "c")
