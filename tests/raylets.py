@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf.cluster.interfaces import own_address
 from rlhf.cluster.object_store import LEAST_BYTES
 from rlhf.cluster.ray_cluster import PRIVATE_RAY
-from rlhf.transfer.interfaces import own_address
 from tests.pace import scaled
 
 ROOT = Path(__file__).parents[1]

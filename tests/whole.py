@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from rlhf.models.lora import HasModel
-from rlhf.trainer.rank import weights
+from rlhf.weight_sync import weights
 
 
 def whole_state(policy: HasModel, bucket_bytes: int = 1 << 20) -> dict[str, Tensor]:

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from rlhf.models.rounding import rounded
-from rlhf.trainer.weight_sync.agreement import LogprobTolerance, measured
-from rlhf.trainer.weight_sync.canary import WHOLE_EVERY, Scores, canary, disagreement, few, staleness
-from rlhf.transfer.perturbation import add_noise
+from rlhf.weight_sync.canary import WHOLE_EVERY, Scores, canary, disagreement, few, staleness
+from rlhf.weight_sync.perturbation import add_noise
+from rlhf.weight_sync.tolerance import LogprobTolerance, measured
 
 VOCABULARY, HIDDEN = 2048, 256
 STEP = 1e-3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import socket
 import subprocess
 import sys
@@ -71,9 +70,9 @@ def measured_bytes(case: Case, folder: Path) -> int:
     """The largest peak resident memory of the case's processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        meeting = {"address": "127.0.0.1", "port": free.getsockname()[1], "secret": secrets.token_hex(32)}
+        endpoint = {"address": "127.0.0.1", "port": free.getsockname()[1]}
     common: dict[str, Any] = {
-        "kind": case.kind, "folder": str(folder), "overrides": case.overrides(folder), "meeting": meeting,
+        "kind": case.kind, "folder": str(folder), "overrides": case.overrides(folder), "endpoint": endpoint,
     }  # fmt: skip
     of_kind = {"DS_ACCELERATOR": "cpu"} if case.kind == "learner" else engine_environment("cpu")
     children = [_started(common | {"rank": rank}, of_kind) for rank in range(case.ranks)]

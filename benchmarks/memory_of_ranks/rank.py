@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.rank.process_memory import freed_at_once
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.transfer.types import Meeting
+from rlhf.weight_sync.types import Endpoint
 
 if TYPE_CHECKING:
     from rlhf.trainer.rank.policy_rank import Rank
@@ -30,7 +30,7 @@ class RankPlan:
 
     rank: int
     ranks: int
-    meeting: Meeting
+    endpoint: Endpoint
     warm: LearnerSettings
     measured: LearnerSettings
     state: Path
@@ -42,7 +42,7 @@ def run(plan: RankPlan) -> dict[str, float]:
     worker = LearnerWorker()
 
     def start(settings: LearnerSettings) -> Rank:
-        worker.start(plan.rank, plan.ranks, plan.meeting, settings)
+        worker.start(plan.rank, plan.ranks, plan.endpoint, settings)
         step(worker.policy)
         return worker.policy
 
@@ -69,7 +69,7 @@ def step(rank: Rank) -> None:
     """Give the optimizer its moments, as its first step does."""
     import torch
 
-    from rlhf.trainer.rank.pieces import MOMENTS, adamw
+    from rlhf.trainer.rank.state_slices import MOMENTS, adamw
 
     known = vars(rank.engine.optimizer)
     for flat in next(known[name] for name in MASTERS if name in known):

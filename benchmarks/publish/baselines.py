@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf.transfer.gloo_group import GlooGroup
-from rlhf.transfer.types import Rendezvous
+from rlhf.weight_sync.gloo import GlooGroup
+from rlhf.weight_sync.types import Rendezvous
 
 BUCKET_BYTES = 64 * 2**20
 """The size at which gloo is fastest here."""
@@ -37,7 +37,7 @@ def raw_gloo(_: Any, rank: int, rendezvous: Rendezvous, count: int) -> float:
 
 
 def _meet(group: GlooGroup) -> None:
-    group.start_meeting()
+    group.start_barrier()
     group.finish_next()
 
 

@@ -27,8 +27,8 @@ from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank.process_variables import rank_environment
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.trainer.weight_sync.canary import canary, tolerance_for
-from rlhf.trainer.weight_sync.publish import Publisher
+from rlhf.weight_sync.canary import canary, tolerance_for
+from rlhf.weight_sync.publish import Publisher
 
 SECONDS = 300.0
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}

@@ -10,7 +10,7 @@ TUNABLES = {"hugetlb": 1, "arena_max": 1, "mmap_threshold": 2**30, "trim_thresho
 keeps blocks of up to 1 GiB that are freed, in the one arena that can hold them, up to 4 GiB: a forward pass uses the
 memory of the last one's activations, and a reload of an engine's weights that of the last reload, of whose time up to
 three quarters were the kernel's, for fresh pages (`benchmarks/publish/`). What sleeps gives back what it keeps
-(`rlhf.models.parked.give_back`)."""
+(`rlhf.models.offload.give_back`)."""
 VARIABLE, PREFIX = "GLIBC_TUNABLES", "glibc.malloc."
 CPU_MEMORY = {
     VARIABLE: ":".join(f"{PREFIX}{name}={value}" for name, value in TUNABLES.items()),

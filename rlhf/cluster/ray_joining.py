@@ -10,9 +10,9 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from rlhf.cluster.interfaces import interface_toward
 from rlhf.cluster.quiet_ray import quiet_ray, ray_module
 from rlhf.errors import PlacementError
-from rlhf.transfer.interfaces import interface_toward
 
 KNOCK_SECONDS = 10.0
 """Deadline for the head to answer a cheap question, and for this machine's own node to join."""

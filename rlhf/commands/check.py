@@ -12,7 +12,7 @@ from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
 from rlhf.models.folder import Values
 from rlhf.models.headers import parameters, tensor_shapes
-from rlhf.models.measured import measurements
+from rlhf.models.supported_families import measurements
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.certain import check_memory
 from rlhf.recipe.preflight import first_rows, is_hub_name, preflight, read_model_config

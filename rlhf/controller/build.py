@@ -49,10 +49,10 @@ from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings, Trained
-from rlhf.trainer.weight_sync.canary import canary, tolerance_for
-from rlhf.trainer.weight_sync.publish import Publisher
-from rlhf.transfer.init_info import engine_backend
 from rlhf.types import Message, Sampling, Task, Tool
+from rlhf.weight_sync.canary import canary, tolerance_for
+from rlhf.weight_sync.publish import Publisher
+from rlhf.weight_sync.types import engine_backend
 
 L = TypeVar("L", bound=RemoteLearner)
 

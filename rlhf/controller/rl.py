@@ -48,8 +48,8 @@ from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Loop
-from rlhf.trainer.weight_sync.publish import Publisher
 from rlhf.types import PolicyVersion, Task, Updated
+from rlhf.weight_sync.publish import Publisher
 
 EXPLAINED_SECONDS = 60.0
 """How long to wait for the learner's error after an engine's start has failed."""

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf.cluster.interfaces import ELSEWHERE, LOOPBACK, Interface, address_of, interface_toward
 from rlhf.cluster.ray_cluster import PRIVATE_RAY
 from rlhf.cluster.ray_joining import ask_for_peers
 from rlhf.cluster.tempdir import socket_folder
@@ -16,7 +17,6 @@ from rlhf.deploy.hosts import node_name, print_node_line
 from rlhf.deploy.ray_start import RayProcess, RayStartOptions
 from rlhf.deploy.rendezvous import HeadAddress, is_there, publish, wait_for
 from rlhf.errors import NodeFailed, PlacementError, RlhfError, UserError
-from rlhf.transfer.interfaces import ELSEWHERE, LOOPBACK, Interface, address_of, interface_toward
 
 LOOK_SECONDS = 0.5
 LEAST_TOKEN = 16

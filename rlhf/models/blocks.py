@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlhf.models.long_attention import LongRuns, long_runs
 from rlhf.models.masked_attention import SMALL_KEYS
-from rlhf.models.spans import TokenSpan, runs_of
+from rlhf.models.sequence_spans import TokenSpan, runs_of
 
 LONG_KEYS = 1024
 """A run that sees more tokens than this is attended without a mask."""

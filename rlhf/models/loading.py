@@ -19,8 +19,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from rlhf.config import load_piece
 from rlhf.errors import ModelError
-from rlhf.models.streamed import Sharding
-from rlhf.models.whole import load_whole
+from rlhf.models.sharded_loading import Sharding
+from rlhf.models.strict_loading import load_whole
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

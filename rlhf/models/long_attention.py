@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rlhf.models.masked_attention import AttentionScaling, masked_attention
-from rlhf.models.spans import TokenSpan
+from rlhf.models.sequence_spans import TokenSpan
 from rlhf.models.varlen import Stretches, flash_takes, runs_without_masks, stretches, varlen_backward, varlen_forward
 
 TILE_SCORES = 2**24

@@ -22,8 +22,8 @@ from rlhf.models.loading import (
     without_dropout,
 )
 from rlhf.models.policy import RowForward, WholeRows
-from rlhf.models.streamed import Sharding, local_part, pretrained
-from rlhf.models.whole import check_none_missing, quiet
+from rlhf.models.sharded_loading import Sharding, local_part, pretrained
+from rlhf.models.strict_loading import check_none_missing, quiet
 
 CLASSIFIER = "ForSequenceClassification"
 HEAD = "score"

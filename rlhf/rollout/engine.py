@@ -21,9 +21,8 @@ from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
 from rlhf.rollout.clock import RunningClock
 from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.rollout.vllm.settings import EngineFacts, Finished, GenerateRequest, RefusedRequest
-from rlhf.transfer.init_info import init_info, update_info
-from rlhf.transfer.types import Manifest, Rendezvous, Seconds
 from rlhf.types import Completion, FinishReason, PolicyVersion, Prompt, Sampling, TokenLogprobs
+from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
 
 R = TypeVar("R")
 
@@ -132,8 +131,7 @@ class RemoteEngine:
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
         """Join the transfer group; this engine's ranks start at `first_rank`."""
-        info = init_info(rendezvous, first_rank)
-        await self._phase(lambda engine: engine.connect(info))
+        await self._phase(lambda engine: engine.connect(rendezvous, first_rank))
 
     async def sleep(self) -> None:
         """Pause sampling and give back the engine's memory, until the next weight sync."""
@@ -147,8 +145,7 @@ class RemoteEngine:
 
     async def receive(self, manifest: Manifest) -> Seconds:
         """Receive the tensors while the learner sends them."""
-        info = update_info(manifest)
-        return await self._phase(lambda engine: engine.receive(info))
+        return await self._phase(lambda engine: engine.receive(manifest))
 
     async def commit(self, version: PolicyVersion) -> None:
         """Stamp tokens sampled from here on with `version`."""

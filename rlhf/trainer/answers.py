@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.runs.tracing import Sums, reduce
-from rlhf.trainer.weight_sync.agreement import LogprobTolerance
+from rlhf.weight_sync.tolerance import LogprobTolerance
 
 WEIGHT_MEAN, WEIGHT_SQUARED = "mismatch/weight_mean", "mismatch/weight_squared"
 """Means of the importance weights and of their squares over tokens."""

@@ -34,8 +34,8 @@ from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.disagreement import explain_disagreement
 from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.settings import Held, LearnerSettings, UpdateArguments
-from rlhf.transfer.types import Manifest, Rendezvous, Seconds
 from rlhf.types import Group, PolicyVersion, Routing, TrainedSample, Updated, Written
+from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -78,9 +78,9 @@ class RemoteLearner:
     async def start(self, settings: LearnerSettings) -> dict[str, Any]:
         """Start every rank and join them. Returns rank 0's facts; raises `ModelError` for an invalid model."""
         seconds = self._config.deepspeed.start_timeout_seconds
-        meeting = await self._ranks[0].call(lambda worker: worker.meeting(), timeout_seconds=seconds)
+        endpoint = await self._ranks[0].call(lambda worker: worker.endpoint(), timeout_seconds=seconds)
         size = len(self._ranks)
-        facts = await self._each(lambda worker, n: worker.start(n, size, meeting, settings), range(size), seconds)
+        facts = await self._each(lambda worker, n: worker.start(n, size, endpoint, settings), range(size), seconds)
         return facts[0]
 
     async def update(self, groups: Sequence[Group]) -> Updated:
@@ -135,14 +135,12 @@ class RemoteLearner:
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
         backend = self._transfer_backend
-        meeting = await self._ranks[0].call(
-            lambda worker: worker.meeting(backend), timeout_seconds=self._publish_seconds
+        endpoint = await self._ranks[0].call(
+            lambda worker: worker.endpoint(backend), timeout_seconds=self._publish_seconds
         )
         return Rendezvous(
             backend=backend,
-            address=meeting.address,
-            port=meeting.port,
-            secret=meeting.secret,
+            endpoint=endpoint,
             world_size=world_size,
             timeout_seconds=self._publish_seconds,
             bucket_bytes=self._config.weight_sync.bucket_bytes(on_gpu=backend != "gloo"),
@@ -155,13 +153,8 @@ class RemoteLearner:
     async def manifest(self) -> Manifest:
         return await self._ranks[0].call(lambda worker: worker.policy.manifest(), timeout_seconds=self._publish_seconds)
 
-    async def send(self, *, keep: bool = False) -> Seconds:
-        return (await self._all(lambda worker: worker.policy.send(keep=keep), self._publish_seconds))[0]
-
-    async def sent_logprobs(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32] | None:
-        return await self._ranks[0].call(
-            lambda worker: worker.policy.sent_logprobs(token_ids), timeout_seconds=self._publish_seconds
-        )
+    async def send(self) -> Seconds:
+        return (await self._all(lambda worker: worker.policy.send(), self._publish_seconds))[0]
 
     async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         return await self._scores(token_ids, routing, rounded=False)

@@ -46,7 +46,7 @@ def main() -> int:
     if options.write and not counts["wrong"]:
         today = datetime.now(UTC).date().isoformat()
         (ROOT / "docs" / "models.md").write_text(page(rows, today))
-        (ROOT / "rlhf" / "models" / "measured.json").write_text(for_check(rows, today))
+        (ROOT / "rlhf" / "models" / "supported_families.json").write_text(for_check(rows, today))
     print(f"RESULT {json.dumps({verdict: counts[verdict] for verdict in ('right', 'refused', 'wrong')})}")
     return int(counts["wrong"] > 0)
 

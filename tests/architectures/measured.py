@@ -23,8 +23,8 @@ from rlhf.models.policy import PolicyModel, hidden_states, logits_of
 from rlhf.models.probe import check_packed_forward
 from rlhf.models.scalar import HEAD, ScalarHead, load_scalar
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer.weight_sync.canary import canary, tolerance_for
-from rlhf.trainer.weight_sync.publish import Publisher
+from rlhf.weight_sync.canary import canary, tolerance_for
+from rlhf.weight_sync.publish import Publisher
 from tests.architectures.cells import Cell
 from tests.architectures.families import SHAPE, Family, save
 from tests.architectures.learner import FamilyLearner

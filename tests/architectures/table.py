@@ -117,7 +117,7 @@ def page(rows: Sequence[Row], today: str) -> str:
 
 
 def for_check(rows: Sequence[Row], today: str) -> str:
-    """`rlhf/models/measured.json`: of each family its first model."""
+    """`rlhf/models/supported_families.json`: of each family its first model."""
     families: dict[str, dict[str, str]] = {}
     for row in rows:
         families.setdefault(row.family.kind, {"verdict": row.verdict, "reason": row.reason})

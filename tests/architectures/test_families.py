@@ -49,7 +49,7 @@ def test_the_page_has_a_row_for_every_model_and_no_other() -> None:
 
 
 def test_what_rlhf_check_says_is_what_the_page_says() -> None:
-    said = json.loads(files("rlhf.models").joinpath("measured.json").read_text())["families"]
+    said = json.loads(files("rlhf.models").joinpath("supported_families.json").read_text())["families"]
     firsts: dict[str, str] = {}
     for family in FAMILIES:
         firsts.setdefault(family.kind, verdict_of(family.name))

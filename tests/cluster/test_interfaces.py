@@ -5,8 +5,7 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from rlhf.errors import PlacementError
-from rlhf.transfer.interfaces import (
+from rlhf.cluster.interfaces import (
     GLOO_VARIABLE,
     NCCL_VARIABLE,
     Interface,
@@ -15,6 +14,7 @@ from rlhf.transfer.interfaces import (
     interface_toward,
     own_address,
 )
+from rlhf.errors import PlacementError
 
 
 def test_the_way_to_loopback_is_the_loopback_interface() -> None:

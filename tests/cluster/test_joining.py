@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rlhf.transfer.interfaces import own_address
+from rlhf.cluster.interfaces import own_address
 from tests.end_to_end.running import QUICKSTART, ROOT, command, environment
 from tests.end_to_end.test_clean_ends import MARK, marked
 from tests.pace import scaled

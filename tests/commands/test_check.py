@@ -12,7 +12,7 @@ import yaml
 
 from rlhf.commands.check import describe_environment
 from rlhf.env.config import EnvironmentConfig
-from rlhf.models.measured import measurements
+from rlhf.models.supported_families import measurements
 from rlhf.recipe.preflight import is_hub_name
 from tests.commands.conftest import Command
 from tests.model_folders import CONFIG, PARAMETERS

@@ -113,7 +113,6 @@ def test_the_doctor_finds_this_machine_fit(rlhf: Command):
         "torch",
         "ray",
         "vllm",
-        "weight transfer",
         "cores",
         "threads",
         "ports",

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from rlhf.cluster.child_env import child_env
+from rlhf.cluster.interfaces import Interface, interface_environment
 from rlhf.deploy.kubernetes.manifest import template
 from rlhf.deploy.slurm.render import TEMPLATES
 from rlhf.deploy.ssh.remote_command import variables
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.sandbox.run import ENVIRONMENT
 from rlhf.trainer.rank.process_variables import rank_environment
-from rlhf.transfer.interfaces import Interface, interface_environment
 from tests.docs.blocks import ROOT
 
 PAGE = (ROOT / "docs" / "gpu.md").read_text()

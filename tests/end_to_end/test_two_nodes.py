@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.transfer.interfaces import own_address
+from rlhf.cluster.interfaces import own_address
 from tests.end_to_end.running import SMALL, largest_difference, train
 from tests.raylets import raylets
 

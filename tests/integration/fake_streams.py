@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf.transfer.gloo_group import GlooGroup
-from rlhf.transfer.types import Rendezvous
+from rlhf.weight_sync.gloo import GlooGroup
+from rlhf.weight_sync.types import Rendezvous
 
 HERE = threading.local()
 
@@ -113,7 +113,7 @@ def inside(stream: Stream) -> Iterator[None]:
 
 def replace_cuda(monkeypatch: pytest.MonkeyPatch, meeting: Rendezvous) -> Uses:
     """Until the test ends `NcclGroup` joins `meeting` over gloo, and CUDA's streams are these."""
-    from rlhf.transfer import nccl_group  # which imports vLLM
+    from rlhf.weight_sync import nccl  # which imports vLLM
 
     uses = Uses()
 
@@ -121,7 +121,7 @@ def replace_cuda(monkeypatch: pytest.MonkeyPatch, meeting: Rendezvous) -> Uses:
         become(Stream())  # as vLLM does
         return FakeNccl(rank, meeting, uses)
 
-    monkeypatch.setattr(nccl_group, "uid_init_process_group", joined)
+    monkeypatch.setattr(nccl, "uid_init_process_group", joined)
     for name, fake in {"Stream": Stream, "current_stream": current, "set_stream": become, "stream": inside}.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     return uses

@@ -13,11 +13,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from rlhf.cluster.host import MethodResult, WorkerHost, value_of
-from rlhf.trainer.rank import weights
-from rlhf.transfer.perturbation import add_noise
-from rlhf.transfer.types import Manifest
-from tests.transfer.shared_files import stand_on_gpu
+from rlhf.weight_sync import weights
+from rlhf.weight_sync.perturbation import add_noise
+from rlhf.weight_sync.types import Manifest
 from tests.warm.calls import WarmCalls
+from tests.weight_sync.shared_files import stand_on_gpu
 
 FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", "gate_proj": "gate_up_proj",
          "up_proj": "gate_up_proj"}  # fmt: skip

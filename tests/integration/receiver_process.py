@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf.transfer.init_info import engine_backend, init_info, update_info
-from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.weight_sync.types import Manifest, Rendezvous, engine_backend
 
 
 def serve(pipe: Connection, backend: str) -> None:
@@ -26,11 +25,11 @@ def serve(pipe: Connection, backend: str) -> None:
 
 def _obey(receiver: Any, model: Any, verb: str, argument: Rendezvous | Manifest) -> dict[str, np.ndarray]:
     if verb == "connect":
-        receiver.init_transfer_engine(receiver.parse_init_info(init_info(argument, 1)))
+        receiver.init_transfer_engine(receiver.parse_init_info({"rendezvous": argument, "first_rank": 1}))
         return {}
     model.loaded.clear()
     receiver.start_weight_update()
-    receiver.receive_weights(receiver.parse_update_info(update_info(argument)))
+    receiver.receive_weights(receiver.parse_update_info({"manifest": argument}))
     receiver.finish_weight_update()
     return dict(model.loaded)
 
@@ -45,7 +44,7 @@ def made_receiver(backend: str) -> tuple[Any, Any]:
     from vllm.config import WeightTransferConfig
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    from rlhf.transfer.plugin import register
+    import rlhf.weight_sync.vllm_worker  # noqa: F401 - it registers the receiver
 
     class Memory(torch.nn.Module):
         def __init__(self) -> None:
@@ -56,8 +55,6 @@ def made_receiver(backend: str) -> tuple[Any, Any]:
             self.loaded |= {name: weight.float().cpu().numpy().copy() for name, weight in weights}
             return set(self.loaded)
 
-    register()
-    register()
     device = torch.device("cpu" if backend == "gloo" else f"cuda:{gpu_of(backend, torch.cuda.device_count())}")
     if device.type == "cuda":
         torch.cuda.set_device(device)

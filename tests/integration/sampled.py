@@ -15,9 +15,9 @@ from rlhf.rollout.vllm.settings import Finished, GenerateRequest
 from rlhf.trainer.config import DeepSpeedConfig, OptimizerConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.trainer.weight_sync.canary import canary, tolerance_for
-from rlhf.trainer.weight_sync.publish import Publisher
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, TokenKind, Trajectory, Updated
+from rlhf.weight_sync.canary import canary, tolerance_for
+from rlhf.weight_sync.publish import Publisher
 from tests.integration.learner_ranks import ProcessWorker
 from tests.integration.torch_learner import ThreadedEngine
 

@@ -24,7 +24,7 @@ from rlhf.rollout.vllm.engine_worker import import_engine
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.rollout.vllm.process import undisturbed_process
 from rlhf.rollout.vllm.settings import EngineSettings, Finished, GenerateRequest
-from rlhf.transfer.types import Manifest
+from rlhf.weight_sync.types import Manifest
 
 if TYPE_CHECKING:
     from rlhf.rollout.vllm.vllm_engine import VllmEngine

@@ -21,8 +21,8 @@ from rlhf.models.tiny import byte_tokenizer, save_tiny
 from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.rollout.vllm.settings import UNPUBLISHED, Finished, GenerateRequest, RefusedRequest
-from rlhf.transfer.types import Manifest
 from rlhf.types import FinishReason
+from rlhf.weight_sync.types import Manifest
 from tests.pace import scaled
 
 if TYPE_CHECKING:

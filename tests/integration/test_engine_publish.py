@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +21,11 @@ from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.transfer.broadcast import BroadcastSender
-from rlhf.transfer.perturbation import add_noise
-from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
 from rlhf.types import Completion, Prompt, Sampling
+from rlhf.weight_sync.broadcast import BroadcastSender
+from rlhf.weight_sync.perturbation import add_noise
+from rlhf.weight_sync.types import Manifest, TensorSpec
+from tests.weight_sync.meeting import rendezvous
 
 pytestmark = pytest.mark.engine
 
@@ -86,9 +86,7 @@ async def joined(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     engine = RemoteEngine(worker)
     await engine.start()
     learner = Learner(AutoModelForCausalLM.from_pretrained(tmp_path), BroadcastSender())
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    meeting = Rendezvous(backend="gloo", address="127.0.0.1", port=port, world_size=2, timeout_seconds=20, secret="s")
+    meeting = rendezvous(2)
     await asyncio.gather(engine.connect(meeting, 1), asyncio.to_thread(learner.sender.connect, meeting))
     yield learner, engine
     learner.sender.close()

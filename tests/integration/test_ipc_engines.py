@@ -26,7 +26,7 @@ from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig, WeightSyncConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.transfer.types import Manifest, TensorSpec
+from rlhf.weight_sync.types import Manifest, TensorSpec
 from tests.integration.ipc_members import EngineProcess, digest, mark, mark_rank, rank_on_gpu, spoil
 from tests.integration.learner_ranks import ProcessWorker, rank_processes
 

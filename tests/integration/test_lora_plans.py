@@ -23,12 +23,12 @@ from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, TrainerConfig, WeightSyncConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.rank import weights
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.trainer.weight_sync.agreement import EXACT
-from rlhf.trainer.weight_sync.canary import canary
-from rlhf.trainer.weight_sync.publish import Publisher
+from rlhf.weight_sync import weights
+from rlhf.weight_sync.canary import canary
+from rlhf.weight_sync.publish import Publisher
+from rlhf.weight_sync.tolerance import EXACT
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.integration.torch_learner import LINEAR, ThreadedEngine
 from tests.pace import scaled

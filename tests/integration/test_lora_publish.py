@@ -20,9 +20,9 @@ from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.rollout.vllm.settings import Finished, GenerateRequest
-from rlhf.trainer.weight_sync.canary import canary, difference, tolerance_for
-from rlhf.trainer.weight_sync.publish import Publisher
-from rlhf.transfer.types import Manifest
+from rlhf.weight_sync.canary import canary, difference, tolerance_for
+from rlhf.weight_sync.publish import Publisher
+from rlhf.weight_sync.types import Manifest
 from tests.integration.torch_learner import LINEAR, ROUNDING, ThreadedEngine, TorchLearner
 
 pytestmark = pytest.mark.engine
@@ -155,7 +155,7 @@ def assert_sampled_by(reply: Finished, scores: dict[int, NDArray[np.float32]]) -
 async def test_the_start_check_catches_a_part_of_the_adapters_that_stays_behind(
     frozen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlhf.transfer.receiver import Receiver
+    from rlhf.weight_sync.receiver import Receiver
 
     load = Receiver.load
     first: dict[str, Tensor] = {}

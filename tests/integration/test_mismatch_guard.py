@@ -19,7 +19,7 @@ from rlhf.models.config import LoraConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.rank.policy_rank import Rank
-from rlhf.transfer.perturbation import add_noise
+from rlhf.weight_sync.perturbation import add_noise
 from tests.integration.learner_ranks import ProcessWorker
 from tests.integration.sampled import CONTEXT, SHAPE, Sampled, hot_folder, sharp_folder, started
 from tests.integration.test_learner import look, same, whole_weights

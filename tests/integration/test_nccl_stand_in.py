@@ -15,16 +15,15 @@ import torch
 from torch import Tensor
 
 from rlhf.errors import TransferError
-from rlhf.transfer import broadcast
-from rlhf.transfer.broadcast import BroadcastSender
-from rlhf.transfer.buckets import cut_buckets, digest, pack_bucket
-from rlhf.transfer.init_info import init_info, update_info
-from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.weight_sync import broadcast
+from rlhf.weight_sync.broadcast import BroadcastSender
+from rlhf.weight_sync.buckets import cut_buckets, digest, pack_bucket
+from rlhf.weight_sync.types import Manifest, Rendezvous
 from tests.integration.fake_streams import Stream, Uses, current, replace_cuda
 from tests.integration.receiver_process import gpu_of, made_receiver
 from tests.integration.test_senders import fleeting, manifest_of
 from tests.pace import scaled
-from tests.transfer.meeting import rendezvous
+from tests.weight_sync.meeting import rendezvous
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:Tensor 'bucket' has size")]
 
@@ -38,10 +37,10 @@ class Pair:
     """A sender and a receiver, joined. Each works in a thread of its own, with a current stream of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, timeout_seconds: float = 20) -> None:
-        from rlhf.transfer.nccl_group import NcclGroup
+        from rlhf.weight_sync.nccl import NcclGroup
 
         self.meeting: Rendezvous = rendezvous(
-            2, backend="nccl", secret="c2VjcmV0", bucket_bytes=BUCKET_BYTES, timeout_seconds=timeout_seconds
+            2, backend="nccl", bucket_bytes=BUCKET_BYTES, timeout_seconds=timeout_seconds
         )
         self.uses = replace_cuda(monkeypatch, self.meeting)
         monkeypatch.setattr(broadcast, "join_group", lambda rank, meeting: NcclGroup(rank, meeting, CPU))
@@ -51,7 +50,9 @@ class Pair:
         self.here, self.there = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         connected = self.at_once(
             lambda: self.sender.connect(self.meeting),
-            lambda: self.receiver.init_transfer_engine(self.receiver.parse_init_info(init_info(self.meeting, 1))),
+            lambda: self.receiver.init_transfer_engine(
+                self.receiver.parse_init_info({"rendezvous": self.meeting, "first_rank": 1})
+            ),
         )
         assert connected == (None, None)
 
@@ -72,7 +73,7 @@ class Pair:
     def receive(self, told: Manifest) -> None:
         self.model.loaded.clear()
         self.receiver.start_weight_update()
-        self.receiver.receive_weights(self.receiver.parse_update_info(update_info(told)))
+        self.receiver.receive_weights(self.receiver.parse_update_info({"manifest": told}))
         self.receiver.finish_weight_update()
 
 
@@ -151,7 +152,7 @@ def test_vllms_own_producer_feeds_the_receiver(pair: Pair, monkeypatch: pytest.M
         packed_tensor.packed_nccl_broadcast_producer(
             packed(), group._group, src=0, post_iter_func=lambda item: item[1], buffer_size_bytes=1
         )
-        group.start_meeting()
+        group.start_barrier()
         group.finish_next()
 
     try:
@@ -200,12 +201,12 @@ def test_a_peer_that_is_gone_ends_a_sync_within_the_deadline(monkeypatch: pytest
 
 
 def test_nccl_that_moves_nothing_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf.transfer import nccl_group
+    from rlhf.weight_sync import nccl
 
     replace_cuda(monkeypatch, rendezvous(2))
-    monkeypatch.setattr(nccl_group, "uid_init_process_group", lambda *_: type("Disabled", (), {"available": False}))
+    monkeypatch.setattr(nccl, "uid_init_process_group", lambda *_: type("Disabled", (), {"available": False}))
     with pytest.raises(TransferError, match="nccl moves nothing in this process: libnccl is missing"):
-        nccl_group.NcclGroup(0, rendezvous(2, secret="c2VjcmV0"), torch.device("cpu"))
+        nccl.NcclGroup(0, rendezvous(2, backend="nccl"), torch.device("cpu"))
 
 
 class NeverEnding:
@@ -228,23 +229,23 @@ class NeverEnding:
 def test_memory_of_a_collective_is_nobody_elses_before_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch gives a freed tensor's memory to the next one of the same stream: a small weight, which the barrier at the
     end of a weight sync would overwrite while it is loaded."""
-    from rlhf.transfer import nccl_group
+    from rlhf.weight_sync import nccl
 
-    meeting, binding = rendezvous(1, secret="c2VjcmV0"), NeverEnding()
+    meeting, binding = rendezvous(1, backend="nccl"), NeverEnding()
     replace_cuda(monkeypatch, meeting)
-    monkeypatch.setattr(nccl_group, "uid_init_process_group", lambda *_: binding)
-    group = nccl_group.NcclGroup(0, meeting, CPU)
+    monkeypatch.setattr(nccl, "uid_init_process_group", lambda *_: binding)
+    group = nccl.NcclGroup(0, meeting, CPU)
     group.start_broadcast(torch.zeros(32))
-    group.start_meeting()
+    group.start_barrier()
     assert [one() is not None for one in binding.queued] == [True, True, True]
     group.finish_next()
     assert [one() is not None for one in binding.queued] == [False, True, True]
 
 
 def test_joining_leaves_the_threads_stream_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf.transfer.nccl_group import NcclGroup
+    from rlhf.weight_sync.nccl import NcclGroup
 
-    meeting = rendezvous(1, secret="c2VjcmV0")
+    meeting = rendezvous(1, backend="nccl")
     replace_cuda(monkeypatch, meeting)
     before = current()
     NcclGroup(0, meeting, torch.device("cpu")).close()

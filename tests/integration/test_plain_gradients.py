@@ -20,10 +20,11 @@ from rlhf.trainer.algorithms.registry import PRESETS
 from rlhf.trainer.config import PreferenceConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.pair_learner import PreferenceLearner
-from rlhf.trainer.rank import weights, zero
+from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.types import Group
+from rlhf.weight_sync import weights
 from tests.integration import plain
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.integration.plain import POLICY_LOSSES, Gradient, Plain, distance

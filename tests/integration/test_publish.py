@@ -18,8 +18,8 @@ from rlhf.errors import WeightSyncError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer.weight_sync.canary import canary, tolerance_for
-from rlhf.trainer.weight_sync.publish import Publisher
+from rlhf.weight_sync.canary import canary, tolerance_for
+from rlhf.weight_sync.publish import Publisher
 from tests.integration.sampled import HOT, hot_folder
 from tests.integration.torch_learner import ROUNDING, ThreadedEngine, TorchLearner
 
@@ -102,7 +102,7 @@ def pair(request: pytest.FixtureRequest, pairs: Callable[[str, str], Pair]) -> P
 
 def spoil(monkeypatch: pytest.MonkeyPatch, spoiled: Callable[[Loaded, dict[str, Tensor]], Loaded]) -> None:
     """Let the receiver load `spoiled(tensors that arrived, the engine's first tensors)`."""
-    from rlhf.transfer.receiver import Receiver
+    from rlhf.weight_sync.receiver import Receiver
 
     load = Receiver.load
     first: dict[str, Tensor] = {}
@@ -212,7 +212,7 @@ def freeze(monkeypatch: pytest.MonkeyPatch, pair: Pair, name: str) -> None:
         def serve_old(model: Any) -> None:
             model.lm_head.cpu_linear = lambda x, weight, bias: linear(x, old, bias)
 
-        monkeypatch.setattr("rlhf.transfer.reload.share_packed_embeddings", serve_old)
+        monkeypatch.setattr("rlhf.weight_sync.reload.share_packed_embeddings", serve_old)
         return
     pattern = CLASSES[name]
     spoil(

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from rlhf.errors import TransferError
-from rlhf.transfer.sender import WeightSender, sender_for
-from rlhf.transfer.types import Manifest, TensorSpec
+from rlhf.weight_sync.sender import WeightSender, sender_for
+from rlhf.weight_sync.types import Manifest, TensorSpec
 from tests.pace import scaled
-from tests.transfer.meeting import rendezvous
 from tests.warm.client import start
+from tests.weight_sync.meeting import rendezvous
 
 pytestmark = pytest.mark.engine
 

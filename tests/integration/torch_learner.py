@@ -15,12 +15,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from rlhf.models.rounding import rounded
 from rlhf.rollout.engine import completion_of
 from rlhf.rollout.vllm.engine_worker import EngineWorker
-from rlhf.trainer.rank import weights
-from rlhf.transfer.broadcast import BroadcastSender
-from rlhf.transfer.init_info import init_info, update_info
-from rlhf.transfer.types import Manifest, Rendezvous, Seconds
 from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
-from tests.transfer.meeting import rendezvous
+from rlhf.weight_sync import weights
+from rlhf.weight_sync.broadcast import BroadcastSender
+from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
+from tests.weight_sync.meeting import rendezvous
 
 BUCKET_BYTES = 2**16
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -58,14 +57,11 @@ class TorchLearner:
     async def manifest(self) -> Manifest:
         return weights.publish_manifest(self, self.form)
 
-    async def send(self, *, keep: bool = False) -> Seconds:
+    async def send(self) -> Seconds:
         await asyncio.to_thread(
             self.sender.send, weights.published_tensors(self, BUCKET_BYTES, self.form), await self.manifest()
         )
         return {}
-
-    async def sent_logprobs(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32] | None:
-        return None
 
     async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         ids = torch.tensor(np.atleast_2d(token_ids), dtype=torch.long)
@@ -119,13 +115,13 @@ class ThreadedEngine:
         self.worker.start()
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
-        await asyncio.to_thread(self.worker.connect, init_info(rendezvous, first_rank))
+        await asyncio.to_thread(self.worker.connect, rendezvous, first_rank)
 
     async def prepare(self, manifest: Manifest) -> None:
         await asyncio.to_thread(self.worker.prepare, manifest)
 
     async def receive(self, manifest: Manifest) -> Seconds:
-        return await asyncio.to_thread(self.worker.receive, update_info(manifest))
+        return await asyncio.to_thread(self.worker.receive, manifest)
 
     async def commit(self, version: PolicyVersion) -> None:
         await asyncio.to_thread(self.worker.commit, version)

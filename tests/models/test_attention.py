@@ -11,7 +11,7 @@ from rlhf.models.blocks import blocks_of
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.masks import row_mask
 from rlhf.models.policy import hidden_states
-from rlhf.models.spans import runs_of
+from rlhf.models.sequence_spans import runs_of
 from rlhf.models.tiny import byte_tokenizer, tiny_model
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8

@@ -15,7 +15,7 @@ from rlhf.models.loading import load_policy
 from rlhf.models.lora import add_lora, lora_for_model, low_ranks, save_adapter, without_adapter
 from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import save_tiny
-from rlhf.trainer.rank import weights
+from rlhf.weight_sync import weights
 from tests.architectures.families import FAMILIES, save
 from tests.whole import whole_state
 

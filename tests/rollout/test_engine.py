@@ -12,8 +12,8 @@ import pytest
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, WorkerDied
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.settings import Finished, GenerateRequest, RefusedRequest
-from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
 from rlhf.types import Completion, FinishReason, Prompt, Sampling
+from rlhf.weight_sync.types import Endpoint, Manifest, Rendezvous, TensorSpec
 
 Reply = Finished | RefusedRequest
 
@@ -221,12 +221,13 @@ async def test_a_publish_asks_the_phases_of_the_worker() -> None:
     worker = FakeWorker()
     engine = RemoteEngine(worker, transfer_ranks=2)
     manifest = Manifest(tensors=(TensorSpec(name="norm.weight", dtype="float32", shape=(4,)),))
-    meeting = Rendezvous(backend="gloo", address="::1", port=1, world_size=3, timeout_seconds=1, secret="s")
+    meeting = Rendezvous(backend="gloo", endpoint=Endpoint(address="::1", port=1), world_size=3, timeout_seconds=1)
     await engine.connect(meeting, 1)
     await engine.prepare(manifest)
     await engine.receive(manifest)
     await engine.commit(4)
     await engine.resume()
     assert [method for method, _ in worker.calls] == ["connect", "prepare", "receive", "commit", "resume"]
-    assert worker.calls[1][1] == (manifest,)
+    assert worker.calls[0][1] == (meeting, 1)
+    assert worker.calls[1][1] == worker.calls[2][1] == (manifest,)
     assert worker.calls[3][1] == (4,)

@@ -19,8 +19,8 @@ from rlhf.rollout.vllm.settings import Finished, GenerateRequest
 from rlhf.trainer.algorithms.statistics import batch_statistics
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.loop import Loop
-from rlhf.transfer.types import Manifest
 from rlhf.types import EpisodeStatus, FinishReason, Group, Sampling, Updated
+from rlhf.weight_sync.types import Manifest
 from tests.fakes import FakeLearner, FakeRenderer, FakeReward, FakeTasks
 from tests.trainer.test_loop import Boundary
 

@@ -12,8 +12,8 @@ from rlhf.trainer.batching.batch import places_of
 from rlhf.trainer.batching.forward_outputs import ForwardOutputs
 from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.transfer.types import Meeting
 from rlhf.types import Group
+from rlhf.weight_sync.types import Endpoint
 from tests.trainer.made import made_groups, without_score
 
 
@@ -31,8 +31,8 @@ class EchoWorker:
         await asyncio.sleep(self.delay_seconds)
         if self.error:
             raise self.error
-        if method == "meeting":
-            return Meeting(address="127.0.0.1", port=5000, secret="s")
+        if method == "endpoint":
+            return Endpoint(address="127.0.0.1", port=5000)
         if method != "policy.update_packed":
             self.places = places_of(arguments[0])
         places = self.places
@@ -108,7 +108,7 @@ async def test_a_rank_that_fails_does_not_wait_for_one_that_hangs(monkeypatch: p
 
 async def test_the_transfer_group_meets_at_rank_0_with_the_recipe_s_buckets() -> None:
     rendezvous = await remote(EchoWorker("learner-0"), EchoWorker("learner-1")).rendezvous(3)
-    assert (rendezvous.address, rendezvous.port, rendezvous.world_size) == ("127.0.0.1", 5000, 3)
+    assert (rendezvous.endpoint, rendezvous.world_size) == (Endpoint(address="127.0.0.1", port=5000), 3)
     assert rendezvous.bucket_bytes == 32 * 2**20
 
 

@@ -19,8 +19,8 @@ from rlhf.models.loading import load_policy
 from rlhf.models.policy import PolicyModel, hidden_states, logits_of
 from rlhf.models.probe import check_packed_forward
 from rlhf.models.rounding import rounded
-from rlhf.trainer.weight_sync.agreement import measured
-from rlhf.trainer.weight_sync.canary import canary, disagreement
+from rlhf.weight_sync.canary import canary, disagreement
+from rlhf.weight_sync.tolerance import measured
 
 LOSS_OFF = 0.02
 """Largest difference of the mean log-prob in bfloat16 from float32's, relative."""

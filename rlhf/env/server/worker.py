@@ -6,13 +6,13 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from rlhf.cluster.interfaces import LOOPBACK, own_address
 from rlhf.env.config import IsolationKind
 from rlhf.env.hosting.hosted import isolation_of
 from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config, limits_for_sessions
 from rlhf.http.binding import Access
 from rlhf.http.listening import listening
-from rlhf.transfer.interfaces import LOOPBACK, own_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

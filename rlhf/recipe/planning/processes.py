@@ -13,7 +13,6 @@ from typing import Literal
 from rlhf.recipe.planning.layout import EngineLayout, LearnerLayout
 from rlhf.recipe.planning.machines import CUDA_CONTEXT, CUDA_GRAPHS, NCCL_BUFFERS, Card
 from rlhf.recipe.planning.shape import Activations, ModelShape
-from rlhf.transfer.types import AHEAD_BYTES
 
 Place = Literal["device", "host", "files"]
 PhaseName = Literal["load", "generate", "forward and backward", "optimizer step", "weight sync"]
@@ -91,7 +90,7 @@ def learner_phases(
         "generate": (*ready, *waiting),
         "forward and backward": (*ready, *passing),
         "optimizer step": (*ready, *stepping),
-        "weight sync": (*base, *sending, sent, *_kept(shape, layout)),
+        "weight sync": (*base, *sending, sent),
     }
     return {name: _on(layout.device, parts) for name, parts in phases.items()}
 
@@ -170,14 +169,8 @@ def _cpu_engine(shape: ModelShape, layout: EngineLayout) -> list[Part]:
         Part(what="packed head", bytes=shape.head_parameters * layout.width // layout.parallel),
         Part(what="KV cache", bytes=layout.cache_bytes),
         Part(what="logits", bytes=3 * 4 * min(layout.sequences, 64) * shape.vocabulary),
-        # A reload is slower than gloo: what has arrived waits, and the buffers are kept (`rlhf.transfer.broadcast`).
-        Part(what=BUCKETS, bytes=_arriving(shape.parameters * layout.width // layout.parallel, layout.bucket_bytes)),
+        Part(what=BUCKETS, bytes=min(shape.parameters * layout.width, 3 * layout.bucket_bytes)),
     ]
-
-
-def _arriving(weights: int, bucket: int) -> int:
-    """The buffers of an engine's end: of what arrives ahead, of the bucket that is loaded, and of the one before."""
-    return min(weights, AHEAD_BYTES + 2 * bucket) if bucket else 0
 
 
 def _cpu_loading(shape: ModelShape, layout: EngineLayout) -> list[Part]:
@@ -220,15 +213,6 @@ def _buckets(shape: ModelShape, layout: LearnerLayout) -> int:
         return 0
     bucket = min(layout.bucket_bytes, shape.parameters * layout.width)
     return 2 * max(bucket, _largest(shape, layout))
-
-
-def _kept(shape: ModelShape, layout: LearnerLayout) -> list[Part]:
-    """What the rank that sends keeps of shards that it has gathered, to answer the canary from
-    (`rlhf.trainer.rank.sending`)."""
-    whole = shape.parameters * layout.width
-    gathers = layout.device == "cpu" and layout.stage == 3 and layout.ranks > 1 and layout.sequence_parallel == 1
-    keeps = gathers and layout.beside_engines and not layout.lora and whole <= AHEAD_BYTES
-    return [Part(what="weights as they were sent", bytes=whole)] if keeps else []
 
 
 def _largest(shape: ModelShape, layout: LearnerLayout) -> int:

@@ -17,6 +17,7 @@ CPU_MEMORY_SHARE = 0.01
 """On a CPU vLLM checks that this share of RAM is free, and allocates `kv_cache_megabytes` of it."""
 CPU_SEQUENCES = 256
 """Sequences at once on a CPU, where vLLM has no figures for different machines."""
+WORKER_EXTENSION = "rlhf.weight_sync.vllm_worker.WorkerExtension"
 SLOT_RANKS = (1, 8, 16, 32, 64, 128, 256, 512)
 """The adapter ranks that vLLM supports."""
 
@@ -40,6 +41,7 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
         "gpu_memory_utilization": CPU_MEMORY_SHARE if on_cpu else settings.gpu_memory_utilization,
         "kv_cache_memory_bytes": settings.kv_cache_megabytes * 2**20 if on_cpu else None,
         "weight_transfer_config": _weight_transfer(settings),
+        "worker_extension_cls": WORKER_EXTENSION,
         "enable_prefix_caching": True,
         # vLLM rewinds the generator of a prompt split over two steps, which a CPU generator cannot do: prompts stay
         # whole.

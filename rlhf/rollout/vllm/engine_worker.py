@@ -16,8 +16,8 @@ from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken
 from rlhf.rollout.vllm.refusal import why_refused
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, Finished, GenerateRequest, RefusedRequest
 from rlhf.rollout.vllm.thread import EngineThread
-from rlhf.transfer.types import Manifest, Seconds
 from rlhf.types import PolicyVersion, TokenLogprobs
+from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
 
 if TYPE_CHECKING:
     from rlhf.rollout.vllm.vllm_engine import VllmEngine
@@ -95,9 +95,9 @@ class EngineWorker:
         request = GenerateRequest("extend", token_ids, temperature=1, max_tokens=tokens, seed=0)
         return self._phase("extend", lambda engine: engine.extend(request, timeout_seconds=self._seconds))
 
-    def connect(self, init_info: Mapping[str, Any]) -> None:
-        """Join the transfer group; `init_info` is that of `rlhf.transfer.init_info`."""
-        self._phase("connect", lambda engine: engine.connect(init_info))
+    def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
+        """Join the transfer group; this engine's ranks start at `first_rank`."""
+        self._phase("connect", lambda engine: engine.connect(rendezvous, first_rank))
 
     def sleep(self) -> None:
         """Stop sampling, keep the requests, and give back the memory of weights and KV cache until a weight sync."""
@@ -107,9 +107,9 @@ class EngineWorker:
         """Stop sampling, keep the requests, and check that these tensors will fill the whole model."""
         self._phase("prepare", lambda engine: engine.prepare(manifest))
 
-    def receive(self, update_info: Mapping[str, Any]) -> Seconds:
+    def receive(self, manifest: Manifest) -> Seconds:
         """Receive the tensors while the learner sends them; returns what took how long."""
-        return self._phase("receive", lambda engine: engine.receive(update_info))
+        return self._phase("receive", lambda engine: engine.receive(manifest))
 
     def commit(self, version: PolicyVersion) -> None:
         """Stamp tokens sampled from here on with `version`."""

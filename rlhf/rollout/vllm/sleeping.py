@@ -2,7 +2,7 @@
 
 On a GPU this is vLLM's sleep mode. At level 2 weights and KV cache are dropped: a weight sync brings the weights. At
 level 1 the weights go to host memory: with adapters a weight sync sends no base. On a CPU vLLM has no such mode; there
-the same storages are emptied by `rlhf.models.parked`, but a base stays, since vLLM multiplies by packed copies of it.
+the same storages are emptied by `rlhf.models.offload`, but a base stays, since vLLM multiplies by packed copies of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from rlhf.models.parked import ParkedStorages, give_back
+from rlhf.models.offload import ParkedStorages, give_back
 
 Tag = Literal["weights", "kv_cache"]
 """The two parts that wake apart: weights to receive into, and the KV cache when they are there."""

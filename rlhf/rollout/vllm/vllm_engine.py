@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -24,12 +24,9 @@ from vllm.v1.engine import FinishReason as Ended
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rlhf.errors import DeadlinePassed, TransferError
-from rlhf.rollout.vllm.adapter import POLICY, adapter_names, install_nothing, install_received
 from rlhf.rollout.vllm.arguments import engine_args, usage_context
 from rlhf.rollout.vllm.leftovers import shared_segments
-from rlhf.rollout.vllm.names import unknown_and_missing
 from rlhf.rollout.vllm.process import uncompiled_classes, without_collecting
-from rlhf.rollout.vllm.rehearsal import rehearse
 from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_routing
 from rlhf.rollout.vllm.settings import (
     UNPUBLISHED,
@@ -40,8 +37,10 @@ from rlhf.rollout.vllm.settings import (
     requests_have_seeds,
 )
 from rlhf.rollout.vllm.sleeping import Sleeper
-from rlhf.transfer.types import Manifest, Seconds
 from rlhf.types import FinishReason, PolicyVersion, Routing, TokenLogprobs
+from rlhf.weight_sync.lora import POLICY, adapter_names
+from rlhf.weight_sync.rehearsal import rehearse
+from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
 
 NAMED = 3
 """Maximum number of tensors that an error names, of each kind."""
@@ -68,7 +67,7 @@ class VllmEngine:
         self._sleeper = Sleeper(self._engine, keeps_base=settings.lora_rank > 0, on_cpu=settings.device == "cpu")
         self._adapter = POLICY if settings.lora_rank else None
         if self._adapter:
-            self._engine.collective_rpc(install_nothing)
+            self._engine.collective_rpc("serve_zero_adapter")
         self._acknowledged: Manifest | None = None
         self._routing: RoutingRecord | None = None
         if settings.routing and settings.device == "cpu":
@@ -180,19 +179,20 @@ class VllmEngine:
             self._engine.wake_up(tags=["scheduling"])
             self._paused = False
 
-    def connect(self, init_info: Mapping[str, Any]) -> None:
-        """Join the transfer group."""
-        self._engine.collective_rpc("init_weight_transfer_engine", args=(dict(init_info),))
+    def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
+        """Join the transfer group; this engine's ranks start at `first_rank`."""
+        joining = {"rendezvous": rendezvous, "first_rank": first_rank}
+        self._engine.collective_rpc("init_weight_transfer_engine", args=(joining,))
 
-    def receive(self, update_info: Mapping[str, Any]) -> Seconds:
+    def receive(self, manifest: Manifest) -> Seconds:
         """Receive all tensors of one weight sync, in vLLM's three calls; adapters are activated after them. Returns
         what the slowest worker spent on what."""
         self._engine.collective_rpc("start_weight_update")
-        self._engine.collective_rpc("update_weights", args=(dict(update_info),))
+        self._engine.collective_rpc("update_weights", args=({"manifest": manifest},))
         self._engine.collective_rpc("finish_weight_update")
         if self._adapter:
-            self._engine.collective_rpc(install_received)
-        spent: list[Seconds] = self._engine.collective_rpc(seconds_of_receive)
+            self._engine.collective_rpc("serve_received_adapter")
+        spent: list[Seconds] = self._engine.collective_rpc("received_seconds")
         return {name: max(one.get(name, 0.0) for one in spent) for name in spent[0]}
 
     def commit(self, version: PolicyVersion) -> None:
@@ -230,8 +230,9 @@ class VllmEngine:
 
     def _acknowledge(self, manifest: Manifest) -> None:
         if self._adapter:
-            layers: Mapping[str, tuple[str, ...]] = self._engine.apply_model(adapter_names)[0]
-            unknown, missing = unknown_and_missing([spec.name for spec in manifest.tensors], layers)
+            sent = [spec.name for spec in manifest.tensors]
+            wanted: set[str] = self._engine.apply_model(adapter_names)[0]
+            unknown, missing = [name for name in sent if name not in wanted], sorted(wanted - set(sent))
         else:
             unknown, missing = self._engine.apply_model(partial(rehearse, manifest=manifest))[0]
         if unknown or missing:
@@ -291,12 +292,6 @@ class VllmEngine:
         finally:
             self._stand_still()
             scheduler.waiting = held
-
-
-def seconds_of_receive(worker: Any) -> Seconds:
-    """What a worker spent on what in its last weight sync. vLLM calls this in each worker."""
-    spent: Seconds = worker.weight_transfer_engine.seconds
-    return spent
 
 
 @contextmanager

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from rlhf.errors import CheckpointError
 from rlhf.models.lora import HasModel
-from rlhf.models.streamed import local_part
-from rlhf.trainer.rank.pieces import PieceIndex, StateSlice, weight_piece, write_pieces
-from rlhf.trainer.rank.weights import held_weights, release
+from rlhf.models.sharded_loading import local_part
+from rlhf.trainer.rank.state_slices import PieceIndex, StateSlice, weight_piece, write_pieces
+from rlhf.weight_sync.weights import held_weights, release
 
 
 class Average:

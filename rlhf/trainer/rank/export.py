@@ -11,9 +11,9 @@ import torch.distributed
 from torch import Tensor
 
 from rlhf.models.lora import HasModel
-from rlhf.trainer.rank import weights
 from rlhf.trainer.rank.tensor_files import TensorWriter, spec_bytes
-from rlhf.transfer.types import TensorSpec
+from rlhf.weight_sync import weights
+from rlhf.weight_sync.types import TensorSpec
 
 FILE_BYTES = 5 * 10**9
 """Largest file, as transformers cuts them; a larger tensor has a file of its own."""

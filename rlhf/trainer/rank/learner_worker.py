@@ -7,17 +7,16 @@ a collective. torch, transformers and DeepSpeed are imported by `start`, so that
 from __future__ import annotations
 
 import importlib
-import secrets
+import os
 import socket
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlhf.trainer.rank.accelerator import choose_accelerator
+from rlhf.cluster.interfaces import LOOPBACK, own_address
 from rlhf.trainer.rank.process_memory import freed_at_once
 from rlhf.trainer.settings import LearnerSettings, Trained
-from rlhf.transfer.interfaces import LOOPBACK, own_address
-from rlhf.transfer.types import Meeting
+from rlhf.weight_sync.types import Endpoint
 
 if TYPE_CHECKING:
     from rlhf.trainer.rank.policy_rank import Rank
@@ -31,38 +30,38 @@ def import_ranks() -> None:
 
 
 class LearnerWorker:
-    """Holds one rank: `policy`, `preferences` and `pairs` are it, by what it learns. `start` comes first; `meeting` may
-    come before it."""
+    """Holds one rank: `policy`, `preferences` and `pairs` are it, by what it learns. Call `start` first; only
+    `endpoint` may come before it."""
 
     def __init__(self, name: str = "learner-0", *, loopback: bool = False) -> None:
         """With `loopback` all peers of this worker are on its machine, and no other machine can connect."""
         self.name, self._loopback = name, loopback
         self._rank: Rank | RewardRank | None = None
 
-    def meeting(self, backend: str = "gloo") -> Meeting:
-        """Where the other ranks can connect to this worker: its host's address, a port that is free now, and a new
-        secret; with nccl the secret is its unique id, by which the members find each other."""
-        host = LOOPBACK if self._loopback else own_address()
+    def endpoint(self, backend: str = "gloo") -> Endpoint:
+        """An address at which other processes can connect to this worker: its host's, and a port that is free now; with
+        nccl also its unique id, by which members find each other."""
+        nccl_id = ""
         if backend == "nccl":
-            from rlhf.transfer.nccl_group import nccl_unique_id
+            from rlhf.weight_sync.nccl import nccl_unique_id
 
-            secret = nccl_unique_id()
-        else:
-            secret = secrets.token_hex(32)
+            nccl_id = nccl_unique_id()
+        host = LOOPBACK if self._loopback else own_address()
         with socket.socket() as free:
             free.bind((host, 0))
-            return Meeting(address=host, port=free.getsockname()[1], secret=secret)
+            return Endpoint(address=host, port=free.getsockname()[1], nccl_id=nccl_id)
 
-    def start(self, rank: int, world_size: int, meeting: Meeting, settings: LearnerSettings) -> dict[str, Any]:
+    def start(self, rank: int, world_size: int, endpoint: Endpoint, settings: LearnerSettings) -> dict[str, Any]:
         """Join the other ranks and load the model. Returns facts: parameters, context length, seconds.
 
         A worker that has started can be started again, with other settings but the same ranks.
         """
         began = time.monotonic()
-        choose_accelerator(settings.device)
+        if settings.device == "cpu":  # read when DeepSpeed is imported, which transformers may do too
+            os.environ.setdefault("DS_ACCELERATOR", "cpu")
         from rlhf.trainer.rank.zero import join
 
-        join(rank, world_size, meeting, settings.device, settings.trainer.deepspeed.timeout_seconds)
+        join(rank, world_size, endpoint, settings.device, settings.trainer.deepspeed.timeout_seconds)
         self._rank = None  # frees a former model before the next one is loaded
         policy, preference, reward_model = _kinds()
         kinds: Mapping[Trained, type[Rank | RewardRank]] = {

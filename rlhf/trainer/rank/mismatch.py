@@ -14,7 +14,7 @@ import torch.distributed
 from torch import Tensor
 
 from rlhf.trainer.answers import Disagreement
-from rlhf.trainer.weight_sync.agreement import EXACT, QUANTILE, LogprobTolerance, limits_of
+from rlhf.weight_sync.tolerance import EXACT, QUANTILE, LogprobTolerance, limits_of
 
 Columns = tuple[Tensor, Tensor, Tensor]
 """Of some tokens `[A]`: the learner's log-probs, the engine's, and whether the current version sampled them."""

@@ -20,14 +20,15 @@ from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import ScalarHead
 from rlhf.runs.durable import files_below, synced
 from rlhf.trainer.answers import Disagreement
-from rlhf.trainer.rank import weights, zero
+from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.ema import Average
 from rlhf.trainer.rank.export import export_weights
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
-from rlhf.trainer.rank.parking import Parking
+from rlhf.trainer.rank.offload import Parking
 from rlhf.trainer.rank.process_memory import freed_at_once
 from rlhf.trainer.settings import Held, LearnerSettings
 from rlhf.types import PolicyVersion, Written
+from rlhf.weight_sync import weights
 
 
 class ModelRank:

@@ -37,17 +37,18 @@ from rlhf.trainer.losses import (
     policy_loss_of,
     sft_loss,
 )
-from rlhf.trainer.rank import weights, zero
+from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.critic import Critic
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.mismatch import MismatchGuard
 from rlhf.trainer.rank.model_rank import ModelRank
-from rlhf.trainer.rank.sending import Sending, rows_to_score, scores_of
 from rlhf.trainer.rank.sequence_parallel import as_policy
 from rlhf.trainer.rank.sharding import module_by_module
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
-from rlhf.transfer.types import Manifest, Rendezvous, Seconds
 from rlhf.types import Routing
+from rlhf.weight_sync import weights
+from rlhf.weight_sync.sender import RankSender
+from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
 
 
 class Rank(ModelRank):
@@ -63,7 +64,7 @@ class Rank(ModelRank):
         self.guard = MismatchGuard(settings.model.dtype, self.device)
         self.routing = RoutingReplay(self.policy.model, settings.routing) if settings.routing != "ignore" else None
         self.balance = _balance(self.policy, settings)
-        self._sending = Sending(self.policy, rank, settings)
+        self._sender = RankSender(rank)
         self._held: list[Tensor] | None = None
         self._packed: tuple[Minibatch, ...] = ()
 
@@ -86,8 +87,12 @@ class Rank(ModelRank):
         `routing` `[R, t, layers, k]` may be of the first tokens only."""
         self._take_routing(routing if routing is None else _filled(routing, token_ids.shape))
         with zero.forward_only(self.engine), otherwise_rounded(self.policy) if rounded else nullcontext():
-            logprobs, _ = self.engine(*rows_to_score(token_ids, self.device))
-        return scores_of(logprobs, token_ids)
+            rows = self._tensor(token_ids).long()
+            places = torch.arange(rows.numel(), device=self.device).view_as(rows)
+            sources, targets = places[:, :-1].flatten(), places[:, 1:].flatten()
+            logprobs, _ = self.engine(rows, places[:1].expand_as(rows), sources, targets, 1.0)
+        found: NDArray[np.float32] = logprobs.view(len(token_ids), -1).cpu().numpy()
+        return found
 
     def update(self, minibatches: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
         """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic."""
@@ -116,18 +121,14 @@ class Rank(ModelRank):
 
     def connect(self, rendezvous: Rendezvous) -> None:
         """Join the transfer with the engines, if this rank sends."""
-        self._sending.connect(rendezvous)
+        self._sender.connect(rendezvous)
 
-    def send(self, *, keep: bool = False) -> Seconds:
-        """Send every weight to the engines, or help to gather them; `keep` for `sent_logprobs`, where that is faster
-        than to gather them again. Returns what took how long."""
+    def send(self) -> Seconds:
+        """Send every weight to the engines, or help to gather them. Returns what took how long."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # an optimizer step may have run on another stream
-        return self._sending.send(self._form, self.manifest(), keep=keep)
-
-    def sent_logprobs(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32] | None:
-        """`token_logprobs` by the weights as they were sent last, once, on the rank that has kept them; else None."""
-        return self._sending.logprobs(token_ids)
+        tensors = weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form)
+        return self._sender.send(tensors, self.manifest())
 
     def perturb(self) -> None:
         """Move every weight far above tolerance, for the start check."""
@@ -152,7 +153,7 @@ class Rank(ModelRank):
             zero.load(self.critic.engine, path / "critic", self.critic.config.optimizer, self.rank)
 
     def stop(self) -> None:
-        self._sending.close()
+        self._sender.close()
 
     @property
     def _form(self) -> weights.Form:

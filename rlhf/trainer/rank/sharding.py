@@ -13,15 +13,14 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
-from rlhf.models.streamed import partitioned
-from rlhf.trainer.rank.accelerator import deepspeed_module
-from rlhf.trainer.rank.gathering import gathered
+from rlhf.models.sharded_loading import partitioned
 from rlhf.trainer.rank.process_memory import Freed
-from rlhf.trainer.rank.weights import weight_bytes
+from rlhf.weight_sync.gathering import deepspeed_module, gathered
+from rlhf.weight_sync.weights import weight_bytes
 
 
 class ZeroSharding:
-    """`rlhf.models.streamed.Sharding` by DeepSpeed, as its `config` says."""
+    """`rlhf.models.sharded_loading.Sharding` by DeepSpeed, as its `config` says."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         copies = config["zero_optimization"]["zero_hpz_partition_size"] > 1

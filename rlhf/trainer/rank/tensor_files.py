@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rlhf.errors import CheckpointError
-from rlhf.transfer.types import TensorSpec
+from rlhf.weight_sync.types import TensorSpec
 
 CODES = {
     "float64": "F64",

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,11 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlhf.cluster.interfaces import LOOPBACK, interface_environment, interface_toward
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
-from rlhf.models.streamed import local_part, partitioned
+from rlhf.models.sharded_loading import local_part, partitioned
 from rlhf.trainer.config import OptimizerConfig
-from rlhf.trainer.rank.accelerator import deepspeed_module
-from rlhf.trainer.rank.pieces import (
+from rlhf.trainer.rank.schedule import learning_rate_factor
+from rlhf.trainer.rank.sharding import ZeroSharding
+from rlhf.trainer.rank.state_slices import (
     MASTER,
     PieceIndex,
     adamw,
@@ -36,26 +37,21 @@ from rlhf.trainer.rank.pieces import (
     weight_piece,
     write_pieces,
 )
-from rlhf.trainer.rank.schedule import learning_rate_factor
-from rlhf.trainer.rank.sharding import ZeroSharding
-from rlhf.trainer.rank.weights import release
 from rlhf.trainer.rank.zero_config import deepspeed_config
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.transfer.interfaces import LOOPBACK, interface_environment, interface_toward
-from rlhf.transfer.store import SignedStore, open_store
-from rlhf.transfer.types import Meeting
+from rlhf.weight_sync.gathering import deepspeed_module
+from rlhf.weight_sync.store import open_store
+from rlhf.weight_sync.types import Endpoint
+from rlhf.weight_sync.weights import release
 
 SCALARS = "scalars.json"
 """The file of the numbers in a folder of state."""
 
-_kept: list[SignedStore] = []
-"""The process group's store, kept for the lifetime of the process: torch keeps only its C++ part alive."""
 
-
-def join(rank: int, world_size: int, meeting: Meeting, device: str, timeout_seconds: float) -> None:
+def join(rank: int, world_size: int, endpoint: Endpoint, device: str, timeout_seconds: float) -> None:
     """Join the ranks' default process group: gloo on a CPU, nccl on GPUs. An existing group is reused.
 
-    The group is made here and not by DeepSpeed, whose store would listen on every interface and accept any client.
+    The group is made here and not by DeepSpeed, whose store would listen on every interface.
     """
     deepspeed = deepspeed_module()
     # A shared-memory collective that would be compiled here (47 s) and that training never calls.
@@ -65,17 +61,16 @@ def join(rank: int, world_size: int, meeting: Meeting, device: str, timeout_seco
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     backend, timeout = "gloo" if device == "cpu" else "nccl", timedelta(seconds=timeout_seconds)
     if not torch.distributed.is_initialized():
-        _stay_on_loopback(meeting)
+        _stay_on_loopback(endpoint)
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": "0"}
-        store = open_store(rank, meeting.address, meeting.port, meeting.secret, timeout_seconds)
-        _kept.append(store)
+        store = open_store(rank, endpoint, timeout_seconds)
         torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     deepspeed.init_distributed(dist_backend=backend, timeout=timeout, verbose=False)
 
 
-def _stay_on_loopback(meeting: Meeting) -> None:
+def _stay_on_loopback(endpoint: Endpoint) -> None:
     """Ranks of one machine open no port that another can reach, unless somebody chose an interface for them."""
-    if meeting.address == LOOPBACK:
+    if endpoint.address == LOOPBACK:
         for variable, value in interface_environment(interface_toward(LOOPBACK)).items():
             os.environ.setdefault(variable, value)
 
@@ -212,22 +207,6 @@ def forward_only(module: Any) -> Iterator[None]:
         yield
     if isinstance(module, deepspeed_module().DeepSpeedEngine) and module.zero_optimization_partition_weights():
         module.optimizer.empty_partition_cache()
-
-
-@contextmanager
-def without_gathering(module: torch.nn.Module) -> Iterator[None]:
-    """Inside, the modules of a ZeRO-3 engine compute with the weights that they are given: DeepSpeed's hooks, which
-    gather a module's shards and free them, stay away, and others' do as ever."""
-    hooked = [(each, kind) for each in module.modules() for kind in ("_forward_pre_hooks", "_forward_hooks")]
-    before = [vars(each)[kind] for each, kind in hooked]
-    try:
-        for (each, kind), hooks in zip(hooked, before, strict=True):
-            own = ((number, hook) for number, hook in hooks.items() if not hook.__module__.startswith("deepspeed."))
-            vars(each)[kind] = OrderedDict(own)
-        yield
-    finally:
-        for (each, kind), hooks in zip(hooked, before, strict=True):
-            vars(each)[kind] = hooks
 
 
 def _norm(parameters: Iterator[torch.nn.Parameter]) -> float:

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from rlhf.errors import ConfigError
 from rlhf.trainer.config import OptimizerConfig
-from rlhf.trainer.rank.accelerator import deepspeed_module
 from rlhf.trainer.settings import LearnerSettings
+from rlhf.weight_sync.gathering import deepspeed_module
 
 
 def deepspeed_config(

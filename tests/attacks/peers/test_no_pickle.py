@@ -20,13 +20,13 @@ UNPICKLERS = frozenset(
 LOADERS = frozenset(("load", "loads", "Unpickler", "read_pickle"))
 OBJECTS = frozenset(("recv_obj", "broadcast_obj", "broadcast_object_list", "all_gather_object", "gather_object"))
 """Collectives of torch and vLLM that send pickles."""
-HEAVY = ("rlhf.rollout.vllm", "rlhf.transfer.receiver", "rlhf.transfer.nccl_group",
-         "rlhf.transfer.infos", "rlhf.transfer.adapter", "rlhf.transfer.reload", "rlhf.env.adapters", "rlhf.__main__",
-         "rlhf.cluster.forking.ray_worker", "rlhf.reward.code.checking", "rlhf.sandbox")  # fmt: skip
+HEAVY = ("rlhf.rollout.vllm", "rlhf.weight_sync.receiver", "rlhf.weight_sync.nccl", "rlhf.weight_sync.reload",
+         "rlhf.weight_sync.lora", "rlhf.weight_sync.rehearsal", "rlhf.weight_sync.vllm_worker", "rlhf.env.adapters",
+         "rlhf.__main__", "rlhf.cluster.forking.ray_worker", "rlhf.reward.code.checking", "rlhf.sandbox")  # fmt: skip
 """What needs packages that a machine may not have, or is a program; their sources are read all the same."""
 
-REBUILT = {("rlhf.transfer.cuda", "rebuild_cuda_tensor")}
-"""Called with arguments of fixed classes, checked and signed (`rlhf/transfer/handles.py`)."""
+REBUILT = {("rlhf.weight_sync.cuda", "rebuild_cuda_tensor")}
+"""Called with arguments whose classes are fixed there."""
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:

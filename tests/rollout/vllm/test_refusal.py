@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rlhf.weight_sync.names import unknown_and_missing
 
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.rollout.vllm.names import unknown_and_missing
 from rlhf.rollout.vllm.refusal import why_refused
 from rlhf.rollout.vllm.settings import EngineFacts, GenerateRequest
 

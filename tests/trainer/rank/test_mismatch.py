@@ -14,8 +14,8 @@ from rlhf.trainer.answers import Disagreement
 from rlhf.trainer.batching.batch import Batch, build_batch
 from rlhf.trainer.disagreement import ALL, LONG, SOME, explain_disagreement
 from rlhf.trainer.rank.mismatch import Columns, MismatchGuard
-from rlhf.trainer.weight_sync.agreement import EXACT, LogprobTolerance
 from rlhf.types import Group
+from rlhf.weight_sync.tolerance import EXACT, LogprobTolerance
 from tests.trainer.made import made_groups
 
 CPU = torch.device("cpu")

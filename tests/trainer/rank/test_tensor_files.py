@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from rlhf.errors import CheckpointError
 from rlhf.trainer.rank import tensor_files
 from rlhf.trainer.rank.export import cut_files
-from rlhf.trainer.rank.pieces import MASTER, PieceIndex, StateSlice, write_pieces
+from rlhf.trainer.rank.state_slices import MASTER, PieceIndex, StateSlice, write_pieces
 from rlhf.trainer.rank.tensor_files import CODES, TensorWriter, stored_tensors
-from rlhf.transfer.types import TensorSpec
+from rlhf.weight_sync.types import TensorSpec
 
 
 def made(dtype: str, *shape: int) -> torch.Tensor:

@@ -1,0 +1,51 @@
+"""Which model families the learner and the engine compute equally, from the measurements in `supported_families.json`.
+
+`python -m tests.architectures --write` writes that file, with a verdict for each `model_type` that was tried.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Literal
+
+from rlhf.models.folder import Values, text_config
+
+NOT_MEASURED = "not measured: it is proved at the start of the run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilySupport:
+    """The result for one model family. `reason` is empty if learner and engine agree."""
+
+    verdict: Literal["right", "refused"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """The verdicts by `model_type`, with the date and the library versions of the measurement."""
+
+    date: str
+    versions: Mapping[str, str]
+    families: Mapping[str, FamilySupport]
+
+    def told(self, config: Values) -> str:
+        """The verdict on the model of a `config.json`, in words. For a nested model the outer type is looked up
+        first."""
+        types = [str(values.get("model_type")) for values in (config, text_config(config))]
+        found = next((self.families[name] for name in types if name in self.families), None)
+        if found is None:
+            return NOT_MEASURED
+        said = "right" if found.verdict == "right" else f"refused: {found.reason}"
+        versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        return f"{said} (measured {self.date} with {versions})"
+
+
+def measurements() -> Measurements:
+    """The measurements in this package."""
+    table = json.loads(files("rlhf.models").joinpath("supported_families.json").read_text())
+    families = {name: FamilySupport(**one) for name, one in table["families"].items()}
+    return Measurements(date=table["date"], versions=table["versions"], families=families)

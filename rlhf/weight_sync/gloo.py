@@ -1,0 +1,76 @@
+"""A private gloo group of one learner rank and the engines' workers, separate from every default process group.
+
+In local mode two members may be threads of one process. Every call ends within the group's deadline.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroupGloo
+
+from rlhf.cluster.interfaces import interface_toward
+from rlhf.errors import TransferError
+from rlhf.weight_sync.store import ROOT, open_store
+from rlhf.weight_sync.types import Rendezvous
+
+
+class GlooGroup:
+    """Membership in the group as `rank`. Raises `TransferError` when the other members do not join in time."""
+
+    def __init__(self, rank: int, rendezvous: Rendezvous) -> None:
+        self.device = torch.device("cpu")
+        self._timeout_seconds = rendezvous.timeout_seconds
+        endpoint = rendezvous.endpoint
+        member = f"rank {rank} of {rendezvous.world_size}"
+        with self._named(f"joining the transfer group at {endpoint.address}:{endpoint.port} as {member}"):
+            store = open_store(rank, endpoint, rendezvous.timeout_seconds)
+            self._group: Any = ProcessGroupGloo(store, rank, rendezvous.world_size, gloo_options(rendezvous))
+        self._started: deque[Any] = deque()
+
+    def start_broadcast(self, buffer: Tensor) -> None:
+        """Start to send (rank 0) or receive `buffer` in place."""
+        with self._named("a broadcast"):
+            self._started.append(self._group.broadcast(buffer, ROOT))
+
+    def start_barrier(self) -> None:
+        """Start a barrier: it ends when every member has started it."""
+        with self._named("the barrier at the end"):
+            # An all-reduce instead of gloo's barrier, because the barrier ignores the group's deadline.
+            self._started.append(self._group.allreduce(torch.zeros(1)))
+
+    def finish_next(self) -> None:
+        """Wait for the oldest of what was started."""
+        with self._named("a broadcast"):
+            self._started.popleft().wait(timedelta(seconds=self._timeout_seconds))
+
+    def close(self) -> None:
+        """Close the connections at once, so that peers notice, even if something still refers to this object (a
+        traceback)."""
+        self._started.clear()
+        self._group = None
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, OSError) as error:
+            first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise TransferError(
+                f"{what} failed: a peer is gone, or hangs for {self._timeout_seconds:g} s ({first_line})"
+            ) from error
+
+
+def gloo_options(rendezvous: Rendezvous) -> Any:
+    """gloo's options with a device on the interface of the route to the rendezvous. By default gloo uses the address
+    that the host name resolves to, which may be an unrelated network in a run on one machine."""
+    chosen: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    chosen._timeout = timedelta(seconds=rendezvous.timeout_seconds)
+    chosen._devices = [ProcessGroupGloo.create_device(hostname=interface_toward(rendezvous.endpoint.address).address)]
+    return chosen

@@ -1,0 +1,75 @@
+"""LoRA in a vLLM engine: one adapter for all requests, replaced by every weight sync, also for requests in flight.
+
+vLLM multiplies by `A`, then by `B`, and adds the result to the base model's output; the base is never changed. vLLM
+itself loads adapters only from folders: here they come like all weights, and are put into its layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from vllm.lora.lora_model import LoRAModel
+from vllm.lora.lora_weights import LoRALayerWeights
+from vllm.lora.request import LoRARequest
+
+from rlhf.errors import TransferError
+
+POLICY = LoRARequest(lora_name="policy", lora_int_id=1, lora_path="comes by publishes alone")
+"""The path in requests. vLLM would open it, and fail, if the adapter were not loaded."""
+A, B = ".lora_A.weight", ".lora_B.weight"
+
+
+class AdapterReload:
+    """One reload of an adapter, with the steps of `Reload`; `finish` sets `adapter`."""
+
+    adapter: LoRAModel
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, Tensor] = {}
+
+    def load(self, tensors: Iterator[tuple[str, Tensor]]) -> None:
+        """Copy these tensors."""
+        self._tensors |= {name: tensor.clone() for name, tensor in tensors}
+
+    def leave(self, buffer: Tensor) -> None:
+        """Do nothing: nothing in `buffer` is needed any more."""
+
+    def finish(self) -> None:
+        """Combine the tensors into pairs of A and B. Raises `TransferError` if one is missing."""
+        layers = adapter_layers(self._tensors)
+        self.adapter = LoRAModel(POLICY.lora_int_id, max(layer.rank for layer in layers.values()), layers)
+
+
+def adapter_layers(tensors: Mapping[str, Tensor]) -> dict[str, LoRALayerWeights]:
+    """vLLM's layers from pairs `LAYER.lora_A.weight` `[rank, in]` and `LAYER.lora_B.weight` `[out, rank]`; B was scaled
+    by the sender. Raises `TransferError` for an incomplete pair, or for two different ranks."""
+    layers = {name.removesuffix(A).removesuffix(B) for name in tensors}
+    lonely = sorted(layer for layer in layers if layer + A not in tensors or layer + B not in tensors)
+    if lonely:
+        raise TransferError(f"{', '.join(lonely[:3])}: A came without B, or B without A")
+    return {layer: _pair(layer, tensors[layer + A], tensors[layer + B]) for layer in sorted(layers)}
+
+
+def adapter_names(model: nn.Module) -> set[str]:
+    """The names of the tensors that the model's layers take from adapters: six for a fused qkv."""
+    manager: Any = model.lora_manager
+    targets: Sequence[str] = manager.lora_config.target_modules
+    layers = (layer for module in manager.modules for layer in manager.packed_modules.get(module, [module]))
+    return {layer + part for layer in layers if layer.rpartition(".")[2] in targets for part in (A, B)}
+
+
+def serve_adapter(model_runner: Any, made: Callable[[Any], LoRAModel]) -> None:
+    """Replace the adapter that a worker serves by `made(manager)`."""
+    manager = model_runner.lora_manager._adapter_manager
+    manager.remove_all_adapters()
+    manager.add_adapter(made(manager))
+    manager.activate_adapter(POLICY.lora_int_id)
+
+
+def _pair(layer: str, a: Tensor, b: Tensor) -> LoRALayerWeights:
+    rank = a.shape[0]
+    if b.shape[1] != rank:
+        raise TransferError(f"{layer}: A has rank {rank}, B has rank {b.shape[1]}")
+    return LoRALayerWeights(layer, rank=rank, lora_alpha=rank, lora_a=a, lora_b=b)

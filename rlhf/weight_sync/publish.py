@@ -1,0 +1,324 @@
+"""Weight sync as a transaction with verification.
+
+prepare all engines → the learner sends while all receive → commit → canary → resume. Each phase has the same deadline.
+Whatever fails, no engine is resumed: the run ends with a `WeightSyncError` that names engine, phase and version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.errors import WeightSyncError, WorkerDied
+from rlhf.runs.tracing import Clock
+from rlhf.types import PolicyVersion, Routing
+from rlhf.weight_sync.canary import (
+    VERIFY_FACTOR,
+    WHOLE_EVERY,
+    Canary,
+    Scores,
+    Start,
+    difference,
+    disagreement,
+    few,
+    staleness,
+)
+from rlhf.weight_sync.tolerance import LogprobTolerance, measured
+from rlhf.weight_sync.types import PublishTarget, Seconds, WeightSource
+
+LEARNER = "learner"
+AT_LENGTH = "the rope scaling or the attention window of transformers and vLLM differ; lower rollout.max_context_tokens"
+ByEngine = Mapping[str, Scores]
+GRACE_SECONDS = 1.0
+"""After a first failure: a death is reported later than the broken connections it causes, and is what matters."""
+
+
+class Compared(NamedTuple):
+    """The canary's log-probs `[R, T - 1]` of the sequences that were `asked` for, by the engine's name, the learner's
+    and the engines' own, and by how much they may differ."""
+
+    asked: Sequence[int]
+    learner: Mapping[str, NDArray[np.float32]]
+    engines: Mapping[str, NDArray[np.float32]]
+    limits: LogprobTolerance
+    current: bool
+    """Whether the limits are of these weights, or of earlier ones."""
+
+
+class LearnerScores(NamedTuple):
+    """The learner's log-probs, and those of another way of rounding where they were asked for."""
+
+    logprobs: NDArray[np.float32]
+    rounded: NDArray[np.float32] | None
+
+    @property
+    def rounding(self) -> NDArray[np.float32]:
+        """Absolute differences that rounding makes, `[N]`."""
+        assert self.rounded is not None, "it was asked for"
+        found: NDArray[np.float32] = np.abs(self.rounded - self.logprobs).ravel()
+        return found
+
+
+class Publisher:
+    """Brings every engine to the learner's weights. `connect` once, then `verify`, then `publish` after each update.
+
+    `logprob_difference` is the largest difference in nats between engines and learner at the last publish.
+    """
+
+    def __init__(
+        self,
+        source: WeightSource,
+        targets: Sequence[PublishTarget],
+        *,
+        canary: Canary,
+        phase_timeout_seconds: float,
+        clock: Clock | None = None,
+    ) -> None:
+        """`clock` records how long each phase takes, and in `receive` what learner and engines spend on what."""
+        self._source, self._targets = source, tuple(targets)
+        self._canary, self._seconds = canary, phase_timeout_seconds
+        self._clock = clock or Clock()
+        self._start: Start | None = None
+        self._routed: bool | None = None
+        self._rounding: NDArray[np.float32] | None = None
+        self._proved = False
+        self.logprob_difference = 0.0
+
+    async def connect(self) -> None:
+        """Form the transfer group: the learner is rank 0, the engines' workers follow in order."""
+        members = 1 + sum(target.transfer_ranks for target in self._targets)
+        rendezvous = await self._ask_learner("connect", self._source.rendezvous(members))
+        joining: dict[str, Coroutine[Any, Any, Any]] = {LEARNER: self._source.connect(rendezvous)}
+        first_rank = 1
+        for target in self._targets:
+            joining[target.name] = target.connect(rendezvous, first_rank)
+            first_rank += target.transfer_ranks
+        await self._phase("connect", joining)
+
+    async def publish(self) -> PolicyVersion:
+        """Returns the version that every engine now samples from. Raises `WeightSyncError`."""
+        await self._transaction(self._prove)
+        if not self._proved:
+            self._proved = True
+            if not self._whole:  # a resumed run says what it would have said
+                self.logprob_difference = _largest_difference(await self._compared(()))
+        return self._source.version
+
+    async def verify(self) -> PolicyVersion:
+        """Prove the path: publish weights that are all far off, see the engines follow, then publish the real ones."""
+        self._proved = False
+        await self._ask_learner("perturb", self._source.perturb())
+        await self._transaction(self._prove_followed)
+        await self._ask_learner("restore", self._source.restore())
+        return await self.publish()
+
+    async def _transaction(self, prove: Callable[[Compared], Coroutine[Any, Any, None]]) -> None:
+        manifest = await self._ask_learner("prepare", self._source.manifest())
+        await self._all("prepare", lambda target: target.prepare(manifest))
+        moving = {target.name: target.receive(manifest) for target in self._targets}
+        scoring: list[asyncio.Future[LearnerScores]] = []
+        try:
+            spent = await self._phase("receive", {**moving, LEARNER: self._sent(scoring)})
+            for name, seconds in ((name, each) for member in spent.values() for name, each in member.items()):
+                self._clock.add(f"weight_sync/{name}", seconds)
+            await self._committed(scoring, prove)
+        finally:
+            _abandon(scoring)
+
+    async def _committed(
+        self,
+        scoring: Sequence[asyncio.Future[LearnerScores]],
+        prove: Callable[[Compared], Coroutine[Any, Any, None]],
+    ) -> None:
+        """The second half of a transaction, when every engine has the weights."""
+        version = self._source.version
+        await self._all("commit", lambda target: target.commit(version))
+        await prove(await self._compared(scoring))
+        await self._all("resume", lambda target: target.resume())
+
+    async def _prove(self, compared: Compared) -> None:
+        start = self._start or Start(learner=dict(compared.learner), engines=dict(compared.engines))
+        if not compared.current and any(fault for _, fault in _faults(compared, start)):
+            self._measure(await self._ask_learner("canary", self._scored(self._sequences(), with_rounding=True)))
+            compared = compared._replace(limits=self._limits(), current=True)
+        for name, fault in _faults(compared, start):
+            self._refuse(name, fault)
+        if self._start is None:
+            await self._prove_at_length()
+        self._start = start
+        self.logprob_difference = _largest_difference(compared)
+
+    async def _prove_followed(self, compared: Compared) -> None:
+        # What was measured was measured on the perturbed weights.
+        limits = compared.limits.times(VERIFY_FACTOR) if self._canary.limits else compared.limits
+        for name, engine in compared.engines.items():
+            fault = disagreement(engine, compared.learner[name], limits)
+            self._refuse(name, fault and f"it does not follow perturbed weights: {fault}")
+
+    async def _prove_at_length(self) -> None:
+        """Engines reply to a prompt that fills the context, and the learner reads the replies."""
+        prompt, tokens = self._canary.long_prompt, self._canary.reply_tokens
+        replies = await self._all("canary", lambda target: target.extend(prompt, tokens))
+        for name, reply in replies.items():
+            whole = np.concatenate([prompt, reply.token_ids])
+            learner = await self._ask_learner("canary", self._scored(whole, reply.routing, with_rounding=True))
+            limits = self._canary.limits or measured(learner.rounding[-tokens:])
+            fault = disagreement([reply.logprobs], [learner.logprobs[-tokens:]], limits)
+            self._refuse(name, fault and f"at the end of a context of {len(whole)} tokens {fault}: {AT_LENGTH}")
+
+    def _refuse(self, engine: str, fault: str | None) -> None:
+        if fault:
+            raise WeightSyncError(engine, "canary", self._source.version, fault)
+
+    async def _sent(self, scoring: list[asyncio.Future[LearnerScores]]) -> Seconds:
+        """Send the weights, and begin to answer the canary while the engines still reload, unless the answer depends on
+        the experts that they choose."""
+        spent = await self._source.send()
+        if self._routed is False:
+            scores = self._scored(self._sequences(self._asked), with_rounding=self._whole)
+            scoring.append(asyncio.ensure_future(scores))
+        return spent
+
+    async def _compared(self, scoring: Sequence[asyncio.Future[LearnerScores]]) -> Compared:
+        """The canary on both sides; the learner may have begun."""
+        tokens = self._sequences(self._asked)
+        asking: dict[str, Coroutine[Any, Any, Any]] = {
+            target.name: target.token_logprobs(tokens) for target in self._targets
+        }
+        if scoring:
+            asking[LEARNER] = _result(scoring[0])
+        told = await self._phase("canary", asking)
+        known: LearnerScores | None = told.pop(LEARNER, None)
+        self._routed = any(engine.routing is not None for engine in told.values())
+        answers: dict[str, LearnerScores] = {}
+        for name, engine in told.items():
+            if self._routed or known is None:
+                scores = self._scored(tokens, engine.routing, with_rounding=self._whole)
+                known = await self._ask_learner("canary", scores)
+            answers[name] = known
+        self._measure(next(iter(answers.values())))
+        return Compared(
+            asked=self._asked,
+            learner={name: answer.logprobs for name, answer in answers.items()},
+            engines={name: engine.logprobs for name, engine in told.items()},
+            limits=self._limits(),
+            current=self._canary.limits is not None or self._whole,
+        )
+
+    async def _scored(
+        self, tokens: NDArray[np.int32], routing: Routing | None = None, *, with_rounding: bool
+    ) -> LearnerScores:
+        asks = with_rounding and self._canary.limits is None
+        with self._clock.span("weight_sync/learner_canary"):
+            logprobs = await self._source.token_logprobs(tokens, routing)
+            return LearnerScores(logprobs, await self._source.rounded_logprobs(tokens, routing) if asks else None)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether this weight sync asks for all sequences, and for what rounding does to them. That is a matter of the
+        version, so that a resumed run says the same."""
+        return not self._proved or self._source.version % WHOLE_EVERY == 0
+
+    @property
+    def _asked(self) -> list[int]:
+        count = len(self._canary.sequences)
+        return list(range(count)) if self._whole else few(count, self._source.version)
+
+    def _sequences(self, places: Sequence[int] | None = None) -> NDArray[np.int32]:
+        """The canary's sequences at these places, or all, `[R, T]`."""
+        return np.stack(self._canary.sequences)[... if places is None else places]
+
+    def _measure(self, scores: LearnerScores) -> None:
+        if scores.rounded is not None:
+            self._rounding = scores.rounding
+
+    def _limits(self) -> LogprobTolerance:
+        """The fixed limits, or those of what rounding did when it was last measured."""
+        if self._canary.limits:
+            return self._canary.limits
+        assert self._rounding is not None, "the first weight sync measures it"
+        return measured(self._rounding, few=not self._whole)
+
+    async def _ask_learner(self, phase: str, call: Coroutine[Any, Any, Any]) -> Any:
+        return (await self._phase(phase, {LEARNER: call}))[LEARNER]
+
+    async def _all(self, phase: str, call: Callable[[PublishTarget], Coroutine[Any, Any, Any]]) -> dict[str, Any]:
+        return await self._phase(phase, {target.name: call(target) for target in self._targets})
+
+    async def _phase(self, phase: str, calls: Mapping[str, Coroutine[Any, Any, Any]]) -> dict[str, Any]:
+        with self._clock.span(f"weight_sync/{'transfer' if phase == 'receive' else phase}"):
+            return await self._together(phase, calls)
+
+    async def _together(self, phase: str, calls: Mapping[str, Coroutine[Any, Any, Any]]) -> dict[str, Any]:
+        """Run the calls at once; their answers by name. The first failure or the deadline ends the phase: whoever still
+        works is cancelled and not waited for, because it may be blocked on the one that failed."""
+        tasks = {name: asyncio.ensure_future(call) for name, call in calls.items()}
+        try:
+            done, pending = await asyncio.wait(
+                tasks.values(), timeout=self._seconds, return_when=asyncio.FIRST_EXCEPTION
+            )
+            if pending and any(_fault(task) for task in done):
+                await asyncio.wait(pending, timeout=min(GRACE_SECONDS, self._seconds))
+        finally:
+            _abandon(tasks.values())
+        causes = {name: cause for name, task in tasks.items() if (cause := _fault(task))}
+        silent = [name for name, task in tasks.items() if not task.done()]
+        if causes or silent:
+            raise self._error(phase, causes, silent)
+        return {name: task.result() for name, task in tasks.items()}
+
+    def _error(self, phase: str, causes: Mapping[str, BaseException], silent: Sequence[str]) -> WeightSyncError:
+        """Blame who died before who failed before who is silent, and engines before the learner, who waits for them."""
+        died = [name for name, cause in causes.items() if isinstance(cause, WorkerDied)]
+        blamed = _engines_first(died) or _engines_first(causes) or _engines_first(silent)
+        told = "; ".join(_describe(causes[name]) for name in blamed if name in causes)
+        error = WeightSyncError(
+            ", ".join(blamed), phase, self._source.version, told or f"no answer within {self._seconds:g} s"
+        )
+        error.__cause__ = causes.get(blamed[0])
+        return error
+
+
+async def _result(begun: asyncio.Future[LearnerScores]) -> LearnerScores:
+    return await begun
+
+
+def _largest_difference(compared: Compared) -> float:
+    differences = [difference(engine, compared.learner[name]) for name, engine in compared.engines.items()]
+    return max(differences, default=0.0)
+
+
+def _faults(compared: Compared, start: Start) -> Iterator[tuple[str, str | None]]:
+    """What speaks against each engine, twice: it did not follow the learner, or it differs from it."""
+    for name, engine in compared.engines.items():
+        learner, limits, places = compared.learner[name], compared.limits, compared.asked
+        yield name, staleness(engine, start.engines[name][places], learner, start.learner[name][places], limits)
+        yield name, disagreement(engine, learner, limits)
+
+
+def _engines_first(names: Iterable[str]) -> list[str]:
+    """The engines among `names`; the learner only where it is alone."""
+    listed = list(names)
+    return [name for name in listed if name != LEARNER] or listed
+
+
+def _fault(task: asyncio.Future[Any]) -> BaseException | None:
+    if not task.done():
+        return None
+    return asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
+
+
+def _describe(cause: BaseException) -> str:
+    return str(cause) or type(cause).__name__
+
+
+def _abandon(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        if not task.done():
+            task.cancel()
+            # Whatever it still raises has no reader.
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())

@@ -1,0 +1,152 @@
+"""Rehearse a weight sync without changing weights: find out which of vLLM's parameters the manifest's tensors fill.
+
+Every vLLM model has a `load_weights` that renames, fuses, splits and stacks a checkpoint's tensors. Here it receives
+empty tensors with the manifest's names and shapes, and counting loaders replace those of the parameters.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from vllm.model_executor.layers.attention import is_deferred_attention_layer
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import (
+    _get_original_loader,
+    _place_kernel_tensors,
+    get_layerwise_info,
+)
+from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS, get_numel_loaded, to_meta_tensor
+from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
+
+from rlhf.cluster.attempt import Raised, attempt
+from rlhf.errors import TransferError
+from rlhf.weight_sync.types import Manifest, TensorSpec
+
+
+class Rehearsed(NamedTuple):
+    """`unknown`: names of the manifest that no parameter takes. `missing`: parameters that would keep some of their old
+    values, by the engine's own names; for a partly filled one, also the share that would be sent."""
+
+    unknown: list[str]
+    missing: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Awaited:
+    """A parameter to be filled: `kernel` is the tensor in use, shared by tied parameters."""
+
+    name: str
+    layer: nn.Module
+    tensor: Tensor
+    kernel: Tensor
+
+
+def rehearse(model: nn.Module, manifest: Manifest) -> Rehearsed:
+    """What a weight sync of `model` with `manifest` would fill. The model is unchanged afterwards."""
+    initialize_layerwise_reload(model)
+    loaders: list[tuple[Any, Any]] = []
+    try:
+        rehearsal = _Rehearsal(model, loaders)
+        rehearsal.load(manifest)
+        return Rehearsed(unknown=rehearsal.unknown(manifest), missing=rehearsal.missing())
+    finally:
+        for tensor, loader in loaders:
+            tensor.weight_loader = loader
+        for layer in model.modules():
+            info = get_layerwise_info(layer)
+            if info.kernel_tensors is not None:
+                _place_kernel_tensors(layer, info)
+            info.reset()  # type: ignore[no-untyped-call]
+
+
+class _Rehearsal:
+    """Replaces the loader of every parameter by one that counts; the original loaders are kept in `loaders`."""
+
+    def __init__(self, model: nn.Module, loaders: list[tuple[Any, Any]]) -> None:
+        self._model: Any = model
+        self._awaited = list(_awaited(model))
+        self._loaded: Counter[int] = Counter()
+        self._taken: set[int] = set()
+        self._turn = -1
+        self._drawn = TensorSpec(name="no tensor", dtype="", shape=())
+        for one in self._awaited:
+            loader = _get_original_loader(one.tensor)
+            loaders.append((one.tensor, loader))
+            one.tensor.weight_loader = self._counting(one, loader)  # type: ignore[attr-defined]
+
+    def load(self, manifest: Manifest) -> None:
+        """Raises `TransferError` where the model's own loader does not take a tensor, of another shape for instance."""
+        self._sent = [_empty(spec) for spec in manifest.tensors]
+        loaded = attempt(lambda: self._model.load_weights(self._in_turn(manifest)))
+        if isinstance(loaded, Raised):
+            at = self._drawn
+            raise TransferError(f"the model does not take {at.name} {at.dtype} {list(at.shape)}") from loaded.error
+
+    def unknown(self, manifest: Manifest) -> list[str]:
+        taken = (sent.untyped_storage().data_ptr() in self._taken for sent in self._sent)
+        return [spec.name for spec, known in zip(manifest.tensors, taken, strict=True) if not known]
+
+    def missing(self) -> list[str]:
+        filled = {id(one.kernel) for one in self._awaited if self._share(one) == 1}
+        return [
+            f"{one.name} ({self._share(one):.0%} of it)" if self._share(one) else one.name
+            for one in self._awaited
+            if id(one.kernel) not in filled
+        ]
+
+    def _in_turn(self, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
+        for spec, sent in zip(manifest.tensors, self._sent, strict=True):
+            self._drawn = spec
+            self._turn = sent.untyped_storage().data_ptr()
+            yield spec.name, sent
+
+    def _counting(self, one: _Awaited, loader: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(loader)
+
+        @wraps(loader, assigned=("__doc__", "__annotations__"))
+        def counting(*arguments: Any, **named: Any) -> Any:
+            bound = signature.bind(*arguments, **named)
+            bound.apply_defaults()
+            given = [x for x in bound.arguments.values() if isinstance(x, Tensor) and x is not one.tensor]
+            # A tensor derived by the model has its own storage, and was computed when its source was loaded.
+            self._taken |= {self._turn, *(x.untyped_storage().data_ptr() for x in given if not x.is_meta)}
+            bound.arguments["param"] = to_meta_tensor(one.tensor)
+            count, answer = get_numel_loaded(loader, bound)
+            self._loaded[id(one)] += count
+            return answer
+
+        return counting
+
+    def _share(self, one: _Awaited) -> float:
+        """The share of a parameter that is filled. An embedding is longer than its vocabulary: it is padded to a round
+        number."""
+        loaded = self._loaded[id(one)]
+        if isinstance(one.layer, VocabParallelEmbedding):
+            return float(loaded > 0)
+        return loaded / max(get_tensor_load_numel(one.tensor), 1)
+
+
+def _awaited(model: nn.Module) -> Iterator[_Awaited]:
+    for path, layer in model.named_modules():
+        info = get_layerwise_info(layer)
+        if info.kernel_tensors is None or is_deferred_attention_layer(layer):
+            continue
+        kernels, _ = info.kernel_tensors
+        for name, tensor in layer.named_parameters(recurse=False):
+            if name not in SKIP_LOAD_TENSORS:
+                named = f"{path}.{name}" if path else name
+                yield _Awaited(name=named, layer=layer, tensor=tensor, kernel=kernels.get(name, tensor))
+
+
+def _empty(spec: TensorSpec) -> Tensor:
+    """A tensor of this shape, with one value for all elements."""
+    dtype: torch.dtype = vars(torch)[spec.dtype]
+    return torch.zeros((), dtype=dtype).expand(spec.shape)

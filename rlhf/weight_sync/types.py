@@ -1,0 +1,110 @@
+"""What the two sides of a weight sync exchange, and what each side must be able to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.errors import TransferError
+from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
+
+Seconds = Mapping[str, float]
+"""Seconds by activity: `gather` and `send` of a rank; `receive`, `reload` and `repack` of an engine."""
+ENGINE_BACKENDS = {"gloo": "gloo", "nccl": "nccl_buckets", "ipc": "ipc_buckets"}
+"""The backends' names in vLLM's factory (`rlhf.weight_sync.vllm_worker`). vLLM has a `nccl` and an `ipc` already."""
+
+
+def engine_backend(backend: str) -> str:
+    """The backend name to start an engine with (`WeightTransferConfig.backend`). Raises `TransferError`."""
+    if backend not in ENGINE_BACKENDS:
+        raise TransferError(f"no weight-transfer backend is called {backend!r}; there are gloo, nccl and ipc")
+    return ENGINE_BACKENDS[backend]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """Name, dtype (as torch names it, for instance `bfloat16`) and full shape of one tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a weight sync will send, in order. Engines acknowledge it before any data is sent."""
+
+    tensors: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where processes of one run connect to each other: an address and a port, and for nccl its unique id in base64,
+    which members must know."""
+
+    address: str
+    port: int
+    nccl_id: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """A weight-transfer group. Rank 0 is the learner's; the engines' ranks are 1 to `world_size` - 1.
+
+    With ipc there are `senders`, one for each rank of the learner, with numbers of their own. All members must agree on
+    `bucket_bytes`: tensors are sent in packed buckets of about this size.
+    """
+
+    backend: str
+    endpoint: Endpoint
+    world_size: int
+    timeout_seconds: float
+    bucket_bytes: int = 32 * 2**20
+    senders: int = 1
+
+
+class PublishTarget(Protocol):
+    """One engine in a weight sync. The phases are called in this order; any of them may raise or miss its deadline.
+
+    `connect` joins the transfer group once. `prepare` pauses sampling (requests are kept) and acknowledges the
+    manifest. `receive` takes the tensors while the learner sends them. `commit` sets the version and drops caches of
+    the old weights. `token_logprobs` computes the canary's log-probs `[R, T - 1]` with the new weights. `extend`
+    samples `tokens` tokens after a prompt and returns them as a completion. `resume` continues sampling.
+    """
+
+    name: str
+    transfer_ranks: int
+
+    async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None: ...
+    async def prepare(self, manifest: Manifest) -> None: ...
+    async def receive(self, manifest: Manifest) -> Seconds: ...
+    async def commit(self, version: PolicyVersion) -> None: ...
+    async def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs: ...
+    async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion: ...
+    async def resume(self) -> None: ...
+
+
+class WeightSource(Protocol):
+    """The learner in a weight sync. `perturb` changes every tensor far above tolerance for the check at the start of a
+    run; `restore` brings back the exact old values. `version` is the number of updates in the weights. `token_logprobs`
+    returns the log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, or `[R, T - 1]` for `[R, T]`, with the
+    engine's experts `routing` for the first tokens if given; `rounded_logprobs` with another way of rounding."""
+
+    @property
+    def version(self) -> PolicyVersion: ...
+    async def rendezvous(self, world_size: int) -> Rendezvous: ...
+    async def connect(self, rendezvous: Rendezvous) -> None: ...
+    async def manifest(self) -> Manifest: ...
+    async def send(self) -> Seconds: ...
+    async def token_logprobs(
+        self, token_ids: NDArray[np.int32], routing: Routing | None = None
+    ) -> NDArray[np.float32]: ...
+    async def rounded_logprobs(
+        self, token_ids: NDArray[np.int32], routing: Routing | None = None
+    ) -> NDArray[np.float32]: ...
+    async def perturb(self) -> None: ...
+    async def restore(self) -> None: ...

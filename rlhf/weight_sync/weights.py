@@ -1,0 +1,204 @@
+"""The weights of a DeepSpeed engine as whole tensors, for any ZeRO stage: list, iterate, change and restore them.
+
+A tensor that is sent or saved has a Hugging Face name and a `Source`: a parameter, with LoRA also one with its adapter
+added, or a part of an adapter only. Everything that gathers is collective under ZeRO-3: all ranks call it, at the same
+point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
+from rlhf.models.saved_names import as_saved
+from rlhf.models.sharded_loading import local_part, partitioned
+from rlhf.weight_sync import perturbation
+from rlhf.weight_sync.gathering import gathered
+from rlhf.weight_sync.types import Manifest, TensorSpec
+
+Named = list[tuple[str, nn.Parameter]]
+Form = Literal["merged", "adapter"]
+"""All tensors of the model with adapters added (`merged`), or only the adapters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Source:
+    """The tensor called `name` is `factor * weight + added`, computed in float32 where there is anything to compute."""
+
+    name: str
+    weight: Tensor
+    added: LowRank | None = None
+    factor: float = 1.0
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [self.weight, self.added.a, self.added.b] if self.added else [self.weight]
+
+    def whole(self) -> Tensor:
+        """The tensor in the weight's precision, once the parameters are gathered."""
+        weight = self.weight.detach()
+        if self.added is None:
+            return weight if self.factor == 1 else (self.factor * weight.float()).to(weight.dtype)
+        delta = self.added.scaling * (self.added.b.detach().float() @ self.added.a.detach().float())
+        return (self.factor * weight.float() + delta).to(weight.dtype)
+
+
+def held_weights(policy: HasModel) -> Named:
+    """Every parameter by its name in this process, tied ones once."""
+    return list(policy.model.named_parameters())
+
+
+def held_constants(policy: HasModel) -> list[tuple[str, Tensor]]:
+    """Tensors of a model's folder that training never changes, the correction of a router for instance. Engines have
+    them from the start."""
+    return [
+        (f"{path}.{name}" if path else name, buffer)
+        for path, module in policy.model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set and buffer.is_floating_point()
+    ]
+
+
+def sources(policy: HasModel, form: Form = "merged") -> list[Source]:
+    """The tensors that a weight sync in this form sends. An adapter's `B` is sent scaled, so that engines only
+    multiply."""
+    return _merged(policy) if form == "merged" else _adapters(policy, scaled=True)
+
+
+def publish_manifest(policy: HasModel, form: Form = "merged") -> Manifest:
+    """The manifest of a weight sync, in order, by the names of the model's folder. Needs no communication."""
+    return _manifest(policy, sources(policy, form), form)
+
+
+def published_tensors(policy: HasModel, bucket_bytes: int, form: Form = "merged") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a weight sync, gathered bucket by bucket on every rank. A tensor is valid until the next one is
+    requested."""
+    return _saved(policy, _walk(sources(policy, form), bucket_bytes), form)
+
+
+def folder_manifest(policy: HasModel) -> Manifest:
+    """The tensors of `folder_tensors`, in order. Needs no communication."""
+    return _manifest(policy, _folder(policy), "merged")
+
+
+def folder_tensors(policy: HasModel, bucket_bytes: int) -> Iterator[tuple[str, Tensor]]:
+    """Everything in the model's folder, with adapters merged, gathered like `published_tensors`."""
+    return _saved(policy, _walk(_folder(policy), bucket_bytes), "merged")
+
+
+def whole_adapter(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
+    """A copy of the adapters on the CPU, with `B` unscaled as in `peft`. Empty without LoRA."""
+    found = _walk(_adapters(policy, scaled=False), bucket_bytes)
+    return {name: tensor.to("cpu", copy=True) for name, tensor in found if keep}
+
+
+def perturb(policy: HasModel, form: Form = "merged") -> None:
+    """Add noise to every weight that a weight sync in this form depends on. Every rank changes its own part, without
+    gathering. Float32 master weights are unchanged: use this only for weights that `put_back` restores."""
+    release(weight for _, weight in held_weights(policy))
+    with torch.no_grad():
+        for name, weight in held_weights(policy):
+            if form == "merged" or not hugging_face_name(name):
+                part = local_part(weight)
+                perturbation.add_noise(name, part, _shape(weight), start=_shard(weight) * part.numel())
+
+
+def snapshot(policy: HasModel) -> list[Tensor]:
+    """A bitwise copy of this rank's part of every weight."""
+    return [local_part(weight).detach().clone() for _, weight in held_weights(policy)]
+
+
+def put_back(policy: HasModel, saved: Sequence[Tensor]) -> None:
+    """Undo every change since `snapshot`, bit for bit."""
+    release(weight for _, weight in held_weights(policy))
+    with torch.no_grad():
+        for (_, weight), kept in zip(held_weights(policy), saved, strict=True):
+            local_part(weight).copy_(kept)
+
+
+def release(weights: Iterable[Any]) -> None:
+    """Free what ZeRO-3 holds gathered of these weights, and its copies within nodes, before shards are written: both
+    would go on as they were."""
+    for weight in weights:
+        if partitioned(weight):
+            if weight.ds_status.name == "AVAILABLE":
+                weight.partition()
+            weight.ds_secondary_tensor = None
+
+
+def _saved(policy: HasModel, named: Iterable[tuple[str, Tensor]], form: Form) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of the model as its folder has them; adapters are called by the layers that they are beside."""
+    for name, tensor in named:
+        yield from as_saved(policy.model, name, tensor).items() if form == "merged" else [(name, tensor)]
+
+
+def _manifest(policy: HasModel, found: Sequence[Source], form: Form) -> Manifest:
+    shapes = (
+        (source.name, torch.empty(_shape(source.weight), dtype=source.weight.dtype, device="meta")) for source in found
+    )
+    return Manifest(
+        tensors=tuple(
+            TensorSpec(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
+            for name, tensor in _saved(policy, shapes, form)
+        )
+    )
+
+
+def _folder(policy: HasModel) -> list[Source]:
+    return [*_merged(policy), *(Source(name=name, weight=constant) for name, constant in held_constants(policy))]
+
+
+def _merged(policy: HasModel) -> list[Source]:
+    added = low_ranks(policy.model)
+    named = ((hugging_face_name(name), weight) for name, weight in held_weights(policy))
+    return [Source(name=name, weight=weight, added=added.get(name)) for name, weight in named if name]
+
+
+def _adapters(policy: HasModel, *, scaled: bool) -> list[Source]:
+    found: list[Source] = []
+    for name, low in low_ranks(policy.model).items():
+        layer = name.removesuffix(".weight")
+        found.append(Source(name=f"{layer}.lora_A.weight", weight=low.a))
+        found.append(Source(name=f"{layer}.lora_B.weight", weight=low.b, factor=low.scaling if scaled else 1.0))
+    return found
+
+
+def _walk(found: Sequence[Source], bucket_bytes: int) -> Iterator[tuple[str, Tensor]]:
+    for bucket in _buckets(found, bucket_bytes):
+        with gathered([weight for source in bucket for weight in source.parameters]):
+            yield from ((source.name, source.whole()) for source in bucket)
+
+
+def _shape(weight: Any) -> tuple[int, ...]:
+    return tuple(weight.ds_shape) if partitioned(weight) else tuple(weight.shape)
+
+
+def _shard(weight: Any) -> int:
+    """Which of a weight's shards, all of one size, this rank has."""
+    return int(weight.ds_zero_partition_rank) if partitioned(weight) else 0
+
+
+def weight_bytes(weight: Any) -> int:
+    """The size of a whole weight."""
+    elements = weight.ds_numel if partitioned(weight) else weight.numel()
+    return int(elements) * int(weight.element_size())
+
+
+def _buckets(found: Sequence[Source], bucket_bytes: int) -> Iterator[list[Source]]:
+    """Cut the sources in order so that the parameters of a bucket fill at most `bucket_bytes`, or it is one source."""
+    bucket: list[Source] = []
+    filled = 0
+    for source in found:
+        size = sum(map(weight_bytes, source.parameters))
+        if bucket and filled + size > bucket_bytes:
+            yield bucket
+            bucket, filled = [], 0
+        bucket.append(source)
+        filled += size
+    if bucket:
+        yield bucket

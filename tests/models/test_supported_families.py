@@ -1,0 +1,46 @@
+"""The table of measured families: what it says of a model, and that it is there."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rlhf.models.supported_families import FamilySupport, Measurements, measurements
+
+TABLE = Measurements(
+    date="2026-01-02",
+    versions={"vllm": "1", "torch": "2"},
+    families={
+        "a": FamilySupport(verdict="right", reason=""),
+        "b": FamilySupport(verdict="refused", reason="it has a state"),
+    },
+)
+WHEN = "(measured 2026-01-02 with vllm 1, torch 2)"
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"model_type": "a"}, f"right {WHEN}"),
+        ({"model_type": "b"}, f"refused: it has a state {WHEN}"),
+        ({"model_type": "c"}, "not measured: it is proved at the start of the run"),
+        ({"model_type": "a", "text_config": {"model_type": "b"}}, f"right {WHEN}"),
+        ({"model_type": "c", "text_config": {"model_type": "b"}}, f"refused: it has a state {WHEN}"),
+    ],
+)
+def test_a_family_is_right_or_refused_or_not_measured(config: dict[str, object], told: str):
+    assert TABLE.told(config) == told
+
+
+def test_every_family_of_the_table_is_right_or_has_a_reason():
+    table = measurements()
+    assert {"torch", "transformers", "vllm"} <= set(table.versions)
+    for family, one in table.families.items():
+        assert (one.verdict, bool(one.reason)) in (("right", False), ("refused", True)), family
+
+
+def test_the_table_is_packaged():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert "supported_families.json" in project["tool"]["setuptools"]["package-data"]["rlhf.models"]
