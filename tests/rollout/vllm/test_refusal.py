@@ -1,20 +1,15 @@
-"""Requests that are refused before vLLM sees them, and manifests that do not fit."""
+"""Requests that are refused before vLLM sees them."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from rlhf.weight_sync.names import unknown_and_missing
 
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.rollout.vllm.refusal import why_refused
 from rlhf.rollout.vllm.settings import EngineFacts, GenerateRequest
 
 FACTS = EngineFacts(max_context_tokens=8, vocab_size=10, vllm_version="0", seconds=1)
-PARAMETERS = {
-    "model.qkv_proj.weight": ("model.q.weight", "model.k.weight"),
-    "model.norm.weight": ("model.norm.weight",),
-}
 
 
 def request(*tokens: int, temperature: float = 1.0, max_tokens: int = 4) -> GenerateRequest:
@@ -40,19 +35,6 @@ def test_a_request_that_cannot_be_answered_as_asked_is_refused(refused: Generate
 @pytest.mark.parametrize("answered", [request(1, 2), request(*range(7)), request(9, temperature=0)])
 def test_others_are_answered(answered: GenerateRequest) -> None:
     assert why_refused(answered, FACTS) == ""
-
-
-def test_a_manifest_fills_fused_parameters_by_their_parts() -> None:
-    assert unknown_and_missing(["model.q.weight", "model.k.weight", "model.norm.weight"], PARAMETERS) == ([], [])
-
-
-def test_a_manifest_that_leaves_a_part_of_a_parameter_out_is_told() -> None:
-    assert unknown_and_missing(["model.q.weight", "model.norm.weight"], PARAMETERS) == ([], ["model.k.weight"])
-
-
-def test_a_name_without_a_place_is_told() -> None:
-    names = ["model.q.weight", "model.k.weight", "model.norm.weight", "value_head.weight"]
-    assert unknown_and_missing(names, PARAMETERS) == (["value_head.weight"], [])
 
 
 def test_an_engine_runs_inside_its_worker_and_compiles_only_on_a_gpu() -> None:
