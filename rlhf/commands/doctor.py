@@ -25,7 +25,6 @@ from rlhf.commands.gpu_checks.nvml import driver_of, nvml_library, shown_gpus
 from rlhf.commands.gpu_checks.runner import performed_in_child, run_checks
 from rlhf.commands.gpu_checks.table import CHECKS
 from rlhf.errors import UserError
-from rlhf.sandbox.isolation import BEST_EFFORT
 from rlhf.sandbox.levels import choose
 from rlhf.sandbox.program import SandboxUnavailable
 
@@ -202,7 +201,7 @@ def limits() -> Iterable[Diagnosis]:
 
 
 def sandbox_isolation() -> Iterable[Diagnosis]:
-    """The isolation for model-written code, tested with a real program, and which of its limits are only measured."""
+    """The isolation for model-written code, tested with a real program, and which of its limits are not exact."""
     try:
         chosen = choose()
     except SandboxUnavailable as error:
@@ -211,10 +210,9 @@ def sandbox_isolation() -> Iterable[Diagnosis]:
     isolation = chosen.isolation
     over = "; ".join(f"not {level}: {reason}" for level, reason in chosen.passed_over)
     yield judge("sandbox", not over, f"{isolation.level} with {isolation.python.path}", over)
-    loose = [name for name, how in isolation.bounds.items() if how == BEST_EFFORT]
     seen = ", ".join(f"{name} {how}" for name, how in isolation.bounds.items())
-    advice = f"{', '.join(loose)} can be exceeded for a moment, or hidden: {chosen.ungrouped or 'install bubblewrap'}"
-    yield judge("sandbox limits", not loose, seen, advice)
+    advice = f"{', '.join(isolation.loose)}: no exact limit for a run ({chosen.no_groups or 'install bubblewrap'})"
+    yield judge("sandbox limits", not isolation.loose, seen, advice)
 
 
 LOOKS: tuple[Callable[[], Iterable[Diagnosis]], ...] = (

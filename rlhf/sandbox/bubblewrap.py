@@ -14,9 +14,9 @@ FOLDER = "/tmp"
 PACKAGE_ROOT = "/run/supervisor"
 """Where the supervisor's own source is mounted."""
 PACKAGE = "rlhf/sandbox"
-SUPERVISOR_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH")
-"""Capabilities of a supervisor that is root in the sandbox: to drop privileges in the child, to kill it and to measure
-it."""
+SUPERVISOR_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", "CAP_DAC_READ_SEARCH")
+"""Capabilities of a supervisor that is root in the sandbox: to start the program as another user, to kill it and to
+read its files."""
 
 
 def bubblewrap_command(

@@ -1,4 +1,4 @@
-"""Restricts a process before it executes the program: resources, user ids, files and system calls."""
+"""Restricts a process before it executes the program: control group, resources, user ids, files and system calls."""
 
 from __future__ import annotations
 
@@ -17,42 +17,32 @@ PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
 def confine(jail: Jail, limits: SandboxLimits) -> None:
     """Apply the jail's restrictions to this process; they cannot be removed. Raises `OSError`; then the program must
     not run."""
-    for entrance in jail.entrances:
-        os.write(entrance, b"0")
+    if jail.entrance is not None:
+        os.write(jail.entrance, b"0")
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_DUMPABLE, 1)  # the supervisor is not dumpable, and such a process may not write to its own /proc
     os.chdir(jail.folder)
     os.umask(0o077)
     _die_first_of_memory()
-    _take_only(limits, jail.uid)
+    _limit_resources(limits, jail.uid)
     libc.prctl(PR_SET_NO_NEW_PRIVS, *(ctypes.c_ulong(value) for value in (1, 0, 0, 0)))
     if jail.landlock:
         landlock.restrict(jail.folder, jail.readable, jail.devices)
     if jail.uid is not None:
         os.setgroups([])
         os.setresgid(jail.uid, jail.uid, jail.uid)
-        real = jail.uid if jail.second_uid is None else jail.second_uid
-        os.setresuid(real, jail.uid, jail.uid)
+        os.setresuid(jail.uid, jail.uid, jail.uid)
     if jail.filtered:
-        known = landlock.version() if jail.landlock else 0
-        seccomp.install(
-            files_outside=not jail.alone,
-            others_outside=jail.uid is None and not jail.alone and known < landlock.SCOPES_SINCE,
-            truncate_covered=known >= landlock.TRUNCATE_SINCE,
-            counted=bool(jail.entrances),
-            sized=jail.sized,
-            hidden=jail.parts,
-        )
+        seccomp.install(jail)
 
 
-def _take_only(limits: SandboxLimits, uid: int | None) -> None:
-    processor_seconds = math.ceil(limits.wall_seconds) + 1
+def _limit_resources(limits: SandboxLimits, uid: int | None) -> None:
     bounds = {
         resource.RLIMIT_AS: limits.memory_bytes,
         resource.RLIMIT_FSIZE: limits.disk_bytes,
         resource.RLIMIT_NPROC: limits.processes + (_others() if uid is None else 0),
         resource.RLIMIT_NOFILE: limits.open_files,
-        resource.RLIMIT_CPU: processor_seconds,
+        resource.RLIMIT_CPU: math.ceil(limits.wall_seconds) + 1,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,

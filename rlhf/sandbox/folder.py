@@ -1,25 +1,68 @@
-"""The folder of a run: writes input files, reads output files, and measures its size."""
+"""The folder of a run: makes and removes it, measures it, writes input files and reads output files."""
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
+import ctypes
 import os
 import stat
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from rlhf.sandbox.confine import confine
-from rlhf.sandbox.descendants import Unmeasured
 from rlhf.sandbox.limits import SandboxLimits
 from rlhf.sandbox.run_request import Jail
 
-READ_BYTES = 1 << 16
+CLONE_NEWNS, MNT_DETACH = 0x20000, 2
+MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 2, 4, 1 << 14, 1 << 18
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-class Inside(Exception):
-    """An operation failed inside the jail."""
+class NotFetched(Exception):
+    """The program's files cannot be returned; the message says why."""
+
+
+def make_folder(jail: Jail, limits: SandboxLimits) -> None:
+    """Make the folder, on a tmpfs of limited size if the jail has one, and give it to the program's user. Raises
+    `OSError`."""
+    if not jail.alone:
+        os.mkdir(jail.folder, 0o700)
+        if jail.sized:
+            _mount(jail.folder, limits)
+    if jail.uid is not None:
+        os.chown(jail.folder, jail.uid, jail.uid)
+
+
+def remove_folder(jail: Jail) -> None:
+    """Remove the folder with its content, for any depth, file names and permissions that the program created."""
+    if jail.alone:
+        return
+    if jail.sized:
+        ctypes.CDLL(None).umount2(jail.folder.encode(), MNT_DETACH)
+        os.rmdir(jail.folder)
+    elif os.spawnlp(os.P_WAIT, "rm", "rm", "-rf", jail.folder):  # it has no limit on the depth, and follows no links
+        os.spawnlp(os.P_WAIT, "chmod", "chmod", "-R", "u+rwx", jail.folder)
+        os.spawnlp(os.P_WAIT, "rm", "rm", "-rf", jail.folder)
+
+
+def folder_use(jail: Jail, most_entries: int) -> tuple[int, int]:
+    """Bytes and entries of the folder. The file system counts files that are deleted and still open; where the folder
+    shares a file system they are not seen, and counting stops after `most_entries`.
+
+    Raises `OSError` for a folder that cannot be read, because the program removed its rights or its path is too long.
+    """
+    if jail.sized:
+        about = os.statvfs(jail.folder)
+        used = (about.f_blocks - about.f_bfree) * about.f_frsize
+        return used, about.f_files - about.f_ffree - 1  # the folder itself is an entry
+    total, entries, folders = 0, 0, [jail.folder]
+    while folders and entries <= most_entries:
+        try:
+            with os.scandir(folders.pop()) as listing:
+                for entry in listing:
+                    about_entry = entry.stat(follow_symlinks=False)
+                    total, entries = total + about_entry.st_blocks * 512, entries + 1
+                    folders += [entry.path] if stat.S_ISDIR(about_entry.st_mode) else []
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed in the meantime
+    return total, entries
 
 
 def write_files(files: Mapping[str, bytes]) -> None:
@@ -31,87 +74,52 @@ def write_files(files: Mapping[str, bytes]) -> None:
             file.write(content)
 
 
-def fetch_files(paths: tuple[str, ...], jail: Jail, limits: SandboxLimits) -> dict[str, bytes]:
-    """Read the regular files among `paths` with the program's own rights, so that links give no further access. Raises
-    `Inside`."""
-    found = _in_the_jail(lambda: _read(paths, limits.fetched_bytes), jail, limits) if paths else {}
-    return {path: base64.b64decode(content) for path, content in found.items()}
-
-
-def disk_use(folder: str, most: int) -> tuple[int, int]:
-    """Bytes and entries of a folder; counting stops after more than `most` entries. Raises `Unmeasured` if the folder
-    has a subfolder that cannot be read, because the program removed its rights or its path is too long."""
-    total, entries, waiting = 0, 0, [folder]
-    while waiting and entries <= most:
-        try:
-            with os.scandir(waiting.pop()) as listing:
-                for entry in listing:
-                    with contextlib.suppress(FileNotFoundError):
-                        about = entry.stat(follow_symlinks=False)
-                        total, entries = total + about.st_blocks * 512, entries + 1
-                        if stat.S_ISDIR(about.st_mode):
-                            waiting.append(entry.path)
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # removed in the meantime
-        except OSError as error:
-            raise Unmeasured(f"a folder that cannot be read ({error.strerror})") from None
-    return total, entries
-
-
-def _read(paths: tuple[str, ...], most: int) -> dict[str, str]:
-    found: dict[str, str] = {}
+def read_files(folder: str, paths: tuple[str, ...], most_bytes: int) -> dict[str, bytes]:
+    """Read the files at `paths` that exist, together at most `most_bytes`. Links are not followed. Raises
+    `NotFetched`."""
+    found: dict[str, bytes] = {}
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            content = _regular(path, most)
-            most -= len(content)
-            found[path] = base64.b64encode(content).decode()
+        try:
+            found[path] = _read_beneath(folder, path, most_bytes)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise NotFetched(f"{path:.200} cannot be read: {error.strerror}") from None
+        most_bytes -= len(found[path])
+        if most_bytes < 0:
+            raise NotFetched(f"the fetched files are larger than the sandbox hands back, {path:.200} among them")
     return found
 
 
-def _regular(path: str, most: int) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+def _read_beneath(folder: str, path: str, most_bytes: int) -> bytes:
+    """At most one byte more than `most_bytes` of a regular file. No part of the path is followed if it is a link."""
+    *folders, name = [part for part in path.split("/") if part]
+    where = os.open(folder, OPEN_FOLDER)
+    try:
+        for part in folders:
+            deeper = os.open(part, OPEN_FOLDER, dir_fd=where)
+            os.close(where)
+            where = deeper
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=where)
+    finally:
+        os.close(where)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Inside(f"{path} is not a regular file")
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise Inside(f"the fetched files are larger than the sandbox hands back, {path} among them")
-    return content
+            raise NotFetched(f"{path:.200} is not a regular file")
+        return file.read(most_bytes + 1)
 
 
-def _in_the_jail(work: Callable[[], Any], jail: Jail, limits: SandboxLimits) -> Any:
-    """Run `work` in a child process that is confined like the program, and return its result."""
-    receive, send = os.pipe()
-    if (child := os.fork()) == 0:
-        os.close(receive)
-        _answer(send, work, jail, limits)
-    os.close(send)
-    with open(receive, "rb") as pipe:
-        answer = json.loads(pipe.read() or b'{"failed": "it was killed"}')
-    os.waitpid(child, 0)
-    if "broken" in answer:
-        raise OSError(answer["broken"])
-    if "failed" in answer:
-        raise Inside(answer["failed"])
-    return answer["done"]
+def _mount(folder: str, limits: SandboxLimits) -> None:
+    """Mount an empty tmpfs on `folder`, in a mount namespace that only this process and its children see. Needs
+    CAP_SYS_ADMIN."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"size={limits.disk_bytes},nr_inodes={limits.files + 1},mode=0700"
+    flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV)
+    _succeed(libc.unshare(CLONE_NEWNS), "a mount namespace")
+    _succeed(libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None), "private mounts")
+    _succeed(libc.mount(b"tmpfs", folder.encode(), b"tmpfs", flags, options.encode()), "a file system in memory")
 
 
-def _answer(send: int, work: Callable[[], Any], jail: Jail, limits: SandboxLimits) -> None:
-    """Run `work` and send its outcome; never returns, because this process is a copy of the supervisor."""
-    try:
-        answer = _outcome(work, jail, limits)
-        with open(send, "wb") as pipe:
-            pipe.write(json.dumps(answer).encode())
-    finally:
-        os._exit(0)
-
-
-def _outcome(work: Callable[[], Any], jail: Jail, limits: SandboxLimits) -> dict[str, Any]:
-    try:
-        confine(jail, limits)
-    except OSError as error:
-        return {"broken": f"the jail could not be closed: {error}"}
-    try:
-        return {"done": work()}
-    except (OSError, Inside, MemoryError, RecursionError) as error:
-        return {"failed": f"{type(error).__name__}: {error}"}
+def _succeed(result: int, step: str) -> None:
+    if result:
+        raise OSError(ctypes.get_errno(), f"{step} was refused")

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from rlhf.sandbox import bubblewrap, landlock, supervisor
-from rlhf.sandbox.groups import ControlGroup, Parents, group
+from rlhf.sandbox.groups import ControlGroup, GroupParent, control_group
 from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.program import SandboxBroken
 from rlhf.sandbox.python import Interpreter
-from rlhf.sandbox.removal import folder_lock, remove, sweep
 from rlhf.sandbox.run_request import Jail
-from rlhf.sandbox.supervisor import LOOK_SECONDS
-from rlhf.sandbox.uids import COUNT, FIRST, lent_uid
 
 PACKAGE_ROOT = str(Path(__file__).parents[2])
-FOLDER = "rlhf-sandbox-"
-BEST_EFFORT = f"best effort, measured every {LOOK_SECONDS:g} s"
-UNSHARED = "shared by process, so that a run of many gets more"
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+FIRST_UID, UIDS = 64000, 512
+"""User ids for runs: in the 16-bit range that every container maps, and outside the ranges that distributions
+assign."""
+DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
+ZERO = "/dev/zero"
 START = "import sys; sys.path.insert(0, {root!r}); from {module} import supervisor_main; supervisor_main()"
 
 
@@ -45,9 +46,8 @@ class SandboxIsolation:
 
     level: IsolationLevel
     python: Interpreter
-    groups: Parents | None = None
-    """Where each run gets a control group, which limits its memory and processes. None: the supervisor enforces these
-    limits."""
+    groups: GroupParent | None = None
+    """Where each run gets a control group. None: resource limits bound each process, and nothing bounds their sum."""
     own_disk: bool = False
     """Whether each run's folder is a tmpfs of limited size that its supervisor mounts, also without separate
     namespaces."""
@@ -58,25 +58,28 @@ class SandboxIsolation:
         return self.own_disk or self.level is IsolationLevel.BUBBLEWRAP
 
     @property
-    def bounds(self) -> dict[str, str]:
-        """What limits memory, processes, disk and CPU time of a run, in words."""
-        kept = f"by {self.groups}" if self.groups else BEST_EFFORT
-        disk = "by a file system of its size" if self.sized else BEST_EFFORT
-        return {"memory": kept, "processes": kept, "disk": disk, "processor": self._processor}
+    def own_count(self) -> bool:
+        """Whether the kernel counts the processes of a run apart from all others."""
+        return bool(self.groups) or os.geteuid() == 0 or self.level is IsolationLevel.BUBBLEWRAP
 
     @property
-    def _processor(self) -> str:
-        if self.groups and self.groups.shares:
-            return f"a share for each run by {self.groups}"
-        return UNSHARED
+    def bounds(self) -> dict[str, str]:
+        """What limits memory, processes, disk and processor time of a run, in words."""
+        count = "by the kernel's count for one user" if self.own_count else "together with this user's other processes"
+        return {
+            "memory": "by cgroup v2" if self.groups else "for each process alone",
+            "processes": "by cgroup v2" if self.groups else count,
+            "disk": "by a file system of its size" if self.sized else f"measured every {supervisor.LOOK_SECONDS:g} s",
+            "processor": "a share for each run by cgroup v2"
+            if self.groups and self.groups.shares
+            else "shared by process, so that a run of many gets more",
+        }
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loan:
-    """Resources reserved for one run: a user id that no other process has, and a control group."""
-
-    uid: int | None
-    group: ControlGroup | None
+    @property
+    def loose(self) -> list[str]:
+        """The limits that a run may exceed, or that other processes use up."""
+        exact = {"memory": bool(self.groups), "processes": self.own_count, "disk": self.sized}
+        return [name for name, is_exact in exact.items() if not is_exact]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,104 +88,68 @@ class SupervisorLaunch:
 
     command: tuple[str, ...]
     jail: Jail
-    parent: int
-    descriptors: tuple[int, ...] = ()
-    """File descriptors that the supervisor inherits."""
+    group: ControlGroup | None
+
+    @property
+    def parent(self) -> int:
+        """The process id under which the supervisor sees this process; 0 in a process namespace."""
+        return 0 if self.jail.alone else os.getpid()
 
 
 @contextlib.contextmanager
-def place(isolation: SandboxIsolation, limits: SandboxLimits, *, two_users: bool = False) -> Iterator[SupervisorLaunch]:
-    """Prepare the environment of one run, and remove it with all files afterwards. Raises `OSError`,
+def launch(isolation: SandboxIsolation, limits: SandboxLimits) -> Iterator[SupervisorLaunch]:
+    """Reserve a user id and a control group for one run, as far as this process can. Raises `OSError`,
     `SandboxBroken`."""
     with contextlib.ExitStack() as stack:
-        root = os.geteuid() == 0
-        uid = stack.enter_context(lent_uid()) if root else None
-        second = stack.enter_context(lent_uid()) if root and two_users else None
-        own = stack.enter_context(group(isolation.groups, limits)) if isolation.groups else None
-        if isolation.level is IsolationLevel.BUBBLEWRAP:
-            here = _in_namespaces(isolation, limits, Loan(uid=uid, group=own))
-        else:
-            here = _in_a_folder(isolation, stack.enter_context(_scratch()), Loan(uid=uid, group=own))
-        yield replace(here, jail=here.jail._replace(second_uid=second, parts=two_users))
-
-
-def sweep_folders() -> None:
-    """Remove folders that dead services of this user left behind."""
-    sweep(_scratch_parent(), FOLDER, {os.geteuid(), *(range(FIRST, FIRST + COUNT) if os.geteuid() == 0 else ())})
-
-
-def _in_namespaces(isolation: SandboxIsolation, limits: SandboxLimits, loan: Loan) -> SupervisorLaunch:
-    privileged = loan.uid is not None
-    command = bubblewrap.bubblewrap_command(
-        isolation.python, PACKAGE_ROOT, _devices(loan), limits, privileged=privileged
-    )
-    return _place(
-        (*command, *_supervisor(isolation, bubblewrap.PACKAGE_ROOT)),
-        loan,
-        Jail(
-            folder=bubblewrap.FOLDER,
-            uid=loan.uid,
-            landlock=landlock.version() > 0,  # defence in depth; nothing else protects files of the same user in /proc
-            filtered=True,
-            alone=True,
-            sized=True,
-            readable=(*isolation.python.readable, "/proc"),
-            devices=_devices(loan),
-        ),
-    )
-
-
-def _in_a_folder(isolation: SandboxIsolation, folder: str, loan: Loan) -> SupervisorLaunch:
-    closed = isolation.level is IsolationLevel.LANDLOCK
-    return _place(
-        _supervisor(isolation, PACKAGE_ROOT),
-        loan,
-        Jail(
-            folder=folder,
-            uid=loan.uid,
-            landlock=closed,
-            filtered=closed,
-            alone=False,
-            sized=isolation.own_disk,
-            readable=isolation.python.readable,
-            devices=_devices(loan),
-        ),
-    )
-
-
-def _place(command: tuple[str, ...], loan: Loan, jail: Jail) -> SupervisorLaunch:
-    parent = 0 if jail.alone else os.getpid()
-    if (own := loan.group) is None:
-        return SupervisorLaunch(command=command, jail=jail, parent=parent)
-    jail = jail._replace(entrances=own.entrances, events=own.events, end=own.end)
-    return SupervisorLaunch(command=command, jail=jail, parent=parent, descriptors=own.descriptors)
-
-
-def _devices(loan: Loan) -> tuple[str, ...]:
-    """Accessible devices. A shared mapping of /dev/zero is memory that only a control group counts, so it may be left
-    out."""
-    return DEVICES if loan.group else tuple(device for device in DEVICES if device != "/dev/zero")
-
-
-def _supervisor(isolation: SandboxIsolation, root: str) -> tuple[str, ...]:
-    start = START.format(root=root, module=supervisor.__name__)
-    return (isolation.python.path, "-I", "-S", "-c", start)
+        uid = stack.enter_context(lent_uid()) if os.geteuid() == 0 else None
+        group = stack.enter_context(control_group(isolation.groups, limits)) if isolation.groups else None
+        alone = isolation.level is IsolationLevel.BUBBLEWRAP
+        closed = isolation.level is IsolationLevel.LANDLOCK
+        # A shared mapping of /dev/zero is memory that only a control group counts.
+        devices = (*DEVICES, ZERO) if group else DEVICES
+        jail = Jail(
+            folder=bubblewrap.FOLDER if alone else f"{_scratch_parent()}/rlhf-sandbox-{secrets.token_hex(8)}",
+            uid=uid,
+            # In namespaces it is a second wall: nothing else protects files of the same user in /proc.
+            landlock=closed or (alone and landlock.version() > 0),
+            filtered=closed or alone,
+            alone=alone,
+            sized=isolation.sized,
+            entrance=group.entrance if group else None,
+            readable=(*isolation.python.readable, "/proc") if alone else isolation.python.readable,
+            devices=devices,
+        )
+        root = bubblewrap.PACKAGE_ROOT if alone else PACKAGE_ROOT
+        start = START.format(root=root, module=supervisor.__name__)
+        command: tuple[str, ...] = (isolation.python.path, "-I", "-S", "-c", start)
+        if alone:
+            privileged = uid is not None
+            command = (
+                *bubblewrap.bubblewrap_command(isolation.python, PACKAGE_ROOT, devices, limits, privileged=privileged),
+                *command,
+            )
+        yield SupervisorLaunch(command=command, jail=jail, group=group)
 
 
 @contextlib.contextmanager
-def _scratch() -> Iterator[str]:
-    """A folder for the program, reachable for other users. If parts of it cannot be removed, the next start tries
-    again."""
-    folder = tempfile.mkdtemp(prefix=FOLDER, dir=_scratch_parent())
-    with folder_lock(folder):
-        try:
-            yield folder
-        finally:
-            with contextlib.suppress(OSError):
-                remove(folder)
+def lent_uid() -> Iterator[int]:
+    """A user id that no other run on this machine has. Raises `SandboxBroken` when all are in use.
+
+    The loan is an abstract unix socket named after the id: the kernel releases it when this process dies.
+    """
+    for uid in range(FIRST_UID, FIRST_UID + UIDS):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim:
+            try:
+                claim.bind(f"\0rlhf-sandbox-uid-{uid}")
+            except OSError:
+                continue
+            yield uid
+            return
+    raise SandboxBroken(f"{UIDS} runs have a user id already")
 
 
 def _scratch_parent() -> str:
+    """Where the supervisor makes the program's folder: a place that other users reach, if the program is one."""
     usual = Path(tempfile.gettempdir())
     passable = all(above.stat().st_mode & stat.S_IXOTH for above in (usual, *usual.parents))
     return str(usual) if passable or os.geteuid() else "/tmp"

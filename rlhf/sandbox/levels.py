@@ -9,13 +9,13 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf.sandbox import landlock
 from rlhf.sandbox.bubblewrap import FOLDER
-from rlhf.sandbox.groups import NoGroups, Parents, find_parents
-from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation, sweep_folders
+from rlhf.sandbox.groups import GroupParent, NoGroups, find_group_parent
+from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation
 from rlhf.sandbox.limits import MIB, SandboxLimits
 from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, SandboxUnavailable
 from rlhf.sandbox.python import Interpreter, candidates, interpreter
@@ -46,16 +46,14 @@ class ChosenIsolation:
 
     isolation: SandboxIsolation
     passed_over: tuple[tuple[IsolationLevel, str], ...] = ()
-    ungrouped: str = ""
+    no_groups: str = ""
     """Why there are no control groups; empty if there are."""
 
     def __str__(self) -> str:
         over = "".join(f"; not {level}: {reason}" for level, reason in self.passed_over)
         bounds = "".join(f"; {name} {how}" for name, how in self.isolation.bounds.items())
-        return f"{self.isolation.level} with {self.isolation.python.path}{bounds}{self._ungrouped()}{over}"
-
-    def _ungrouped(self) -> str:
-        return f"; no control groups: {self.ungrouped}" if self.ungrouped else ""
+        no_groups = f"; no control groups: {self.no_groups}" if self.no_groups else ""
+        return f"{self.isolation.level} with {self.isolation.python.path}{bounds}{no_groups}{over}"
 
 
 def choose(
@@ -69,40 +67,40 @@ def choose(
     Raises `SandboxUnavailable` with the reasons if none works. Resource limits alone protect neither files nor network:
     they are tried last, and only if `allow_rlimits` is set.
     """
-    groups, ungrouped = _groups()
-    sweep_folders()
+    groups, no_groups = _groups()
     over: list[tuple[IsolationLevel, str]] = []
     for level in (*levels, *((IsolationLevel.RLIMITS,) if allow_rlimits else ())):
         reasons = []
         for path in [python] if python else candidates():
-            isolation, reason = _strongest(SandboxIsolation(level=level, python=interpreter(path), groups=groups))
+            isolation, reason = _strongest(level, interpreter(path), groups)
             if isolation:
-                return ChosenIsolation(isolation=isolation, passed_over=tuple(over), ungrouped=ungrouped or reason)
+                return ChosenIsolation(isolation=isolation, passed_over=tuple(over), no_groups=no_groups or reason)
             reasons.append(f"{path}: {reason}")
         over.append((level, ", ".join(reasons)))
     reasons_text = "; ".join(f"{level}: {reason}" for level, reason in over)
     raise SandboxUnavailable(f"no isolation works on this machine, so no code is run; {ADVICE} ({reasons_text})")
 
 
-def _groups() -> tuple[Parents | None, str]:
+def _groups() -> tuple[GroupParent | None, str]:
     try:
-        return find_parents(), ""
+        return find_group_parent(), ""
     except NoGroups as error:
         return None, str(error)
 
 
-def _strongest(whole: SandboxIsolation) -> tuple[SandboxIsolation | None, str]:
+def _strongest(
+    level: IsolationLevel, python: Interpreter, groups: GroupParent | None
+) -> tuple[SandboxIsolation | None, str]:
     """The level with as many kernel limits as work here, or None; and the reason for anything that does not work."""
-    if missing := _missing(whole.level, whole.python):
+    if missing := _missing(level, python):
         return None, missing
+    may_mount = level is not IsolationLevel.BUBBLEWRAP and os.geteuid() == 0
     reason = ""
-    for groups in dict.fromkeys((whole.groups, None)):
-        for own_disk in (
-            (True, False) if whole.level is not IsolationLevel.BUBBLEWRAP and os.geteuid() == 0 else (False,)
-        ):
-            isolation = replace(whole, groups=groups, own_disk=own_disk)
+    for parent in dict.fromkeys((groups, None)):
+        for own_disk in (True, False) if may_mount else (False,):
+            isolation = SandboxIsolation(level=level, python=python, groups=parent, own_disk=own_disk)
             if not (failed := probe(isolation)):
-                return isolation, reason if groups is None else ""
+                return isolation, reason if parent is None else ""
             reason = failed
     return None, reason
 
@@ -129,8 +127,8 @@ def _judge(seen: ProgramResult, level: IsolationLevel) -> str:
 def _missing(level: IsolationLevel, python: Interpreter) -> str:
     if level is IsolationLevel.BUBBLEWRAP and shutil.which("bwrap") is None:
         return "bwrap is not installed"
-    if level is IsolationLevel.BUBBLEWRAP and any(Path(one).is_relative_to(FOLDER) for one in python.folders):
-        return f"it lies below {FOLDER}, which every run has for itself; use a Python elsewhere"
+    if level is IsolationLevel.BUBBLEWRAP and any(Path(folder).is_relative_to(FOLDER) for folder in python.folders):
+        return f"it lies below {FOLDER}, which is empty in every run; use a Python elsewhere"
     if level is IsolationLevel.LANDLOCK and landlock.version() == 0:
         return "the kernel has no Landlock, or it is off"
     return ""

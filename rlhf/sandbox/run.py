@@ -6,8 +6,8 @@ import contextlib
 import os
 import subprocess
 
-from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation, SupervisorLaunch, place
-from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation, SupervisorLaunch, launch
+from rlhf.sandbox.limits import MIB, SandboxLimits
 from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, TerminationReason
 from rlhf.sandbox.run_request import RunReport, RunRequest, unpack_report
 
@@ -32,18 +32,22 @@ def run_program(program: Program, ceiling: SandboxLimits, isolation: SandboxIsol
     """
     limits = ceiling.within(program.wall_seconds, program.memory_bytes)
     if wrong := _wrong_path(program):
-        return ProgramResult(
-            ending=TerminationReason.REFUSED, return_code=None, stdout="", stderr="", seconds=0.0, detail=wrong
-        )
+        return _result(RunReport(TerminationReason.REFUSED, None, wrong))
     try:
-        with place(isolation, limits, two_users=program.two_users) as here:
-            return _as_run(_ask(here, _orders(program, limits, isolation, here), isolation.level))
+        with launch(isolation, limits) as start:
+            report = _ask(start, _request(program, limits, isolation, start), isolation.level)
+            if start.group and start.group.ran_out_of_memory():
+                detail = f"killed for using more than {limits.memory_bytes // MIB} MiB of memory"
+                report = report._replace(ending=TerminationReason.EXCESS, return_code=None, detail=detail)
+            return _result(report)
     except OSError as error:
         raise SandboxBroken(f"the sandbox ({isolation.level}) could not run a program: {error}") from error
 
 
-def _orders(program: Program, limits: SandboxLimits, isolation: SandboxIsolation, here: SupervisorLaunch) -> RunRequest:
-    folder = here.jail.folder
+def _request(
+    program: Program, limits: SandboxLimits, isolation: SandboxIsolation, start: SupervisorLaunch
+) -> RunRequest:
+    folder = start.jail.folder
     return RunRequest(
         command=(isolation.python.path, f"{folder}/{MAIN}"),
         environment=ENVIRONMENT | {"HOME": folder, "TMPDIR": folder},
@@ -51,22 +55,22 @@ def _orders(program: Program, limits: SandboxLimits, isolation: SandboxIsolation
         fetch=program.fetch,
         stdin=program.stdin,
         limits=limits,
-        jail=here.jail,
-        parent=here.parent,
+        jail=start.jail,
+        parent=start.parent,
     )
 
 
-def _ask(here: SupervisorLaunch, request: RunRequest, level: IsolationLevel) -> RunReport:
+def _ask(start: SupervisorLaunch, request: RunRequest, level: IsolationLevel) -> RunReport:
     """The supervisor's report. Raises `SandboxBroken`. No process is left in either case."""
     timeout_seconds = request.limits.wall_seconds + GRACE_SECONDS
     supervisor = subprocess.Popen(
-        here.command,
+        start.command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={},
         start_new_session=True,
-        pass_fds=here.descriptors,
+        pass_fds=() if start.group is None else (start.group.entrance,),
     )
     try:
         answer, complaint = supervisor.communicate(request.pack(), timeout=timeout_seconds)
@@ -75,8 +79,8 @@ def _ask(here: SupervisorLaunch, request: RunRequest, level: IsolationLevel) -> 
     finally:
         _stop(supervisor)
     if supervisor.returncode != 0:
-        said = complaint.decode(errors="replace").strip().rpartition("\n")[2][:500]
-        raise SandboxBroken(f"the sandbox ({level}) failed with exit code {supervisor.returncode}: {said}")
+        last_line = complaint.decode(errors="replace").strip().rpartition("\n")[2][:500]
+        raise SandboxBroken(f"the sandbox ({level}) failed with exit code {supervisor.returncode}: {last_line}")
     return unpack_report(answer)
 
 
@@ -95,15 +99,15 @@ def _stop(supervisor: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
-def _as_run(verdict: RunReport) -> ProgramResult:
+def _result(report: RunReport) -> ProgramResult:
     return ProgramResult(
-        ending=TerminationReason(verdict.ending),
-        return_code=verdict.return_code,
-        stdout=verdict.stdout.decode(errors="replace"),
-        stderr=verdict.stderr.decode(errors="replace"),
-        seconds=verdict.seconds,
-        detail=verdict.detail,
-        files=verdict.files,
+        ending=TerminationReason(report.ending),
+        return_code=report.return_code,
+        stdout=report.stdout.decode(errors="replace"),
+        stderr=report.stderr.decode(errors="replace"),
+        seconds=report.seconds,
+        detail=report.detail,
+        files=report.files,
     )
 
 
@@ -111,5 +115,5 @@ def _wrong_path(program: Program) -> str:
     for path in (*program.files, *program.fetch):
         parts = path.split("/")
         if not path or "\0" in path or os.path.isabs(path) or ".." in parts:
-            return f"{path!r} is no path inside the folder the program runs in; give a relative one"
+            return f"{path!r} is not a path inside the folder the program runs in; give a relative one"
     return ""

@@ -26,27 +26,18 @@ class Jail(NamedTuple):
     filtered: bool
     """Whether a seccomp filter is installed."""
     alone: bool
-    """Whether the supervisor is the first process of a process namespace."""
+    """Whether the supervisor is the first process of a process namespace, in which the folder exists already."""
     sized: bool
     """Whether the folder is a tmpfs of limited size. Outside a namespace the supervisor mounts it."""
-    entrances: tuple[int, ...] = ()
-    """File descriptors: writing "0" to each moves the writer into the run's control group, which limits memory and
-    processes. If empty, only the supervisor enforces the limits of all processes together."""
-    events: int | None = None
-    """File descriptor of the group's event counters."""
-    end: int | None = None
-    """File descriptor: writing "1" to it kills all processes of the group."""
-    second_uid: int | None = None
-    """A second user id that no other process has: the program's real one at its start."""
-    parts: bool = False
-    """The first process is trusted (the judge) and may hide from the run's other processes."""
+    entrance: int | None = None
+    """File descriptor: writing "0" to it moves the writer into the run's control group. None: there is no group."""
     readable: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
 
 
 class RunRequest(NamedTuple):
-    """One run. `main` is the program's file in the folder; `parent` is the supervisor's parent, or 0 if the supervisor
-    is the first process of a namespace."""
+    """One run. `parent` is the process id of the supervisor's parent, or 0 if the supervisor is the first process of a
+    namespace."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -59,22 +50,22 @@ class RunRequest(NamedTuple):
 
     def pack(self) -> bytes:
         """The request as JSON."""
-        told = self._asdict() | {"limits": self.limits._asdict(), "jail": self.jail._asdict()}
-        return json.dumps(told, default=_text).encode()
+        fields = self._asdict() | {"limits": self.limits._asdict(), "jail": self.jail._asdict()}
+        return json.dumps(fields, default=_text).encode()
 
 
 def unpack_request(line: bytes) -> RunRequest:
     """The request in a line of JSON."""
-    told: dict[str, Any] = json.loads(line)
+    fields: dict[str, Any] = json.loads(line)
     return RunRequest(
-        command=tuple(told["command"]),
-        environment=told["environment"],
-        files={path: base64.b64decode(content) for path, content in told["files"].items()},
-        fetch=tuple(told["fetch"]),
-        stdin=base64.b64decode(told["stdin"]),
-        limits=SandboxLimits(**told["limits"]),
-        jail=Jail(**told["jail"]),
-        parent=told["parent"],
+        command=tuple(fields["command"]),
+        environment=fields["environment"],
+        files=_files(fields["files"]),
+        fetch=tuple(fields["fetch"]),
+        stdin=base64.b64decode(fields["stdin"]),
+        limits=SandboxLimits(**fields["limits"]),
+        jail=Jail(**fields["jail"]),
+        parent=fields["parent"],
     )
 
 
@@ -83,11 +74,11 @@ class RunReport(NamedTuple):
 
     ending: str
     return_code: int | None
-    stdout: bytes
-    stderr: bytes
-    seconds: float
     detail: str
-    files: Mapping[str, bytes]
+    seconds: float = 0.0
+    stdout: bytes = b""
+    stderr: bytes = b""
+    files: Mapping[str, bytes] = {}
 
     def pack(self) -> bytes:
         """The report as JSON."""
@@ -96,11 +87,14 @@ class RunReport(NamedTuple):
 
 def unpack_report(line: bytes) -> RunReport:
     """The report in a line of JSON."""
-    told: dict[str, Any] = json.loads(line)
-    output = {name: base64.b64decode(told[name]) for name in ("stdout", "stderr")}
-    files = {path: base64.b64decode(content) for path, content in told["files"].items()}
-    return RunReport(**(told | output | {"files": files}))
+    fields: dict[str, Any] = json.loads(line)
+    output = {name: base64.b64decode(fields[name]) for name in ("stdout", "stderr")}
+    return RunReport(**(fields | output | {"files": _files(fields["files"])}))
 
 
 def _text(content: bytes) -> str:
     return base64.b64encode(content).decode()
+
+
+def _files(packed: Mapping[str, str]) -> dict[str, bytes]:
+    return {path: base64.b64decode(content) for path, content in packed.items()}

@@ -1,7 +1,8 @@
 """The seccomp filter of a run: which system calls are forbidden; assembled here and installed through ctypes.
 
 It is a list of forbidden calls and not of allowed ones, because interpreters and their extensions use most of the
-others. File access is left to mounts, namespaces and Landlock; the filter covers what these leave open.
+others. Files are left to mounts, namespaces and Landlock, and calls that need a capability to the kernel, which grants
+the program none; the filter covers what these leave open. Source of the numbers: the kernel's tables of system calls.
 """
 
 from __future__ import annotations
@@ -11,180 +12,148 @@ import errno
 import os
 import struct
 
-from rlhf.sandbox.syscalls import SYSCALLS
+from rlhf.sandbox import landlock
+from rlhf.sandbox.run_request import Jail
+
+
+def syscall_table(text: str) -> dict[str, tuple[int | None, ...]]:
+    """Name → number on each of `ARCHITECTURES`."""
+    rows = [row.split() for row in text.split(",")]
+    return {name: tuple(None if number == "-" else int(number) for number in numbers) for name, *numbers in rows}
+
 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""The column in the table of system calls, and the kernel's AUDIT_ARCH value."""
+"""The column in the tables below, and the kernel's AUDIT_ARCH value."""
+REFUSED = syscall_table(
+    # The network and sockets of other processes. `socketpair` is allowed because asyncio uses it to wake itself.
+    # `sendmsg` has an address in memory, out of the filter's reach, and can pass open files.
+    "socket 41 198, connect 42 203, bind 49 200, sendmsg 46 211, sendmmsg 307 269, io_uring_setup 425 425,"
+    # Other processes.
+    "ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271, pidfd_getfd 438 438, setpriority 141 140,"
+    "ioprio_set 251 30,"
+    # Parts of the kernel that need no capability, or that watch files which Landlock hides.
+    "unshare 272 97, bpf 321 280, perf_event_open 298 241, userfaultfd 323 282, add_key 248 217, request_key 249 218,"
+    "keyctl 250 219, syslog 103 116, personality 135 92, modify_ldt 154 -, name_to_handle_at 303 264,"
+    "fanotify_init 300 262, inotify_add_watch 254 27,"
+    # Memory and objects that outlive the run, or that no limit counts.
+    "shmget 29 194, shmat 30 196, shmctl 31 195, msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187,"
+    "semget 64 190, semop 65 193, semctl 66 191, semtimedop 220 192, mq_open 240 180, mq_unlink 241 181,"
+    "memfd_create 319 279, io_setup 206 0"
+)
+ATTRIBUTES = syscall_table(
+    "chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -, fchown 93 55, lchown 94 -,"
+    "fchownat 260 54, utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, setxattr 188 5, lsetxattr 189 6,"
+    "fsetxattr 190 7, removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16"
+)
+"""Landlock does not cover them. They return success without effect, because `shutil.copy` and archivers call them on
+their files."""
+ONLY_ITSELF = syscall_table(
+    "prlimit64 302 261, sched_setaffinity 203 122, sched_setscheduler 144 119, sched_setparam 142 118,"
+    "sched_setattr 314 274"
+)
+"""Their first argument is a process id, and 0 is the caller."""
+SIGNALS = syscall_table("kill 62 129, tkill 200 130, tgkill 234 131")
+OTHER_SIGNALS = syscall_table("rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240, pidfd_send_signal 424 424")
+WITH_ARGUMENTS = syscall_table(
+    "clone 56 220, clone3 435 435, ioctl 16 29, fcntl 72 25, sendto 44 206, mmap 9 222, fallocate 285 47,truncate 76 45"
+)
+FIRST_UNKNOWN = 453
+"""Calls with this number and higher ones return ENOSYS, as on Linux 6.6; also those of the x32 interface."""
+
 LOAD, AND, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 REFUSE, PRETEND, ABSENT = ERRNO | errno.EPERM, ERRNO, ERRNO | errno.ENOSYS
 UNSUPPORTED = ERRNO | errno.EOPNOTSUPP
 NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
-PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
-
-NETWORK = "socket connect bind sendmsg sendmmsg io_uring_setup io_uring_enter io_uring_register"
-"""`socketpair` is allowed because asyncio uses it to wake itself; so are `send` and `sendto` without an address. A call
-with an address reaches sockets of other processes. `sendmsg` has its address in memory, out of the filter's reach, and
-can also pass open files to where they are not counted."""
-OTHER_PROCESSES = (
-    "ptrace process_vm_readv process_vm_writev process_madvise process_mrelease kcmp pidfd_getfd "
-    "setpriority ioprio_set migrate_pages move_pages"
-)
-KERNEL = (
-    "bpf perf_event_open userfaultfd add_key request_key keyctl mount umount2 pivot_root move_mount open_tree fsopen "
-    "fsconfig fsmount fspick mount_setattr unshare setns chroot reboot kexec_load kexec_file_load init_module "
-    "finit_module delete_module swapon swapoff fanotify_init name_to_handle_at open_by_handle_at quotactl acct "
-    "settimeofday adjtimex clock_settime clock_adjtime syslog personality ioperm iopl modify_ldt vhangup sethostname "
-    "setdomainname nfsservctl lookup_dcookie quotactl_fd open_tree_attr statmount listmount listns lsm_get_self_attr "
-    "lsm_set_self_attr lsm_list_modules landlock_create_ruleset landlock_add_rule landlock_restrict_self"
-)
-OUTLIVES_OR_ESCAPES_COUNTING = (
-    "shmget shmat shmctl msgget msgsnd msgrcv msgctl semget semop semctl semtimedop mq_open mq_unlink "
-    "memfd_create memfd_secret io_setup vmsplice inotify_init inotify_init1 inotify_add_watch"
-)
-ONLY_ITSELF = "prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr"
-"""Their first argument is a process id, and 0 is the caller."""
-ATTRIBUTES = (
-    "chmod fchmodat fchmodat2 chown lchown fchownat utime utimes utimensat futimesat setxattr lsetxattr removexattr "
-    "lremovexattr fchmod fchown fsetxattr fremovexattr setxattrat removexattrat file_setattr"
-)
-"""Not covered by Landlock. They return success without effect, because `shutil.copy` and archivers call them on their
-files."""
-SHARED_ANONYMOUS = 0x21  # MAP_SHARED and MAP_ANONYMOUS
-THREAD_AND_FILES, THREAD = 0x10400, 0x10000  # CLONE_THREAD and CLONE_FILES
-SO_BUFFERS = (7, 8, 32, 33)  # send buffer, receive buffer, and the FORCE variants of both
-PR_SET_DUMPABLE, PR_SET_MM = 4, 35
-SIGNALS = "kill tkill tgkill"
-OTHER_SIGNALS = "rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal"
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID and NET
-TERMINALS_AND_ATTRIBUTES = (0x5412, 0x541C, 0x40086602, 0x401C5820)  # TIOCSTI, TIOCLINUX, FS_IOC_SETFLAGS, FSSETXATTR
-F_SETOWN, F_SETOWN_EX = 8, 15
-F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ = 1024, 1026, 1031
-KNOWN = 1 + max(number for numbers in SYSCALLS.values() for number in numbers if number is not None)
-"""Calls with higher numbers are newer than this file and not reviewed: they return ENOSYS."""
+SHARED_ANONYMOUS = 0x21  # MAP_SHARED and MAP_ANONYMOUS
+SET_ATTRIBUTES = (0x40086602, 0x401C5820)  # FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
+SIGNAL_OWNERS_AND_LEASES = (8, 15, 1024)  # F_SETOWN, F_SETOWN_EX, F_SETLEASE
 
 
-def install(
-    *,
-    files_outside: bool,
-    others_outside: bool,
-    truncate_covered: bool,
-    counted: bool = True,
-    sized: bool = True,
-    hidden: bool = False,
-) -> None:
-    """Install the filter on this thread and its children; it cannot be removed. Raises `OSError`.
-
-    `files_outside`: the machine's files are there, and only Landlock is before them; `truncate_covered`: it knows that
-    call. `others_outside`: processes of the same user are there, and nothing but this filter stops a signal to them.
-    `counted`: the kernel counts the memory of the run; `sized`: its folder cannot outgrow its size. `hidden`: the first
-    process may hide, and whoever else does is ended for it.
-    """
+def install(jail: Jail) -> None:
+    """Install the filter on this thread and its children; it cannot be removed. Needs `no_new_privs`. Raises
+    `OSError`."""
     column, architecture = ARCHITECTURES[os.uname().machine]
-    forbidden = (NETWORK, OTHER_PROCESSES, KERNEL, OUTLIVES_OR_ESCAPES_COUNTING)
-    rules = [rule for names in forbidden for rule in refused(names, column)]
-    rules += calls("clone3", column, [_return(ABSENT)])  # its flags are in memory; libc falls back to clone
-    rules += calls("clone", column, [*_unless_files_are_shared(), *forbidden_bits(0, NEW_NAMESPACES)])
-    rules += calls("ioctl", column, forbidden_values(1, TERMINALS_AND_ATTRIBUTES))
-    # Out of sight, a process could hold files that only the supervisor sees. In a namespace the folder has its size.
-    hiding = (PR_SET_DUMPABLE,) if files_outside and not hidden else ()
-    rules += calls("prctl", column, forbidden_values(0, (PR_SET_MM, *hiding)))
-    rules += calls("setsockopt", column, forbidden_values(2, SO_BUFFERS))
-    rules += calls("sendto", column, no_pointer(4))
-    for name in ONLY_ITSELF.split():
-        rules += calls(name, column, only_value(0, 0))
-    if files_outside:
-        rules += [rule for name in ATTRIBUTES.split() for rule in calls(name, column, [_return(PRETEND)])]
-        rules += [] if truncate_covered else refused("truncate", column)
-    rules += own_signals_only(column) if others_outside else []
-    owners = (F_SETOWN, F_SETOWN_EX) if others_outside else ()
-    rules += calls("fcntl", column, forbidden_values(1, (F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ, *owners)))
-    rules += [] if counted else calls("mmap", column, forbidden_together(3, SHARED_ANONYMOUS))
-    rules += [] if sized else calls("fallocate", column, [_return(UNSUPPORTED)])  # libc writes zeros instead
-    _load(_program(architecture, rules))
+    rules: list[bytes] = []
+
+    def add(table: dict[str, tuple[int | None, ...]], *then: bytes, only: str = "") -> None:
+        """`then` decides the calls of the table, or only the one of that name. It must end in a return."""
+        for number in (table[only][column],) if only else (row[column] for row in table.values()):
+            rules.extend([] if number is None else [_instruction(EQUAL, number, 0, len(then)), *then])
+
+    abi = landlock.version() if jail.landlock else 0
+    add(REFUSED, _return(REFUSE))
+    add(ONLY_ITSELF, *_unless_equal(0, 0))
+    add(WITH_ARGUMENTS, _return(ABSENT), only="clone3")  # its flags are in memory; libc falls back to clone
+    add(WITH_ARGUMENTS, *_if_any_bit(0, NEW_NAMESPACES), only="clone")
+    add(WITH_ARGUMENTS, *_if_one_of(1, SET_ATTRIBUTES), only="ioctl")
+    add(WITH_ARGUMENTS, *_if_one_of(1, SIGNAL_OWNERS_AND_LEASES), only="fcntl")
+    add(WITH_ARGUMENTS, *_unless_null(4), only="sendto")  # an address reaches sockets of other processes
+    if not jail.alone:
+        add(ATTRIBUTES, _return(PRETEND))
+        if abi < landlock.TRUNCATE_SINCE:
+            add(WITH_ARGUMENTS, _return(REFUSE), only="truncate")
+        if jail.uid is None and abi < landlock.SCOPES_SINCE:  # nothing else stops a signal to processes of this user
+            add(SIGNALS, *_unless_equal(0, os.getpid()))
+            add(OTHER_SIGNALS, _return(REFUSE))
+    if jail.entrance is None:  # without a group nothing counts shared memory that is no longer mapped
+        add(WITH_ARGUMENTS, *_if_all_bits(3, SHARED_ANONYMOUS), only="mmap")
+    if not jail.sized:  # it reserves space beyond the limit on the size of files; libc writes zeros instead
+        add(WITH_ARGUMENTS, _return(UNSUPPORTED), only="fallocate")
+    _load(b"".join([*_start(architecture), *rules, _return(ALLOW)]))
 
 
-def own_signals_only(column: int) -> list[bytes]:
-    """A process may send signals only to itself: enough for `abort` and threads."""
-    own = [rule for name in SIGNALS.split() for rule in calls(name, column, only_value(0, os.getpid()))]
-    return [*own, *refused(OTHER_SIGNALS, column)]
+def _start(architecture: int) -> list[bytes]:
+    return [
+        _instruction(LOAD, ARCHITECTURE_AT),
+        _instruction(EQUAL, architecture, 1, 0),
+        _return(KILL),
+        _instruction(LOAD, NUMBER_AT),
+        _instruction(AT_LEAST, FIRST_UNKNOWN, 0, 1),
+        _return(ABSENT),
+    ]
 
 
-def refused(names: str, column: int) -> list[bytes]:
-    """Rules that refuse these calls."""
-    return [rule for name in names.split() for rule in calls(name, column, [_return(REFUSE)])]
-
-
-def calls(name: str, column: int, then: list[bytes]) -> list[bytes]:
-    """Rules that run `then` for that system call; `then` must end in a return. Empty if the machine has no such
-    call."""
-    number = SYSCALLS[name][column]
-    return [] if number is None else [_jump(EQUAL, number, 0, len(then)), *then]
-
-
-def forbidden_bits(argument: int, bits: int) -> list[bytes]:
+def _if_any_bit(argument: int, bits: int) -> list[bytes]:
     """Refuse the call if the argument has any of the bits."""
-    return [_load_argument(argument), _jump(ANY_BIT, bits, 0, 1), _return(REFUSE), _return(ALLOW)]
+    return [_load_argument(argument), _instruction(ANY_BIT, bits, 0, 1), _return(REFUSE), _return(ALLOW)]
 
 
-def forbidden_values(argument: int, values: tuple[int, ...]) -> list[bytes]:
+def _if_all_bits(argument: int, bits: int) -> list[bytes]:
+    """Refuse the call if the argument has all of the bits."""
+    test = [_instruction(AND, bits), _instruction(EQUAL, bits, 0, 1), _return(REFUSE), _return(ALLOW)]
+    return [_load_argument(argument), *test]
+
+
+def _if_one_of(argument: int, values: tuple[int, ...]) -> list[bytes]:
     """Refuse the call if the argument is one of the values."""
-    tests = [rule for value in values for rule in (_jump(EQUAL, value, 0, 1), _return(REFUSE))]
+    tests = [rule for value in values for rule in (_instruction(EQUAL, value, 0, 1), _return(REFUSE))]
     return [_load_argument(argument), *tests, _return(ALLOW)]
 
 
-def forbidden_together(argument: int, bits: int) -> list[bytes]:
-    """Refuse the call if the argument has all of the bits."""
-    tests = [_instruction(AND, bits), _jump(EQUAL, bits, 0, 1), _return(REFUSE), _return(ALLOW)]
-    return [_load_argument(argument), *tests]
-
-
-def no_pointer(argument: int) -> list[bytes]:
-    """Refuse the call unless the argument is a null pointer (both halves are 0)."""
-    high = [_instruction(LOAD, ARGUMENTS_AT + 8 * argument + 4), _jump(EQUAL, 0, 1, 0), _return(REFUSE)]
-    return [*high, *only_value(argument, 0)]
-
-
-def _unless_files_are_shared() -> list[bytes]:
-    """Refuse threads that do not share open files: they could hide open files."""
-    load = [_load_argument(0), _instruction(AND, THREAD_AND_FILES)]
-    return [*load, _jump(EQUAL, THREAD, 0, 1), _return(REFUSE)]
-
-
-def only_value(argument: int, value: int) -> list[bytes]:
+def _unless_equal(argument: int, value: int) -> list[bytes]:
     """Refuse the call unless the argument has this value."""
-    return [_load_argument(argument), _jump(EQUAL, value, 1, 0), _return(REFUSE), _return(ALLOW)]
+    return [_load_argument(argument), _instruction(EQUAL, value, 1, 0), _return(REFUSE), _return(ALLOW)]
 
 
-def _program(architecture: int, rules: list[bytes]) -> bytes:
-    start = [
-        _instruction(LOAD, ARCHITECTURE_AT),
-        _jump(EQUAL, architecture, 1, 0),
-        _return(KILL),
-        _instruction(LOAD, NUMBER_AT),
-        _jump(AT_LEAST, KNOWN, 0, 1),  # also above: the x32 interface
-        _return(ABSENT),
-    ]
-    return b"".join([*start, *rules, _return(ALLOW)])
+def _unless_null(argument: int) -> list[bytes]:
+    """Refuse the call unless the argument is a null pointer: both halves are 0."""
+    high = [_instruction(LOAD, ARGUMENTS_AT + 8 * argument + 4), _instruction(EQUAL, 0, 1, 0), _return(REFUSE)]
+    return [*high, *_unless_equal(argument, 0)]
 
 
 def _load(program: bytes) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     buffer = ctypes.create_string_buffer(program)
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
-    nothing = ctypes.c_ulong(0)
-    if libc.prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), nothing, nothing, nothing):
-        raise OSError(ctypes.get_errno(), "no_new_privs was refused")
     if libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), header):
         raise OSError(ctypes.get_errno(), "the seccomp filter was refused")
 
 
 def _instruction(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
     return struct.pack("HBBI", code, then, otherwise, value)
-
-
-def _jump(code: int, value: int, then: int, otherwise: int) -> bytes:
-    return _instruction(code, value, then, otherwise)
 
 
 def _return(verdict: int) -> bytes:

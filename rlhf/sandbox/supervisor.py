@@ -9,36 +9,39 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from types import FrameType
 
 from rlhf.sandbox.confine import confine
-from rlhf.sandbox.descendants import (
-    Survivors,
-    Unmeasured,
-    end_all,
-    memory_bytes,
-    nameless_bytes,
-    oom_killed,
-    own_descendants,
-    reaped,
-    threads,
-)
-from rlhf.sandbox.disk import filled, mount_own, unmount
-from rlhf.sandbox.folder import Inside, disk_use, fetch_files, write_files
-from rlhf.sandbox.limits import SandboxLimits
-from rlhf.sandbox.removal import remove
+from rlhf.sandbox.folder import NotFetched, folder_use, make_folder, read_files, remove_folder, write_files
+from rlhf.sandbox.limits import MIB, SandboxLimits
 from rlhf.sandbox.run_request import Jail, RunReport, RunRequest, unpack_request
-from rlhf.sandbox.streams import Streams
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
-LOOK_SECONDS = 0.04
-"""Seconds between two measurements of the run; between them the run can exceed its limits."""
+LOOK_SECONDS = 0.05
+"""Seconds between two measurements of the folder."""
+REAP_SECONDS, PAUSE_SECONDS = 10.0, 0.002
+PIPE_SECONDS = 5.0
+CHUNK_BYTES = 1 << 16
 CANNOT_START = 126
 REFUSED = "refused: "
-MIB = 1024 * 1024
+
+
+class RunRefused(Exception):
+    """The run cannot start within its limits."""
+
+
+class Survivors(Exception):
+    """Some processes of a run did not end."""
+
+
+class Ended(SystemExit):
+    """This process received SIGTERM."""
 
 
 def supervisor_main() -> None:
@@ -47,68 +50,118 @@ def supervisor_main() -> None:
     request = unpack_request(sys.stdin.buffer.read())
     _prepare(request)
     try:
-        verdict = carry_out(request)
-    except Ended:
-        _remove(request.jail)  # the process that would remove it has died
-        raise
+        report = carry_out(request)
     except OSError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}")
         raise SystemExit(3) from None
-    sys.stdout.buffer.write(verdict.pack())
+    sys.stdout.buffer.write(report.pack())
 
 
 def carry_out(request: RunRequest) -> RunReport:
-    """Run the program, from input files to output files. No process of it is left when this returns or raises."""
+    """Run the program, from input files to output files. No process and no file of it is left when this returns or
+    raises."""
     try:
+        make_folder(request.jail, request.limits)
         return _run(request)
     except RunRefused as error:
-        return _verdict("refused", None, str(error), 0.0, {}, (b"", b""))
+        return RunReport("refused", None, str(error))
     finally:
-        with contextlib.suppress(Survivors):  # it is in the report; the run's namespace or group ends them
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with contextlib.suppress(Survivors):  # the report names them; the run's namespace or group ends them
             end_all(request.jail)
+        with contextlib.suppress(OSError):
+            remove_folder(request.jail)
+
+
+def end_all(jail: Jail) -> None:
+    """Kill all processes of the run, and wait until they have ended. Raises `Survivors`."""
+    deadline = time.monotonic() + REAP_SECONDS
+    while _has_children():  # orphans become children of this process
+        if time.monotonic() > deadline:
+            raise Survivors(f"processes of the run did not end within {REAP_SECONDS:g} s")
+        _kill(jail)
+        time.sleep(PAUSE_SECONDS)
+
+
+class Output:
+    """A pipe for the program's output. A thread reads it to its end; bytes after the first `most` are dropped."""
+
+    def __init__(self, most: int) -> None:
+        self.read_end, self.write_end = os.pipe()
+        self._most, self._kept, self._dropped = most, bytearray(), 0
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def start(self) -> None:
+        """Begin to read, after the program's process has its copy of the pipe."""
+        os.close(self.write_end)
+        self._thread.start()
+
+    def text(self) -> bytes:
+        """What was kept, after the end of all processes; a line at its end says how much was dropped."""
+        self._thread.join(PIPE_SECONDS)  # the pipe ends with the last process
+        note = f"\n[the sandbox dropped {self._dropped} bytes after the first {self._most}]\n" if self._dropped else ""
+        return bytes(self._kept) + note.encode()
+
+    def _read(self) -> None:
+        while chunk := os.read(self.read_end, CHUNK_BYTES):
+            room = self._most - len(self._kept)
+            self._kept += chunk[:room]
+            self._dropped += len(chunk) - len(chunk[:room])
 
 
 def _run(request: RunRequest) -> RunReport:
-    streams = Streams(request.stdin, request.limits.output_bytes)
-    child = _start(request, streams)
+    outputs = Output(request.limits.output_bytes), Output(request.limits.output_bytes)
+    child = _start(request, *outputs)
     started = time.monotonic()
-    ending, code, detail = _watch(child, streams, request, started + request.limits.wall_seconds)
+    report = _watch(child, request, started + request.limits.wall_seconds)
     seconds = time.monotonic() - started
     try:
         end_all(request.jail)
     except Survivors as error:
-        ending, code, detail = "excess", None, str(error)
-    output = streams.finish()
+        report = RunReport("excess", None, str(error))
+    stdout, stderr = (output.text() for output in outputs)
+    report = report._replace(seconds=seconds, stdout=stdout, stderr=stderr)
     try:
-        files = fetch_files(request.fetch, request.jail, request.limits)
-    except Inside as error:
-        files, detail = {}, f"{detail}; no files: {error}".lstrip("; ")
-    return _verdict(ending, code, detail, seconds, files, output)
+        return report._replace(files=read_files(request.jail.folder, request.fetch, request.limits.fetched_bytes))
+    except NotFetched as error:
+        return report._replace(detail=f"{report.detail}; no files: {error}".lstrip("; "))
 
 
-def _start(request: RunRequest, streams: Streams) -> int:
+def _start(request: RunRequest, stdout: Output, stderr: Output) -> int:
     """Start the program and return its process id after exec. Raises `RunRefused` if its limits do not let it start,
     and `OSError` if it cannot start for another reason."""
     receive, send = os.pipe()  # closes on exec
+    stdin, feed = os.pipe()
     if (child := os.fork()) == 0:
-        _become(request, streams, send)
+        _become(request, (stdin, stdout.write_end, stderr.write_end), send)
     os.close(send)
-    streams.let_go()
+    os.close(stdin)
+    stdout.start()
+    stderr.start()
     with open(receive, "rb") as pipe:
         complaint = pipe.read().decode(errors="replace")
     if complaint.startswith(REFUSED):
         raise RunRefused(complaint.removeprefix(REFUSED))
     if complaint:
         raise OSError(f"the code could not be started: {complaint}")
+    threading.Thread(target=_feed, args=(feed, request.stdin), daemon=True).start()
     return child
 
 
-def _become(request: RunRequest, streams: Streams, send: int) -> None:
+def _feed(pipe: int, content: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), open(pipe, "wb", buffering=0) as file:  # it may close its input unread
+        rest = memoryview(content)
+        while rest:
+            rest = rest[file.write(rest) :]
+
+
+def _become(request: RunRequest, standard: tuple[int, int, int], send: int) -> None:
     """In the child: enter the jail, write the files with the program's own rights, and execute the program. Never
     returns."""
     writing = False
     try:
-        streams.become_standard()
+        for descriptor, pipe in enumerate(standard):
+            os.dup2(pipe, descriptor)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         confine(request.jail, request.limits)
@@ -126,77 +179,85 @@ def _become(request: RunRequest, streams: Streams, send: int) -> None:
         os._exit(CANNOT_START)
 
 
-def _watch(child: int, streams: Streams, request: RunRequest, deadline: float) -> tuple[str, int | None, str]:
-    """Wait until the program ends, its time is over or it exceeds a limit: the reason, its return code, and the
-    detail."""
-    over, looked = os.pidfd_open(child), time.monotonic()
+def _watch(child: int, request: RunRequest, deadline: float) -> RunReport:
+    """Wait until the program ends, its time is over or its folder exceeds a limit: the report without its output."""
+    over = os.pidfd_open(child)
+    poll = select.poll()
+    poll.register(over, select.POLLIN)
     try:
         while True:
-            streams.pump(min(LOOK_SECONDS, max(deadline - time.monotonic(), 0.0)), over)
-            status = dict(reaped()).get(child)
-            if status is not None:
-                if excess := _killed(request):  # it, or one of its processes, unnoticed by the program
-                    return "excess", None, excess
-                return "exited", os.waitstatus_to_exitcode(status), ""
+            poll.poll(1000 * min(LOOK_SECONDS, max(deadline - time.monotonic(), 0.0)))
+            for process, status in _reaped():
+                if process == child:
+                    return RunReport("exited", os.waitstatus_to_exitcode(status), "")
             if time.monotonic() >= deadline:
-                return "time", None, f"killed after {request.limits.wall_seconds:g} s"
-            if time.monotonic() - looked >= LOOK_SECONDS:
-                looked = time.monotonic()
-                if excess := _excess(request, child):
-                    return "excess", None, excess
+                return RunReport("time", None, f"killed after {request.limits.wall_seconds:g} s")
+            if excess := _excess(request.jail, request.limits):
+                return RunReport("excess", None, f"killed for {excess}")
     finally:
         os.close(over)
 
 
-def _excess(request: RunRequest, child: int) -> str:
-    """The limit that the run exceeds, as the detail of its report; empty if there is none. `child` is its first
-    process."""
-    grouped, sized = bool(request.jail.entrances), request.jail.sized
-    running = [] if grouped and sized else own_descendants()
+def _excess(jail: Jail, limits: SandboxLimits) -> str:
+    """The limit of the folder that the run exceeds; empty if there is none."""
     try:
-        stored = _stored(request, running, child if request.jail.parts else None)
-    except Unmeasured as error:
-        return f"killed for {error}: what cannot be measured is too much"
-    return (_killed(request) if grouped else _grown(request.limits, running)) or stored
-
-
-def _killed(request: RunRequest) -> str:
-    """The same, for memory limits enforced by the kernel."""
-    events = request.jail.events
-    return _more_than(f"{request.limits.memory_bytes // MIB} MiB of memory") if events and oom_killed(events) else ""
-
-
-def _grown(limits: SandboxLimits, running: list[int]) -> str:
-    """The same, for limits that only this process measures."""
-    if memory_bytes(running, limits.memory_bytes) > limits.memory_bytes:
-        return _more_than(f"{limits.memory_bytes // MIB} MiB of memory")
-    return _more_than(f"{limits.processes} processes") if threads(running) > limits.processes else ""
-
-
-def _stored(request: RunRequest, running: list[int], trusted: int | None) -> str:
-    """The same, for files. Raises `Unmeasured`."""
-    limits, folder = request.limits, request.jail.folder
-    if request.jail.sized:
-        stored, entries = filled(folder)
-    else:
-        stored, entries = disk_use(folder, limits.files)
-        stored += nameless_bytes(running, folder, trusted)
+        used_bytes, entries = folder_use(jail, limits.files)
+    except OSError as error:
+        return f"a folder that cannot be read ({error.strerror}), so that its size is unknown"
     if entries > limits.files:
-        return _more_than(f"{limits.files} files")
-    return _more_than(f"{limits.disk_bytes // MIB} MiB of disk") if stored > limits.disk_bytes else ""
+        return f"using more than {limits.files} files"
+    return f"using more than {limits.disk_bytes // MIB} MiB of disk" if used_bytes > limits.disk_bytes else ""
 
 
-def _more_than(limit: str) -> str:
-    return f"killed for using more than {limit}"
+def _reaped() -> Iterator[tuple[int, int]]:
+    """Reap the children that have ended; yields each with its wait status."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended
 
 
-def _verdict(
-    ending: str, code: int | None, detail: str, seconds: float, files: dict[str, bytes], output: tuple[bytes, bytes]
-) -> RunReport:
-    stdout, stderr = output
-    return RunReport(
-        ending=ending, return_code=code, stdout=stdout, stderr=stderr, seconds=seconds, detail=detail, files=files
-    )
+def _has_children() -> bool:
+    """Whether children are left after those that have ended are reaped."""
+    for _ in _reaped():
+        pass
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _kill(jail: Jail) -> None:
+    if jail.alone:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)  # every process of the namespace except its first one
+    elif jail.uid is not None:
+        _kill_user(jail.uid)
+    else:
+        for process in _descendants():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+def _kill_user(uid: int) -> None:
+    """Kill all processes of that user in one call, so that no fork can escape."""
+    if (child := os.fork()) == 0:
+        os.setresuid(uid, uid, uid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _descendants() -> list[int]:
+    """All processes below this one; the supervisor adopts orphans."""
+    found = [os.getpid()]
+    for process in found:  # the list grows during the loop
+        with contextlib.suppress(OSError):  # the process has ended
+            for task in os.listdir(f"/proc/{process}/task"):
+                with open(f"/proc/{process}/task/{task}/children") as file:
+                    found += map(int, file.read().split())
+    return found[1:]
 
 
 def _prepare(request: RunRequest) -> None:
@@ -204,6 +265,8 @@ def _prepare(request: RunRequest) -> None:
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_DUMPABLE, 0)
+    if request.jail.entrance is not None:
+        os.set_inheritable(request.jail.entrance, False)  # not inherited by the program
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # In a namespace the program could send SIGTERM; there the kernel ends the supervisor together with its parent.
     signal.signal(signal.SIGTERM, signal.SIG_IGN if request.jail.alone else _end)
@@ -211,35 +274,8 @@ def _prepare(request: RunRequest) -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != request.parent:  # the parent died before the request reached the kernel
             raise SystemExit(1)
-    _hand_over(request.jail, request.limits)
-
-
-def _hand_over(jail: Jail, limits: SandboxLimits) -> None:
-    for descriptor in (*jail.entrances, jail.events, jail.end):
-        if descriptor is not None:
-            os.set_inheritable(descriptor, False)  # not inherited by the program
-    if jail.sized and not jail.alone:
-        mount_own(jail.folder, limits)
-    if jail.second_uid is not None:
-        os.chmod(jail.folder, 0o700)  # only for the first user
-    if jail.uid is not None:
-        os.chown(jail.folder, jail.uid, jail.uid)
-
-
-def _remove(jail: Jail) -> None:
-    if jail.sized:
-        unmount(jail.folder)
-    with contextlib.suppress(OSError):  # the next start of a service removes the rest
-        remove(jail.folder)
-
-
-class RunRefused(Exception):
-    """The run cannot start within its limits."""
-
-
-class Ended(SystemExit):
-    """This process received SIGTERM."""
 
 
 def _end(signum: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end of the run is not interrupted
     raise Ended(128 + signum)

@@ -9,8 +9,11 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+from rlhf.sandbox.groups import GroupParent, NoGroups, find_group_parent
 from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation
 from rlhf.sandbox.limits import SandboxLimits
 from rlhf.sandbox.program import Program, ProgramResult, TerminationReason
@@ -22,63 +25,88 @@ ROOT = Path(__file__).parents[2]
 
 
 class SandboxOf:
-    """A `Runner` on `level` as `user` ("root", "nobody" or "this user"), one run at a time."""
+    """A `ProgramRunner` on `level` as `user` ("root", "nobody" or "this user"), one run at a time."""
 
     def __init__(self, level: str, user: str, python: str) -> None:
-        identity = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if user == "nobody" else {}
-        self._scratch = tempfile.mkdtemp(prefix="rlhf-attack-")
-        os.chmod(self._scratch, 0o777)
-        self._process = subprocess.Popen(
+        self.level, self.user = level, user
+        self.identity: dict[str, Any] = (
+            {"user": NOBODY, "group": NOBODY, "extra_groups": []} if user == "nobody" else {}
+        )
+        self.scratch = tempfile.mkdtemp(prefix="rlhf-attack-")
+        os.chmod(self.scratch, 0o777)
+        self.process = subprocess.Popen(
             [python, "-m", "tests.attacks.sandboxes", level, python],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env={"PATH": os.environ["PATH"], "TMPDIR": self._scratch},
-            **identity,
+            env={"PATH": os.environ["PATH"], "TMPDIR": self.scratch},
+            **self.identity,
         )
+        assert self.process.stdout is not None
+        self.grouped = self.process.stdout.readline() == "groups\n"
         self._one_at_a_time = asyncio.Lock()
 
     async def start(self) -> None: ...
 
     async def run(self, program: Program) -> ProgramResult:
         async with self._one_at_a_time:
-            return await asyncio.to_thread(self._ask, program)
+            return await asyncio.to_thread(self.ask, program, SandboxLimits(memory_bytes=program.memory_bytes))
 
     async def close(self) -> None:
-        """End the process. Raises `AssertionError` where a run left files."""
-        self._process.communicate(timeout=60)
-        left = os.listdir(self._scratch)
-        assert left == [], left
-        os.rmdir(self._scratch)
+        self.end()
 
-    def _ask(self, program: Program) -> ProgramResult:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        asked = {
-            "code": program.code,
-            "stdin": base64.b64encode(program.stdin).decode(),
-            "wall_seconds": program.wall_seconds,
-            "memory_bytes": program.memory_bytes,
-            "two_users": program.two_users,
-        }
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        told = json.loads(self._process.stdout.readline())
-        return ProgramResult(**(told | {"ending": TerminationReason(told["ending"])}))
+    def ask(self, program: Program, limits: SandboxLimits) -> ProgramResult:
+        """Run `program` within `limits` and wait for its result."""
+        self.send(program, limits)
+        assert self.process.stdout is not None
+        fields = json.loads(self.process.stdout.readline())
+        files = {path: base64.b64decode(content) for path, content in fields.pop("files").items()}
+        return ProgramResult(**(fields | {"ending": TerminationReason(fields["ending"]), "files": files}))
+
+    def send(self, program: Program, limits: SandboxLimits) -> None:
+        """Ask for `program`, and do not wait."""
+        assert self.process.stdin is not None
+        files = {path: base64.b64encode(content).decode() for path, content in program.files.items()}
+        fields = asdict(replace(program, files={})) | {"files": files, "limits": limits._asdict()}
+        request = fields | {"stdin": base64.b64encode(program.stdin).decode()}
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+
+    def left(self) -> list[str]:
+        """The files that runs left behind."""
+        return os.listdir(self.scratch)
+
+    def end(self) -> None:
+        """End the process. Raises `AssertionError` where a run left files."""
+        self.process.communicate(timeout=60)
+        left = self.left()
+        assert left == [], left
+        os.rmdir(self.scratch)
 
 
 def main(level: str, python: str) -> None:
-    """Run each program that is asked for, until there is none."""
-    isolation = SandboxIsolation(level=IsolationLevel(level), python=interpreter(python))
+    """Run each program of standard input, with every limit that the kernel keeps for this user."""
+    disk = level == IsolationLevel.LANDLOCK and os.geteuid() == 0
+    isolation = SandboxIsolation(
+        level=IsolationLevel(level), python=interpreter(python), groups=_groups(), own_disk=disk
+    )
+    print("groups" if isolation.groups else "no groups", flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        program = Program(**(asked | {"stdin": base64.b64decode(asked["stdin"])}))
-        became = run_program(program, SandboxLimits(memory_bytes=program.memory_bytes), isolation)
-        told = {
-            name: getattr(became, name) for name in ("ending", "return_code", "stdout", "stderr", "seconds", "detail")
-        }
-        print(json.dumps(told), flush=True)
+        request = json.loads(line)
+        limits = SandboxLimits(**request.pop("limits"))
+        files = {path: base64.b64decode(content) for path, content in request["files"].items()}
+        program = Program(**(request | {"stdin": base64.b64decode(request["stdin"]), "files": files}))
+        fields = asdict(run_program(program, limits, isolation))
+        found = {path: base64.b64encode(content).decode() for path, content in fields["files"].items()}
+        print(json.dumps(fields | {"files": found}), flush=True)
+
+
+def _groups() -> GroupParent | None:
+    try:
+        return find_group_parent()
+    except NoGroups:
+        return None
 
 
 if __name__ == "__main__":

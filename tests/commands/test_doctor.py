@@ -9,7 +9,7 @@ import pytest
 from rlhf.cluster.gpus import Gpu
 from rlhf.commands import doctor
 from rlhf.commands.doctor import Diagnosis, Level, report
-from rlhf.sandbox.groups import Parents
+from rlhf.sandbox.groups import GroupParent
 from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation
 from rlhf.sandbox.levels import ChosenIsolation
 from rlhf.sandbox.python import Interpreter
@@ -46,20 +46,20 @@ def test_advice_stands_below_what_is_wrong_and_nowhere_else():
     assert "\033[33m" in report(Diagnosis("disk", Level.WARN, "1 GiB", "make room"), colour=True)
 
 
-def test_limits_that_hold_by_measuring_alone_are_named(monkeypatch: pytest.MonkeyPatch):
-    measured = SandboxIsolation(level=IsolationLevel.LANDLOCK, python=Interpreter(path="/usr/bin/python3", folders=()))
-    held = replace(measured, level=IsolationLevel.BUBBLEWRAP, groups=Parents(version=2, folders=("/sys/fs/cgroup/x",)))
+def test_limits_that_are_not_exact_are_named(monkeypatch: pytest.MonkeyPatch):
+    loose = SandboxIsolation(level=IsolationLevel.LANDLOCK, python=Interpreter(path="/usr/bin/python3", folders=()))
+    exact = replace(loose, level=IsolationLevel.BUBBLEWRAP, groups=GroupParent(folder="/sys/fs/cgroup/x"))
     over = ((IsolationLevel.BUBBLEWRAP, "bwrap is not installed"),)
     for chosen, levels in (
-        (ChosenIsolation(isolation=held), [Level.OK, Level.OK]),
-        (ChosenIsolation(isolation=measured, passed_over=over, ungrouped="no cgroup v2"), [Level.WARN, Level.WARN]),
+        (ChosenIsolation(isolation=exact), [Level.OK, Level.OK]),
+        (ChosenIsolation(isolation=loose, passed_over=over, no_groups="no cgroup v2"), [Level.WARN, Level.WARN]),
     ):
         monkeypatch.setattr("rlhf.commands.doctor.choose", lambda chosen=chosen: chosen)
         found = list(doctor.sandbox_isolation())
         assert [finding.level for finding in found] == levels
     assert found[0].advice == "not bubblewrap: bwrap is not installed"
-    assert "memory best effort, measured every 0.04 s" in found[1].seen
-    assert found[1].advice.startswith("memory, processes, disk can be exceeded for a moment")
+    assert "memory for each process alone" in found[1].seen
+    assert found[1].advice.endswith("disk: no exact limit for a run (no cgroup v2)")
 
 
 def test_gpus_are_those_of_the_driver_and_what_is_hidden_is_said(monkeypatch: pytest.MonkeyPatch):

@@ -1,8 +1,8 @@
-"""What hostile code can try with one call: each is an expression of Python, tried in a process of its own.
+"""Calls that hostile code can try: each is an expression of Python, tried in a process of its own.
 
-A primitive is denied when the kernel refuses it for lack of rights, or knows no such thing in there. An error that
-comes from the arguments (EINVAL, EFAULT, EBADF) means that the call was let through, and counts as done. What may be
-done is listed with the reason in `ALLOWED`; everything else is denied on every level, for every user.
+A call is denied when the kernel refuses it for lack of rights, or does not know it. An error that comes from the
+arguments (EINVAL, EFAULT, EBADF) means that the call was let through, and counts as done. `ALLOWED` lists the calls
+that may be done, with the reason; all others are denied on every level, for every user.
 """
 
 from __future__ import annotations
@@ -155,9 +155,6 @@ PROCESSES = {
     "be traced": "call('ptrace', 0, 0, 0, 0)",
     "read memory": "call('process_vm_readv', BYSTANDER, None, 0, None, 0, 0)",
     "write memory": "call('process_vm_writev', BYSTANDER, None, 0, None, 0, 0)",
-    "advise on memory": "call('process_madvise', BYSTANDER, None, 0, 0, 0)",
-    "release memory": "call('process_mrelease', BYSTANDER, 0)",
-    "compare": "call('kcmp', os.getpid(), os.getpid(), 0, 0, 1)",
     "take a descriptor": "call('pidfd_getfd', os.pidfd_open(os.getpid()), 0, 0)",
     "limits": "resource.prlimit(BYSTANDER, resource.RLIMIT_NOFILE, (0, 0))",
     "limits of the supervisor": "resource.prlimit(SUPERVISOR, resource.RLIMIT_NOFILE, (0, 0))",
@@ -193,7 +190,6 @@ NETWORK = {
     "unix socket": "socket.socket(socket.AF_UNIX)",
     "pair of the internet": "socket.socketpair(socket.AF_INET)",
     "pair connects": "pair()[0].connect('\\0' + ABSTRACT)",
-    "stream pair connects": "pair(socket.SOCK_STREAM)[0].connect('\\0' + ABSTRACT)",
     "pair sends to an address": "pair()[0].sendto(b'x', '\\0' + ABSTRACT)",
     "pair sends a message to an address": "pair()[0].sendmsg([b'x'], [], 0, '\\0' + ABSTRACT)",
     "pair sends a message": "pair()[0].sendmsg([b'x'])",
@@ -206,12 +202,8 @@ NETWORK = {
     "pair binds to a file": "pair()[0].bind('bound')",
     "pair sends to a pointer": "call('sendto', pair()[0].detach(), b'x', 1, 0, *to_abstract(ABSTRACT))",
     "pair sends to a high pointer": "call('sendto', pair()[0].detach(), b'x', 1, 0, 1 << 32, 0)",
-    "larger buffer of sending": "pair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)",
-    "larger buffer of receiving": "pair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)",
     "larger buffer by force": "pair()[0].setsockopt(socket.SOL_SOCKET, 32, 1 << 20)",
     "ring": "call('io_uring_setup', 8, buffer)",
-    "enter a ring": "call('io_uring_enter', 0, 0, 0, 0, None, 0)",
-    "register with a ring": "call('io_uring_register', 0, 0, None, 0)",
 }
 
 NAMESPACES = {
@@ -231,9 +223,8 @@ NAMESPACES = {name: what.replace("os_unshare", "(lambda f: call('unshare', f))")
 NAMESPACES |= {
     "unshare time": "call('unshare', 0x80)",
     "unshare files": "call('unshare', 0x400)",
-    "join one": "call('setns', 0, 0)",
+    "join one": "call('setns', os.open('/proc/self/ns/net', os.O_RDONLY), 0)",
     "clone3": "call('clone3', buffer, 88)",
-    "a thread with files of its own": "call('clone', 0x10000 | 0x100 | 0x800, 0, 0, 0, 0)",
     "chroot": "os.chroot('.')",
     "pivot_root": "call('pivot_root', b'.', b'.')",
     "mount": "call('mount', b'none', b'.', b'tmpfs', 0, None)",
@@ -243,7 +234,6 @@ NAMESPACES |= {
     "open_tree": "call('open_tree', -100, b'.', 1)",
     "open_tree_attr": "call('open_tree_attr', -100, b'.', 1, buffer, 32)",
     "fsopen": "call('fsopen', b'tmpfs', 0)",
-    "fsconfig": "call('fsconfig', 0, 0, None, None, 0)",
     "fsmount": "call('fsmount', 0, 0, 0)",
     "fspick": "call('fspick', -100, b'.', 0)",
     "mount_setattr": "call('mount_setattr', -100, b'.', 0, buffer, 32)",
@@ -269,14 +259,9 @@ KERNEL = {
     "swap off": "call('swapoff', b'x')",
     "fanotify": "call('fanotify_init', 0, 0)",
     "handle of a file": "call('name_to_handle_at', -100, b'.', buffer, buffer, 0)",
-    "open a handle": "call('open_by_handle_at', -100, buffer, 0)",
-    "quota": "call('quotactl', 0, None, 0, None)",
-    "quota by descriptor": "call('quotactl_fd', 0, 0, 0, None)",
     "accounting": "call('acct', None)",
     "set the time": "call('settimeofday', buffer, None)",
-    "adjust the time": "call('adjtimex', buffer)",
     "set a clock": "time.clock_settime(time.CLOCK_REALTIME, 0)",
-    "adjust a clock": "call('clock_adjtime', 0, buffer)",
     "kernel log": "call('syslog', 3, buffer, 4096)",
     "personality": "call('personality', 0x0400000)",
     "ports": "call('ioperm', 0, 8, 1)",
@@ -285,8 +270,6 @@ KERNEL = {
     "hang up": "call('vhangup')",
     "host name": "socket.sethostname('evil')",
     "domain name": "call('setdomainname', b'evil', 4)",
-    "a cookie of a folder": "call('lookup_dcookie', 0, buffer, 64)",
-    "nfs": "call('nfsservctl', 0, None, None)",
     "core pattern": "open('/proc/sys/kernel/core_pattern', 'w').write('|/bin/sh')",
     "overcommit": "open('/proc/sys/vm/overcommit_memory', 'w').write('1')",
     "sysrq": "open('/proc/sysrq-trigger', 'w').write('h')",
@@ -294,16 +277,11 @@ KERNEL = {
     "firmware variables": "os.listdir('/sys/firmware')",
     "debug files": "os.listdir('/sys/kernel/debug')",
     "control groups": "os.listdir('/sys/fs/cgroup')",
-    "a rule set of Landlock": "call('landlock_create_ruleset', None, 0, 1)",
-    "a rule of Landlock": "call('landlock_add_rule', 0, 1, buffer, 0)",
-    "Landlock again": "call('landlock_restrict_self', 0, 0)",
     "attributes of security": "call('lsm_get_self_attr', 100, buffer, buffer, 0)",
     "set attributes of security": "call('lsm_set_self_attr', 100, buffer, 16, 0)",
     "modules of security": "call('lsm_list_modules', buffer, buffer, 0)",
     "a call of tomorrow": "call(600)",
     "a call of the x32 interface": "call(0x40000000 | 39)",
-    "type into a terminal": "fcntl.ioctl(0, 0x5412, b'x')",
-    "paste into a console": "fcntl.ioctl(0, 0x541C, b'\\x02')",
     "flags of a file": "fcntl.ioctl(os.open('.', os.O_RDONLY), 0x40086602, struct.pack('l', 16))",
     "extended flags of a file": "fcntl.ioctl(os.open('.', os.O_RDONLY), 0x401C5820, bytes(28))",
 }
@@ -323,17 +301,8 @@ COUNTING = {
     "posix queue": "call('mq_open', b'q', 0o102, 0o666, None)",
     "unlink a posix queue": "call('mq_unlink', b'q')",
     "file in memory": "os.memfd_create('x')",
-    "secret memory": "call('memfd_secret', 0)",
     "asynchronous contexts": "call('io_setup', 60000, buffer)",
-    "gift pages to a pipe": "call('vmsplice', os.pipe()[1], buffer, 0, 0)",
-    "inotify": "call('inotify_init1', 0)",
-    "inotify of old": "call('inotify_init')",
-    "watch": "call('inotify_add_watch', 0, b'.', 0xfff)",
-    "larger pipe": "fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)",
     "lease": "fcntl.fcntl(os.open(sys.executable, os.O_RDONLY), 1024, 0)",
-    "watch a folder by signals": "fcntl.fcntl(os.open('.', os.O_RDONLY), 1026, 1)",
-    "hide what it holds": "prctl(4, 0, 0, 0, 0)",
-    "move its own memory": "prctl(35, 1, 0, 0, 0)",
     "lock memory": "it_is(libc.mlock(buffer, 4096) == 0)",
     "spare itself when memory is short": "open('/proc/self/oom_score_adj', 'w').write('0')",
     "spare itself by the old file": "open('/proc/self/oom_adj', 'w').write('-17')",
@@ -347,7 +316,6 @@ RIGHTS = {
     "become root": "gained(lambda: os.setresuid(0, 0, 0), lambda: 0 in os.getresuid())",
     "become the group root": "gained(lambda: os.setresgid(0, 0, 0), lambda: 0 in os.getresgid())",
     "groups": "gained(lambda: os.setgroups([0]), lambda: 0 in os.getgroups())",
-    "own another's file": "(os.chown(OUTSIDE, os.getuid(), -1), it_is(os.stat(OUTSIDE).st_uid == os.getuid()))",
     "change its rights": "(os.chmod(OUTSIDE, 0o600), it_is(os.stat(OUTSIDE).st_mode & 0o777 == 0o600))",
     "change its dates": "(os.utime(OUTSIDE, (0, 0)), it_is(os.stat(OUTSIDE).st_mtime == 0))",
     "leave no_new_privs": "prctl(38, 0, 0, 0, 0)",
@@ -387,9 +355,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 }
 
 ALLOWED: Mapping[str, Mapping[str, str]] = {
-    "hide what it holds": {
-        "bubblewrap": "its folder cannot outgrow its size, and the tests of a code reward hide from the code"
-    },
     "see that a file exists": {"landlock": "Landlock does not cover it"},
     "read where a link leads": {"landlock": "Landlock does not cover it"},
     "size of a file system": {"landlock": "Landlock does not cover it"},
@@ -398,16 +363,16 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "share memory without a file": {"control groups": "they count it"},
     "share memory by /dev/zero": {"control groups": "they count it"},
 }
-"""Primitive → where it may be done, and why: on a level, or where there are control groups."""
+"""Call → where it may be done, and why: on a level, or where there are control groups."""
 
 
 def attempts() -> dict[str, str]:
-    """All primitives, `group: name` → expression."""
-    return {f"{group}: {name}": what for group, all_of_it in GROUPS.items() for name, what in all_of_it.items()}
+    """All calls, `group: name` → expression."""
+    return {f"{group}: {name}": what for group, calls in GROUPS.items() for name, what in calls.items()}
 
 
 def program(numbers: Mapping[str, int], values: Mapping[str, object]) -> str:
-    """Python that tries every primitive and prints a line of JSON for each: name, outcome, and what was seen."""
+    """Python that tries every call and prints a line of JSON for each: name, outcome, and what was seen."""
     known = [f"NUMBERS = {dict(numbers)!r}", *(f"{name} = {value!r}" for name, value in values.items())]
     tries = [f"attempt({name!r}, lambda: {what})" for name, what in attempts().items()]
     return "\n".join([LIBRARY, *known, "SUPERVISOR = os.getppid()", *tries])
@@ -416,24 +381,3 @@ def program(numbers: Mapping[str, int], values: Mapping[str, object]) -> str:
 def allowed(name: str, level: str, *, grouped: bool) -> bool:
     places = ALLOWED.get(name.partition(": ")[2], {})
     return level in places or (grouped and "control groups" in places)
-
-
-def table() -> str:
-    """The table of docs/sandbox.md."""
-    lines = ["| what is tried | primitives | bubblewrap | landlock |", "|---|---|---|---|"]
-    for group, all_of_it in GROUPS.items():
-        denied = [name for name in all_of_it if name not in ALLOWED]
-        if denied:
-            lines.append(f"| {group} | {len(denied)} | denied | denied |")
-        lines += [_row(group, name) for name in all_of_it if name in ALLOWED]
-    return "\n".join(lines)
-
-
-def _row(group: str, name: str) -> str:
-    places = ALLOWED[name]
-    grouped = (
-        f"allowed with control groups: {places['control groups']}; else denied" if "control groups" in places else ""
-    )
-    levels = ("bubblewrap", "landlock")
-    cells = [f"allowed: {places[level]}" if level in places else grouped or "denied" for level in levels]
-    return f"| {group}: {name} | 1 | {cells[0]} | {cells[1]} |"
