@@ -1,4 +1,4 @@
-"""The trainer, from Python."""
+"""Train from Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rlhf.trainer.checkpoint import export_model, model_folder
 
 
 class Trainer:
-    """One recipe, run from Python exactly as by `rlhf train`, save that no supervisor stands behind the process.
+    """Runs one recipe from Python as `rlhf train` does, but without a supervisor process.
 
     >>> trainer = Trainer.from_recipe("recipes/quickstart.yaml", "trainer.updates=5")
     >>> trainer.fit().eval_reward_end
@@ -52,9 +52,9 @@ class Trainer:
     def fit(self, *, resume: bool = False, start_over: bool = False, leaving: Leaving | None = None) -> Summary:
         """Train to the end of the budget. Raises the run's first failure; the run folder is complete then too.
 
-        With `resume` an earlier run in the same folder goes on from its newest checkpoint; where it has checkpoints and
-        none can be used, it begins again only with `start_over`. `leaving` may end this sooner, at an update boundary,
-        with a checkpoint; the summary then says `saved`.
+        With `resume` an earlier run in the same folder continues from its newest checkpoint. If all its checkpoints are
+        damaged, it begins again only with `start_over`. `leaving` may end the run at an earlier update, with a
+        checkpoint; the summary then has `saved`.
         """
         self.loaded = located(self._given, resumed=resume)
         self.recipe = self.loaded.recipe
@@ -70,7 +70,7 @@ class Trainer:
         return summary
 
     def _run(self, folder: RunFolder, point: ResumePoint | None, told: Sequence[str], leaving: Leaving) -> Summary:
-        """From the run folder to the summary."""
+        """Train in the run folder and return the summary."""
         if point is None:
             folder.write_recipe(self.recipe, self.loaded.origins)
         live = self.recipe.run.live and self.recipe.cluster.kind != "local"  # a debugger wants the terminal for itself
@@ -91,15 +91,15 @@ class Trainer:
                 return asyncio.run(train_recipe(context, self._callbacks))
 
     def evaluate(self) -> Evaluation:
-        """The trained policy on the recipe's held-out tasks, greedily."""
+        """Evaluate the trained policy on the recipe's held-out tasks by greedy decoding."""
         return evaluate_model(self.recipe, self._trained)
 
     def predict(self, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
-        """The trained policy's reply to one user message."""
+        """Return the trained policy's reply to one user message."""
         return reply(self._trained, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
 
     def save(self, path: str | Path) -> Path:
-        """Write the trained policy as a Hugging Face folder. Raises `UserError` when `path` holds something already."""
+        """Write the trained policy as a Hugging Face folder. Raises `UserError` if `path` exists and is not empty."""
         return export_model(self._trained, Path(path))
 
     @property

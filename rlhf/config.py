@@ -97,7 +97,7 @@ SCALARS = ("bool", "int", "float", "str")
 
 
 def explain(kind: type[Config], error: ValidationError) -> str:
-    """The first problem of a validation error as one line."""
+    """Return the first problem of a validation error as one line."""
     problem = error.errors()[0]
     key = ".".join(key_of(problem))
     if problem["type"] == "extra_forbidden":
@@ -111,7 +111,7 @@ def explain(kind: type[Config], error: ValidationError) -> str:
 
 
 def key_of(problem: Mapping[str, Any]) -> tuple[str, ...]:
-    """The key that a problem is about, part by part."""
+    """Return the parts of the key that a problem is about."""
     parts = tuple(str(part) for part in problem["loc"] if not _is_tag(part))
     return parts[:-1] if parts[-1:] and parts[-1].removeprefix("constrained-") in SCALARS else parts
 
@@ -138,7 +138,7 @@ def compiled_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def nested_configs(annotation: Any) -> Iterable[type[Config]]:
-    """The groups of settings that a field of this type holds: itself, as an alternative, in a list or by name."""
+    """Iterate over the groups of settings in a field of this type: itself, alternatives, list items, named values."""
     if isinstance(annotation, type) and issubclass(annotation, Config):
         yield annotation
         return
@@ -201,7 +201,7 @@ def is_piece(name: str) -> bool:
 
 
 def load_piece(name: str, setting: str) -> Any:
-    """The function that `name` names; modules of the folder the command runs in are found, as with `python -m`.
+    """Import the function `name`; the current folder is searched too, as with `python -m`.
 
     Raises `ConfigError` with the `setting` that named it when it cannot be imported or is no function.
     """
@@ -217,7 +217,7 @@ def load_piece(name: str, setting: str) -> Any:
 
 
 def check_found(name: str, setting: str) -> None:
-    """The module that `name` names is there; it is not imported, which may take seconds. Raises `ConfigError`."""
+    """Check that the module in `name` exists, without importing it. Raises `ConfigError`."""
     module = name.partition(":")[0]
     _look_here()
     try:
@@ -229,7 +229,7 @@ def check_found(name: str, setting: str) -> None:
 
 
 def named_modules(values: Any) -> Iterator[str]:
-    """The module of everything of the form `module:function` in nested mappings and lists."""
+    """Iterate over the modules of all `module:function` texts in nested mappings and lists."""
     if isinstance(values, str) and (piece := PIECE.fullmatch(values)):
         yield piece[1]
     elif isinstance(values, Mapping | list | tuple):
@@ -244,7 +244,7 @@ def has_module(folder: Path, module: str) -> bool:
 
 
 def is_installed(module: str) -> bool:
-    """Whether Python finds the module's outermost package; a folder without `__init__.py` is none."""
+    """Whether Python finds the module's outermost package; a folder without `__init__.py` does not count."""
     outermost = module.partition(".")[0]
     try:
         found = importlib.util.find_spec(outermost)
@@ -260,21 +260,22 @@ def _look_here() -> None:
 
 
 def registered(name: str) -> Any:
-    """What `module:function` names in the library itself."""
+    """Import the library's own `module:function`."""
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)
 
 
 def load_bound(name: str, setting: str, arguments: Mapping[str, Any], *, given: int) -> Any:
-    """The function that `name` names with the recipe's keyword `arguments`; it is called with `given` values beside
-    them. Raises `ConfigError` as `load_piece` does, and for a function that cannot be called so."""
+    """Bind the recipe's keyword `arguments` to the function `name`, which is later called with `given` values.
+
+    Raises `ConfigError` as `load_piece` does, and for a function that does not accept them."""
     piece = load_piece(name, setting)
     check_call(piece, name, setting, arguments, given=given)
     return partial(piece, **arguments)
 
 
 def check_call(piece: Any, name: str, setting: str, arguments: Mapping[str, Any], *, given: int) -> None:
-    """Raises `ConfigError` unless `piece` takes `given` values and the keyword `arguments`."""
+    """Raise `ConfigError` unless `piece` accepts `given` values and the keyword `arguments`."""
     try:
         inspect.signature(piece).bind(*range(given), **arguments)
     except ValueError:

@@ -67,7 +67,7 @@ class Task:
 class Observation:
     """The environment's answer to a reset or a step: the next messages, for the role that acts next.
 
-    `reward` is of the action just taken, None where there is none. Truncated is not terminated: the episode was cut
+    `reward` belongs to the last action; None means no reward. Truncated is not terminated: the episode was cut
     off, and its remaining return is unknown. `info` is for records, never for the policy.
     """
 
@@ -85,8 +85,9 @@ class Observation:
 
 
 def finite_number(given: object) -> float | None:
-    """A reward from user code as a plain float; None for anything that is not a finite number, text and None included.
-    Numpy's numbers are accepted, and truth values are 1 and 0."""
+    """Return a reward from user code as a plain float; None unless it is a finite number.
+
+    Numpy's numbers are accepted, and booleans are 1 and 0."""
     if not isinstance(given, (float, Real, np.bool_)):  # float first: checking an abstract class takes microseconds
         return None
     try:

@@ -1,4 +1,4 @@
-"""Where tasks come from."""
+"""Settings of datasets: where tasks come from."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ RENDERED_BY_US = (
     "continue_final_message",
     "return_dict",
 )
-"""Arguments of `apply_chat_template` that decide what is rendered, not how."""
+"""Arguments of `apply_chat_template` that rlhf sets itself."""
 OF_ROWS = {"name", "split", "prompt_column", "answer_pattern", "system_prompt", "prompt_suffix"}
 """Settings that say how a row becomes a task."""
 
 
 class DatasetConfig(Config):
-    """One set of tasks: rows of a dataset with the columns that matter, or what a function of your own makes."""
+    """One set of tasks: rows of a dataset with their columns, or the tasks that a function returns."""
 
     tasks: str | None = None
     """`module:function` `(**arguments) -> tasks`, any iterable of `rlhf.types.Task`. The columns of demonstrations and
@@ -35,7 +35,7 @@ class DatasetConfig(Config):
     arguments: dict[str, Any] = Field({})
     """Keyword arguments of `tasks`."""
     seeds: int | None = Field(None, ge=1)
-    """So many tasks without a question: the recipe's environment asks, and each task has a seed of its own."""
+    """Number of tasks without a question, each with a different seed; the recipe's environment asks."""
     path: str | None = None
     """A hub name, a local JSON/JSONL/CSV/Parquet file, or a folder of them (one file a split)."""
     name: str | None = None
@@ -90,13 +90,13 @@ class DatasetConfig(Config):
     def _tasks_are_whole(self) -> DatasetConfig:
         if self.tasks is None:
             if self.arguments:
-                raise ValueError("arguments are those of tasks, a function, and there is none; give arguments: {}")
+                raise ValueError("arguments belong to the function in tasks, which is not set; remove arguments")
             return self
         if not is_piece(self.tasks):
             raise ValueError(f"tasks is {self.tasks!r}; give module:function")
         for key, value in self.model_dump(include=OF_ROWS).items():
             if value != DatasetConfig.model_fields[key].default:
-                raise ValueError(f"{key} is for rows of a dataset; what {self.tasks} makes are whole tasks")
+                raise ValueError(f"{key} is for rows of a dataset, and {self.tasks} makes complete tasks; remove it")
         return self
 
     @property
@@ -132,7 +132,7 @@ class TrainingSetConfig(DatasetConfig):
 
 
 class EvaluationSetConfig(DatasetConfig):
-    """A held-out dataset, how it is asked and what is counted. Every problem counts once, whatever `samples` is."""
+    """A held-out dataset, its sampling and its metrics. Each problem counts once, for any `samples`."""
 
     samples: int = Field(1, ge=1)
     """Replies to each problem (n); the reward is `avg@n`, their mean, averaged over problems."""
@@ -150,7 +150,7 @@ class EvaluationSetConfig(DatasetConfig):
     """A reply's vote is what follows the last such mark (`####`, `\\boxed{`), to the end of its line or the closing
     brace; the whole reply when absent."""
     trained_on: bool = False
-    """All its problems may be trained on as well: it measures what was learnt by heart, and not what is new."""
+    """All its problems may also be trained on: the set measures memorization."""
 
     @model_validator(mode="after")
     def _samples_suffice(self) -> EvaluationSetConfig:
@@ -171,7 +171,7 @@ def _one_or_many(value: Any) -> str:
 
 
 def _one_or_named(value: Any) -> str:
-    """Sets by name are a mapping of mappings; whatever has a key of a set is one set."""
+    """Tell named sets, a mapping of mappings, from one set, which has a set's keys."""
     named = isinstance(value, Mapping) and bool(value) and not set(value) & set(EvaluationSetConfig.model_fields)
     return "[named]" if named and all(isinstance(one, (Mapping, Config)) for one in value.values()) else "[one]"
 
@@ -198,29 +198,29 @@ class DataConfig(Config):
     shuffle: bool = True
     """Shuffle the training tasks anew each epoch (the order depends only on seed and epoch)."""
     chat_template_arguments: dict[str, Any] = Field({})
-    """What the model's chat template takes beside the messages, for instance `{enable_thinking: false}`."""
+    """Further arguments of the model's chat template, for instance `{enable_thinking: false}`."""
 
     @property
     def train_sets(self) -> dict[str, TrainingSetConfig]:
-        """Every training set by the key people know it by."""
+        """All training sets by their key."""
         if isinstance(self.train, TrainingSetConfig):
             return {"data.train": self.train}
         return {f"data.train.{index}": one for index, one in enumerate(self.train or ())}
 
     @property
     def eval_sets(self) -> dict[str, EvaluationSetConfig]:
-        """Every evaluation set by its name, the first one first."""
+        """All evaluation sets by name, in the recipe's order."""
         if isinstance(self.eval, EvaluationSetConfig):
             return {HELD_OUT: self.eval}
         return dict(self.eval or {})
 
     def eval_key(self, name: str) -> str:
-        """The key of an evaluation set."""
+        """Return the key of an evaluation set."""
         return f"data.eval.{name}" if isinstance(self.eval, dict) else "data.eval"
 
     @property
     def sets(self) -> dict[str, DatasetConfig]:
-        """Every dataset by the key people know it by."""
+        """All datasets by their key."""
         return {**self.train_sets, **{self.eval_key(name): one for name, one in self.eval_sets.items()}}
 
     @field_validator("chat_template_arguments")
@@ -228,7 +228,7 @@ class DataConfig(Config):
     def _only_how(cls, arguments: dict[str, Any]) -> dict[str, Any]:
         for name in RENDERED_BY_US:
             if name in arguments:
-                raise ValueError(f"{name} is what rlhf itself says to the template; leave it out")
+                raise ValueError(f"{name} is set by rlhf itself; leave it out")
         return arguments
 
     @model_validator(mode="after")
@@ -258,6 +258,6 @@ class DataConfig(Config):
             if (one.tasks, one.arguments) in trained and not one.trained_on:
                 raise ValueError(
                     f"{self.eval_key(name)}.arguments are those of data.train, so {one.tasks} makes the same tasks; "
-                    "give others (a split, a seed), or trained_on: true where that is what you want to see"
+                    "give others (a split, a seed), or set trained_on: true to measure memorization"
                 )
         return self

@@ -1,4 +1,4 @@
-"""Several datasets as one order of tasks, with exact shares: nothing is drawn, so a mixture is even at any length."""
+"""Mix several datasets into one order of tasks, with exact shares and without random draws."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlhf.data.order import TaskOrder
 
 T = TypeVar("T")
 SEEDS_APART = 2**32
-"""Each dataset has a seed of its own: of two with as many rows, neither follows the other."""
+"""Distance between the datasets' seeds, so that two datasets of one size have different orders."""
 
 
 class MixedOrder(Generic[T]):
@@ -34,7 +34,7 @@ class MixedOrder(Generic[T]):
 
 
 def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
-    """The smallest whole numbers in the ratio of `weights`, as they are written: 0.7 is seven tenths."""
+    """Return the smallest whole numbers in the ratio of `weights`, read as decimals: 0.7 is seven tenths."""
     ratios = [Fraction(str(weight)) for weight in weights]
     scale = lcm(*(ratio.denominator for ratio in ratios))
     whole = [int(ratio * scale) for ratio in ratios]
@@ -42,7 +42,7 @@ def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 def slot(ordinal: int, weights: Sequence[int]) -> tuple[int, int]:
-    """Which dataset the task number `ordinal` comes from, and its place in that dataset's order.
+    """Return the dataset of task number `ordinal`, and its place in that dataset's order.
 
     Place j of a dataset of weight w is due at (j + 1/2) / w, and tasks come in the order in which they are due (the
     method of Webster and Sainte-Laguë; the first dataset where two are due at once). After every `sum(weights)` tasks

@@ -41,11 +41,11 @@ class TaskOrder(Generic[T]):
         return len(self._tasks)
 
     def epoch(self, ordinal: int) -> int:
-        """The epoch an ordinal belongs to, from 0."""
+        """Return the epoch of an ordinal, from 0."""
         return ordinal // len(self._tasks)
 
 
 def permutation(count: int, seed: int, epoch: int) -> NDArray[np.intp]:
-    """A permutation `[count]` of 0..count-1: the ranks of Philox's raw bits, whose stability numpy promises."""
+    """Return a permutation `[count]` of 0..count-1: the ranks of Philox's raw bits, which numpy keeps stable."""
     bits = np.random.Philox(key=np.array([seed % 2**64, epoch], dtype=np.uint64))
     return np.argsort(bits.random_raw(count), kind="stable")

@@ -16,12 +16,12 @@ Questions = Mapping[str, Sequence[str]]
 
 
 def questions_of(tasks: Sequence[Task], config: DatasetConfig) -> list[str]:
-    """What each task asks, without what the recipe says around it; nothing of a task whose environment asks."""
+    """Return the question of each task, without the recipe's additions; a task of an environment has no question."""
     return [_question(task, config) for task in tasks if task.messages]
 
 
 def questions_of_pairs(pairs: Sequence[PreferencePair]) -> list[str]:
-    """What the replies of each pair reply to."""
+    """Return the question of each pair."""
     return [_said(pair.prompt) for pair in pairs]
 
 

@@ -21,12 +21,12 @@ MOST = 1 << 22
 
 
 def check_tasks(config: DatasetConfig, key: str) -> None:
-    """The function is there and takes the recipe's arguments; it is not called. Raises `ConfigError`."""
+    """Check that the function exists and accepts the recipe's arguments, without calling it. Raises `ConfigError`."""
     load_bound(str(config.tasks), f"{key}.tasks", config.arguments, given=0)
 
 
 def own_tasks(config: DatasetConfig) -> list[Task]:
-    """What the function makes, the first `config.limit` of it.
+    """Return the first `config.limit` tasks of the function.
 
     Raises `ConfigError` for a function that cannot be called with its arguments, and `DataError` for what is no task,
     for no end of tasks, for none, and for a function that raises, at whichever task.
@@ -44,7 +44,7 @@ def own_tasks(config: DatasetConfig) -> list[Task]:
 
 
 def own_pairs(config: DatasetConfig) -> PairSet:
-    """The two replies in the rows of those tasks. Raises as `own_tasks` does, and when none makes a pair."""
+    """Return the pairs in the rows of those tasks. Raises as `own_tasks` does, and if there are no pairs."""
     name = str(config.tasks)
     found = (pair_from_task(config, task, _place(name, place)) for place, task in enumerate(own_tasks(config)))
     return pair_set(found, name)
@@ -71,7 +71,7 @@ def _made(name: str, work: Callable[[], T]) -> T:
 
 
 def _wrong_part(task: Task) -> str:
-    """What is not as `Task` declares it; empty where all is."""
+    """Name the field that differs from `Task`'s declaration; empty if all fields are right."""
     messages = task.messages
     if not isinstance(messages, tuple) or not all(isinstance(one, Message) for one in messages):
         return f"messages is {short_value(messages)}; it must be a tuple of rlhf.types.Message"

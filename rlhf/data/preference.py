@@ -46,14 +46,14 @@ class PairSet:
     dropped: Mapping[Useless, int] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """What was dropped, as one line; empty when nothing was."""
+        """Describe the dropped rows in one line; empty if all were kept."""
         reasons = ", ".join(f"{count} where {reason}" for reason, count in self.dropped.items())
         rows = len(self.pairs) + sum(self.dropped.values())
         return f"{sum(self.dropped.values())} of {rows} pairs dropped: {reasons}" if reasons else ""
 
 
 def pair_set(rows: Iterable[PreferencePair | Useless], source: str) -> PairSet:
-    """What came of the rows of `source`. Raises `DataError` when none made a pair."""
+    """Collect the pairs of `source`. Raises `DataError` if there are none."""
     found = list(rows)
     made = PairSet(
         pairs=tuple(pair for pair in found if isinstance(pair, PreferencePair)),
@@ -65,7 +65,7 @@ def pair_set(rows: Iterable[PreferencePair | Useless], source: str) -> PairSet:
 
 
 def pair_from_row(config: DatasetConfig, row: Row, where: str) -> PreferencePair | Useless:
-    """The pair of `row`, or why it is none. `where` names the row in errors. Raises `DataError`."""
+    """Return the pair of `row`, or the reason to drop it. `where` names the row in errors. Raises `DataError`."""
     assert config.chosen_column is not None, "the dataset holds pairs"
     assert config.rejected_column is not None, "the two columns come together"
     prompt, chosen = _conversation(config, row, config.chosen_column, "chosen_column", where)
@@ -74,7 +74,7 @@ def pair_from_row(config: DatasetConfig, row: Row, where: str) -> PreferencePair
 
 
 def pair_from_task(config: DatasetConfig, task: Task, where: str) -> PreferencePair | Useless:
-    """The pair of two replies in the task's row, texts both. Raises `DataError`."""
+    """Return the pair of two texts in the task's row. Raises `DataError`."""
     if not task.messages:
         raise DataError(f"{where} asks nothing: a pair is two replies to one prompt; give it messages")
     replies = []
@@ -100,7 +100,7 @@ def _pair(
 def _conversation(
     config: DatasetConfig, row: Row, column: str, key: str, where: str
 ) -> tuple[tuple[Message, ...], str]:
-    """What was asked, dressed, and the reply that ends it."""
+    """Return the dressed prompt and the reply after it."""
     value = column_of(row, column, key, where)
     if isinstance(value, str) and not TURN.match(value):
         return messages_of(config, row, where), value

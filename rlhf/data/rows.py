@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 
 
 def task_from_row(config: DatasetConfig, row: Row, task_id: str, where: str) -> Task:
-    """The task of `row`. `where` names the row in errors ("train.jsonl, row 3"). Raises `DataError`."""
+    """Return the task of `row`. `where` names the row in errors ("train.jsonl, row 3"). Raises `DataError`."""
     if config.response_column:
         column_of(row, config.response_column, "response_column", where)
     return Task(
@@ -23,7 +23,7 @@ def task_from_row(config: DatasetConfig, row: Row, task_id: str, where: str) -> 
 
 
 def answer_of(config: DatasetConfig, row: Row, where: str) -> str | None:
-    """The reference answer within the row, or None when the dataset has none. Raises `DataError`."""
+    """Return the row's reference answer, or None if the dataset has no answers. Raises `DataError`."""
     if config.answer_column is None:
         return None
     text = str(column_of(row, config.answer_column, "answer_column", where))
@@ -39,7 +39,7 @@ def answer_of(config: DatasetConfig, row: Row, where: str) -> str | None:
 
 
 def messages_of(config: DatasetConfig, row: Row, where: str) -> tuple[Message, ...]:
-    """What is asked: the prompt column, dressed. Raises `DataError`."""
+    """Return the messages of the prompt column, dressed. Raises `DataError`."""
     prompt = column_of(row, config.prompt_column, "prompt_column", where)
     if isinstance(prompt, str):
         return dressed(config, [Message(role="user", content=prompt)])
@@ -47,7 +47,7 @@ def messages_of(config: DatasetConfig, row: Row, where: str) -> tuple[Message, .
 
 
 def dressed(config: DatasetConfig, prompt: Sequence[Message]) -> tuple[Message, ...]:
-    """The prompt with the recipe's system message before it and its suffix after it."""
+    """Add the recipe's system message and suffix to a prompt."""
     chat, last = list(prompt), prompt[-1]
     chat[-1] = Message(role=last.role, content=last.content + config.prompt_suffix)
     system = [Message(role="system", content=config.system_prompt)] if config.system_prompt else []
@@ -55,7 +55,7 @@ def dressed(config: DatasetConfig, prompt: Sequence[Message]) -> tuple[Message, 
 
 
 def chat_of(value: Any, column: str, where: str) -> list[Message]:
-    """The messages of a column. Raises `DataError`."""
+    """Return the messages of a column. Raises `DataError`."""
     if not is_chat(value):
         raise DataError(
             f"{where}: column {column!r} must be text or a list of messages with role and content, "
@@ -78,7 +78,7 @@ def is_chat(prompt: Any) -> bool:
 
 
 def column_of(row: Row, column: str, key: str, where: str) -> Any:
-    """The value of a column. Readers fill what a row leaves out with None, so None counts as absent."""
+    """Return the value of a column. Readers fill missing values with None, so None counts as absent."""
     value = row.get(column)
     if value is None:
         raise DataError(f"{where} has no column {column!r} (it has {_names(row)}); name the right one with {key}")
@@ -90,6 +90,6 @@ def _names(row: Row) -> str:
 
 
 def short_value(value: Any) -> str:
-    """A value for an error's line."""
+    """Shorten a value for an error message."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 """The reader of `datasets` for each file ending; `.gz` may follow."""
-CACHE = "what is read is kept in HF_HOME: set it to a folder that can be written and has room"
+CACHE = "datasets are cached in HF_HOME: set it to a writable folder with free space"
 
 
 def load_tasks(config: DatasetConfig) -> list[Task]:
-    """Every task of a set, in the dataset's order.
+    """Load every task of a set, in the dataset's order.
 
     Raises `ConfigError` for a function that cannot be called, and `DataError`: missing file or split, unreachable hub,
     empty dataset, or a row without what a task needs.
@@ -44,7 +44,7 @@ def load_tasks(config: DatasetConfig) -> list[Task]:
 
 
 def load_pairs(config: DatasetConfig) -> PairSet:
-    """Every preference pair of a set, in the dataset's order. Raises `DataError`, also for a set that has none."""
+    """Load every preference pair of a set, in the dataset's order. Raises `DataError`, also if there are none."""
     if config.tasks is not None:
         return own_pairs(config)
     found = (pair_from_row(config, row, where) for where, row in _placed(config, read_rows(config)))
@@ -57,14 +57,14 @@ def _set_name(config: DatasetConfig) -> str:
 
 
 def _placed(config: DatasetConfig, rows: Sequence[Row]) -> list[tuple[str, Row]]:
-    """Rows with what errors call them."""
+    """Pair each row with its name for errors."""
     source = str(config.path)
     where = source if Path(source).expanduser().is_file() else f"{source}, split {config.split!r}"
     return [(f"{where}, row {index + 1}", row) for index, row in enumerate(rows)]
 
 
 def read_rows(config: DatasetConfig) -> list[Row]:
-    """The first `config.limit` rows. Raises `DataError`."""
+    """Read the first `config.limit` rows. Raises `DataError`."""
     source = str(config.path)
     files = local_files(config)
     dataset = _load_local(files, source) if files else _load_hub(config, source)
@@ -77,7 +77,7 @@ def read_rows(config: DatasetConfig) -> list[Row]:
 
 
 def local_files(config: DatasetConfig) -> list[Path]:
-    """The files of a local dataset, none for a hub name. Cheap: nothing is read. Raises `DataError`."""
+    """List the files of a local dataset, without reading them; empty for a hub name. Raises `DataError`."""
     source = str(config.path)
     path = Path(source).expanduser()
     if not path.exists() and not _means_a_file(source):
@@ -94,7 +94,7 @@ def _means_a_file(source: str) -> bool:
 
 
 def _files(path: Path, split: str) -> list[Path]:
-    """The files of one split: the file itself, or in a folder `train.jsonl`, `train-00000-of-00002.parquet`, …"""
+    """List the files of one split: the file itself, or a folder's `train.jsonl`, `train-00000-of-00002.parquet`, …"""
     if path.is_file():
         if _ending(path) not in READERS:
             raise DataError(f"{path}: cannot read {path.suffix or 'this'} files; use one of {', '.join(READERS)}")
@@ -149,7 +149,7 @@ def _load_hub(config: DatasetConfig, source: str) -> Dataset:
 
 
 def _datasets() -> Any:
-    """The library, silent; half a second to import."""
+    """Import the library, which takes half a second, without progress bars."""
     import datasets
 
     datasets.disable_progress_bars()
@@ -157,7 +157,7 @@ def _datasets() -> Any:
 
 
 def _cause(error: BaseException) -> str:
-    """The first line of the innermost cause: `datasets` wraps what went wrong in what it was doing."""
+    """Return the first line of the innermost cause, because `datasets` wraps its errors."""
     while error.__cause__ is not None:
         error = error.__cause__
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,4 +1,4 @@
-"""The datasets of a recipe as tasks: read early, so that a bad row ends a run before its workers start; then chosen."""
+"""Load the datasets of a recipe before its workers start, so that a bad row ends the run early, and select tasks."""
 
 from __future__ import annotations
 
@@ -19,36 +19,38 @@ Loaded = Mapping[str, Sequence[Task]]
 
 
 def load_sets(sets: Mapping[str, DatasetConfig], *, asks: bool = False) -> dict[str, list[Task]]:
-    """Every task of every dataset; each `asks` something where no environment does. Raises `DataError`."""
+    """Load every task of every dataset. With `asks` each task needs messages. Raises `DataError`."""
     loaded = {key: load_tasks(config) for key, config in sets.items()}
     silent = [(key, task) for key, tasks in loaded.items() for task in tasks if not task.messages]
     if asks and silent:
         key, task = silent[0]
-        raise DataError(f"{key}: task {task.id} asks nothing, and there is no environment that does; give it messages")
+        raise DataError(
+            f"{key}: task {task.id} has no messages, and the recipe has no environment to ask; give it messages"
+        )
     return loaded
 
 
 def conversations_of(*loaded: Loaded) -> Iterator[tuple[Message, ...]]:
-    """What all those tasks ask, but for questions of an environment, which are not known yet."""
+    """Iterate over the messages of all these tasks; questions of an environment are not known yet."""
     return (task.messages for sets in loaded for tasks in sets.values() for task in tasks if task.messages)
 
 
 def training_tasks(data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell) -> list[list[Task]]:
-    """The tasks of every training set, those of a wrong length left out."""
+    """Return the tasks of each training set, without prompts of a wrong length."""
     return [
         _told(of_right_length(loaded[key], config, prompt_tokens, key), tell) for key, config in data.train_sets.items()
     ]
 
 
 def mixed(data: DataConfig, rows: Sequence[Sequence[T]], seed: int) -> MixedOrder[T]:
-    """What was made of the training sets, by set, in the order of training."""
+    """Mix the items of the training sets into the order of training."""
     return MixedOrder(rows, [config.weight for config in data.train_sets.values()], seed, data.shuffle)
 
 
 def held_out_problems(
     data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell
 ) -> dict[str, list[Task]]:
-    """The problems of every evaluation set by its name, each once."""
+    """Return the distinct problems of each evaluation set by name."""
     problems = {}
     for name, config in data.eval_sets.items():
         key = data.eval_key(name)

@@ -103,7 +103,7 @@ def test_held_out_tasks_that_are_made_as_those_of_training_are_refused_in_every_
     ("train", "words"),
     [
         (MADE | ROWS, "exactly one of path"),
-        (ROWS | {"arguments": {"rows": 3}}, "arguments are those of tasks, a function, and there is none"),
+        (ROWS | {"arguments": {"rows": 3}}, "arguments belong to the function in tasks"),
         ({"tasks": "recipes.tasks.sorting"}, "tasks is 'recipes.tasks.sorting'; give module:function"),
         (MADE | {"split": "eval"}, "split is for rows of a dataset"),
         (MADE | {"system_prompt": "Be brief."}, "system_prompt is for rows of a dataset"),

@@ -130,7 +130,7 @@ def test_before_a_run_the_function_is_looked_at_and_not_called(
 def test_a_task_asks_something_where_no_environment_does() -> None:
     sets = {"data.train": dataset("silent")}
     assert len(load_sets(sets)["data.train"]) == 2
-    with pytest.raises(DataError, match=r"data\.train: task 1 asks nothing, and there is no environment that does"):
+    with pytest.raises(DataError, match=r"data\.train: task 1 has no messages, and the recipe has no environment"):
         load_sets(sets, asks=True)
     with pytest.raises(DataError, match=r"task 2 of .* asks nothing: a pair is two replies to one prompt"):
         load_pairs(dataset("silent", **PAIRS))
