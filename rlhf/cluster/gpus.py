@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, asked of the driver's own library (NVML), without torch and without CUDA.
+"""List the NVIDIA GPUs of this machine as the driver's library (NVML) names them, without torch and without CUDA.
 
 NVML is what nvidia-smi, Ray and vLLM ask. It answers where `/proc/driver/nvidia` is missing (WSL 2, gVisor), and inside
 containers, where it lists only the GPUs that were passed in. A process that has asked NVML can still fork.
@@ -6,14 +6,13 @@ containers, where it lists only the GPUs that were passed in. A process that has
 
 from __future__ import annotations
 
-import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-LIBRARY = "libnvidia-ml.so.1"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-TEXT_BYTES = 96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,33 +25,37 @@ class Gpu:
     bytes: int
 
 
-class _Memory(ctypes.Structure):
-    """`nvmlMemory_t`."""
-
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
-def present_gpus(library: str = LIBRARY) -> tuple[Gpu, ...]:
-    """All GPUs that the driver knows, in its order; none without a driver."""
+@contextmanager
+def nvidia_driver() -> Iterator[Any | None]:
+    """Open NVML, as the module `pynvml`. None on a machine without NVIDIA's driver, and where rlhf is installed without
+    the packages of `requirements/`."""
     try:
-        nvml = ctypes.CDLL(library)
-    except OSError:
-        return ()
-    if nvml.nvmlInit_v2() != 0:
-        return ()
+        import pynvml
+    except ImportError:
+        yield None
+        return
     try:
-        count = ctypes.c_uint()
-        found = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
-        return tuple(_gpu(nvml, index) for index in range(count.value if found else 0))
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
     finally:
-        nvml.nvmlShutdown()
+        pynvml.nvmlShutdown()
+
+
+def present_gpus() -> tuple[Gpu, ...]:
+    """List all GPUs that the driver knows, in its order; none without a driver."""
+    with nvidia_driver() as nvml:
+        return tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())) if nvml else ()
 
 
 def visible_gpus(present: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
-    """The GPUs that CUDA shows to a process with this `CUDA_VISIBLE_DEVICES`, in its order.
+    """List the GPUs that CUDA shows to a process with this `CUDA_VISIBLE_DEVICES`, in its order.
 
-    As CUDA reads it: a number is an index, `GPU-…` the beginning of a UUID, and whatever follows the first name that is
-    no GPU is hidden. A part of a GPU (`MIG-…`) counts as the whole.
+    As CUDA reads it: a number is an index, `GPU-…` the beginning of a UUID, and all that follows the first name without
+    a GPU is hidden. A part of a GPU (`MIG-…`) counts as the whole.
     """
     if visible is None:
         return tuple(present)
@@ -66,7 +69,7 @@ def visible_gpus(present: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]
 
 
 def this_machines_gpus() -> tuple[Gpu, ...]:
-    """The GPUs that this process may use."""
+    """List the GPUs that this process may use."""
     visible = os.environ.get(VISIBLE)
     return () if visible in ("", "-1") else visible_gpus(present_gpus(), visible)
 
@@ -80,19 +83,11 @@ def _named(present: Sequence[Gpu], name: str) -> Gpu | None:
     return alike[0] if len(alike) == 1 else None
 
 
-def _gpu(nvml: ctypes.CDLL, index: int) -> Gpu:
-    handle, memory = ctypes.c_void_p(), _Memory()
-    nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
-    nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+def _gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
     return Gpu(
         index=index,
-        uuid=_text(nvml.nvmlDeviceGetUUID, handle),
-        name=_text(nvml.nvmlDeviceGetName, handle),
-        bytes=memory.total,
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
+        bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
     )
-
-
-def _text(ask: ctypes._NamedFuncPointer, handle: ctypes.c_void_p) -> str:
-    text = ctypes.create_string_buffer(TEXT_BYTES)
-    ask(handle, text, TEXT_BYTES)
-    return text.value.decode()

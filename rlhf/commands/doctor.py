@@ -1,5 +1,5 @@
-"""`rlhf doctor`: checks whether this machine and this installation can train, and with
-`--gpu` its GPUs. Imports nothing heavy."""
+"""`rlhf doctor`: check whether this machine and this installation can train, and with `--gpu` its GPUs. Imports nothing
+heavy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import resource
 import shutil
 import socket
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import metadata
 from importlib.util import find_spec
@@ -21,8 +22,7 @@ from pathlib import Path
 import psutil
 
 from rlhf.cluster.gpus import present_gpus, this_machines_gpus
-from rlhf.commands.gpu_checks.nvml import driver_of, nvml_library, shown_gpus
-from rlhf.commands.gpu_checks.runner import performed_in_child, run_checks
+from rlhf.commands.gpu_checks.runner import run_checks
 from rlhf.commands.gpu_checks.table import CHECKS
 from rlhf.errors import UserError
 from rlhf.sandbox.levels import choose
@@ -64,38 +64,44 @@ class Diagnosis:
 
 def run_doctor() -> int:
     """Print every finding; return 1 if one of them makes training impossible."""
+    return int(any(finding.level is Level.FAIL for finding in print_findings()))
+
+
+def print_findings() -> list[Diagnosis]:
+    """Look at this machine and this installation, and print what was found."""
     findings = [finding for look in LOOKS for finding in look()]
     for finding in findings:
-        print(report(finding, colour=sys.stdout.isatty()))
-    return int(any(finding.level is Level.FAIL for finding in findings))
+        print(report(finding, colour=sys.stdout.isatty()), flush=True)
+    return findings
 
 
 def run_gpu_doctor(model: str | None, nodes: int, report_file: Path | None) -> int:
-    """Perform every check of GPUs that this machine can, one line each; return 1 if one fails, 2 without a GPU. Raises
-    `UserError` where the report has no place."""
-    library = nvml_library()
-    seen = shown_gpus(driver_of(library), os.environ.get("CUDA_VISIBLE_DEVICES")) if library else []
+    """Print the findings, then run every check of GPUs that this machine can, one line each. Return 1 if a check fails,
+    2 without a GPU. Raises `UserError` where the report has no place."""
+    seen = this_machines_gpus()
     if not seen:
         print("no GPU: NVIDIA's driver is not loaded, has none, or CUDA_VISIBLE_DEVICES hides all; nothing was checked")
         return NO_GPU
     if report_file and not report_file.parent.is_dir():
         raise UserError(f"--json {report_file}: there is no folder {report_file.parent}")
+    findings = print_findings()
     folder = Path(tempfile.mkdtemp(prefix="gpu-doctor-", dir=Path.cwd() if nodes > 1 else None))
-    named = ", ".join(sorted({gpu.name for gpu in seen}))
-    print(f"{len(seen)} x {named}, {nodes} node(s); logs and runs are in {folder}")
-    result = run_checks(
-        CHECKS,
-        performed_in_child(folder, gpus=len(seen), nodes=nodes, model=model),
-        gpus=len(seen),
-        nodes=nodes,
-        installed={name for check in CHECKS for name in check.packages if find_spec(name)},
-        tell=lambda line: print(line, flush=True),
-    )
+    names = ", ".join(sorted({gpu.name for gpu in seen}))
+    print(f"{len(seen)} x {names}, {nodes} node(s); logs and runs are in {folder}")
+    packages = {name for check in CHECKS for name in check.packages if find_spec(name)}
+    results = run_checks(CHECKS, packages, folder, gpus=len(seen), nodes=nodes, model=model)
+    failed, skipped = (sum(result.state == state for result in results) for state in ("FAIL", "skip"))
+    data = {
+        "gpus": len(seen),
+        "nodes": nodes,
+        "results": [asdict(result) for result in results],
+        "failed": failed,
+        "machine": [asdict(finding) for finding in findings],
+    }
     file = report_file or folder / "report.json"
-    file.write_text(json.dumps(result.as_json(), indent=1) + "\n")
-    skipped = sum(one.state == "skip" for one in result.results)
-    print(f"{len(result.results)} checks: {result.failed} failed, {skipped} skipped; report in {file}")
-    return int(result.failed > 0)
+    file.write_text(json.dumps(data, indent=1) + "\n")
+    print(f"{len(results)} checks: {failed} failed, {skipped} skipped; report in {file}")
+    return int(failed > 0)
 
 
 def report(finding: Diagnosis, *, colour: bool) -> str:
@@ -160,11 +166,18 @@ def memory() -> Iterable[Diagnosis]:
 
 
 def gpus() -> Iterable[Diagnosis]:
-    """List the GPUs."""
+    """List the GPUs, and check what their first kernel is compiled with."""
     lines = [f"{gpu.name}, {gpu.bytes / GIB:.0f} GiB" for gpu in present_gpus()]
     shown = len(this_machines_gpus())
-    told = f"; CUDA_VISIBLE_DEVICES leaves {shown}" if shown < len(lines) else ""
-    yield Diagnosis("gpus", Level.OK, "; ".join(lines) + told if lines else "none: everything runs on the CPU")
+    hidden = f"; CUDA_VISIBLE_DEVICES leaves {shown}" if shown < len(lines) else ""
+    yield Diagnosis("gpus", Level.OK, "; ".join(lines) + hidden if lines else "none: everything runs on the CPU")
+    if lines:
+        header = Path(sysconfig.get_paths()["include"], "Python.h")
+        compiler = next(filter(None, map(shutil.which, ("gcc", "clang", "cc"))), "no C compiler")
+        seen = f"{compiler}, {header if header.exists() else 'no Python.h'}"
+        good = compiler != "no C compiler" and header.exists()
+        advice = "Triton compiles its first kernel with them: apt-get install build-essential python3-dev"
+        yield judge("C compiler", good, seen, advice, Level.FAIL)
 
 
 def ports() -> Iterable[Diagnosis]:

@@ -2,69 +2,35 @@
 
 from __future__ import annotations
 
-import ctypes
+import os
+import sys
 from typing import Any
 
 import pytest
 
-from rlhf.cluster import gpus
 from rlhf.cluster.gpus import Gpu, present_gpus, visible_gpus
 from rlhf.cluster.local import LocalCluster
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.resources import Role
+from tests.nvml import FakeGpu, FakeNvml, install_nvml
 
 EIGHT = tuple(Gpu(index=at, uuid=f"GPU-{at}{at}aa", name="H100", bytes=80 << 30) for at in range(8))
 
 
-class Nvml:
-    """What is asked of NVML: the same calls, with the same arguments by reference."""
-
-    def __init__(self, count: int, loads: bool = True) -> None:
-        self._count, self._loads, self.open = count, loads, 0
-
-    def nvmlInit_v2(self) -> int:
-        self.open += self._loads
-        return 0 if self._loads else 9
-
-    def nvmlShutdown(self) -> int:
-        self.open -= 1
-        return 0
-
-    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
-        count._obj.value = self._count
-        return 0
-
-    def nvmlDeviceGetHandleByIndex_v2(self, index: int, handle: Any) -> int:
-        handle._obj.value = index + 1
-        return 0
-
-    def nvmlDeviceGetMemoryInfo(self, handle: ctypes.c_void_p, memory: Any) -> int:
-        memory._obj.total = 80 << 30
-        return 0
-
-    def nvmlDeviceGetUUID(self, handle: ctypes.c_void_p, text: Any, length: int) -> int:
-        text.value = f"GPU-{handle.value - 1}{handle.value - 1}aa".encode()
-        return 0
-
-    def nvmlDeviceGetName(self, handle: ctypes.c_void_p, text: Any, length: int) -> int:
-        text.value = b"H100"
-        return 0
-
-
-def installed(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> Nvml:
-    monkeypatch.setattr(gpus.ctypes, "CDLL", lambda name: nvml)
-    return nvml
+def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    return install_nvml(monkeypatch, FakeNvml([FakeGpu(gpu.uuid, name=gpu.name, total=gpu.bytes) for gpu in EIGHT]))
 
 
 def test_the_driver_lists_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = installed(monkeypatch, Nvml(8))
+    nvml = eight_gpus(monkeypatch)
     assert present_gpus() == EIGHT
-    assert nvml.open == 0
+    assert nvml.opened == 0
 
 
 def test_without_a_driver_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert present_gpus("libno-such-library.so.1") == ()
-    installed(monkeypatch, Nvml(8, loads=False))
+    eight_gpus(monkeypatch).loads = False
+    assert present_gpus() == ()
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
     assert present_gpus() == ()
 
 
@@ -86,7 +52,7 @@ def test_cuda_shows_what_the_variable_names_up_to_the_first_that_is_none(visible
 
 
 def test_a_part_of_a_gpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, Nvml(1))
+    install_nvml(monkeypatch, FakeNvml([FakeGpu("GPU-1")]))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
     assert this_machine().gpus == 2
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
@@ -96,13 +62,13 @@ def test_a_part_of_a_gpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_run_in_this_process_without_gpus_hides_them_until_it_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    installed(monkeypatch, Nvml(8))
+    eight_gpus(monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     seen = []
     for asked in (0, 1):
         cluster = LocalCluster()
         await cluster.start([Role(name="engine", count=1, cpus=0.1, gpus=asked, factory="m:E")], tmp_path)
-        seen.append(gpus.os.environ["CUDA_VISIBLE_DEVICES"])
+        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
         await cluster.stop()
         assert this_machine().gpus == 2
     assert seen == ["", "2,3"]

@@ -62,12 +62,14 @@ def test_limits_that_are_not_exact_are_named(monkeypatch: pytest.MonkeyPatch):
     assert found[1].advice.endswith("disk: no exact limit for a run (no cgroup v2)")
 
 
-def test_gpus_are_those_of_the_driver_and_what_is_hidden_is_said(monkeypatch: pytest.MonkeyPatch):
+def test_gpus_are_those_of_the_driver_and_kernels_need_a_compiler(monkeypatch: pytest.MonkeyPatch):
     cards = tuple(Gpu(index=at, uuid=f"GPU-{at}", name="NVIDIA X1", bytes=80 * 2**30) for at in range(2))
     monkeypatch.setattr(doctor, "present_gpus", lambda: cards)
     monkeypatch.setattr(doctor, "this_machines_gpus", lambda: cards[:1])
-    (found,) = doctor.gpus()
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    found, compiler = doctor.gpus()
     assert found.seen == "NVIDIA X1, 80 GiB; NVIDIA X1, 80 GiB; CUDA_VISIBLE_DEVICES leaves 1"
+    assert (compiler.level, compiler.seen.partition(",")[0]) == (Level.FAIL, "no C compiler")
     monkeypatch.setattr(doctor, "present_gpus", lambda: ())
     monkeypatch.setattr(doctor, "this_machines_gpus", lambda: ())
     assert [one.seen for one in doctor.gpus()] == ["none: everything runs on the CPU"]

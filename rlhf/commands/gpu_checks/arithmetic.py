@@ -1,19 +1,16 @@
-"""Checks of single operations on a GPU: right against a wider format, and about as fast as the card is."""
+"""Check single operations on a GPU: right against a wider format, and about as fast as the card is."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rlhf.commands.gpu_checks.device import mean_seconds
-from rlhf.commands.gpu_checks.finding import Finding
-from rlhf.commands.gpu_checks.machine import GpuMachine
-from rlhf.recipe.planning.machines import CARDS, Card
+from rlhf.cluster.gpus import this_machines_gpus
+from rlhf.commands.gpu_checks.machine import Finding, GpuMachine
+from rlhf.recipe.planning.machines import Card, card_named
 
 SHARE_OF_PEAK = 0.35
 """Least share of the data sheet's figures that one large operation must reach: 60 to 85 % is usual. The figures are
@@ -22,32 +19,23 @@ LEAST_COPY_GB = 5.0
 """Pinned copies to the GPU, GB/s: below this is less than PCIe 3.0 with 8 lanes."""
 ROUNDING = 2**-6
 """Largest error of a product in bfloat16 relative to the largest entry: its rounding is 2^-9."""
-REPEATS = 10
 
 
-def card_named(name: str) -> Card | None:
-    """The card that the driver calls `NVIDIA A100-SXM4-40GB`, with its data sheet's figures; None for one that is not
-    known here."""
-    words = re.split(r"[\s-]+", name)
-    told = {*words, *map("".join, pairwise(words))}
-    known = [card for card in CARDS.values() if told.issuperset(card.name.split("-"))]
-    return max(known, key=lambda card: len(card.name), default=None)
-
-
-def least_rate(machine: GpuMachine, rate: Callable[[Card], float]) -> float:
-    """What the machine's card must reach of a rate of its data sheet; 0 for an unknown card, which is measured only."""
-    card = card_named(machine.driver.gpus[0].name)
+def least_rate(rate: Callable[[Card], float]) -> float:
+    """Return the rate that this machine's card must reach; 0 for an unknown card, which is measured only."""
+    gpus = this_machines_gpus()
+    card = card_named(gpus[0].name) if gpus else None
     return SHARE_OF_PEAK * rate(card) if card else 0.0
 
 
 def matrix_product(machine: GpuMachine) -> Finding:
     """A product in bfloat16 against float32's, and its TFLOP/s."""
     size = machine.sizes.matrix
-    a, b = (_random(machine, seed, size, size).bfloat16() for seed in (0, 1))
+    a, b = (machine.random(seed, size, size).bfloat16() for seed in (0, 1))
     exact = a.float() @ b.float()
-    off = _relative(a @ b, exact)
-    tflops = 2 * size**3 / mean_seconds(machine.device, lambda: a @ b, REPEATS) / 1e12
-    least = least_rate(machine, lambda card: card.flops) / 1e12
+    off = relative_error(a @ b, exact)
+    tflops = 2 * size**3 / machine.mean_seconds(lambda: a @ b) / 1e12
+    least = least_rate(lambda card: card.flops) / 1e12
     return Finding(
         good=off <= ROUNDING and tflops >= least,
         expected=f"at least {least:.0f} TFLOP/s, off by at most {ROUNDING:.2g}",
@@ -58,11 +46,11 @@ def matrix_product(machine: GpuMachine) -> Finding:
 
 def memory_bandwidth(machine: GpuMachine) -> Finding:
     """A copy within the device's memory, read and written once."""
-    source = torch.zeros(machine.sizes.copied_mb * 2**20, dtype=torch.uint8, device=machine.device.place)
+    source = torch.zeros(machine.sizes.copied_mb * 2**20, dtype=torch.uint8, device=machine.device)
     target = torch.empty_like(source)
-    seconds = mean_seconds(machine.device, lambda: target.copy_(source), REPEATS)
+    seconds = machine.mean_seconds(lambda: target.copy_(source))
     rate = 2 * source.numel() / seconds / 1e9
-    least = least_rate(machine, lambda card: card.bandwidth) / 1e9
+    least = least_rate(lambda card: card.bandwidth) / 1e9
     return Finding(
         good=rate >= least,
         expected=f"at least {least:.0f} GB/s",
@@ -74,12 +62,13 @@ def memory_bandwidth(machine: GpuMachine) -> Finding:
 def host_copies(machine: GpuMachine) -> Finding:
     """Pinned host memory to the device and back: the same bits, and the rate that offloading will have."""
     count = machine.sizes.copied_mb * 2**18
-    source = machine.device.pinned(torch.arange(count, dtype=torch.int32))
-    there = torch.empty(count, dtype=torch.int32, device=machine.device.place)
+    source = torch.arange(count, dtype=torch.int32)
+    source = source.pin_memory() if machine.on_gpu else source
+    there = torch.empty(count, dtype=torch.int32, device=machine.device)
     size = source.numel() * source.element_size()
-    down = size / mean_seconds(machine.device, lambda: there.copy_(source, non_blocking=True), REPEATS) / 1e9
-    back = machine.device.pinned(torch.zeros_like(source))
-    up = size / mean_seconds(machine.device, lambda: back.copy_(there, non_blocking=True), REPEATS) / 1e9
+    down = size / machine.mean_seconds(lambda: there.copy_(source, non_blocking=True)) / 1e9
+    back = torch.zeros_like(source, pin_memory=machine.on_gpu)
+    up = size / machine.mean_seconds(lambda: back.copy_(there, non_blocking=True)) / 1e9
     same = torch.equal(back, source)
     return Finding(
         good=same and min(down, up) >= LEAST_COPY_GB,
@@ -91,8 +80,9 @@ def host_copies(machine: GpuMachine) -> Finding:
 
 def compiled_kernel(machine: GpuMachine) -> Finding:
     """A function through `torch.compile`, which makes a Triton kernel on a GPU, against the same one uncompiled."""
-    gate, up = (_random(machine, seed, machine.sizes.attended, 256) for seed in (0, 1))
-    off = _relative(machine.device.compiled(_gated)(gate, up), _gated(gate, up))
+    gate, up = (machine.random(seed, machine.sizes.attended, 256) for seed in (0, 1))
+    compiled = torch.compile(_gated, backend="inductor" if machine.on_gpu else "eager")
+    off = relative_error(compiled(gate, up), _gated(gate, up))
     return Finding(good=off <= 1e-5, expected="off by at most 1e-05", found=f"off by {off:.2g}", figures={"error": off})
 
 
@@ -103,13 +93,13 @@ def _gated(gate: Tensor, up: Tensor) -> Tensor:
 def flash_attention(machine: GpuMachine) -> Finding:
     """Flash attention of SDPA in bfloat16, forward and backward, against float32's plain attention."""
     shape = (1, 4, machine.sizes.attended, 64)
-    exact = [_random(machine, seed, *shape).requires_grad_() for seed in range(3)]
-    narrow = [one.detach().bfloat16().requires_grad_() for one in exact]
-    upstream = _random(machine, 3, *shape)
+    exact = [machine.random(seed, *shape).requires_grad_() for seed in range(3)]
+    narrow = [tensor.detach().bfloat16().requires_grad_() for tensor in exact]
+    upstream = machine.random(3, *shape)
     expected = _attended(SDPBackend.MATH, exact, upstream)
     found = _attended(SDPBackend.FLASH_ATTENTION, narrow, upstream.bfloat16())
     pairs = [(found, expected), *((a.grad, b.grad) for a, b in zip(narrow, exact, strict=True))]
-    forward, *backward = (_relative(a, b) for a, b in pairs if a is not None and b is not None)
+    forward, *backward = (relative_error(a, b) for a, b in pairs if a is not None and b is not None)
     return Finding(
         good=len(backward) == 3 and max(forward, *backward) <= 2 * ROUNDING,
         expected=f"forward and gradients off by at most {2 * ROUNDING:.2g}",
@@ -127,55 +117,7 @@ def _attended(kernel: SDPBackend, inputs: list[Tensor], upstream: Tensor) -> Ten
     return attended
 
 
-def fused_adamw(machine: GpuMachine) -> Finding:
-    """torch's fused AdamW against the plain one: on the device, and on the host, where offloaded state is stepped."""
-    off = {place: _adamw_error(machine, place) for place in (machine.device.place, "cpu")}
-    worst = max(off.values())
-    return Finding(
-        good=worst <= 1e-6,
-        expected="off by at most 1e-06 after 3 steps",
-        found=", ".join(f"{place} {error:.2g}" for place, error in off.items()),
-    )
-
-
-def _adamw_error(machine: GpuMachine, place: str) -> float:
-    start, gradient = (_random(machine, seed, 1024).to(place) for seed in (0, 1))
-    ends = []
-    for fused in (True, False):
-        weight = torch.nn.Parameter(start.clone())
-        optimizer = torch.optim.AdamW([weight], lr=1e-2, weight_decay=0.1, fused=fused, foreach=False)
-        for step in range(3):
-            weight.grad = gradient * (step + 1)
-            optimizer.step()
-        ends.append(weight.detach())
-    return _relative(ends[0], ends[1])
-
-
-def mixed_streams(machine: GpuMachine) -> Finding:
-    """Small and large tensors made on the default stream and copied on two others, as weight syncs do: every copy has
-    the bits that were made."""
-    large, wrong = machine.sizes.copied_mb * 2**18 // 16, 0
-    for one in range(machine.sizes.rounds):
-        made = [torch.full((count,), float(one), device=machine.device.place) for count in (64, large)]
-        copies = []
-        for tensor, stream in zip(made, machine.device.on_streams(2), strict=True):
-            with stream:
-                copies.append(tensor.clone())
-        machine.device.synchronise()
-        wrong += sum(not bool((copy == one).all()) for copy in copies)
-    return Finding(
-        good=wrong == 0,
-        expected=f"{2 * machine.sizes.rounds} copies of the same bits",
-        found=f"{wrong} of {2 * machine.sizes.rounds} differ",
-    )
-
-
-def _random(machine: GpuMachine, seed: int, *shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator).to(machine.device.place)
-
-
-def _relative(found: Tensor, expected: Tensor) -> float:
-    """Largest difference relative to the largest expected entry; infinite where something is not a number."""
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """Return the largest difference relative to the largest expected entry; infinite where a value is not a number."""
     gap = float((found.detach().float() - expected.detach().float()).abs().max() / expected.detach().abs().max())
     return gap if gap == gap else float("inf")

@@ -1,92 +1,110 @@
-"""Checks of what the parts say of the machine: they must agree before anything is worth measuring."""
+"""Check that driver, PyTorch and Ray agree about the GPUs, before anything is measured."""
 
 from __future__ import annotations
 
 import os
-import resource
-import shutil
-from importlib import metadata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
 
-from rlhf.commands.doctor import GIB, VLLM_BUILDS, installed, required_torch
-from rlhf.commands.gpu_checks.finding import Finding
-from rlhf.commands.gpu_checks.machine import GpuMachine
-from rlhf.commands.gpu_checks.nvml import shown_gpus
+import torch
+
+from rlhf.cluster.gpus import nvidia_driver, this_machines_gpus
+from rlhf.cluster.machine import this_machine
+from rlhf.commands.gpu_checks.machine import GIB, Finding, GpuMachine
+from rlhf.errors import PlacementError
 
 FREE_SHARE = 0.9
 """Least share of a GPU's memory that must be free."""
-SHARED_MEMORY_GIB = 1.0
+Uuids = dict[str, tuple[int, int]]
+"""Compute capability by UUID."""
 
 
 def gpus_agree(machine: GpuMachine) -> Finding:
     """The driver, torch, this project's placement and Ray count the same GPUs, and torch sees the same cards."""
-    driver = [(gpu.uuid, gpu.capability) for gpu in shown_gpus(machine.driver, machine.visible)]
-    torch = machine.device.seen()
-    counts = {"driver": len(driver), "torch": len(torch), "placement": machine.planned}
-    if machine.by_ray is not None:
-        # Ray counts what the driver has, and hides what CUDA_VISIBLE_DEVICES hides when it starts.
-        counts["ray"] = min(machine.by_ray, len(driver))
-    same = sorted(driver) == sorted(torch)
-    told = ", ".join(f"{who} {count}" for who, count in counts.items())
+    with _driver() as nvml:
+        driver = {uuid: tuple(nvml.nvmlDeviceGetCudaComputeCapability(gpu)) for uuid, gpu in _visible(nvml).items()}
+    of_torch = seen_by_torch()
+    counts = {"driver": len(driver), "torch": len(of_torch), "placement": int(this_machine().gpus)}
+    if find_spec("ray"):
+        counts["ray"] = counted_by_ray()
+    same = driver == of_torch
+    told = ", ".join(f"{part} {count}" for part, count in counts.items())
     return Finding(
         good=same and len(set(counts.values())) == 1,
         expected="one number, the same UUIDs and capabilities",
-        found=told + ("" if same else f"; driver {driver}, torch {torch}"),
-        figures={**counts, "cards": ", ".join(gpu.name for gpu in machine.driver.gpus)},
+        found=told + ("" if same else f"; driver {driver}, torch {of_torch}"),
+        figures={**counts, "cards": ", ".join(gpu.name for gpu in this_machines_gpus())},
     )
+
+
+def seen_by_torch() -> Uuids:
+    """List what torch sees."""
+    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return {f"GPU-{str(gpu.uuid).removeprefix('GPU-')}": (gpu.major, gpu.minor) for gpu in found}
+
+
+def counted_by_ray() -> int:
+    """Count the GPUs of a Ray that starts on this machine for this check."""
+    import ray
+
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        return int(resources.get("GPU", 0))
+    finally:
+        ray.shutdown()
 
 
 def driver_serves_torch(machine: GpuMachine) -> Finding:
     """The driver is of the CUDA that torch was built for, or newer of the same major version (minor-version
     compatibility)."""
-    driver, built = machine.driver.cuda, machine.device.built_for()
+    with _driver() as nvml:
+        number, version = nvml.nvmlSystemGetCudaDriverVersion(), nvml.nvmlSystemGetDriverVersion()
+    major, minor = number // 1000, number % 1000 // 10
+    built = torch.version.cuda
     return Finding(
-        good=built != (0, 0) and driver[0] >= built[0],
+        good=built is not None and major >= int(built.partition(".")[0]),
         expected="a driver of torch's CUDA or newer, and a CUDA build of torch",
-        found=f"driver {machine.driver.version} of CUDA {_dotted(driver)}, torch for {_dotted(built)}",
+        found=f"driver {version} of CUDA {major}.{minor}, torch for {built or 'CPUs'}",
     )
 
 
 def gpus_are_free(machine: GpuMachine) -> Finding:
     """Nothing else computes on the GPUs, their memory is free, and MIG is off (a part of a card has no NCCL peers)."""
-    seen = shown_gpus(machine.driver, machine.visible)
-    others = sorted({pid for gpu in seen for pid in gpu.processes if pid != os.getpid()})
-    least = min((gpu.free_gib / gpu.total_gib for gpu in seen), default=0.0)
-    parts = [gpu.name for gpu in seen if gpu.partitioned]
+    others: set[int] = set()
+    least, smallest, parts = 1.0, float("inf"), []
+    with _driver() as nvml:
+        for uuid, gpu in _visible(nvml).items():
+            others |= {process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)} - {os.getpid()}
+            memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
+            least, smallest = min(least, memory.free / memory.total), min(smallest, memory.total / GIB)
+            parts += [uuid] if _has_mig(nvml, gpu) else []
     return Finding(
         good=not others and least >= FREE_SHARE and not parts,
         expected=f"no other process, {FREE_SHARE:.0%} of the memory free, no MIG",
-        found=f"processes {others or 'none'}, least free {least:.0%}, MIG on {parts or 'none'}",
-        figures={"least_free_share": least, "total_gib": min((gpu.total_gib for gpu in seen), default=0.0)},
+        found=f"processes {sorted(others) or 'none'}, least free {least:.0%}, MIG on {parts or 'none'}",
+        figures={"least_free_share": least, "total_gib": smallest},
     )
 
 
-def host_limits(machine: GpuMachine) -> Finding:
-    """`/dev/shm` has room for Ray and NCCL, and between nodes memory may be locked, as RDMA does."""
-    shared = shutil.disk_usage("/dev/shm").free / GIB
-    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    unlimited = locked == resource.RLIM_INFINITY
-    told = "unlimited" if unlimited else f"{locked / 2**20:.0f} MiB"
-    return Finding(
-        good=shared >= SHARED_MEMORY_GIB and (unlimited or machine.nodes == 1),
-        expected=f"/dev/shm {SHARED_MEMORY_GIB:g} GiB free" + ("" if machine.nodes == 1 else ", ulimit -l unlimited"),
-        found=f"/dev/shm {shared:.1f} GiB free, ulimit -l {told}",
-        figures={"shm_free_gib": shared, "memlock": told},
-    )
+@contextmanager
+def _driver() -> Iterator[Any]:
+    """Open NVML. Raises `PlacementError` without a driver."""
+    with nvidia_driver() as nvml:
+        if nvml is None:
+            raise PlacementError("this machine has no NVIDIA driver")
+        yield nvml
 
 
-def packages_fit(machine: GpuMachine) -> Finding:
-    """vLLM, where it is installed, is a build for this torch; versions are written down."""
-    torch = metadata.version("torch")
-    asked = {name: required_torch(name) for name in VLLM_BUILDS if installed(name)}
-    wrong = {name: version for name, version in asked.items() if version and version != torch.partition("+")[0]}
-    found = {name: installed(name) for name in ("transformers", "accelerate", "deepspeed", "ray", "vllm")}
-    return Finding(
-        good=not wrong,
-        expected="vLLM built for the torch that is here",
-        found=f"torch {torch}" + "".join(f", {name} is for torch {version}" for name, version in wrong.items()),
-        figures={"torch": torch} | {name: version or "not installed" for name, version in found.items()},
-    )
+def _visible(nvml: Any) -> dict[str, Any]:
+    """Open every GPU that this process may see, by UUID."""
+    return {gpu.uuid: nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in this_machines_gpus() if gpu.index >= 0}
 
 
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
+def _has_mig(nvml: Any, gpu: Any) -> bool:
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(gpu)[0])
+    except nvml.NVMLError:
+        return False  # a card that has no MIG

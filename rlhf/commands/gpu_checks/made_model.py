@@ -1,5 +1,5 @@
-"""The checks' own model: random weights of a real model's depth, width and vocabulary, with logits as large as a
-trained model's."""
+"""Make the model of the checks, and check its forward pass: random weights of a real model's depth, width and
+vocabulary, with logits as large as a trained model's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from rlhf.commands.gpu_checks.machine import GpuMachine, Sizes
+from rlhf.commands.gpu_checks.machine import Finding, GpuMachine
+from rlhf.errors import ModelError
+from rlhf.models.loading import load_policy
+from rlhf.models.probe import check_packed_forward
 from rlhf.models.tiny import byte_tokenizer
 
 LARGEST_LOGIT = 25.0
@@ -17,27 +20,34 @@ REST = 0.25
 """Size of the logits of tokens that no text has, relative to those of bytes, so that a reply is mostly bytes."""
 
 
+def packed_rows(machine: GpuMachine) -> Finding:
+    """Compare packed rows with single sequences on this device's kernels, as every start of a run does."""
+    model = load_policy(checked_model(machine), dtype="bfloat16")
+    torch.nn.Module.to(model, machine.device)
+    fault = ""
+    try:
+        check_packed_forward(model, checked_model(machine), device=machine.device)
+    except ModelError as error:
+        fault = str(error)
+    return Finding(good=not fault, expected="logits of packed rows within rounding", found=fault or "they are")
+
+
 def checked_model(machine: GpuMachine) -> str:
-    """The model that `--model` names, else our own."""
-    return machine.model or made_model(machine.folder, machine.sizes)
+    """Return the model that `--model` names, else the folder of the made one, which the first check writes."""
+    made = machine.shared / "model"
+    if not machine.model and not (made / "config.json").exists():
+        save_made_model(machine, made)
+    return machine.model or str(made)
 
 
-def made_model(folder: Path, sizes: Sizes) -> str:
-    """The folder of our own model, which is made when it is first asked for."""
-    made = folder / "model"
-    if not (made / "config.json").exists():
-        save_made_model(sizes, made)
-    return str(made)
-
-
-def save_made_model(sizes: Sizes, folder: Path) -> None:
+def save_made_model(machine: GpuMachine, folder: Path) -> None:
     """Write the model in bfloat16 and a byte tokenizer."""
     tokenizer = byte_tokenizer()
     torch.manual_seed(0)
-    shape = sizes.shape
+    shape = machine.sizes.shape
     model: PreTrainedModel = Qwen2ForCausalLM(  # type: ignore[no-untyped-call]
         Qwen2Config(
-            vocab_size=sizes.vocabulary,
+            vocab_size=machine.sizes.vocabulary,
             hidden_size=shape.hidden_size,
             intermediate_size=shape.intermediate_size,
             num_hidden_layers=shape.layers,
@@ -56,7 +66,7 @@ def save_made_model(sizes: Sizes, folder: Path) -> None:
 
 
 def enlarge_logits(model: PreTrainedModel, named: int) -> None:
-    """Scale the head so that the largest logit on some tokens is `LARGEST_LOGIT`; of `named` tokens there is text."""
+    """Scale the head so that the largest logit on some tokens is `LARGEST_LOGIT`; `named` tokens have a text."""
     head = model.get_output_embeddings().weight  # type: ignore[no-untyped-call]
     with torch.no_grad():
         head[named:] *= REST

@@ -1,4 +1,7 @@
-"""Runs the checks one by one, each in a process with a deadline and a log, so that a crash or a hang costs one line."""
+"""Run each check in a process with a deadline and a log, so that a crash or a hang costs one line.
+
+The process of a check is `python -m rlhf.commands.gpu_checks.runner REQUEST.json`.
+"""
 
 from __future__ import annotations
 
@@ -9,94 +12,112 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rlhf.commands.gpu_checks.finding import GpuReport, GpuResult
+from rlhf.cluster.host import resolve_name
 from rlhf.commands.gpu_checks.table import Check
 
-CHILD = "rlhf.commands.gpu_checks.child"
+RUNNER = "rlhf.commands.gpu_checks.runner"
 GRACE_SECONDS = 40.0
 """From SIGTERM to SIGKILL: a run that is told to end closes its processes."""
-Perform = Callable[[Check], GpuResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuResult:
+    """One line of the report: `state` is `ok`, `FAIL` or `skip`. A check that was skipped says in `found` why."""
+
+    name: str
+    state: str
+    expected: str
+    found: str
+    seconds: float = 0.0
+    figures: Mapping[str, float | str] = field(default_factory=dict)
+    log: str = ""
+
+    @property
+    def line(self) -> str:
+        """The result for a terminal."""
+        if self.state == "skip":
+            return f"{self.state:<5}{self.name:<34}{self.found}"
+        log = f"; see {self.log}" if self.state == "FAIL" else ""
+        return f"{self.state:<5}{self.name:<34}expected {self.expected}; found {self.found}{log} ({self.seconds:.0f} s)"
 
 
 def run_checks(
-    checks: Iterable[Check],
-    perform: Perform,
-    *,
-    gpus: int,
-    nodes: int,
-    installed: Collection[str],
-    tell: Callable[[str], None],
-) -> GpuReport:
-    """Perform what this machine can; the rest is skipped by name. Each result is told as soon as it is known."""
+    checks: Iterable[Check], installed: Collection[str], folder: Path, *, gpus: int, nodes: int, model: str | None
+) -> list[GpuResult]:
+    """Run the checks that this machine can do, and skip the others by name. Print each result as soon as it is known;
+    logs and runs go to `folder`."""
     results = []
     for check in checks:
         lacks = check.lacks(gpus, nodes, installed)
-        result = GpuResult(name=check.name, state="skip", expected="", found=lacks) if lacks else perform(check)
-        tell(result.line)
+        if lacks:
+            result = GpuResult(name=check.name, state="skip", expected="", found=lacks)
+        else:
+            result = run_check(check, folder, gpus=gpus, nodes=nodes, model=model)
+        print(result.line, flush=True)
         results.append(result)
-    return GpuReport(gpus=gpus, nodes=nodes, results=tuple(results))
+    return results
 
 
-def performed_in_child(folder: Path, *, gpus: int, nodes: int, model: str | None, module: str = CHILD) -> Perform:
-    """Performs a check in a process of its own, `module`, in a process group of its own."""
+def run_check(check: Check, folder: Path, *, gpus: int, nodes: int, model: str | None) -> GpuResult:
+    """Run one check in a process of its own, and end all that it started."""
+    own = folder / re.sub(r"\W+", "_", check.name)
+    own.mkdir()
+    log, request, answer = (own / name for name in ("log", "request.json", "answer.json"))
+    machine = {"gpus": gpus, "nodes": nodes, "model": model}
+    request.write_text(json.dumps({"function": check.function, "arguments": check.arguments, "machine": machine}))
+    started = time.monotonic()
+    fault = _run([sys.executable, "-m", RUNNER, str(request)], log, check.deadline_seconds)
+    finding = {"good": False, "expected": "an answer", "found": fault or "it ended without an answer", "figures": {}}
+    if not fault and answer.exists():
+        finding = json.loads(answer.read_text())
+    return GpuResult(
+        name=check.name,
+        state="ok" if finding["good"] else "FAIL",
+        expected=str(finding["expected"]),
+        found=str(finding["found"]),
+        seconds=time.monotonic() - started,
+        figures=finding["figures"],  # type: ignore[arg-type]
+        log=str(log),
+    )
 
-    def perform(check: Check) -> GpuResult:
-        slug = re.sub(r"\W+", "_", check.name)
-        request, answer, log = (folder / f"{slug}.{kind}" for kind in ("request.json", "answer.json", "log"))
-        machine = {"gpus": gpus, "nodes": nodes, "folder": str(folder), "slug": slug, "model": model}
-        request.write_text(json.dumps({"check": asdict(check), "machine": machine}))
-        started = time.monotonic()
-        fault = _run([sys.executable, "-m", module, str(request), str(answer)], log, check.deadline_seconds)
-        seconds = time.monotonic() - started
-        if fault or not answer.exists():
-            found = fault or "it ended without an answer"
-            return GpuResult(
-                name=check.name, state="FAIL", expected="an answer", found=found, seconds=seconds, log=str(log)
-            )
-        told = json.loads(answer.read_text())
-        return GpuResult(
-            name=check.name,
-            state="ok" if told["good"] else "FAIL",
-            expected=told["expected"],
-            found=told["found"],
-            seconds=seconds,
-            figures=told["figures"],
-            log=str(log),
-        )
 
-    return perform
+def perform_request(request: Path) -> None:
+    """Run the check of a request on this machine, and write its finding beside the request."""
+    from rlhf.commands.gpu_checks.machine import Finding, GpuMachine  # with torch, which the doctor does without
+
+    values = json.loads(request.read_text())
+    function: Callable[..., Finding] = resolve_name(values["function"])
+    machine = GpuMachine(folder=request.parent, shared=request.parent.parent, **values["machine"])
+    finding = function(machine, *values["arguments"])
+    request.with_name("answer.json").write_text(json.dumps(asdict(finding)))
 
 
 def _run(command: list[str], log: Path, seconds: float) -> str:
-    """Run a command with its output in `log`; returns what went wrong, or nothing. All that it started ends with it."""
+    """Run a command in a process group of its own, with its output in `log`. Return what went wrong, or nothing."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
-        try:
-            code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return f"no answer within {seconds:g} s"
-        finally:
-            _end_group(process)
+    try:
+        code = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {seconds:g} s"
+    finally:
+        _end_group(process)
     if code == 0:
         return ""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return f"{_ending(code)}: {lines[-1] if lines else 'it said nothing'}"
+    ended = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"{ended}: {lines[-1] if lines else 'it printed nothing'}"
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to all of the group, and SIGKILL to what is left of it."""
+    """Send SIGTERM to the process group, and SIGKILL to what is left of it."""
     deadline = time.monotonic() + GRACE_SECONDS
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
@@ -108,5 +129,5 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait(GRACE_SECONDS)
 
 
-def _ending(code: int) -> str:
-    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+if __name__ == "__main__":
+    perform_request(Path(sys.argv[1]))

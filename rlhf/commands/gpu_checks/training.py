@@ -1,28 +1,48 @@
-"""Checks that are short runs of `rlhf train`: what a run of this kind must come to on these GPUs."""
+"""Check short runs of `rlhf train`: their tasks, their recipe, and the results that they must have on these GPUs."""
 
 from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from rlhf.commands.gpu_checks.finding import Finding
-from rlhf.commands.gpu_checks.machine import GpuMachine, RunEnd
+import yaml
 
-RUN_SECONDS = 480.0
-"""Deadline of one run; the check around it has a little more."""
+from rlhf.commands.gpu_checks.machine import Finding, GpuMachine
+from rlhf.types import Message, Task
+
 LOSS_OFF = 0.03
 """Largest difference of a first loss from the run in float32, relative."""
 DIFFERENCE = "weight_sync/logprob_difference"
+SUPERVISED = ("kind=sft", "data.train.response_column=response", "trainer.deepspeed.gpus_per_rank=1")
 
 
-def recipe_of(model: str) -> dict[str, Any]:
-    """The recipe that all runs share; what differs are overrides."""
-    return {
+def copied_digits(*, rows: int = 64) -> list[Task]:
+    """Make `rows` tasks: a digit that is to be repeated, with the reply to imitate in the column `response`."""
+    digits = [str(row % 10) for row in range(rows)]
+    return [
+        Task(id=f"digit-{row}", messages=(Message(role="user", content=digit),), answer=digit, row={"response": digit})
+        for row, digit in enumerate(digits)
+    ]
+
+
+def evenness(response: str, row: Mapping[str, Any]) -> float:
+    """Return the share of a reply's characters with an even code point, which any model can raise."""
+    return sum(ord(character) % 2 == 0 for character in response) / max(len(response), 1)
+
+
+def recipe_of(model: str, nodes: int = 1) -> dict[str, Any]:
+    """Return the recipe that all runs share; what differs are overrides."""
+    recipe: dict[str, Any] = {
         "model": {"path": model, "dtype": "bfloat16"},
-        "data": {"train": {"tasks": "rlhf.commands.gpu_checks.tasks:copied_digits"}},
+        "data": {"train": {"tasks": f"{__name__}:copied_digits"}},
         "sampling": {"max_tokens": 16},
-        "reward": {"kind": "function", "function": "rlhf.commands.gpu_checks.tasks:evenness"},
+        "reward": {"kind": "function", "function": f"{__name__}:evenness"},
         "rollout": {"gpus_per_engine": 0.5, "gpu_memory_utilization": 0.35, "max_context_tokens": 512},
         "trainer": {
             "updates": 2,
@@ -33,109 +53,96 @@ def recipe_of(model: str) -> dict[str, Any]:
         },
         "run": {"live": False, "loggers": []},
     }
+    return recipe | ({"cluster": {"address": "auto", "nodes": nodes}} if nodes > 1 else {})
 
 
-TINY = (
-    "tiny: {hidden_size: 128, intermediate_size: 512, layers: 2, heads: 2, kv_heads: 1, max_position_embeddings: 512}"
-)
-HABITS = "warmup: {demonstrations: rlhf.commands.gpu_checks.tasks:habits, updates: 60, batch_size: 32}"
-SUPERVISED = ("kind=sft", "data.train.response_column=response", "trainer.deepspeed.gpus_per_rank=1")
-FLOAT32 = ("model.dtype=float32",)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """The end of `rlhf train`: its exit code, the last line of its output, and what the run folder holds."""
+
+    code: int
+    output: str
+    summary: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+
+    def finished(self, updates: int) -> bool:
+        """Whether the run made so many updates and ended well."""
+        return self.code == 0 and self.summary.get("outcome") == "finished" and self.summary.get("updates") == updates
+
+    @property
+    def described(self) -> str:
+        return f"exit code {self.code} after {self.summary.get('updates', 0)} updates: {self.output}"
+
+    def values(self, metric: str) -> list[float]:
+        """Return a metric of every update that has it."""
+        return [float(update[metric]) for update in self.metrics if update.get(metric) is not None]
+
+
+def train_run(machine: GpuMachine, name: str, overrides: Sequence[str]) -> RunEnd:
+    """Train the checks' recipe with `overrides` in the run folder called `name`. The check's deadline ends it."""
+    command, run, log = train_command(machine, name, overrides)
+    with log.open("ab") as output:
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
+    return run_end(code, run, log)
+
+
+def train_command(machine: GpuMachine, name: str, overrides: Sequence[str]) -> tuple[list[str], Path, Path]:
+    """Write the recipe of a run; return its command, its folder, and the file for its output."""
+    from rlhf.commands.gpu_checks.made_model import checked_model  # with transformers, which most checks do not need
+
+    file, run, log = (machine.folder / f"{name}{end}" for end in (".yaml", "", ".log"))
+    file.write_text(yaml.safe_dump(recipe_of(checked_model(machine), machine.nodes)))
+    changed = [*overrides, *machine.overrides, f"run.dir={run}"]
+    return [sys.executable, "-m", "rlhf", "train", str(file), *changed], run, log
+
+
+def run_end(code: int, run: Path, log: Path) -> RunEnd:
+    """Read a run folder, as far as the run came."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error:")]
+    summary, metrics = run / "summary.json", run / "metrics.jsonl"
+    return RunEnd(
+        code=code,
+        output=(errors or lines or ["it printed nothing"])[-1],
+        summary=json.loads(summary.read_text()) if summary.exists() else {},
+        metrics=[json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else [],
+    )
 
 
 def publishes(machine: GpuMachine, *overrides: str) -> Finding:
     """Two updates whose weights the engines get: the start check, every canary and the mismatch guard must hold."""
-    end = machine.train("publish", overrides, RUN_SECONDS)
-    told = [float(one[DIFFERENCE]) for one in end.metrics if one.get(DIFFERENCE) is not None]
-    syncs = [float(one["seconds/weight_sync"]) for one in end.metrics if one.get("seconds/weight_sync") is not None]
-    good = _finished(end, 2) and len(told) == 2 and all(map(math.isfinite, told))
+    end = train_run(machine, "publish", overrides)
+    gaps, syncs = end.values(DIFFERENCE), end.values("seconds/weight_sync")
+    expected = "2 updates, each proved by the canary"
+    if not end.finished(2) or len(gaps) != 2 or not all(map(math.isfinite, gaps)):
+        return Finding(good=False, expected=expected, found=end.described)
     return Finding(
-        good=good,
-        expected="2 updates, each proved by the canary",
-        found=f"engines and learner {max(told):.2g} nats apart, {max(syncs, default=0):.1f} s a weight sync"
-        if good
-        else _told(end),
-        figures={"logprob_difference": max(told, default=-1.0), "weight_sync_s": max(syncs, default=-1.0)},
-    )
-
-
-def learns(machine: GpuMachine, *overrides: str) -> Finding:
-    """Ten updates of a warmed-up tiny model, after which the mean reward is higher than before."""
-    given = ("model.path=null", f"model={{{TINY}, {HABITS}}}", "reward={kind: exact}", "sampling.max_tokens=4",
-             "trainer.optimizer.learning_rate=5e-4", "trainer.updates=10", *overrides)  # fmt: skip
-    end = machine.train("learns", given, RUN_SECONDS)
-    rewards = [float(one["reward/mean"]) for one in end.metrics if one.get("reward/mean") is not None]
-    good = _finished(end, 10) and len(rewards) == 10 and sum(rewards[-3:]) > sum(rewards[:3])
-    return Finding(
-        good=good,
-        expected="10 updates, a higher reward in the last three than in the first three",
-        found=f"{rewards[0]:.3f} to {rewards[-1]:.3f}" if len(rewards) == 10 else _told(end),
+        good=True,
+        expected=expected,
+        found=f"engines and learner {max(gaps):.2g} nats apart, {max(syncs):.1f} s a weight sync",
+        figures={"logprob_difference": max(gaps), "weight_sync_s": max(syncs)},
     )
 
 
 def learner_plan(machine: GpuMachine, *overrides: str) -> Finding:
     """A supervised run under this plan: its first loss is that of a run in float32 with everything on one rank."""
-    exact = _first_loss(_float32_run(machine))
-    end = machine.train("plan", (*SUPERVISED, *overrides), RUN_SECONDS)
-    loss = _first_loss(end)
-    good = _finished(end, 2) and exact is not None and loss is not None and abs(loss - exact) <= LOSS_OFF * abs(exact)
+    exact = float32_run(machine)
+    end = train_run(machine, "plan", (*SUPERVISED, *overrides))
+    for run in (exact, end):
+        if not run.finished(2) or not run.values("sft/nll"):
+            return Finding(good=False, expected="2 updates, and their loss", found=run.described)
+    reference, loss = exact.values("sft/nll")[0], end.values("sft/nll")[0]
     return Finding(
-        good=good,
-        expected=f"a first loss within {LOSS_OFF:.0%} of float32's, {_number(exact)}",
-        found=_number(loss) if loss is not None and end.code == 0 else _told(end),
-        figures={"loss": loss if loss is not None else "none", "update_s": _slowest(end)},
+        good=abs(loss - reference) <= LOSS_OFF * abs(reference),
+        expected=f"a first loss within {LOSS_OFF:.0%} of float32's, {reference:.4f}",
+        found=f"{loss:.4f}",
+        figures={"loss": loss, "update_s": max(end.values("seconds/update"))},
     )
 
 
-def resumes(machine: GpuMachine, *overrides: str) -> Finding:
-    """A run that saves after its first update goes on from there, in new processes, to its end."""
-    first = machine.train("resumes", (*overrides, "trainer.updates=1"), RUN_SECONDS)
-    second = machine.train("resumes", (*overrides, "trainer.updates=2"), RUN_SECONDS, resume=True)
-    good = _finished(first, 1) and _finished(second, 2)
-    return Finding(
-        good=good,
-        expected="1 update, then 1 more by --resume",
-        found="1 and 1 more" if good else f"{_told(first)}; then {_told(second)}",
-    )
-
-
-def loses_engine(machine: GpuMachine, *overrides: str) -> Finding:
-    """A run whose engine is killed between two updates, often while weights are on their way, ends by itself with an
-    error that names the engine."""
-    end = machine.train("killed", (*overrides, "trainer.updates=200"), RUN_SECONDS, victim="engine-0")
-    return Finding(
-        good=end.code == 1 and "engine-0" in end.said,
-        expected="exit code 1, and an error that names engine-0",
-        found=f"exit code {end.code}: {end.said}",
-    )
-
-
-def _float32_run(machine: GpuMachine) -> RunEnd:
-    """The run that all plans are held against, made once a report."""
-    kept = machine.folder / "float32.json"
-    if not kept.exists():
-        end = machine.train("float32", (*SUPERVISED, *FLOAT32), RUN_SECONDS)
-        if end.code != 0:
-            return end
-        kept.write_text(json.dumps({"summary": dict(end.summary), "metrics": [dict(one) for one in end.metrics]}))
-    return RunEnd(code=0, said="", **json.loads(kept.read_text()))
-
-
-def _first_loss(end: RunEnd) -> float | None:
-    return next((float(one["sft/nll"]) for one in end.metrics if one.get("sft/nll") is not None), None)
-
-
-def _slowest(end: RunEnd) -> float:
-    return max((float(one["seconds/update"]) for one in end.metrics if one.get("seconds/update")), default=-1.0)
-
-
-def _finished(end: RunEnd, updates: int) -> bool:
-    return end.code == 0 and end.summary.get("outcome") == "finished" and end.summary.get("updates") == updates
-
-
-def _told(end: RunEnd) -> str:
-    return f"exit code {end.code} after {end.summary.get('updates', 0)} updates: {end.said}"
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4f}"
+def float32_run(machine: GpuMachine) -> RunEnd:
+    """Make the run that all plans are compared with, once a report."""
+    shared = replace(machine, folder=machine.shared)
+    if not (machine.shared / "float32" / "summary.json").exists():
+        return train_run(shared, "float32", (*SUPERVISED, "model.dtype=float32"))
+    return run_end(0, machine.shared / "float32", machine.shared / "float32.log")

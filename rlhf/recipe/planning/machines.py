@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from rlhf.errors import ConfigError
 
@@ -103,12 +104,19 @@ def machine_of(gpus: str, nodes: int, cores: int | None = None, host_memory: int
     )
 
 
+def card_named(name: str) -> Card | None:
+    """Find the card that the driver calls `NVIDIA A100-SXM4-40GB`, with its data sheet's figures; None for a card that
+    the table lacks."""
+    words = re.split(r"[\s-]+", name)
+    parts = {*words, *map("".join, pairwise(words))}
+    alike = [card for card in CARDS.values() if parts.issuperset(card.name.split("-"))]
+    return max(alike, key=lambda card: len(card.name), default=None)
+
+
 def card_of_driver(name: str, memory: int) -> Card:
-    """A GPU by the driver's name (`NVIDIA H100 80GB HBM3`) and bytes, with the rates of the card of the table that it
-    names, or of an A100."""
-    words = name.lower().replace("-", " ").replace("geforce rtx ", "rtx").split()
-    found = next((card for card in CARDS.values() if card.name.lower().split("-")[0] in words), CARDS["A100"])
-    return replace(found, name=name, memory=memory)
+    """A GPU by the driver's name (`NVIDIA H100 80GB HBM3`) and bytes, with the rates of its data sheet, or of an
+    A100."""
+    return replace(card_named(name) or CARDS["A100"], name=name, memory=memory)
 
 
 def _named(text: str) -> Card | None:
