@@ -13,7 +13,6 @@ BENCHMARKS = {
     "colocation": "benchmarks.colocation.command",
     "end_to_end": "benchmarks.end_to_end.command",
     "environment": "benchmarks.environment.command",
-    "floods": "benchmarks.floods.command",
     "learner": "benchmarks.learner.command",
     "memory_of_ranks": "benchmarks.memory_of_ranks.command",
     "memory": "benchmarks.memory.command",

@@ -17,7 +17,7 @@ from rlhf.env.server.app import EnvironmentServerSettings, limits_for_sessions, 
 from rlhf.errors import UserError
 from rlhf.http.binding import Access, token_from
 from rlhf.http.limits import HttpLimits
-from rlhf.http.listening import bound, url_of
+from rlhf.http.serving import bound, url_of
 from rlhf.http.untrusted_text import escape_to_line
 
 

@@ -19,7 +19,7 @@ from rlhf.commands.train import as_ctrl_c
 from rlhf.errors import ConfigError
 from rlhf.http.binding import LOOPBACK, Access, token_from
 from rlhf.http.limits import POLICY
-from rlhf.http.listening import listening
+from rlhf.http.serving import listening
 from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
 from rlhf.rollout.endpoint.front import Front
 from rlhf.rollout.endpoint.sessions import AgentSessions

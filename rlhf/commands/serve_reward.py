@@ -12,8 +12,7 @@ from rlhf.commands.named_reward import named_reward, reward_here
 from rlhf.commands.server_options import check_reach
 from rlhf.http.binding import LOOPBACK, Access, token_from
 from rlhf.http.limits import REWARD
-from rlhf.http.listening import bound, url_of
-from rlhf.http.serving import uvicorn_config
+from rlhf.http.serving import bound, url_of, uvicorn_config
 from rlhf.reward.live import LiveReward
 from rlhf.reward.server import RewardServerSettings, reward_app
 

@@ -19,7 +19,7 @@ Certificate = Annotated[Path | None, typer.Option(metavar="FILE.pem", help="Spea
 Key = Annotated[Path | None, typer.Option(metavar="FILE.pem", help="The certificate's key.")]
 LimitTexts = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="connections=8192, say; see docs/security-servers.md; may be repeated."),
+    typer.Option(metavar="KEY=VALUE", help="connections=8192, say; see docs/security.md; may be repeated."),
 ]
 
 

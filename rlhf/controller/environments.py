@@ -14,7 +14,7 @@ from rlhf.config import load_piece
 from rlhf.env.config import EnvironmentConfig
 from rlhf.env.starting import started_environments
 from rlhf.errors import ConfigError
-from rlhf.http.listening import listening
+from rlhf.http.serving import listening
 from rlhf.rollout.agent import WithAgent
 from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
 from rlhf.rollout.endpoint.config import AgentConfig

@@ -1,20 +1,22 @@
-"""Where a server listens, its host names, and who may use it: a server beyond loopback needs a token."""
+"""Check where a server listens, its host names and its token: a server beyond loopback needs one."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import ssl
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import gethostname
-from urllib.parse import urlsplit
 
 from rlhf.errors import ConfigError
 from rlhf.http.limits import HttpLimits
 
 LOOPBACK = "127.0.0.1"
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9a-z._-]+?)\.?)(?::\d{1,5})?")
+"""A `Host` header: a name or an address, and perhaps a port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +68,11 @@ def server_names(host: str, names: Collection[str]) -> frozenset[str]:
     return frozenset(name.lower().rstrip(".") for name in (*own, *names) if name)
 
 
-def name_in_header(header: str) -> str | None:
-    """The name in a `Host` header, without its port; None for an invalid header."""
-    try:
-        parts = urlsplit(f"//{header}")
-        name, _ = parts.hostname, parts.port
-    except ValueError:
-        return None
-    whole = parts.netloc == header and parts.username is None and not any(mark in header for mark in " \t@,;")
-    return name.rstrip(".") if whole and name else None
-
-
 def may_be_asked_as(header: str, names: Collection[str], address: str) -> bool:
     """Whether a `Host` header names this server: a loopback name, one of `names`, or the `address` at which the
     connection arrived. A web page whose own name was rebound to this address (DNS rebinding) fails this check."""
-    name = name_in_header(header)
+    found = HOST.fullmatch(header.lower())
+    name = found and (found[1] or found[2])
     return name is not None and (is_loopback(name) or name in names or name == address)
 
 

@@ -1,11 +1,10 @@
-"""The HTTP client of this project: deadlines, retries of safe requests, and a limit on concurrent calls."""
+"""The HTTP client of rewards, judges and opponents: deadlines, retries, and a limit on concurrent calls."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,23 +18,9 @@ from rlhf.http.exchange import client, json_body, send_request
 from rlhf.http.recording import RecordedFailure, Recorder, Replay, open_recording
 from rlhf.http.untrusted_text import InvalidJson, read_json
 
-IDEMPOTENCY_HEADER = "Idempotency-Key"
-NO_WORK_DONE = frozenset({"refused", "busy"})
-"""Failures before the server did any work: a retry is always safe."""
-UNCERTAIN = frozenset({"timeout", "lost", "server"})
-"""Failures where the server may have done the work: only a request that may be repeated is retried."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpRequest:
-    """One request. `repeatable` says that a retry is safe: the request changes nothing at the server, or the server
-    knows `key` and answers a repeated request with the first result."""
-
-    method: str
-    path: str
-    body: Any = None
-    repeatable: bool = False
-    key: str | None = None
+JSON = {"Content-Type": "application/json"}
+RETRIED = frozenset({"refused", "busy", "timeout", "lost", "server"})
+"""Kinds of failure after which another attempt may succeed."""
 
 
 class HttpClient:
@@ -61,37 +46,14 @@ class HttpClient:
             multiplier=config.initial_backoff_seconds, max=config.max_backoff_seconds
         )
 
-    async def post(self, path: str, body: Any, *, repeatable: bool = False, key: str | None = None) -> Any:
-        """Return the JSON of the server's answer. Raises `HttpFailed`, and `RecordingError` from a replay."""
-        return await self.call(
-            HttpRequest(method="POST", path=path, body=body, repeatable=repeatable or key is not None, key=key)
-        )
+    async def post(self, path: str, body: Any) -> Any:
+        """Return the JSON of the server's answer. The request must be safe to repeat, as one whose answer depends only
+        on what is sent. Raises `HttpFailed`, and `RecordingError` from a replay."""
+        return await self._call("POST", path, body)
 
     async def get(self, path: str) -> Any:
         """See `post`."""
-        return await self.call(HttpRequest(method="GET", path=path, repeatable=True))
-
-    async def call(self, request: HttpRequest) -> Any:
-        """Send a request, with retries, and return the JSON of the answer; with a recording, record or replay it."""
-        recording = self._recording
-        if recording is None:
-            return await self._attempts(request)
-        line = {"method": request.method, "url": self.url + request.path, "body": request.body}
-        if isinstance(recording, Replay):
-            try:
-                return recording.answer(line)
-            except RecordedFailure as failure:
-                raise HttpFailed(self._name(request), failure.kind, failure.detail) from None
-        try:
-            answer = await self._attempts(request)
-        except HttpFailed as failure:
-            recording.failed(line, failure.kind, failure.detail)
-            raise
-        except asyncio.CancelledError:
-            recording.failed(line, "timeout", "the caller stopped waiting")
-            raise
-        recording.answered(line, answer)
-        return answer
+        return await self._call("GET", path)
 
     async def meet(self) -> None:
         """Check that the server is reachable, and take its `capacity` from `/health` if it states a lower one than
@@ -128,15 +90,37 @@ class HttpClient:
         """Opened at first use, so that an unusable recording is an error at the start of a run."""
         return None if self._recording_config is None else open_recording(self._recording_config)
 
-    async def _attempts(self, request: HttpRequest) -> Any:
+    async def _call(self, method: str, path: str, body: Any = None) -> Any:
+        """Send a request, with retries; with a recording, record or replay the outcome."""
+        recording, url = self._recording, self.url + path
+        if recording is None:
+            return await self._attempts(method, url, body)
+        request = {"method": method, "url": url, "body": body}
+        if isinstance(recording, Replay):
+            try:
+                return recording.answer(request)
+            except RecordedFailure as failure:
+                raise HttpFailed(f"{method} {url}", failure.kind, failure.detail) from None
+        try:
+            answer = await self._attempts(method, url, body)
+        except HttpFailed as failure:
+            recording.failed(request, failure.kind, failure.detail)
+            raise
+        except asyncio.CancelledError:
+            recording.failed(request, "timeout", "the caller stopped waiting")
+            raise
+        recording.answered(request, answer)
+        return answer
+
+    async def _attempts(self, method: str, url: str, body: Any) -> Any:
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self._config.attempts),
             wait=self._pause,
-            retry=retry_if_exception(partial(may_repeat, repeatable=request.repeatable)),
+            retry=retry_if_exception(lambda error: isinstance(error, HttpFailed) and error.kind in RETRIED),
             reraise=True,
         )
         async with self._places:
-            return await retrying(self._attempt, request)
+            return await retrying(self._attempt, method, url, body)
 
     def _pause(self, state: RetryCallState) -> float:
         """Seconds before the next attempt: random, so that calls that failed together do not retry together, and at
@@ -145,38 +129,22 @@ class HttpClient:
         wished = failure.retry_after_seconds if isinstance(failure, HttpFailed) else 0.0
         return max(self._backoff(state), min(wished, self._config.max_backoff_seconds))
 
-    async def _attempt(self, request: HttpRequest) -> Any:
-        where = self._name(request)
+    async def _attempt(self, method: str, url: str, body: Any) -> Any:
+        where = f"{method} {url}"
+        content = None if body is None else json_body(body)
+        request = self._http.build_request(method, url, content=content, headers=None if body is None else JSON)
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                return await self._exchange(where, request)
-        except TimeoutError:
-            raise HttpFailed(where, "timeout", f"no answer within {self._timeout_seconds:g} s") from None
-        except httpx.HTTPError as error:
-            raise transport_failure(where, error) from None
-
-    async def _exchange(self, where: str, request: HttpRequest) -> Any:
-        content = None if request.body is None else json_body(request.body)
-        headers = {} if request.body is None else {"Content-Type": "application/json"}
-        headers |= {IDEMPOTENCY_HEADER: request.key} if request.key else {}
-        sent = self._http.build_request(request.method, self.url + request.path, content=content, headers=headers)
-        try:
-            answer = await send_request(self._http, sent)
+                answer = await send_request(self._http, request)
             if not 200 <= answer.status < 300:
                 raise status_failure(where, answer.status, answer.content, answer.retry_after)
             return read_json(answer.content)
+        except TimeoutError:
+            raise HttpFailed(where, "timeout", f"no answer within {self._timeout_seconds:g} s") from None
         except InvalidJson as error:
             raise HttpFailed(where, "protocol", str(error)) from None
-
-    def _name(self, request: HttpRequest) -> str:
-        return f"{request.method} {self.url}{request.path}"
-
-
-def may_repeat(failure: BaseException, repeatable: bool) -> bool:
-    """Whether another attempt is safe."""
-    if not isinstance(failure, HttpFailed):
-        return False
-    return failure.kind in NO_WORK_DONE or (repeatable and failure.kind in UNCERTAIN)
+        except httpx.HTTPError as error:
+            raise transport_failure(where, error) from None
 
 
 def transport_failure(where: str, error: httpx.HTTPError) -> HttpFailed:

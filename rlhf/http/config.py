@@ -15,7 +15,8 @@ class HttpConfig(Config):
     """One policy for every server that is called over HTTP."""
 
     attempts: int = Field(4, ge=1)
-    """Attempts per call, the first included. Only requests that are safe to repeat are retried."""
+    """Attempts per call, the first included. Failures that may pass are tried again: no connection, a busy server, a
+    timeout, a broken connection, a server error."""
     initial_backoff_seconds: float = Field(0.25, gt=0)
     """Longest pause before the second attempt. It doubles with every attempt; the pause is a random part of it."""
     max_backoff_seconds: float = Field(8, gt=0)

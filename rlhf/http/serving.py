@@ -1,74 +1,113 @@
-"""Serves an ASGI application with access checks, connection limits and TLS."""
+"""Serve an ASGI application with uvicorn: limits, TLS, sockets, and routes that parse bodies strictly."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import resource
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
-from functools import partial
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import uvicorn
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from starlette.types import ASGIApp
 
-from rlhf.http.access import AccessMiddleware, AccessRules, Words
-from rlhf.http.binding import LOOPBACK, Access, server_names
-from rlhf.http.crowd import Crowd
-from rlhf.http.listening import BACKLOG
-from rlhf.http.protocol import HttpConnection, SocketConnection
+from rlhf.errors import DeadlinePassed, UserError
+from rlhf.http.access import AccessMiddleware
+from rlhf.http.binding import LOOPBACK, Access
 from rlhf.http.untrusted_text import read_json
 
-OTHER_FILES = 256
-"""Open files reserved for everything other than connections."""
+BACKLOG = 4096
+"""Connections that the kernel queues while a server is busy: a thousand clients may start at once."""
+START_SECONDS = 20.0
+END_SECONDS = 10.0
+"""Time that a server has to stop, running requests included, before it is cancelled."""
 GOODBYE_SECONDS = 10
 """Time that running requests have to finish when the server stops."""
-
-
-def with_access(
-    app: ASGIApp,
-    words: Words,
-    access: Access,
-    *,
-    host: str = LOOPBACK,
-    token: str | None = None,
-    tries_token: bool = False,
-    needs_length: bool = False,
-) -> AccessMiddleware:
-    """The application behind access checks (see `AccessRules`); `host` is the address at which it listens."""
-    rules = AccessRules(
-        names=server_names(host, access.names), token=token, tries_token=tries_token, needs_length=needs_length
-    )
-    return AccessMiddleware(app, Crowd(access.limits), words, rules)
 
 
 def uvicorn_config(
     app: AccessMiddleware, access: Access, *, host: str = LOOPBACK, port: int = 0, **others: Any
 ) -> uvicorn.Config:
-    """uvicorn's configuration with limits for every connection, and TLS if there is a certificate; `others` are passed
-    on to it.
-
-    The process's limit on open files is raised as far as allowed; the number of connections stays below it.
-    """
-    most = min(app.crowd.limits.connections, _files() - OTHER_FILES)
-    limits = app.crowd.limits = replace(app.crowd.limits, connections=most)
+    """uvicorn's configuration with the limits of `access`, and TLS if it has a certificate; `others` are passed on to
+    uvicorn. The process's limit on open files is raised as far as allowed."""
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    limits = access.limits
     settings: dict[str, Any] = {
-        "log_level": "error",  # client errors are logged once, by the crowd
+        "http": "h11",  # it bounds headers, which httptools does not
+        "ws": "websockets-sansio",
+        "log_level": "error",  # refused requests are told to their clients only: a flood would fill the disk
         "access_log": False,
         "server_header": False,
         "backlog": BACKLOG,
+        "limit_concurrency": limits.connections,
+        "h11_max_incomplete_event_size": limits.header_bytes,
         "timeout_keep_alive": limits.idle_seconds,
         "timeout_graceful_shutdown": GOODBYE_SECONDS,
-        "ws_max_size": 4 * limits.body_bytes,  # characters are limited on top of it, with an error message
+        "ws_max_size": 4 * limits.body_bytes,  # routes bound the characters, with an error message
         "ws_per_message_deflate": False,  # at 8 kB messages it more than halves throughput
         "ssl_certfile": access.certificate,
         "ssl_keyfile": access.key,
     }
-    connections: Any = partial(HttpConnection, crowd=app.crowd)
-    sockets: Any = partial(SocketConnection, crowd=app.crowd)
-    return uvicorn.Config(app, host=host, port=port, http=connections, ws=sockets, **settings | others)
+    return uvicorn.Config(app, host=host, port=port, **settings | others)
+
+
+def bound(host: str, port: int) -> contextlib.closing[socket.socket]:
+    """A listening socket at the address; port 0 means any free port. Raises `UserError` if there is none."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return contextlib.closing(socket.create_server((host, port), family=family, backlog=BACKLOG))
+    except OSError as error:
+        raise UserError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+
+
+def url_of(listener: socket.socket, *, tls: bool = False) -> str:
+    """The URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    host = f"[{host}]" if listener.family == socket.AF_INET6 else host
+    return f"{'https' if tls else 'http'}://{host}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def listening(config: uvicorn.Config) -> AsyncIterator[str]:
+    """The URL of a server while it runs. It is stopped at the end of the block, and cancelled if it does not stop in
+    time.
+
+    Raises `UserError` for an address that is not available, `DeadlinePassed` when the server does not start.
+    """
+    with bound(config.host, config.port) as listener:
+        server = BackgroundServer(config)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            await _wait_until_started(server, serving)
+            yield url_of(listener, tls=config.is_ssl)
+        finally:
+            server.should_exit = True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(serving, END_SECONDS)
+
+
+async def _wait_until_started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+    """Raises what `serving` raised, and `DeadlinePassed`."""
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            while not server.started and not serving.done():
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise DeadlinePassed("the start of a server", START_SECONDS) from None
+    if serving.done():
+        serving.result()
+
+
+class BackgroundServer(uvicorn.Server):
+    """A uvicorn server that leaves signals to its program."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 class StrictRequest(Request):
@@ -92,10 +131,3 @@ class StrictRoute(APIRoute):
             return await handle(StrictRequest(request.scope, request.receive))
 
         return handle_strictly
-
-
-def _files() -> int:
-    """The number of files that this process may open, raised to its hard limit."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return most

@@ -37,7 +37,7 @@ class JudgeClient:
             "max_tokens": self.config.max_tokens,
         }
         try:
-            return words_of(await self._client.post("/chat/completions", body, repeatable=True))
+            return words_of(await self._client.post("/chat/completions", body))
         except HttpFailed as failure:
             return Unscored(kind=failure.kind, detail=str(failure))
 

@@ -70,7 +70,7 @@ ANSWERS: Mapping[type[Body], Any] = {
     PoolingBody: Listing[Pooled],
     ScoreBody: Listing[Marked],
 }
-STATUSES = (400, 401, 411, 413, 422, 503, 504)
+STATUSES = (400, 401, 413, 422, 503, 504)
 
 
 def responses_of(kind: type[Body]) -> dict[int | str, dict[str, Any]]:

@@ -35,8 +35,7 @@ class RemoteReward:
 
     async def _exchange(self, exchange: ScoringRequest) -> list[Score]:
         try:
-            # A reward depends only on the request: repeating it is safe.
-            answer = await self._client.post(exchange.path, exchange.body, repeatable=True)
+            answer = await self._client.post(exchange.path, exchange.body)
         except HttpFailed as failure:
             return [Unscored(kind=failure.kind, detail=str(failure))] * exchange.count
         return scores(self._shape, answer, exchange.count)

@@ -16,7 +16,6 @@ from starlette.exceptions import HTTPException
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, Access
 from rlhf.http.limits import REWARD
-from rlhf.http.serving import with_access
 from rlhf.reward.asking import score_replies
 from rlhf.reward.bodies import BODIES, Body, GetReward, ReplyToScore
 from rlhf.reward.live import LiveReward
@@ -100,7 +99,7 @@ def reward_app(
     app.get("/health")(_health_of(settings))
     for path, body in BODIES.items():
         app.post(path, responses=responses_of(body))(_endpoint(counter, body))
-    return with_access(app, _denied, settings.access, host=host, token=token, tries_token=True, needs_length=True)
+    return AccessMiddleware(app, _denied, settings.access, host=host, token=token)
 
 
 def _health_of(settings: RewardServerSettings) -> Callable[[], Awaitable[dict[str, Any]]]:

@@ -13,8 +13,7 @@ from pydantic import BaseModel, ValidationError
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, Access
 from rlhf.http.limits import SANDBOX
-from rlhf.http.listening import bound, url_of
-from rlhf.http.serving import uvicorn_config, with_access
+from rlhf.http.serving import bound, url_of, uvicorn_config
 from rlhf.sandbox.pool import Sandbox
 from rlhf.sandbox.program import SandboxBroken, SandboxBusy
 from rlhf.sandbox.wire import RunCodeRequest, RunCodeResponse, SandboxStatus, program_of, response_of
@@ -79,9 +78,8 @@ def make_app(
         except SandboxBroken as error:
             return RunCodeResponse(status=SandboxStatus.SANDBOX_ERROR, message=str(error))
 
-    return with_access(
-        app, lambda status, why: {"detail": why}, access or Access(limits=SANDBOX), host=host, token=token
-    )
+    access = access or Access(limits=SANDBOX)
+    return AccessMiddleware(app, lambda status, why: {"detail": why}, access, host=host, token=token)
 
 
 def _parsed(body: bytes) -> RunCodeRequest:

@@ -1,8 +1,9 @@
-"""The doors of a server on a real socket: who may pass, with how much, and what the others are told."""
+"""The access middleware in process: which requests reach an application, and the refusals of the others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -11,15 +12,15 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Message, Scope
 
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import Access
 from rlhf.http.limits import HttpLimits
-from rlhf.http.serving import with_access
-from tests.servers import running
 
 MOST = 1000
 JSON = {"Content-Type": "application/json"}
+RIGHT, WRONG = {"Authorization": "Bearer secret"}, {"Authorization": "Bearer wrong"}
 
 
 async def length(request: Request) -> Response:
@@ -29,73 +30,77 @@ async def length(request: Request) -> Response:
 APP = Starlette(routes=[Route(path, length, methods=["GET", "POST"]) for path in ("/", "/health")])
 
 
-def doors(
-    names: tuple[str, ...] = (), host: str = "127.0.0.1", waiting: int = 10_000, **rules: Any
-) -> AccessMiddleware:
-    access = Access(names=names, limits=HttpLimits(body_bytes=MOST, waiting_bytes=waiting))
-    return with_access(APP, lambda status, why: {"status": status, "why": why}, access, host=host, **rules)
+def guarded(token: str | None = None, seconds: int = 60) -> AccessMiddleware:
+    access = Access(names=("Known.Example",), limits=HttpLimits(body_bytes=MOST, body_seconds=seconds))
+    return AccessMiddleware(APP, lambda status, why: {"status": status, "why": why}, access, token=token)
 
 
-def pieces(count: int) -> Iterator[bytes]:
-    """A body that is sent piece by piece, its length not stated."""
+async def answer(
+    method: str = "GET", path: str = "/", token: str | None = None, seconds: int = 60, **request: Any
+) -> httpx.Response:
+    transport = httpx.ASGITransport(guarded(token, seconds))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
+        return await client.request(method, path, **request)
+
+
+async def pieces(count: int) -> AsyncIterator[bytes]:
+    """A body that is sent piece by piece, without a stated length."""
     for _ in range(count):
         yield b"x" * 100
 
 
-@pytest.mark.parametrize("body", [b"x" * MOST, pieces(10)], ids=["announced", "in pieces"])
-def test_a_body_of_the_limit_arrives_whole(body: bytes | Iterator[bytes]) -> None:
-    with running(doors()) as url:
-        assert httpx.post(url, content=body, headers=JSON).text == str(MOST)
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_of_the_limit_arrives_and_a_longer_one_is_refused_in_the_servers_words(chunked: bool) -> None:
+    whole = await answer("POST", headers=JSON, content=pieces(10) if chunked else b"x" * MOST)
+    longer = await answer("POST", headers=JSON, content=pieces(11) if chunked else b"x" * (MOST + 1))
+    assert (whole.status_code, whole.text) == (200, str(MOST))
+    assert (longer.status_code, longer.json()) == (413, {"status": 413, "why": f"the body is longer than {MOST} bytes"})
 
 
-@pytest.mark.parametrize("body", [b"x" * (MOST + 1), pieces(11)], ids=["announced", "in pieces"])
-def test_a_longer_one_is_refused_in_the_caller_s_words(body: bytes | Iterator[bytes]) -> None:
-    with running(doors()) as url:
-        refused = httpx.post(url, content=body, headers=JSON)
-        told = {"status": 413, "why": f"the body is longer than {MOST} bytes"}
-        assert (refused.status_code, refused.json()) == (413, told)
-        assert httpx.post(url, content=b"x", headers=JSON).text == "1", "the server goes on"
+async def test_a_body_that_does_not_come_is_a_408_and_a_client_that_leaves_gets_nothing() -> None:
+    async def late() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.sleep(60)
+
+    assert (await answer("POST", headers=JSON, content=late(), seconds=1)).status_code == 408
+
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    headers = [(b"host", b"localhost"), (b"content-length", b"5"), (b"content-type", b"application/json")]
+    scope: Scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+    await guarded()(scope, gone, send)
 
 
-def test_a_length_may_have_to_be_stated() -> None:
-    with running(doors(needs_length=True)) as url:
-        refused = httpx.post(url, content=pieces(1), headers=JSON)
-        assert (refused.status_code, refused.json()["status"]) == (411, 411)
-        assert httpx.post(url, content=b"x", headers=JSON).text == "1"
-
-
-def test_all_bodies_together_have_a_limit_and_an_answered_one_gives_its_bytes_back() -> None:
-    with running(doors(waiting=MOST - 1)) as url:
-        for _ in range(3):
-            assert httpx.post(url, content=b"x" * (MOST - 1), headers=JSON).status_code == 200
-        full = httpx.post(url, content=b"x" * MOST, headers=JSON)
-    assert (full.status_code, full.headers["retry-after"]) == (503, "1")
-
-
-@pytest.mark.parametrize(("tries_token", "with_a_wrong_one"), [(False, 200), (True, 401)])
-def test_health_is_open_and_may_try_a_token(tries_token: bool, with_a_wrong_one: int) -> None:
-    wrong, right = {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer secret"}
-    with running(doors(token="secret", tries_token=tries_token)) as url:
-        asked = [httpx.get(f"{url}/health", headers=headers).status_code for headers in ({}, wrong, right)]
-        refused = [httpx.get(url, headers=headers) for headers in ({}, wrong, {"Authorization": "secret"})]
-        assert httpx.get(url, headers=right).status_code == 200
-    assert asked == [200, with_a_wrong_one, 200]
-    for answer in refused:
-        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-
-
-def test_only_a_get_of_health_is_open() -> None:
-    with running(doors(token="secret")) as url:
-        assert httpx.post(f"{url}/health", content=b"x", headers=JSON).status_code == 401
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/health", {}, 200), ("GET", "/health", RIGHT, 200), ("GET", "/health", WRONG, 401),
+        ("POST", "/health", JSON, 401), ("GET", "/", RIGHT, 200), ("GET", "/", {}, 401), ("GET", "/", WRONG, 401),
+        ("GET", "/", {"Authorization": "secret"}, 401),
+    ],
+)  # fmt: skip
+async def test_a_server_with_a_token_is_open_for_health_only(
+    method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    asked = await answer(method, path, token="secret", headers=headers)
+    assert (asked.status_code, asked.headers.get("www-authenticate")) == (status, "Bearer" if status == 401 else None)
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/json5"])
-def test_a_body_that_a_page_could_send_unasked_is_refused(kind: str | None) -> None:
+async def test_a_body_that_a_web_page_could_send_without_asking_is_refused(kind: str | None) -> None:
     headers = {} if kind is None else {"Content-Type": kind}
-    with running(doors()) as url:
-        assert httpx.post(url, content=b"{}", headers=headers).status_code == 415
-        assert httpx.post(url, content=b"{}", headers={"Content-Type": "Application/JSON; charset=utf-8"}).text == "2"
-        assert httpx.post(url).text == "0", "without a body there is nothing to name"
+    assert (await answer("POST", content=b"{}", headers=headers)).status_code == 415
+    assert (await answer("POST", headers=headers)).text == "0", "without a body there is nothing to name"
+
+
+async def test_a_charset_beside_the_content_type_is_fine() -> None:
+    assert (
+        await answer("POST", content=b"{}", headers={"Content-Type": "Application/JSON; charset=utf-8"})
+    ).text == "2"
 
 
 @pytest.mark.parametrize(
@@ -108,9 +113,8 @@ def test_a_body_that_a_page_could_send_unasked_is_refused(kind: str | None) -> N
         ("localhost/rebound.example", 421), ("[::1", 421), ("", 421), (":80", 421),
     ],
 )  # fmt: skip
-def test_a_server_is_asked_by_its_names_only(host: str, status: int) -> None:
-    with running(doors(names=("Known.Example",))) as url:
-        assert httpx.get(url, headers={"Host": host}).status_code == status
+async def test_a_server_answers_to_its_names_only(host: str, status: int) -> None:
+    assert (await answer(headers={"Host": host})).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,19 @@ def test_a_server_is_asked_by_its_names_only(host: str, status: int) -> None:
         ("http://localhost", 403), ("", 403), ("http://localhost:8000.foreign.example", 403),
     ],
 )  # fmt: skip
-def test_a_page_of_another_origin_may_not_ask(origin: str, status: int) -> None:
-    with running(doors()) as url:
-        asked = httpx.get(url, headers={"Host": "localhost:8000", "Origin": origin})
-    assert asked.status_code == status
+async def test_a_page_of_another_origin_is_refused(origin: str, status: int) -> None:
+    assert (await answer(headers={"Origin": origin})).status_code == status
+
+
+async def test_a_websocket_is_refused_before_its_handshake() -> None:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope: Scope = {"type": "websocket", "path": "/ws", "headers": [(b"host", b"localhost")], "server": ("h", 1)}
+    await guarded("secret")(scope, receive, send)
+    assert [message["type"] for message in sent] == ["websocket.close"]

@@ -1,8 +1,9 @@
-"""What is safe is tried again, what is not is a failure with a name; on real servers."""
+"""Calls of real servers: retries, deadlines, a limit at once, and a name for every failure."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,9 +27,9 @@ def one_after_the_other(*replies: Reply) -> Any:
     return lambda asked: next(left)
 
 
-async def failure(asking: HttpClient, *, repeatable: bool = True, key: str | None = None) -> HttpFailed:
+async def failure(asking: HttpClient) -> HttpFailed:
     with pytest.raises(HttpFailed) as caught:
-        await asking.post("/", {}, repeatable=repeatable, key=key)
+        await asking.post("/", {})
     await asking.close()
     return caught.value
 
@@ -42,31 +43,21 @@ async def test_an_answer_is_its_json_and_the_token_travels() -> None:
     assert server.asked[0].headers["authorization"] == "Bearer secret"
 
 
-@pytest.mark.parametrize("fault", [DROP, (500, "oops"), (502, "oops"), (408, "slow")])
-async def test_what_the_server_may_have_done_is_tried_again_only_when_it_may_be_repeated(fault: Reply) -> None:
+@pytest.mark.parametrize("fault", [DROP, (500, "oops"), (502, "oops"), (408, "slow"), (429, "full"), (503, "full")])
+async def test_a_failure_that_may_pass_is_tried_again(fault: Reply) -> None:
     async with scripted(one_after_the_other(fault, fault, (200, 7))) as server:
         asking = client(server.url)
-        assert await asking.post("/", {}, repeatable=True) == 7
+        assert await asking.post("/", {}) == 7
         assert len(server.asked) == 3
         await asking.close()
-    async with scripted(lambda asked: fault) as server:
-        await failure(client(server.url), repeatable=False)
-        assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize("status", [429, 503])
-async def test_a_busy_server_is_asked_again_even_for_what_must_happen_once(status: int) -> None:
-    async with scripted(one_after_the_other((status, "full"), (200, 7))) as server:
-        asking = client(server.url)
-        assert await asking.post("/", {}, repeatable=False) == 7
-        await asking.close()
-
-
-async def test_all_attempts_carry_one_idempotency_key() -> None:
-    async with scripted(one_after_the_other(DROP, (500, ""), (200, 7))) as server:
-        asking = client(server.url)
-        assert await asking.post("/", {}, key="step-3") == 7
-        assert [asked.headers["idempotency-key"] for asked in server.asked] == ["step-3"] * 3
+async def test_a_busy_server_sets_the_pause_within_the_longest_one() -> None:
+    full = response(503, b"full", retry_after="3600")
+    async with scripted(one_after_the_other(full, (200, 7))) as server:
+        asking, began = client(server.url, max_backoff_seconds=0.3), time.monotonic()
+        assert await asking.post("/", {}) == 7
+        assert time.monotonic() - began >= 0.3
         await asking.close()
 
 
@@ -93,7 +84,7 @@ async def test_every_way_to_fail_has_a_name(reply: Reply, kind: str, attempts: i
 
 
 async def test_a_server_that_is_not_there_is_refused() -> None:
-    assert (await failure(client(nobody(), attempts=2), repeatable=False)).kind == "refused"
+    assert (await failure(client(nobody(), attempts=2))).kind == "refused"
 
 
 async def test_a_server_that_hangs_is_a_timeout() -> None:
@@ -127,7 +118,7 @@ async def test_one_slow_call_in_a_hundred_costs_an_attempt_and_no_answer() -> No
 
     async with scripted(script) as server:
         asking = client(server.url, timeout_seconds=1.0)
-        answers = await asyncio.gather(*(asking.post("/", n, repeatable=True) for n in range(200)))
+        answers = await asyncio.gather(*(asking.post("/", n) for n in range(200)))
         assert answers == list(range(200))
         assert hung == {37, 137}
         await asking.close()

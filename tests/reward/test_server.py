@@ -165,13 +165,6 @@ def test_a_model_s_name_that_cannot_be_encoded_comes_back_as_it_was(url: str) ->
     assert (answer.status_code, answer.json()["model"]) == (200, "\ud800")
 
 
-def test_the_length_of_a_body_must_be_stated(url: str) -> None:
-    def pieces() -> Iterator[bytes]:
-        yield b"{}"
-
-    assert httpx.post(url + "/", content=pieces(), headers={"content-type": "application/json"}).status_code == 411
-
-
 def test_health_states_the_capacity(url: str) -> None:
     assert httpx.get(url + "/health").json() == {"status": "healthy", "reward": "measuring", "capacity": 2}
 

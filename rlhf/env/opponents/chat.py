@@ -109,7 +109,7 @@ class Endpoint:
             "max_tokens": settings.max_tokens,
             "seed": seed,
         }
-        call = self._client.post("/chat/completions", body, repeatable=True)
+        call = self._client.post("/chat/completions", body)
         try:
             answer = self._loop.run("it", call, settings.seconds)
         except HttpFailed as failure:

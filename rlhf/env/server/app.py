@@ -24,7 +24,7 @@ from rlhf.env.wire import API_VERSION, Code, EnvironmentRefused, Json
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import Access, check_binding
 from rlhf.http.limits import HttpLimits
-from rlhf.http.serving import uvicorn_config, with_access
+from rlhf.http.serving import uvicorn_config
 
 PING_SECONDS = 20.0
 """A client that does not answer a ping for this long counts as disconnected."""
@@ -46,11 +46,7 @@ class EnvironmentServerSettings:
 
 def limits_for_sessions(max_sessions: int) -> HttpLimits:
     """Limits that allow one machine to open this many sessions, each a connection, and to reopen them."""
-    usual = HttpLimits()
-    return HttpLimits(
-        connections=max(usual.connections, 2 * max_sessions),
-        peer_connections=max(usual.peer_connections, 2 * max_sessions),
-    )
+    return HttpLimits(connections=max(HttpLimits().connections, 2 * max_sessions))
 
 
 def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettings) -> AccessMiddleware:
@@ -79,7 +75,7 @@ def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettin
     async def end_mcp(request: Request) -> Response:
         return Response(status_code=204 if sessions.end(request.headers.get(SESSION, "")) else 404)
 
-    return with_access(app, denied, settings.access, host=settings.host, token=settings.token)
+    return AccessMiddleware(app, denied, settings.access, host=settings.host, token=settings.token)
 
 
 def denied(status: int, why: str) -> Json:

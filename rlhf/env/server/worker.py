@@ -12,7 +12,7 @@ from rlhf.env.hosting.hosted import isolation_of
 from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config, limits_for_sessions
 from rlhf.http.binding import Access
-from rlhf.http.listening import listening
+from rlhf.http.serving import listening
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, Access
 from rlhf.http.limits import POLICY
-from rlhf.http.serving import StrictRoute, uvicorn_config, with_access
+from rlhf.http.serving import StrictRoute, uvicorn_config
 from rlhf.rollout.endpoint.answers import ChatResponse
 from rlhf.rollout.endpoint.front import EndSessionRequest, Front
 from rlhf.rollout.endpoint.marks import AgentRequest
@@ -56,7 +56,7 @@ def policy_app(
         app.post(f"/v1{CHAT}", response_model=None)(routes.chat_alone)
         app.post("/sessions")(routes.open)
         app.post("/sessions/{session_id}/end")(routes.end)
-    return with_access(app, _denied, access, host=host, token=token, tries_token=True)
+    return AccessMiddleware(app, _denied, access, host=host, token=token)
 
 
 def policy_uvicorn_config(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf.http.listening import listening
+from rlhf.http.serving import listening
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.protocols import RolloutEngine
 from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config

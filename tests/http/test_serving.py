@@ -1,11 +1,13 @@
-"""A server beside other work starts, says where it is, and ends: in time, or by force."""
+"""A server beside other work starts, says where it is, speaks TLS, and ends: in time, or by force."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,10 +16,15 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from websockets.asyncio.client import connect
 
+from rlhf.env.hosting.isolation import Deadlines, Factory
+from rlhf.env.hosting.threads import ThreadIsolation
+from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config
 from rlhf.errors import DeadlinePassed, UserError
-from rlhf.http import listening as module
-from rlhf.http.listening import bound, listening, url_of
+from rlhf.http import serving as module
+from rlhf.http.serving import bound, listening, url_of
+from tests.http.certificates import self_signed
 from tests.pace import scaled
 
 
@@ -70,3 +77,25 @@ async def test_a_server_that_does_not_end_is_cancelled(monkeypatch: pytest.Monke
         (serving,) = (task for task in asyncio.all_tasks() - before if task.get_coro().__name__ == "serve")
     assert serving.cancelled()
     assert time.monotonic() - began < scaled(10)
+
+
+async def test_with_a_certificate_a_server_speaks_tls_only_websockets_included(tmp_path: Path) -> None:
+    tls = self_signed(tmp_path)
+    isolation = ThreadIsolation(Factory(name="tests.env.environments:Guess", arguments={}), Deadlines())
+    await isolation.start()
+    settings = EnvironmentServerSettings(port=0, token="secret", access=tls)
+    known, bearer = ssl.create_default_context(cafile=tls.certificate), {"Authorization": "Bearer secret"}
+    async with listening(environment_uvicorn_config(build_app(isolation, settings), settings)) as url:
+        assert url.startswith("https://127.0.0.1:")
+        async with httpx.AsyncClient(verify=known, trust_env=False) as client:
+            assert (await client.get(f"{url}/health")).status_code == 200
+        async with httpx.AsyncClient(trust_env=False) as client:
+            with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+                await client.get(url)
+            with pytest.raises(httpx.RemoteProtocolError):
+                await client.get(url.replace("https", "http"))
+        where = f"{url.replace('https', 'wss')}/ws"
+        async with connect(where, ssl=known, proxy=None, additional_headers=bearer) as socket:
+            await socket.send('{"type": "reset", "data": {"seed": 3}}')
+            assert '"observation"' in await socket.recv()
+    await isolation.stop()
