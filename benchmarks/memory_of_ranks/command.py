@@ -20,7 +20,7 @@ from benchmarks.memory_of_ranks.rank import RankPlan, worker
 from rlhf.models.config import ModelConfig, TinyModelConfig
 from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig, WeightSyncConfig
 from rlhf.trainer.rank.learner_worker import LearnerWorker
-from rlhf.trainer.rank.process_variables import rank_environment
+from rlhf.trainer.rank.process_memory import rank_environment
 from rlhf.trainer.settings import LearnerSettings
 
 RANKS, MARGIN, MEBI = 2, 1.1, 2**20

@@ -25,7 +25,7 @@ from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.runs.tracing import Clock
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.rank.process_variables import rank_environment
+from rlhf.trainer.rank.process_memory import rank_environment
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.weight_sync.canary import canary, tolerance_for
 from rlhf.weight_sync.publish import Publisher

@@ -11,7 +11,7 @@ from rlhf.env.config import ENVIRONMENT
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import ScorerConfig
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer.rank.process_variables import rank_environment
+from rlhf.trainer.rank.process_memory import rank_environment
 
 ENGINE, LEARNER, REWARD = "engine", "learner", "reward"
 

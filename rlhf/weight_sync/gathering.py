@@ -12,14 +12,9 @@ from torch import Tensor
 from rlhf.models.sharded_loading import partitioned
 
 
-def deepspeed_module(name: str = "") -> Any:
-    """DeepSpeed, or one of its modules. It is imported late: it reads the accelerator from the environment then."""
-    return import_module(f"deepspeed.{name}" if name else "deepspeed")
-
-
 def gathered(weights: Sequence[Tensor]) -> AbstractContextManager[Any]:
     """Inside, `weights` are whole on every rank; changes are lost where they are shards."""
     if not any(partitioned(weight) for weight in weights):
         return nullcontext()
-    gather: AbstractContextManager[Any] = deepspeed_module().zero.GatheredParameters(list(weights))
+    gather: AbstractContextManager[Any] = import_module("deepspeed").zero.GatheredParameters(list(weights))
     return gather

@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
-from rlhf.models.saved_names import as_saved
 from rlhf.models.sharded_loading import local_part, partitioned
 from rlhf.weight_sync import perturbation
 from rlhf.weight_sync.gathering import gathered
@@ -135,6 +136,17 @@ def _saved(policy: HasModel, named: Iterable[tuple[str, Tensor]], form: Form) ->
     """Tensors of the model as its folder has them; adapters are called by the layers that they are beside."""
     for name, tensor in named:
         yield from as_saved(policy.model, name, tensor).items() if form == "merged" else [(name, tensor)]
+
+
+def as_saved(model: nn.Module, name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """A weight of `model`, called `name` in memory, as the tensors of its folder: itself, or views of its parts.
+
+    transformers stacks the experts of a layer in one tensor and renames parts of some models. Folders, and engines that
+    load them, have the tensors one by one. transformers converts names when it loads a model, and reverts that here."""
+    if not isinstance(model, PreTrainedModel):
+        return {name: tensor}
+    saved: dict[str, Tensor] = revert_weight_conversion(model, {name: tensor})
+    return saved
 
 
 def _manifest(policy: HasModel, found: Sequence[Source], form: Form) -> Manifest:

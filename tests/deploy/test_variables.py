@@ -14,7 +14,7 @@ from rlhf.deploy.slurm.render import TEMPLATES
 from rlhf.deploy.ssh.remote_command import variables
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.sandbox.run import ENVIRONMENT
-from rlhf.trainer.rank.process_variables import rank_environment
+from rlhf.trainer.rank.process_memory import rank_environment
 from tests.docs.blocks import ROOT
 
 PAGE = (ROOT / "docs" / "gpu.md").read_text()

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.learner_worker import LearnerWorker
-from rlhf.weight_sync.gathering import deepspeed_module
+from rlhf.trainer.rank.zero_config import deepspeed_module
 from rlhf.weight_sync.types import Endpoint
 from tests.integration.learner_ranks import rank_processes
 from tests.pace import scaled

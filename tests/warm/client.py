@@ -21,7 +21,7 @@ import psutil
 from rlhf.cluster.forking.ray_worker import SOCKET
 from rlhf.cluster.ray_cluster import PRIVATE_RAY
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer.rank.process_variables import rank_environment
+from rlhf.trainer.rank.process_memory import rank_environment
 from tests.pace import scaled
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ ENGINE_MODULES = 192 * MB
 there are engines: all workers are forks of one process that has imported both (`rlhf.cluster.forking`)."""
 HEAP_SHARE = 0.5
 """Of a rank's activations on a CPU: what glibc's heap keeps between blocks in use, measured (0.4 to 0.6). Ranks keep it
-on purpose (`rlhf.trainer.rank.process_variables`)."""
+on purpose (`rlhf.trainer.rank.process_memory`)."""
 HOST_PROCESS = 3 * 10**9
 """Host memory of a process that works on a GPU: libraries, CUDA's pinned buffers, vLLM's or DeepSpeed's own."""
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rlhf.errors import CheckpointError
 from rlhf.models.lora import HasModel
 from rlhf.models.sharded_loading import local_part
-from rlhf.trainer.rank.state_slices import PieceIndex, StateSlice, weight_piece, write_pieces
+from rlhf.trainer.rank.state_slices import SliceIndex, StateSlice, weight_slice, write_slices
 from rlhf.weight_sync.weights import held_weights, release
 
 
@@ -46,7 +46,7 @@ class Average:
 
     def save(self, folder: Path) -> list[Path]:
         """Write this rank's part: its shards, or on rank 0 the whole. Returns the file, if there is one."""
-        return write_pieces(folder / f"rank-{self._rank:05d}.safetensors", self._pieces())
+        return write_slices(folder / f"rank-{self._rank:05d}.safetensors", self._slices())
 
     def load(self, folder: Path) -> None:
         """Continue exactly from `save`, by whatever ranks it was written. Raises `CheckpointError` for a checkpoint
@@ -55,13 +55,13 @@ class Average:
             raise CheckpointError(
                 f"{folder} is missing: that run kept no average of its weights; set trainer.ema_decay=null"
             )
-        index = PieceIndex(folder)
-        for piece in self._pieces():
-            index.fill(piece)
+        index = SliceIndex(folder)
+        for part in self._slices():
+            index.fill(part)
 
-    def _pieces(self) -> Iterator[StateSlice]:
+    def _slices(self) -> Iterator[StateSlice]:
         for name, weight in self._weights.items():
-            yield weight_piece(name, weight, "average", self._averages[name], self._rank)
+            yield weight_slice(name, weight, "average", self._averages[name], self._rank)
 
 
 def _set(weights: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:

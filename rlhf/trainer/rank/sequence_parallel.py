@@ -17,8 +17,8 @@ from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import ScalarHead
 from rlhf.models.shared_rows import Team, all_columns
 from rlhf.trainer.config import DeepSpeedConfig
+from rlhf.trainer.rank.zero_config import deepspeed_module
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.weight_sync.gathering import deepspeed_module
 
 
 def as_policy(model: PreTrainedModel, settings: LearnerSettings) -> PolicyModel:

@@ -13,10 +13,8 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
-from rlhf.models.sharded_loading import partitioned
-from rlhf.trainer.rank.process_memory import Freed
-from rlhf.weight_sync.gathering import deepspeed_module, gathered
-from rlhf.weight_sync.weights import weight_bytes
+from rlhf.trainer.rank.zero_config import deepspeed_module
+from rlhf.weight_sync.gathering import gathered
 
 
 class ZeroSharding:
@@ -29,7 +27,6 @@ class ZeroSharding:
             module=nn.Module(), config_dict_or_path=dict(config), zero_param_parallel_group=node
         )
         self.reads = torch.distributed.get_rank() == 0
-        self._freed = Freed()
 
     def told(self, message: str) -> str:
         device = deepspeed_module("accelerator").get_accelerator().current_device_name()
@@ -50,7 +47,6 @@ class ZeroSharding:
         # Its loader may hold on to it until the next one is there. Of parts of one tensor none may free the whole.
         if loaded.resizable() and loaded.nbytes() == size:
             loaded.resize_(0)
-        self._freed.add(weight_bytes(parameter))
 
     def copied(self, buffer: Tensor) -> None:
         here = buffer.to(self._init.local_device)
@@ -63,7 +59,6 @@ def module_by_module(model: nn.Module) -> Iterator[None]:
     """Inside, `model` can compute without an engine: a module's own weights are gathered while it runs, and no longer.
     Without shards nothing changes. Collective."""
     running: dict[nn.Module, AbstractContextManager[Any]] = {}
-    freed = Freed()
 
     def gather(layer: nn.Module, inputs: Any) -> None:
         running[layer] = gathered(list(layer.parameters(recurse=False)))
@@ -71,7 +66,6 @@ def module_by_module(model: nn.Module) -> Iterator[None]:
 
     def release(layer: nn.Module, inputs: Any, output: Any) -> None:
         running.pop(layer).__exit__(None, None, None)
-        freed.add(sum(weight_bytes(weight) for weight in layer.parameters(recurse=False) if partitioned(weight)))
 
     with ExitStack() as stack:
         for layer in model.modules():

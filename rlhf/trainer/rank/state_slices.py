@@ -43,7 +43,7 @@ class StateSlice:
         return f"{self.part}:{self.name}"
 
 
-def write_pieces(file: Path, pieces: Iterable[StateSlice]) -> list[Path]:
+def write_slices(file: Path, pieces: Iterable[StateSlice]) -> list[Path]:
     """Write this rank's own pieces; returns the file, if there is one."""
     own = [piece for piece in pieces if piece.own and len(piece.values)]
     if not own:
@@ -61,7 +61,7 @@ def write_pieces(file: Path, pieces: Iterable[StateSlice]) -> list[Path]:
     return [file]
 
 
-class PieceIndex:
+class SliceIndex:
     """What lies where in the files of a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -90,13 +90,13 @@ class PieceIndex:
             )
 
 
-def engine_pieces(engine: Any, rank: int) -> Iterator[StateSlice]:
+def engine_slices(engine: Any, rank: int) -> Iterator[StateSlice]:
     """What the ranks hold between two updates. A parameter that is trained has its float32 master weights, and moments
     once it has taken a step; its weight in the model's precision follows from the master weights."""
     for name, weight in engine.module.named_parameters():
         place = optimizer_slice(engine, weight, rank) if weight.requires_grad else None
         if not weight.requires_grad:
-            yield weight_piece(name, weight, FROZEN, local_part(weight), rank)
+            yield weight_slice(name, weight, FROZEN, local_part(weight), rank)
         elif place is not None:
             yield place.piece(name, MASTER, place.flat)
             state = optimizer_states(engine).get(place.flat, {})
@@ -106,7 +106,7 @@ def engine_pieces(engine: Any, rank: int) -> Iterator[StateSlice]:
                 yield StateSlice(name=name, part=STEP, start=0, values=state["step"].view(1), own=place.own)
 
 
-def weight_piece(name: str, weight: Any, part: str, values: Tensor, rank: int) -> StateSlice:
+def weight_slice(name: str, weight: Any, part: str, values: Tensor, rank: int) -> StateSlice:
     """This rank's shard of something that is laid out like `weight`, without the padding of the last shard; or the
     whole, of which rank 0 is the writer."""
     flat = values.detach().view(-1)
@@ -168,7 +168,7 @@ def adamw(engine: Any) -> torch.optim.Optimizer:
     return inner
 
 
-def prepare_states(engine: Any, index: PieceIndex, rank: int) -> None:
+def prepare_states(engine: Any, index: SliceIndex, rank: int) -> None:
     """Make room for the moments that were saved, and none where there were none."""
     states = optimizer_states(engine)
     for name, weight in engine.module.named_parameters():

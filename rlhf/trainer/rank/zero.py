@@ -24,22 +24,20 @@ from rlhf.cluster.interfaces import LOOPBACK, interface_environment, interface_t
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
 from rlhf.models.sharded_loading import local_part, partitioned
 from rlhf.trainer.config import OptimizerConfig
-from rlhf.trainer.rank.schedule import learning_rate_factor
 from rlhf.trainer.rank.sharding import ZeroSharding
 from rlhf.trainer.rank.state_slices import (
     MASTER,
-    PieceIndex,
+    SliceIndex,
     adamw,
-    engine_pieces,
+    engine_slices,
     prepare_states,
     put_scalars,
     scalars,
-    weight_piece,
-    write_pieces,
+    weight_slice,
+    write_slices,
 )
-from rlhf.trainer.rank.zero_config import deepspeed_config
+from rlhf.trainer.rank.zero_config import deepspeed_config, deepspeed_module, learning_rate_factor
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.weight_sync.gathering import deepspeed_module
 from rlhf.weight_sync.store import open_store
 from rlhf.weight_sync.types import Endpoint
 from rlhf.weight_sync.weights import release
@@ -156,7 +154,7 @@ def step(engine: Any, setting: str = "trainer.optimizer") -> float:
 
 def save(engine: Any, folder: Path, rank: int) -> list[Path]:
     """Write what this rank holds of weights and moments, and on rank 0 the schedule's position; returns its files."""
-    own = write_pieces(folder / f"rank-{rank:05d}.safetensors", engine_pieces(engine, rank))
+    own = write_slices(folder / f"rank-{rank:05d}.safetensors", engine_slices(engine, rank))
     if rank == 0:
         (folder / SCALARS).write_text(json.dumps(scalars(engine)))
         own.append(folder / SCALARS)
@@ -166,7 +164,7 @@ def save(engine: Any, folder: Path, rank: int) -> list[Path]:
 def load(engine: Any, folder: Path, config: OptimizerConfig, rank: int) -> None:
     """Continue from `save`, by whatever ranks and stage it was written, with the optimizer's settings from `config`.
     Raises `CheckpointError`. Collective."""
-    index = PieceIndex(folder)
+    index = SliceIndex(folder)
     try:
         saved = json.loads((folder / SCALARS).read_text())
     except (OSError, ValueError) as error:
@@ -175,11 +173,11 @@ def load(engine: Any, folder: Path, config: OptimizerConfig, rank: int) -> None:
     weights = dict(engine.module.named_parameters())
     release(weights.values())
     with torch.no_grad():
-        for piece in engine_pieces(engine, rank):
+        for piece in engine_slices(engine, rank):
             index.fill(piece)
         for name, weight in weights.items():
             if weight.requires_grad:  # in the model's precision, as the optimizer writes it after a step
-                index.fill(weight_piece(name, weight, MASTER, local_part(weight), rank))
+                index.fill(weight_slice(name, weight, MASTER, local_part(weight), rank))
     put_scalars(engine, saved)
     put_settings(engine, config)
     torch.distributed.barrier()

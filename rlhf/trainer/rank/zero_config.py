@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from importlib import import_module
 from typing import Any
 
 from pydantic import ValidationError
@@ -9,7 +11,6 @@ from pydantic import ValidationError
 from rlhf.errors import ConfigError
 from rlhf.trainer.config import OptimizerConfig
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.weight_sync.gathering import deepspeed_module
 
 
 def deepspeed_config(
@@ -72,3 +73,19 @@ def _offload(settings: LearnerSettings) -> dict[str, Any]:
     deepspeed, place = settings.trainer.deepspeed, {"device": "cpu", "pin_memory": settings.device == "cuda"}
     chosen = {"offload_optimizer": deepspeed.offload_optimizer, "offload_param": deepspeed.offload_parameters}
     return {name: place for name, kept in chosen.items() if kept == "cpu"}
+
+
+def learning_rate_factor(step: int, *, schedule: str, warmup_steps: int, total_steps: int) -> float:
+    """Share of the peak learning rate at optimizer step `step` (from 0): linear warm-up, then `constant`, or a
+    `linear` or `cosine` decay that would reach zero at `total_steps`."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if schedule == "constant":
+        return 1.0
+    done = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    return 1.0 - done if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+def deepspeed_module(name: str = "") -> Any:
+    """DeepSpeed, or one of its modules. It is imported late: it reads the accelerator from the environment then."""
+    return import_module(f"deepspeed.{name}" if name else "deepspeed")

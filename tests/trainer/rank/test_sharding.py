@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from rlhf.trainer.rank.process_memory import Freed
 from rlhf.trainer.rank.sharding import ZeroSharding
 
 
@@ -15,7 +14,6 @@ def untouched() -> ZeroSharding:
     """A sharding whose DeepSpeed leaves every parameter as it is."""
     sharding = object.__new__(ZeroSharding)
     sharding._init = SimpleNamespace(_convert_to_zero_parameters=lambda parameters: None)
-    sharding._freed = Freed()
     return sharding
 
 

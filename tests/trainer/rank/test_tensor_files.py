@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from rlhf.errors import CheckpointError
 from rlhf.trainer.rank import tensor_files
 from rlhf.trainer.rank.export import cut_files
-from rlhf.trainer.rank.state_slices import MASTER, PieceIndex, StateSlice, write_pieces
+from rlhf.trainer.rank.state_slices import MASTER, SliceIndex, StateSlice, write_slices
 from rlhf.trainer.rank.tensor_files import CODES, TensorWriter, stored_tensors
 from rlhf.weight_sync.types import TensorSpec
 
@@ -74,21 +74,21 @@ def test_a_piece_is_read_from_whatever_files_hold_it(
 ) -> None:
     whole = torch.arange(12.0)
     for rank, (start, end) in enumerate(pairwise(cuts)):
-        write_pieces(tmp_path / f"rank-{rank}.safetensors", [piece(start, whole[start:end])])
+        write_slices(tmp_path / f"rank-{rank}.safetensors", [piece(start, whole[start:end])])
     found = torch.full((wanted[1] - wanted[0],), -1.0)
-    PieceIndex(tmp_path).fill(piece(wanted[0], found))
+    SliceIndex(tmp_path).fill(piece(wanted[0], found))
     assert torch.equal(found, whole[slice(*wanted)])
 
 
 def test_a_rank_without_pieces_of_its_own_writes_no_file(tmp_path: Path) -> None:
-    assert write_pieces(tmp_path / "rank.safetensors", [piece(0, torch.ones(3), own=False)]) == []
+    assert write_slices(tmp_path / "rank.safetensors", [piece(0, torch.ones(3), own=False)]) == []
     assert not list(tmp_path.iterdir())
 
 
 def test_elements_that_nobody_wrote_are_refused_by_the_parameters_name(tmp_path: Path) -> None:
-    write_pieces(tmp_path / "rank.safetensors", [piece(0, torch.ones(3))])
+    write_slices(tmp_path / "rank.safetensors", [piece(0, torch.ones(3))])
     with pytest.raises(CheckpointError, match="lacks master of w"):
-        PieceIndex(tmp_path).fill(piece(2, torch.empty(2)))
+        SliceIndex(tmp_path).fill(piece(2, torch.empty(2)))
 
 
 def test_files_are_cut_at_their_largest_size_and_a_larger_tensor_is_alone() -> None:
