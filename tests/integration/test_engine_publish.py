@@ -25,7 +25,7 @@ from rlhf.types import Completion, Prompt, Sampling
 from rlhf.weight_sync.broadcast import BroadcastSender
 from rlhf.weight_sync.perturbation import add_noise
 from rlhf.weight_sync.types import Manifest, TensorSpec
-from tests.weight_sync.meeting import rendezvous
+from tests.weight_sync.transports import rendezvous
 
 pytestmark = pytest.mark.engine
 

@@ -17,10 +17,10 @@ import torch
 
 from rlhf.errors import TransferError
 from rlhf.weight_sync.sender import WeightSender, sender_for
-from rlhf.weight_sync.types import Manifest, TensorSpec
+from rlhf.weight_sync.types import Manifest
 from tests.pace import scaled
 from tests.warm.client import start
-from tests.weight_sync.meeting import rendezvous
+from tests.weight_sync.transports import fleeting, manifest_of, rendezvous
 
 pytestmark = pytest.mark.engine
 
@@ -76,23 +76,6 @@ class Wire:
         self.process.wait(scaled(10))
 
 
-def manifest_of(tensors: dict[str, torch.Tensor]) -> Manifest:
-    return Manifest(
-        tensors=tuple(
-            TensorSpec(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
-            for name, tensor in tensors.items()
-        )
-    )
-
-
-def fleeting(tensors: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors that are gone when the next one is asked for, as under ZeRO-3."""
-    for name, tensor in tensors.items():
-        gathered = tensor.clone()
-        yield name, gathered
-        gathered.fill_(float("nan"))
-
-
 @pytest.fixture(scope="module", params=BACKENDS)
 def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
     wire = Wire(request.param)
@@ -115,5 +98,7 @@ def test_gloo_refuses_a_manifest_that_the_engine_was_not_told(wire: Wire) -> Non
     tensors = wire.tensors(0, torch.float32)
     with pytest.raises(TransferError, match="sends another manifest"):
         wire.publish(tensors, told=Manifest(tensors=manifest_of(tensors).tensors[::-1]))
+    with pytest.raises(TransferError, match="receive_weights came before init_transfer_engine, or after one that"):
+        wire.publish(tensors)
     wire.connect()
     assert list(wire.publish(tensors)) == list(tensors)

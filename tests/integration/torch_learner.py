@@ -19,7 +19,7 @@ from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
 from rlhf.weight_sync import weights
 from rlhf.weight_sync.broadcast import BroadcastSender
 from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
-from tests.weight_sync.meeting import rendezvous
+from tests.weight_sync.transports import rendezvous
 
 BUCKET_BYTES = 2**16
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

@@ -22,7 +22,7 @@ from rlhf.weight_sync.buckets import digest
 from rlhf.weight_sync.gloo import GlooGroup
 from rlhf.weight_sync.ipc import HandleExchange, IpcInlet
 from rlhf.weight_sync.types import Manifest
-from tests.weight_sync.meeting import at_once, rendezvous, results
+from tests.weight_sync.transports import at_once, rendezvous, results
 
 NOTHING = Manifest(tensors=())
 
