@@ -21,6 +21,21 @@ WORDS = re.compile(
     r"(weight sync of version 0 to engine-0 failed in phase '\w+': )?(engine-0 is broken and serves no more: )?"
 )
 LONGEST = 150
+PARTS = {"critic": "a critic is", "merged": "LoRA merged is", "adapter": "LoRA adapters are"}
+DIFFERING = tuple(
+    (re.compile(found), general)
+    for found, general in (
+        (r"^model\.path=\S+: ", ""),
+        (r" <class .*", ""),
+        (r"\b\w+For(CausalLM)", "the model"),
+        (r"(its log-probs differ from the learner's) by.*", r"\1"),
+        (r" \(\w+Error: .*", ""),
+        (r" are off by [\d.]+ from", " differ from"),
+        (r" for \['.*", " for some tensors"),
+        (r"module model\.\S+ \(\w+\)", "module"),
+    )
+)
+"""What the text of a refusal has of one model alone, and what stands for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,32 +86,30 @@ def page(rows: Sequence[Row], today: str) -> str:
     lines = [
         "# Models",
         "",
-        f"Written by `python -m tests.architectures --write` on {today} with {versions}.",
-        f"Of {len(rows)} tiny random models {counts['right']} are right, {counts['refused']} refused by name, "
-        f"{counts['wrong']} wrong.",
+        "On this page you find out whether a model family trains here, and why others are refused. "
+        "`rlhf check RECIPE` looks your model up in the same table.",
         "",
-        "A family is *right* when a model of it with random weights (width 64, windows of 12, sequences of 31 to 60 "
-        "tokens) computes here what it computes alone, in float32 on a CPU:",
+        f"`python -m tests.architectures --write` wrote it on {today} with {versions}. "
+        f"Of {len(rows)} tiny models with random weights, {counts['right']} are right, {counts['refused']} are refused "
+        f"with a reason, and {counts['wrong']} are wrong. Trained weights were not measured.",
         "",
-        "- **packed**: logits of sequences in one row, two with a shared beginning, and of each alone: at most "
-        f"{LIMITS['packed']:g} apart;",
-        "- **gradient**: of all weights, of the row, and by plain torch in float64 with one sequence a row: at most "
-        f"{LIMITS['gradient']:g} of its length apart;",
-        "- **engine**: log-probs of vLLM and the learner after the start check, an update and a weight sync: at most "
-        f"{LIMITS['engine']:g} nats apart;",
-        "- **export**: a checkpoint of the model, read by transformers, has the same logits to the last bit;",
-        "- **critic**: a head with one number a token, for critics and reward models, as *packed*: at most "
-        f"{LIMITS['critic']:g} apart;",
-        "- **LoRA merged**, **LoRA adapters**: as *engine*, with adapters on all linear layers, sent in either "
-        "way. A family whose critics or adapters are refused trains without them.",
+        "A family is *right* when it passes the first four tests, in float32 on a CPU (width 64, attention windows of "
+        "12, sequences of 31 to 60 tokens). The numbers in the table are the differences that were found.",
         "",
-        "Everything else is refused in one line before the first update. A model of another family is proved at the "
-        "start of a run in the same way, but for its gradient.",
+        "- **packed**: logits of sequences in one row, two with a shared prefix, against those of each alone; at most "
+        f"{LIMITS['packed']:g} apart.",
+        "- **gradient**: the gradient of a packed row against plain torch in float64, one sequence per row; at most "
+        f"{LIMITS['gradient']:g} of its norm apart.",
+        "- **engine**: log-probs of vLLM against the learner's after the start check, an update and a weight sync; at "
+        f"most {LIMITS['engine']:g} nats apart.",
+        "- **export**: logits of an exported checkpoint, read by transformers; the same to the last bit.",
+        f"- **critic**: *packed*, for a head with one number per token; at most {LIMITS['critic']:g} apart.",
+        "- **LoRA merged**, **LoRA adapters**: *engine*, with adapters on all linear layers, sent in either way.",
         "",
-        "Experts are trained like all other weights, on every rank whole: [experts.md](experts.md).",
-        "",
-        "The models are random ones. None with trained weights was: model hubs are not reached from where this was "
-        "measured, and no package was found that ships a small one.",
+        "A family whose critic or adapters are refused still trains without them. A model of a family that is not "
+        "listed passes the same tests at the start of a run, except for the gradient. A run that fails one ends with "
+        "one line before its first update. Every rank trains all experts, like all other weights: "
+        "[experts.md](experts.md).",
         "",
         "| model | family | verdict | " + " | ".join(TITLES.values()) + " |",
         "|---|---|---|" + "---|" * len(TITLES),
@@ -104,16 +117,31 @@ def page(rows: Sequence[Row], today: str) -> str:
     for row in rows:
         cells = " | ".join(row.shown(name) for name in TITLES)
         lines.append(f"| {row.family.name} | {row.family.kind} | {row.verdict} | {cells} |")
-    lines += ["", "## Why the others are refused", ""]
-    lines += [f"- **{row.family.name}**: {row.reason}" for row in rows if row.verdict == "refused"]
-    lines += ["", "## Whose critics or adapters are refused", ""]
+    lines += ["", "## Why a family is refused", ""]
+    lines += by_cause([(row.family.name, row.reason) for row in rows if row.verdict == "refused"])
     for name in ("critic", "merged", "adapter"):
-        lines += [
-            f"- **{row.family.name}**, {TITLES[name]}: {shortened(row.cells[name].refused)}"
+        found = [
+            (row.family.name, shortened(row.cells[name].refused))
             for row in rows
             if row.verdict == "right" and row.refuses(name)
         ]
+        lines += ["", f"## Why {PARTS[name]} refused", "", *by_cause(found)]
     return "\n".join(lines) + "\n"
+
+
+def by_cause(refused: Sequence[tuple[str, str]]) -> list[str]:
+    """A line for each cause, with the names of its models."""
+    names: dict[str, list[str]] = {}
+    for name, reason in refused:
+        names.setdefault(cause_of(reason), []).append(name)
+    return [f"- {', '.join(found)}: {cause}" for cause, found in names.items()]
+
+
+def cause_of(reason: str) -> str:
+    """A refusal without what differs from one model to the next."""
+    for found, general in DIFFERING:
+        reason = found.sub(general, reason)
+    return reason.strip()
 
 
 def for_check(rows: Sequence[Row], today: str) -> str:
