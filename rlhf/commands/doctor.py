@@ -224,8 +224,8 @@ def sandbox_isolation() -> Iterable[Diagnosis]:
     over = "; ".join(f"not {level}: {reason}" for level, reason in chosen.passed_over)
     yield judge("sandbox", not over, f"{isolation.level} with {isolation.python.path}", over)
     seen = ", ".join(f"{name} {how}" for name, how in isolation.bounds.items())
-    advice = f"{', '.join(isolation.loose)}: no exact limit for a run ({chosen.no_groups or 'install bubblewrap'})"
-    yield judge("sandbox limits", not isolation.loose, seen, advice)
+    exact = isolation.groups is not None and isolation.sized
+    yield judge("sandbox limits", exact, seen, f"not exact for a run as a whole: {chosen.no_groups or over}")
 
 
 LOOKS: tuple[Callable[[], Iterable[Diagnosis]], ...] = (

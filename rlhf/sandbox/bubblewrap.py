@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
+from rlhf.sandbox.isolation import SYSTEM, Interpreter
 from rlhf.sandbox.limits import SandboxLimits
-from rlhf.sandbox.python import SYSTEM, Interpreter
+from rlhf.sandbox.run_request import Jail
 
 FOLDER = "/tmp"
 """The run's folder: a tmpfs of the size in the limits."""
@@ -19,19 +20,17 @@ SUPERVISOR_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", 
 read its files."""
 
 
-def bubblewrap_command(
-    python: Interpreter, package_root: str, devices: Sequence[str], limits: SandboxLimits, *, privileged: bool
-) -> tuple[str, ...]:
+def bubblewrap_command(package_root: str, python: Interpreter, jail: Jail, limits: SandboxLimits) -> tuple[str, ...]:
     """`bwrap` with its arguments; the supervisor's own command follows.
 
-    `privileged` means started as root. A user namespace of root would keep user id 0, which has no limit on processes.
-    So there is none, and the program drops to a user id of its own.
+    Root gets no user namespace: in one it would keep user id 0, which has no limit on processes. The program drops to
+    the user id of its jail instead.
     """
     readable = [path for path in python.readable if path not in SYSTEM]
     mounts = [
-        *_passable((*readable, *devices)),
+        *_passable((*readable, *jail.devices)),
         *_each("--ro-bind-try", (*SYSTEM, *readable)),
-        *_each("--dev-bind", devices),
+        *_each("--dev-bind", jail.devices),
         *("--proc", "/proc"),
         *("--perms", "1777", "--size", str(limits.disk_bytes), "--tmpfs", FOLDER),
         *("--symlink", FOLDER, "/dev/shm"),
@@ -39,10 +38,11 @@ def bubblewrap_command(
         *("--ro-bind", f"{package_root}/{PACKAGE}", f"{PACKAGE_ROOT}/{PACKAGE}"),
         *("--remount-ro", "/"),
     ]
-    return (shutil.which("bwrap") or "bwrap", *_namespaces(privileged), "--clearenv", *mounts, "--chdir", FOLDER, "--")
+    namespaces = _namespaces(privileged=jail.uid is not None)
+    return (shutil.which("bwrap") or "bwrap", *namespaces, "--clearenv", *mounts, "--chdir", FOLDER, "--")
 
 
-def _namespaces(privileged: bool) -> list[str]:
+def _namespaces(*, privileged: bool) -> list[str]:
     common = ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     common += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     if privileged:

@@ -23,7 +23,8 @@ def confine(jail: Jail, limits: SandboxLimits) -> None:
     libc.prctl(PR_SET_DUMPABLE, 1)  # the supervisor is not dumpable, and such a process may not write to its own /proc
     os.chdir(jail.folder)
     os.umask(0o077)
-    _die_first_of_memory()
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # the first process to be killed if the machine is short of memory
     _limit_resources(limits, jail.uid)
     libc.prctl(PR_SET_NO_NEW_PRIVS, *(ctypes.c_ulong(value) for value in (1, 0, 0, 0)))
     if jail.landlock:
@@ -64,8 +65,3 @@ def _others() -> int:
         except OSError:
             continue  # the process has ended
     return count
-
-
-def _die_first_of_memory() -> None:
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")

@@ -54,15 +54,16 @@ class ControlGroup:
         return any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in lines)
 
 
-def find_group_parent() -> GroupParent:
-    """Find where groups of runs can be made, and remove groups that dead services left behind. Raises `NoGroups`."""
+def find_group_parent() -> tuple[GroupParent | None, str]:
+    """Find where groups of runs can be made, and remove groups that dead services left behind. If there is no such
+    place, also the reason."""
     try:
         here, top = own_group(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
         parent = delegating_group(here, top)
         _sweep(parent.folder)
-    except OSError as error:
-        raise NoGroups(f"cgroup v2: {error}") from None
-    return parent
+    except (OSError, NoGroups) as error:
+        return None, f"cgroup v2: {error}"
+    return parent, ""
 
 
 def own_group(groups: str, mounts: str) -> tuple[Path, Path]:
@@ -71,7 +72,7 @@ def own_group(groups: str, mounts: str) -> tuple[Path, Path]:
     own = next((line.removeprefix("0::") for line in groups.splitlines() if line.startswith("0::")), None)
     mounted = next((line.split(" ") for line in mounts.splitlines() if " - cgroup2 " in line), None)
     if own is None or mounted is None:
-        raise NoGroups("no cgroup v2")
+        raise NoGroups("it is not mounted")
     root, point = mounted[3:5]
     inside = os.path.relpath(own, root)
     if ".." in inside.split("/"):
@@ -87,9 +88,9 @@ def delegating_group(here: Path, top: Path) -> GroupParent:
         if folder.is_relative_to(top) and _listed(folder / SUBTREE) >= CONTROLLERS and _writable(folder):
             return GroupParent(folder=str(folder), shares=_shares_processor(folder))
     if not _listed(here / "cgroup.controllers") >= CONTROLLERS:
-        raise NoGroups(f"cgroup v2 has no controllers of memory and processes in {here}")
+        raise NoGroups(f"{here} has no controllers of memory and processes")
     if not (_writable(here) and os.access(here / SUBTREE, os.W_OK)):
-        raise NoGroups(f"cgroup v2: {here} cannot be written to (start it with systemd-run --user -p Delegate=yes)")
+        raise NoGroups(f"{here} cannot be written to (start it with systemd-run --user -p Delegate=yes)")
     if (here / "cgroup.type").exists():  # the root group may have processes
         _move_processes(here, here / SERVICE)
     (here / SUBTREE).write_text(" ".join(f"+{name}" for name in sorted(CONTROLLERS)))

@@ -3,22 +3,21 @@ holds."""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf.sandbox import landlock
 from rlhf.sandbox.bubblewrap import FOLDER
-from rlhf.sandbox.groups import GroupParent, NoGroups, find_group_parent
-from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation
+from rlhf.sandbox.groups import GroupParent, find_group_parent
+from rlhf.sandbox.isolation import Interpreter, IsolationLevel, SandboxIsolation, candidates, interpreter
 from rlhf.sandbox.limits import MIB, SandboxLimits
-from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, SandboxUnavailable
-from rlhf.sandbox.python import Interpreter, candidates, interpreter
+from rlhf.sandbox.program import Program, SandboxBroken, SandboxUnavailable
 from rlhf.sandbox.run import run_program
 
 PROBE_LIMITS = SandboxLimits(wall_seconds=20.0, memory_bytes=256 * MIB)
@@ -67,25 +66,16 @@ def choose(
     Raises `SandboxUnavailable` with the reasons if none works. Resource limits alone protect neither files nor network:
     they are tried last, and only if `allow_rlimits` is set.
     """
-    groups, no_groups = _groups()
+    groups, no_groups = find_group_parent()
     over: list[tuple[IsolationLevel, str]] = []
     for level in (*levels, *((IsolationLevel.RLIMITS,) if allow_rlimits else ())):
-        reasons = []
         for path in [python] if python else candidates():
             isolation, reason = _strongest(level, interpreter(path), groups)
             if isolation:
                 return ChosenIsolation(isolation=isolation, passed_over=tuple(over), no_groups=no_groups or reason)
-            reasons.append(f"{path}: {reason}")
-        over.append((level, ", ".join(reasons)))
+            over.append((level, f"{path}: {reason}"))
     reasons_text = "; ".join(f"{level}: {reason}" for level, reason in over)
     raise SandboxUnavailable(f"no isolation works on this machine, so no code is run; {ADVICE} ({reasons_text})")
-
-
-def _groups() -> tuple[GroupParent | None, str]:
-    try:
-        return find_group_parent(), ""
-    except NoGroups as error:
-        return None, str(error)
 
 
 def _strongest(
@@ -96,32 +86,26 @@ def _strongest(
         return None, missing
     may_mount = level is not IsolationLevel.BUBBLEWRAP and os.geteuid() == 0
     reason = ""
-    for parent in dict.fromkeys((groups, None)):
-        for own_disk in (True, False) if may_mount else (False,):
-            isolation = SandboxIsolation(level=level, python=python, groups=parent, own_disk=own_disk)
-            if not (failed := probe(isolation)):
-                return isolation, reason if parent is None else ""
-            reason = failed
+    for parent, own_disk in dict.fromkeys(itertools.product((groups, None), (may_mount, False))):
+        isolation = SandboxIsolation(level=level, python=python, groups=parent, own_disk=own_disk)
+        if not (failed := probe(isolation)):
+            return isolation, reason if parent is None else ""
+        reason = failed
     return None, reason
 
 
 def probe(isolation: SandboxIsolation) -> str:
     """Test an isolation on this machine: the reason why it does not hold, empty if it does."""
-    with tempfile.NamedTemporaryFile() as secret, _listener() as port:
+    with tempfile.NamedTemporaryFile() as secret, socket.create_server(("127.0.0.1", 0)) as server:
         os.chmod(secret.name, 0o666)
+        code = PROBE.format(secret=secret.name, port=server.getsockname()[1])
         try:
-            seen = run_program(Program(code=PROBE.format(secret=secret.name, port=port)), PROBE_LIMITS, isolation)
+            run = run_program(Program(code=code), PROBE_LIMITS, isolation)
         except SandboxBroken as error:
             return str(error)
-    return _judge(seen, isolation.level)
-
-
-def _judge(seen: ProgramResult, level: IsolationLevel) -> str:
-    if level is IsolationLevel.RLIMITS and "runs 42" in seen.stdout:
+    if run.stdout == HOLDS or (isolation.level is IsolationLevel.RLIMITS and "runs 42" in run.stdout):
         return ""
-    return (
-        "" if seen.stdout == HOLDS else f"the probe said {seen.stdout!r}, {seen.stderr[-300:]!r} {seen.detail}".strip()
-    )
+    return f"the probe printed {run.stdout!r}, {run.stderr[-300:]!r} {run.detail}".strip()
 
 
 def _missing(level: IsolationLevel, python: Interpreter) -> str:
@@ -132,10 +116,3 @@ def _missing(level: IsolationLevel, python: Interpreter) -> str:
     if level is IsolationLevel.LANDLOCK and landlock.version() == 0:
         return "the kernel has no Landlock, or it is off"
     return ""
-
-
-@contextlib.contextmanager
-def _listener() -> Iterator[int]:
-    """A port on loopback that accepts connections."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]

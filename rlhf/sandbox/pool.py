@@ -76,13 +76,7 @@ class Sandbox:
 
     async def _take_place(self) -> None:
         """Take a slot. `_free` releases it at the end of the run, even if the caller was cancelled."""
-        if self._places.locked():
-            await self._wait()
-        else:
-            await self._places.acquire()  # without waiting
-
-    async def _wait(self) -> None:
-        if self.waiting >= self.queue.waiting:
+        if self._places.locked() and self.waiting >= self.queue.waiting:
             raise SandboxBusy(f"{self.waiting} programs wait for the sandbox already")
         self.waiting += 1
         try:

@@ -53,9 +53,9 @@ class ProgramResult:
 
     ending: TerminationReason
     return_code: int | None
-    stdout: str
-    stderr: str
-    seconds: float
+    stdout: str = ""
+    stderr: str = ""
+    seconds: float = 0.0
     detail: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import secrets
+import socket
+import stat
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
-from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation, SupervisorLaunch, launch
+from rlhf.sandbox import bubblewrap, landlock, supervisor
+from rlhf.sandbox.groups import ControlGroup, control_group
+from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation
 from rlhf.sandbox.limits import MIB, SandboxLimits
 from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, TerminationReason
-from rlhf.sandbox.run_request import RunReport, RunRequest, unpack_report
+from rlhf.sandbox.run_request import Jail, RunRequest, unpack_files
 
 MAIN = "main.py"
 GRACE_SECONDS = 30.0
@@ -22,6 +32,12 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "MALLOC_ARENA_MAX": "2",  # each has 64 MiB of addresses, one for each thread
 }
+FIRST_UID, UIDS = 64000, 512
+"""User ids for runs: in the 16-bit range that every container maps, and outside the ranges that distributions
+assign."""
+DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
+PACKAGE_ROOT = str(Path(__file__).parents[2])
+START = "import sys; sys.path.insert(0, {root!r}); from {module} import supervisor_main; supervisor_main()"
 
 
 def run_program(program: Program, ceiling: SandboxLimits, isolation: SandboxIsolation) -> ProgramResult:
@@ -32,83 +48,105 @@ def run_program(program: Program, ceiling: SandboxLimits, isolation: SandboxIsol
     """
     limits = ceiling.within(program.wall_seconds, program.memory_bytes)
     if wrong := _wrong_path(program):
-        return _result(RunReport(TerminationReason.REFUSED, None, wrong))
+        return ProgramResult(ending=TerminationReason.REFUSED, return_code=None, detail=wrong)
     try:
-        with launch(isolation, limits) as start:
-            report = _ask(start, _request(program, limits, isolation, start), isolation.level)
-            if start.group and start.group.ran_out_of_memory():
+        with contextlib.ExitStack() as stack:
+            uid = stack.enter_context(lent_uid()) if os.geteuid() == 0 else None
+            group = stack.enter_context(control_group(isolation.groups, limits)) if isolation.groups else None
+            result = _ask(isolation, _request(program, limits, isolation, _jail(isolation, uid, group)))
+            if group and group.ran_out_of_memory():
                 detail = f"killed for using more than {limits.memory_bytes // MIB} MiB of memory"
-                report = report._replace(ending=TerminationReason.EXCESS, return_code=None, detail=detail)
-            return _result(report)
+                return replace(result, ending=TerminationReason.EXCESS, return_code=None, detail=detail)
+            return result
     except OSError as error:
         raise SandboxBroken(f"the sandbox ({isolation.level}) could not run a program: {error}") from error
 
 
-def _request(
-    program: Program, limits: SandboxLimits, isolation: SandboxIsolation, start: SupervisorLaunch
-) -> RunRequest:
-    folder = start.jail.folder
+@contextlib.contextmanager
+def lent_uid() -> Iterator[int]:
+    """A user id that no other run on this machine has. Raises `SandboxBroken` when all are in use.
+
+    The loan is an abstract unix socket named after the id: the kernel releases it when this process dies.
+    """
+    for uid in range(FIRST_UID, FIRST_UID + UIDS):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim:
+            try:
+                claim.bind(f"\0rlhf-sandbox-uid-{uid}")
+            except OSError:
+                continue
+            yield uid
+            return
+    raise SandboxBroken(f"{UIDS} runs have a user id already")
+
+
+def _jail(isolation: SandboxIsolation, uid: int | None, group: ControlGroup | None) -> Jail:
+    alone = isolation.level is IsolationLevel.BUBBLEWRAP
+    closed = isolation.level is IsolationLevel.LANDLOCK
+    return Jail(
+        folder=bubblewrap.FOLDER if alone else f"{_scratch_parent()}/rlhf-sandbox-{secrets.token_hex(8)}",
+        uid=uid,
+        # In namespaces Landlock is a second wall: nothing else protects files of the same user in /proc.
+        landlock=closed or (alone and landlock.version() > 0),
+        filtered=closed or alone,
+        alone=alone,
+        sized=isolation.sized,
+        entrance=group.entrance if group else None,
+        readable=(*isolation.python.readable, "/proc") if alone else isolation.python.readable,
+        # A shared mapping of /dev/zero is memory that only a control group counts.
+        devices=(*DEVICES, "/dev/zero") if group else DEVICES,
+    )
+
+
+def _request(program: Program, limits: SandboxLimits, isolation: SandboxIsolation, jail: Jail) -> RunRequest:
     return RunRequest(
-        command=(isolation.python.path, f"{folder}/{MAIN}"),
-        environment=ENVIRONMENT | {"HOME": folder, "TMPDIR": folder},
+        command=(isolation.python.path, f"{jail.folder}/{MAIN}"),
+        environment=ENVIRONMENT | {"HOME": jail.folder, "TMPDIR": jail.folder},
         files={**program.files, MAIN: program.code.encode(errors="replace")},
         fetch=program.fetch,
         stdin=program.stdin,
         limits=limits,
-        jail=start.jail,
-        parent=start.parent,
+        jail=jail,
     )
 
 
-def _ask(start: SupervisorLaunch, request: RunRequest, level: IsolationLevel) -> RunReport:
-    """The supervisor's report. Raises `SandboxBroken`. No process is left in either case."""
+def _ask(isolation: SandboxIsolation, request: RunRequest) -> ProgramResult:
+    """The result that the supervisor reports. Raises `SandboxBroken`. No process is left in either case."""
     timeout_seconds = request.limits.wall_seconds + GRACE_SECONDS
-    supervisor = subprocess.Popen(
-        start.command,
+    with subprocess.Popen(
+        _command(isolation, request),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={},
         start_new_session=True,
-        pass_fds=() if start.group is None else (start.group.entrance,),
-    )
-    try:
-        answer, complaint = supervisor.communicate(request.pack(), timeout=timeout_seconds)
-    except subprocess.TimeoutExpired:
-        raise SandboxBroken(f"the sandbox ({level}) did not answer within {timeout_seconds:g} s") from None
-    finally:
-        _stop(supervisor)
-    if supervisor.returncode != 0:
+        pass_fds=() if request.jail.entrance is None else (request.jail.entrance,),
+    ) as process:
+        try:
+            answer, complaint = process.communicate(request.pack(), timeout=timeout_seconds)
+        except subprocess.TimeoutExpired:
+            message = f"the sandbox ({isolation.level}) did not answer within {timeout_seconds:g} s"
+            raise SandboxBroken(message) from None
+        finally:
+            if process.poll() is None:
+                process.terminate()  # outside a namespace only the supervisor can end its run
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_SECONDS)
+                process.kill()
+    if process.returncode != 0:
         last_line = complaint.decode(errors="replace").strip().rpartition("\n")[2][:500]
-        raise SandboxBroken(f"the sandbox ({level}) failed with exit code {supervisor.returncode}: {last_line}")
-    return unpack_report(answer)
+        raise SandboxBroken(f"the sandbox ({isolation.level}) failed with exit code {process.returncode}: {last_line}")
+    fields = json.loads(answer)
+    known = {"ending": TerminationReason(fields["ending"]), "files": unpack_files(fields["files"])}
+    return ProgramResult(**fields | known)
 
 
-def _stop(supervisor: subprocess.Popen[bytes]) -> None:
-    """Stop a supervisor that still runs. SIGTERM comes first, because outside a namespace only the supervisor can end
-    its run."""
-    if supervisor.poll() is None:
-        supervisor.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            supervisor.wait(STOP_SECONDS)
-        supervisor.kill()
-        supervisor.wait(STOP_SECONDS)
-    for pipe in (supervisor.stdin, supervisor.stdout, supervisor.stderr):
-        if pipe:
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-
-
-def _result(report: RunReport) -> ProgramResult:
-    return ProgramResult(
-        ending=TerminationReason(report.ending),
-        return_code=report.return_code,
-        stdout=report.stdout.decode(errors="replace"),
-        stderr=report.stderr.decode(errors="replace"),
-        seconds=report.seconds,
-        detail=report.detail,
-        files=report.files,
-    )
+def _command(isolation: SandboxIsolation, request: RunRequest) -> tuple[str, ...]:
+    alone = request.jail.alone
+    start = START.format(root=bubblewrap.PACKAGE_ROOT if alone else PACKAGE_ROOT, module=supervisor.__name__)
+    command = (isolation.python.path, "-I", "-S", "-c", start)
+    if not alone:
+        return command
+    return *bubblewrap.bubblewrap_command(PACKAGE_ROOT, isolation.python, request.jail, request.limits), *command
 
 
 def _wrong_path(program: Program) -> str:
@@ -117,3 +155,10 @@ def _wrong_path(program: Program) -> str:
         if not path or "\0" in path or os.path.isabs(path) or ".." in parts:
             return f"{path!r} is not a path inside the folder the program runs in; give a relative one"
     return ""
+
+
+def _scratch_parent() -> str:
+    """Where the supervisor makes the program's folder: a place that other users reach, if the program is one."""
+    usual = Path(tempfile.gettempdir())
+    passable = all(above.stat().st_mode & stat.S_IXOTH for above in (usual, *usual.parents))
+    return str(usual) if passable or os.geteuid() else "/tmp"

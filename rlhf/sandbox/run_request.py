@@ -36,8 +36,7 @@ class Jail(NamedTuple):
 
 
 class RunRequest(NamedTuple):
-    """One run. `parent` is the process id of the supervisor's parent, or 0 if the supervisor is the first process of a
-    namespace."""
+    """One run."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -46,55 +45,46 @@ class RunRequest(NamedTuple):
     stdin: bytes
     limits: SandboxLimits
     jail: Jail
-    parent: int = 0
 
     def pack(self) -> bytes:
         """The request as JSON."""
-        fields = self._asdict() | {"limits": self.limits._asdict(), "jail": self.jail._asdict()}
-        return json.dumps(fields, default=_text).encode()
-
-
-def unpack_request(line: bytes) -> RunRequest:
-    """The request in a line of JSON."""
-    fields: dict[str, Any] = json.loads(line)
-    return RunRequest(
-        command=tuple(fields["command"]),
-        environment=fields["environment"],
-        files=_files(fields["files"]),
-        fetch=tuple(fields["fetch"]),
-        stdin=base64.b64decode(fields["stdin"]),
-        limits=SandboxLimits(**fields["limits"]),
-        jail=Jail(**fields["jail"]),
-        parent=fields["parent"],
-    )
+        return _pack(self._asdict() | {"limits": self.limits._asdict(), "jail": self.jail._asdict()})
 
 
 class RunReport(NamedTuple):
-    """The result of the program; the fields are those of `program.ProgramResult`, with text as bytes."""
+    """The result of the program; the fields are those of `program.ProgramResult`."""
 
     ending: str
     return_code: int | None
     detail: str
     seconds: float = 0.0
-    stdout: bytes = b""
-    stderr: bytes = b""
+    stdout: str = ""
+    stderr: str = ""
     files: Mapping[str, bytes] = {}
 
     def pack(self) -> bytes:
         """The report as JSON."""
-        return json.dumps(self._asdict(), default=_text).encode()
+        return _pack(self._asdict())
 
 
-def unpack_report(line: bytes) -> RunReport:
-    """The report in a line of JSON."""
-    fields: dict[str, Any] = json.loads(line)
-    output = {name: base64.b64decode(fields[name]) for name in ("stdout", "stderr")}
-    return RunReport(**(fields | output | {"files": _files(fields["files"])}))
+def unpack_request(line: bytes) -> RunRequest:
+    """The request in a line of JSON."""
+    fields = json.loads(line)
+    return RunRequest(
+        **fields
+        | {
+            "files": unpack_files(fields["files"]),
+            "stdin": base64.b64decode(fields["stdin"]),
+            "limits": SandboxLimits(**fields["limits"]),
+            "jail": Jail(**fields["jail"]),
+        }
+    )
 
 
-def _text(content: bytes) -> str:
-    return base64.b64encode(content).decode()
+def unpack_files(files: Mapping[str, str]) -> dict[str, bytes]:
+    """File contents in base64, decoded."""
+    return {path: base64.b64decode(content) for path, content in files.items()}
 
 
-def _files(packed: Mapping[str, str]) -> dict[str, bytes]:
-    return {path: base64.b64decode(content) for path, content in packed.items()}
+def _pack(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, default=lambda content: base64.b64encode(content).decode()).encode()

@@ -83,30 +83,28 @@ def install(jail: Jail) -> None:
         for number in (table[only][column],) if only else (row[column] for row in table.values()):
             rules.extend([] if number is None else [_instruction(EQUAL, number, 0, len(then)), *then])
 
-    abi = landlock.version() if jail.landlock else 0
-    add(REFUSED, _return(REFUSE))
-    add(ONLY_ITSELF, *_unless_equal(0, 0))
+    refuse, allow, abi = _return(REFUSE), _return(ALLOW), landlock.version() if jail.landlock else 0
+    add(REFUSED, refuse)
+    add(ONLY_ITSELF, _low_half(0), _instruction(EQUAL, 0, 1, 0), refuse, allow)
     add(WITH_ARGUMENTS, _return(ABSENT), only="clone3")  # its flags are in memory; libc falls back to clone
-    add(WITH_ARGUMENTS, *_if_any_bit(0, NEW_NAMESPACES), only="clone")
-    add(WITH_ARGUMENTS, *_if_one_of(1, SET_ATTRIBUTES), only="ioctl")
-    add(WITH_ARGUMENTS, *_if_one_of(1, SIGNAL_OWNERS_AND_LEASES), only="fcntl")
-    add(WITH_ARGUMENTS, *_unless_null(4), only="sendto")  # an address reaches sockets of other processes
+    add(WITH_ARGUMENTS, _low_half(0), _instruction(ANY_BIT, NEW_NAMESPACES, 0, 1), refuse, allow, only="clone")
+    add(WITH_ARGUMENTS, _low_half(1), *_refuse_values(SET_ATTRIBUTES), allow, only="ioctl")
+    add(WITH_ARGUMENTS, _low_half(1), *_refuse_values(SIGNAL_OWNERS_AND_LEASES), allow, only="fcntl")
+    is_null = [_high_half(4), _instruction(EQUAL, 0, 1, 0), refuse, _low_half(4), _instruction(EQUAL, 0, 1, 0), refuse]
+    add(WITH_ARGUMENTS, *is_null, allow, only="sendto")  # an address reaches sockets of other processes
     if not jail.alone:
         add(ATTRIBUTES, _return(PRETEND))
         if abi < landlock.TRUNCATE_SINCE:
-            add(WITH_ARGUMENTS, _return(REFUSE), only="truncate")
+            add(WITH_ARGUMENTS, refuse, only="truncate")
         if jail.uid is None and abi < landlock.SCOPES_SINCE:  # nothing else stops a signal to processes of this user
-            add(SIGNALS, *_unless_equal(0, os.getpid()))
-            add(OTHER_SIGNALS, _return(REFUSE))
+            add(SIGNALS, _low_half(0), _instruction(EQUAL, os.getpid(), 1, 0), refuse, allow)
+            add(OTHER_SIGNALS, refuse)
     if jail.entrance is None:  # without a group nothing counts shared memory that is no longer mapped
-        add(WITH_ARGUMENTS, *_if_all_bits(3, SHARED_ANONYMOUS), only="mmap")
+        has_all = [_instruction(AND, SHARED_ANONYMOUS), _instruction(EQUAL, SHARED_ANONYMOUS, 0, 1)]
+        add(WITH_ARGUMENTS, _low_half(3), *has_all, refuse, allow, only="mmap")
     if not jail.sized:  # it reserves space beyond the limit on the size of files; libc writes zeros instead
         add(WITH_ARGUMENTS, _return(UNSUPPORTED), only="fallocate")
-    _load(b"".join([*_start(architecture), *rules, _return(ALLOW)]))
-
-
-def _start(architecture: int) -> list[bytes]:
-    return [
+    start = [
         _instruction(LOAD, ARCHITECTURE_AT),
         _instruction(EQUAL, architecture, 1, 0),
         _return(KILL),
@@ -114,34 +112,7 @@ def _start(architecture: int) -> list[bytes]:
         _instruction(AT_LEAST, FIRST_UNKNOWN, 0, 1),
         _return(ABSENT),
     ]
-
-
-def _if_any_bit(argument: int, bits: int) -> list[bytes]:
-    """Refuse the call if the argument has any of the bits."""
-    return [_load_argument(argument), _instruction(ANY_BIT, bits, 0, 1), _return(REFUSE), _return(ALLOW)]
-
-
-def _if_all_bits(argument: int, bits: int) -> list[bytes]:
-    """Refuse the call if the argument has all of the bits."""
-    test = [_instruction(AND, bits), _instruction(EQUAL, bits, 0, 1), _return(REFUSE), _return(ALLOW)]
-    return [_load_argument(argument), *test]
-
-
-def _if_one_of(argument: int, values: tuple[int, ...]) -> list[bytes]:
-    """Refuse the call if the argument is one of the values."""
-    tests = [rule for value in values for rule in (_instruction(EQUAL, value, 0, 1), _return(REFUSE))]
-    return [_load_argument(argument), *tests, _return(ALLOW)]
-
-
-def _unless_equal(argument: int, value: int) -> list[bytes]:
-    """Refuse the call unless the argument has this value."""
-    return [_load_argument(argument), _instruction(EQUAL, value, 1, 0), _return(REFUSE), _return(ALLOW)]
-
-
-def _unless_null(argument: int) -> list[bytes]:
-    """Refuse the call unless the argument is a null pointer: both halves are 0."""
-    high = [_instruction(LOAD, ARGUMENTS_AT + 8 * argument + 4), _instruction(EQUAL, 0, 1, 0), _return(REFUSE)]
-    return [*high, *_unless_equal(argument, 0)]
+    _load(b"".join([*start, *rules, allow]))
 
 
 def _load(program: bytes) -> None:
@@ -153,6 +124,7 @@ def _load(program: bytes) -> None:
 
 
 def _instruction(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
+    """A test skips `then` instructions if it is true, and `otherwise` if it is not."""
     return struct.pack("HBBI", code, then, otherwise, value)
 
 
@@ -160,5 +132,14 @@ def _return(verdict: int) -> bytes:
     return _instruction(RETURN, verdict)
 
 
-def _load_argument(index: int) -> bytes:
-    return _instruction(LOAD, ARGUMENTS_AT + 8 * index)
+def _low_half(argument: int) -> bytes:
+    """Load the lower 32 bits of an argument."""
+    return _instruction(LOAD, ARGUMENTS_AT + 8 * argument)
+
+
+def _high_half(argument: int) -> bytes:
+    return _instruction(LOAD, ARGUMENTS_AT + 8 * argument + 4)
+
+
+def _refuse_values(values: tuple[int, ...]) -> list[bytes]:
+    return [rule for value in values for rule in (_instruction(EQUAL, value, 0, 1), _return(REFUSE))]

@@ -16,7 +16,7 @@ from rlhf.http.limits import SANDBOX
 from rlhf.http.serving import bound, url_of, uvicorn_config
 from rlhf.sandbox.pool import Sandbox
 from rlhf.sandbox.program import SandboxBroken, SandboxBusy
-from rlhf.sandbox.wire import RunCodeRequest, RunCodeResponse, SandboxStatus, program_of, response_of
+from rlhf.sandbox.wire import RunCodeRequest, RunCodeResponse, program_of, response_of
 
 BODY = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": RunCodeRequest.model_json_schema()}}}
@@ -76,7 +76,7 @@ def make_app(
         except SandboxBusy as error:
             raise HTTPException(503, str(error), {"Retry-After": "1"}) from None
         except SandboxBroken as error:
-            return RunCodeResponse(status=SandboxStatus.SANDBOX_ERROR, message=str(error))
+            return RunCodeResponse(status="SandboxError", message=str(error))
 
     access = access or Access(limits=SANDBOX)
     return AccessMiddleware(app, lambda status, why: {"detail": why}, access, host=host, token=token)

@@ -36,19 +36,19 @@ class RunRefused(Exception):
     """The run cannot start within its limits."""
 
 
-class Survivors(Exception):
-    """Some processes of a run did not end."""
-
-
-class Ended(SystemExit):
-    """This process received SIGTERM."""
-
-
 def supervisor_main() -> None:
     """Read the request, carry it out, write the report. Exit code 3 with a line on standard error: the program is not
     the cause."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # before the request is read: a parent that is dead sends none
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # adopt orphans of the run
+    prctl(PR_SET_DUMPABLE, 0)  # no other process may read this one's memory
     request = unpack_request(sys.stdin.buffer.read())
-    _prepare(request)
+    if request.jail.entrance is not None:
+        os.set_inheritable(request.jail.entrance, False)  # not inherited by the program
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # In a namespace the program could send SIGTERM; there the kernel ends the supervisor together with its parent.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if request.jail.alone else _end)
     try:
         report = carry_out(request)
     except OSError as error:
@@ -67,20 +67,20 @@ def carry_out(request: RunRequest) -> RunReport:
         return RunReport("refused", None, str(error))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        with contextlib.suppress(Survivors):  # the report names them; the run's namespace or group ends them
-            end_all(request.jail)
+        end_all(request.jail)
         with contextlib.suppress(OSError):
             remove_folder(request.jail)
 
 
-def end_all(jail: Jail) -> None:
-    """Kill all processes of the run, and wait until they have ended. Raises `Survivors`."""
+def end_all(jail: Jail) -> bool:
+    """Kill all processes of the run, and wait until they have ended. False if some did not end in time."""
     deadline = time.monotonic() + REAP_SECONDS
     while _has_children():  # orphans become children of this process
         if time.monotonic() > deadline:
-            raise Survivors(f"processes of the run did not end within {REAP_SECONDS:g} s")
+            return False
         _kill(jail)
         time.sleep(PAUSE_SECONDS)
+    return True
 
 
 class Output:
@@ -96,11 +96,11 @@ class Output:
         os.close(self.write_end)
         self._thread.start()
 
-    def text(self) -> bytes:
-        """What was kept, after the end of all processes; a line at its end says how much was dropped."""
+    def text(self) -> str:
+        """The kept output, after the end of all processes; a line at its end says how much was dropped."""
         self._thread.join(PIPE_SECONDS)  # the pipe ends with the last process
         note = f"\n[the sandbox dropped {self._dropped} bytes after the first {self._most}]\n" if self._dropped else ""
-        return bytes(self._kept) + note.encode()
+        return bytes(self._kept).decode(errors="replace") + note
 
     def _read(self) -> None:
         while chunk := os.read(self.read_end, CHUNK_BYTES):
@@ -115,10 +115,8 @@ def _run(request: RunRequest) -> RunReport:
     started = time.monotonic()
     report = _watch(child, request, started + request.limits.wall_seconds)
     seconds = time.monotonic() - started
-    try:
-        end_all(request.jail)
-    except Survivors as error:
-        report = RunReport("excess", None, str(error))
+    if not end_all(request.jail):
+        report = RunReport("excess", None, f"processes of the run did not end within {REAP_SECONDS:g} s")
     stdout, stderr = (output.text() for output in outputs)
     report = report._replace(seconds=seconds, stdout=stdout, stderr=stderr)
     try:
@@ -260,22 +258,6 @@ def _descendants() -> list[int]:
     return found[1:]
 
 
-def _prepare(request: RunRequest) -> None:
-    """Make this process adopt orphans, unreadable for others, and end the run when its parent dies."""
-    prctl = ctypes.CDLL(None).prctl
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-    prctl(PR_SET_DUMPABLE, 0)
-    if request.jail.entrance is not None:
-        os.set_inheritable(request.jail.entrance, False)  # not inherited by the program
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # In a namespace the program could send SIGTERM; there the kernel ends the supervisor together with its parent.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if request.jail.alone else _end)
-    if not request.jail.alone:
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != request.parent:  # the parent died before the request reached the kernel
-            raise SystemExit(1)
-
-
 def _end(signum: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end of the run is not interrupted
-    raise Ended(128 + signum)
+    raise SystemExit(128 + signum)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Base64Bytes, BaseModel, Field
 
+from rlhf.sandbox.limits import MIB
 from rlhf.sandbox.program import Program, ProgramResult, TerminationReason
-
-MIB = 1024 * 1024
 
 
 class RunCodeRequest(BaseModel):
@@ -30,28 +28,12 @@ class RunCodeRequest(BaseModel):
     """An extension of this server; others ignore it. See `Program`."""
 
 
-class RunStatus(StrEnum):
-    """How the run ended, in SandboxFusion's words."""
-
-    FINISHED = "Finished"
-    ERROR = "Error"
-    TIME_LIMIT_EXCEEDED = "TimeLimitExceeded"
-
-
-class SandboxStatus(StrEnum):
-    """The outcome of a request, in SandboxFusion's words."""
-
-    SUCCESS = "Success"
-    FAILED = "Failed"
-    SANDBOX_ERROR = "SandboxError"
-
-
 class RunResult(BaseModel):
     """The result of one run."""
 
-    status: RunStatus
-    execution_time: float | None = None
-    return_code: int | None = None
+    status: Literal["Finished", "Error", "TimeLimitExceeded"]
+    execution_time: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    return_code: Annotated[int, Field(ge=-256, le=2**32)] | None = None
     stdout: str | None = None
     stderr: str | None = None
 
@@ -59,7 +41,7 @@ class RunResult(BaseModel):
 class RunCodeResponse(BaseModel):
     """`message` explains the `status` to people."""
 
-    status: SandboxStatus
+    status: Literal["Success", "Failed", "SandboxError"]
     message: str
     compile_result: RunResult | None = None
     run_result: RunResult | None = None
@@ -67,11 +49,11 @@ class RunCodeResponse(BaseModel):
     files: dict[str, str] = {}
 
 
-STATUS = {
-    TerminationReason.EXITED: RunStatus.FINISHED,
-    TerminationReason.TIME: RunStatus.TIME_LIMIT_EXCEEDED,
-    TerminationReason.EXCESS: RunStatus.ERROR,
-    TerminationReason.REFUSED: RunStatus.ERROR,
+STATUS: dict[TerminationReason, Literal["Finished", "Error", "TimeLimitExceeded"]] = {
+    TerminationReason.EXITED: "Finished",
+    TerminationReason.TIME: "TimeLimitExceeded",
+    TerminationReason.EXCESS: "Error",
+    TerminationReason.REFUSED: "Error",
 }
 
 
@@ -112,7 +94,7 @@ def response_of(run: ProgramResult) -> RunCodeResponse:
         stderr=run.stderr,
     )
     return RunCodeResponse(
-        status=SandboxStatus.SUCCESS if run.succeeded else SandboxStatus.FAILED,
+        status="Success" if run.succeeded else "Failed",
         message=run.detail,
         run_result=result,
         files={path: base64.b64encode(content).decode() for path, content in run.files.items()},
@@ -122,7 +104,7 @@ def response_of(run: ProgramResult) -> RunCodeResponse:
 def run_of(response: RunCodeResponse) -> ProgramResult | None:
     """The program's result in a response; None if the response has none."""
     result = response.run_result
-    if response.status is SandboxStatus.SANDBOX_ERROR or result is None:
+    if response.status == "SandboxError" or result is None:
         return None
     endings = {status: ending for ending, status in STATUS.items() if ending is not TerminationReason.REFUSED}
     return ProgramResult(

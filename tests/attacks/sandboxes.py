@@ -13,11 +13,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rlhf.sandbox.groups import GroupParent, NoGroups, find_group_parent
-from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation
+from rlhf.sandbox.groups import find_group_parent
+from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation, interpreter
 from rlhf.sandbox.limits import SandboxLimits
 from rlhf.sandbox.program import Program, ProgramResult, TerminationReason
-from rlhf.sandbox.python import interpreter
 from rlhf.sandbox.run import run_program
 
 NOBODY = 65534
@@ -89,7 +88,7 @@ def main(level: str, python: str) -> None:
     """Run each program of standard input, with every limit that the kernel keeps for this user."""
     disk = level == IsolationLevel.LANDLOCK and os.geteuid() == 0
     isolation = SandboxIsolation(
-        level=IsolationLevel(level), python=interpreter(python), groups=_groups(), own_disk=disk
+        level=IsolationLevel(level), python=interpreter(python), groups=find_group_parent()[0], own_disk=disk
     )
     print("groups" if isolation.groups else "no groups", flush=True)
     for line in sys.stdin:
@@ -100,13 +99,6 @@ def main(level: str, python: str) -> None:
         fields = asdict(run_program(program, limits, isolation))
         found = {path: base64.b64encode(content).decode() for path, content in fields["files"].items()}
         print(json.dumps(fields | {"files": found}), flush=True)
-
-
-def _groups() -> GroupParent | None:
-    try:
-        return find_group_parent()
-    except NoGroups:
-        return None
 
 
 if __name__ == "__main__":

@@ -10,9 +10,8 @@ from rlhf.cluster.gpus import Gpu
 from rlhf.commands import doctor
 from rlhf.commands.doctor import Diagnosis, Level, report
 from rlhf.sandbox.groups import GroupParent
-from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation
+from rlhf.sandbox.isolation import Interpreter, IsolationLevel, SandboxIsolation
 from rlhf.sandbox.levels import ChosenIsolation
-from rlhf.sandbox.python import Interpreter
 
 
 def test_a_package_that_is_missing_makes_training_impossible(monkeypatch: pytest.MonkeyPatch, capsys):
@@ -58,8 +57,8 @@ def test_limits_that_are_not_exact_are_named(monkeypatch: pytest.MonkeyPatch):
         found = list(doctor.sandbox_isolation())
         assert [finding.level for finding in found] == levels
     assert found[0].advice == "not bubblewrap: bwrap is not installed"
-    assert "memory for each process alone" in found[1].seen
-    assert found[1].advice.endswith("disk: no exact limit for a run (no cgroup v2)")
+    assert "memory by a resource limit of each process" in found[1].seen
+    assert found[1].advice == "not exact for a run as a whole: no cgroup v2"
 
 
 def test_gpus_are_those_of_the_driver_and_kernels_need_a_compiler(monkeypatch: pytest.MonkeyPatch):

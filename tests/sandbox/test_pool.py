@@ -11,12 +11,11 @@ from dataclasses import replace
 import pytest
 
 from rlhf.sandbox.bubblewrap import FOLDER
-from rlhf.sandbox.isolation import IsolationLevel
+from rlhf.sandbox.isolation import Interpreter, IsolationLevel
 from rlhf.sandbox.levels import ChosenIsolation, choose
 from rlhf.sandbox.limits import MIB, SandboxLimits
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Program, SandboxBroken, SandboxBusy, SandboxUnavailable, TerminationReason
-from rlhf.sandbox.python import Interpreter
 from rlhf.sandbox.run import run_program
 
 pytestmark = pytest.mark.engine
