@@ -89,10 +89,8 @@ def planned_account(seen: Seen, settings: Sequence[str]) -> list[Account]:
     """The account of the colocated run, by the plan that `rlhf plan` makes of its recipe on this machine."""
     recipe = load_recipe(Path(RECIPE), [*SETTINGS, *settings, "cluster.placement=colocated"]).recipe
     found, _ = planned(recipe, here(), prompt_tokens=PROMPT_TOKENS)
-    assert found.engine
-    assert found.run.engine
-    ranks, engines = found.run.learner.ranks, found.run.engine.engines
-    return account(found.learner, found.engine, ranks, engines, by_state(seen.samples, seen.spans))
+    ranks, engines = found.run.learner.ranks, found.run.engines[0].engines
+    return account(found.learner, found.engines[0], ranks, engines, by_state(seen.samples, seen.spans))
 
 
 def table(placement: str, samples: Mapping[str, Sample]) -> None:

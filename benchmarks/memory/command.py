@@ -15,7 +15,7 @@ from benchmarks.memory.models import MODELS, save_measured
 from benchmarks.memory.process import PROMPT_TOKENS, SEQUENCE_TOKENS
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.layout import engine_layouts, learner_layout
-from rlhf.recipe.planning.meta import activations_of, shape_of
+from rlhf.recipe.planning.meta_model import activations_of, shape_of
 from rlhf.recipe.planning.processes import engine_phases, learner_phases, peak
 from rlhf.recipe.preflight import read_model_config
 from rlhf.trainer.rank.zero_config import deepspeed_config

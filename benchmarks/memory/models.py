@@ -39,7 +39,7 @@ def save_measured(shape: Measured, folder: Path) -> int:
     from transformers import AutoModelForCausalLM
 
     from rlhf.models.tiny import byte_tokenizer
-    from rlhf.recipe.planning.meta import config_of
+    from rlhf.recipe.planning.meta_model import config_of
 
     torch.manual_seed(0)
     values = {

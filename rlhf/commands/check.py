@@ -14,7 +14,7 @@ from rlhf.models.folder import Values
 from rlhf.models.headers import parameters, tensor_shapes
 from rlhf.models.supported_families import measurements
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.planning.certain import check_memory
+from rlhf.recipe.planning.memory_check import check_memory
 from rlhf.recipe.preflight import first_rows, is_hub_name, preflight, read_model_config
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe

@@ -1,4 +1,4 @@
-"""`rlhf plan`: what a recipe will need, without a GPU and with nothing of its model but the `config.json`."""
+"""`rlhf plan`: estimate the memory that a recipe needs, without a GPU, from the `config.json` of its model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from rlhf.cluster.plan import describe, plan
 from rlhf.cluster.resources import Resources
 from rlhf.errors import PlacementError
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.planning.configs import Values, model_values
-from rlhf.recipe.planning.estimate import Estimate, estimate_run, least_ranks, mends
-from rlhf.recipe.planning.known import known_model
+from rlhf.recipe.model_configs import Values, model_values
+from rlhf.recipe.planning.estimate import Estimate, changes_that_fit, estimate_run, least_ranks
+from rlhf.recipe.planning.known_shapes import known_model
 from rlhf.recipe.planning.layout import PROMPT_TOKENS, RunLayout, layout_of
 from rlhf.recipe.planning.machines import GIB, Machine, card_of_driver, machine_of
 from rlhf.recipe.planning.processes import PHASES, Phases, held
 from rlhf.recipe.planning.shape import Activations, ModelShape, some_recomputed
-from rlhf.recipe.planning.times import tokens_of_update
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import learner_device, roles_of
@@ -104,7 +103,7 @@ def planned(
 
 
 def _shape(name: str, values: Values) -> ModelShape:
-    from rlhf.recipe.planning.meta import shape_of
+    from rlhf.recipe.planning.meta_model import shape_of
 
     return shape_of(name, values)
 
@@ -113,7 +112,7 @@ def _activations(
     shape: ModelShape, values: Values, recipe: Recipe, run: RunLayout, *, checkpointing: bool, memory: int | None
 ) -> Activations:
     """The passes of the model's modules over rows of full length."""
-    from rlhf.recipe.planning.meta import activations_of
+    from rlhf.recipe.planning.meta_model import activations_of
 
     reply = max(min(run.reply, shape.context_tokens - run.prompt), 1)
     shared = run.replies > 1 and run.prompt + reply <= DENSE_TOKENS
@@ -134,19 +133,17 @@ def told(found: Estimate, problem: str) -> list[str]:
     """The plan as lines of text."""
     shape, run = found.shape, found.run
     lines = [
-        f"model      {shape.name}, {shape.architecture}: {shape.parameters / 1e9:.2f}e9 parameters, "
-        f"{shape.multiplied / 1e9:.2f}e9 multiplied for a token, {shape.layers} layers",
+        f"model      {shape.name}, {shape.architecture}: {shape.parameters / 1e9:.2f}e9 parameters in {shape.layers} "
+        "layers",
         f"machine    {found.machine.described}",
-        f"an update  {run.samples:,} samples of {run.prompt} + at most {run.reply:,} tokens = "
-        f"{tokens_of_update(run):,} tokens",
+        f"an update  {run.samples:,} samples of {run.prompt} + at most {run.reply:,} tokens",
         "",
         *([describe(found.plan), ""] if found.plan else []),
         *memory_table("a rank", found.learner),
         *engine_lines(found),
         *limit_lines(found),
-        *time_lines(found),
     ]
-    lines += [f"does not fit: {one.told}" for one in found.shortages]
+    lines += [f"does not fit: {shortage.described}" for shortage in found.shortages]
     if problem:
         lines.append(f"does not fit: {problem}" if not found.shortages else f"what to change: {problem}")
     else:
@@ -203,42 +200,29 @@ def limit_lines(found: Estimate) -> Iterable[str]:
         yield f"KV cache     {tokens:,} tokens an engine{size}: {each:,} sequences of full length at once"
 
 
-def time_lines(found: Estimate) -> Iterable[str]:
-    """Rough times of an update."""
-    took = found.times
-    if took is None:
-        return
-    yield (
-        f"an update    about {took.update:.0f} s: generate {took.generate:.0f}, train {took.train:.0f}, "
-        f"gather and reduce {took.communicate:.0f}, weight sync {took.sync:.1f}"
-        + (" (generation and training run at once)" if took.overlapping else "")
-    )
-
-
 def plan_data(found: Estimate, problem: str) -> dict[str, Any]:
-    """The plan as JSON: bytes, seconds and tokens."""
+    """Return the plan as JSON: bytes and tokens."""
     data = asdict(found)
     placements = data.pop("plan")
     return data | {
         "fits": found.fits and not problem,
         "problem": problem,
         "placements": placements["placements"] if placements else [],
-        "update_seconds": found.times.update if found.times else None,
     }
 
 
 def _advice(found: Estimate, measured: Any) -> str:
-    """What makes it fit, or how many cards it needs at least."""
+    """Say what makes it fit, or how many cards it needs at least."""
     machine, run, shape = found.machine, found.run, found.shape
     if machine.card is None:
         return "use a smaller model, or a machine with more memory"
     needed = least_ranks(shape, run.learner, machine.card, measured(1))
     at_least = f"with ZeRO-3 the learner needs at least {needed} x {machine.card.name}"
-    engine = [one for one in found.shortages if "an engine" in one.where and "a rank" not in one.where]
-    if engine and run.engine and run.engine.utilisation < 0.9:
-        return f"rollout.tensor_parallel_size={2 * run.engine.parallel} or a larger rollout.gpu_memory_utilization"
+    engines_alone = any("an engine" in short.where and "a rank" not in short.where for short in found.shortages)
+    if engines_alone and run.engines[0].utilisation < 0.9:
+        return f"rollout.tensor_parallel_size={2 * run.engines[0].parallel} or a larger rollout.gpu_memory_utilization"
     if found.shortages and "rank" in found.shortages[0].where:
-        changes, fits = mends(shape, run, machine, measured)
+        changes, fits = changes_that_fit(shape, run, machine, measured)
         if fits:
             return " ".join(f"{key}={value}" for key, value in changes.items())
         return f"{at_least}: trainer.deepspeed.ranks={needed}, with --nodes {-(-needed // machine.cards)}"

@@ -14,7 +14,7 @@ from rlhf.controller.preemption import EXIT_SAVED, Leaving
 from rlhf.deploy.joining import joining
 from rlhf.errors import RlhfError, RunTaken, UserError
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
-from rlhf.recipe.planning.certain import check_memory
+from rlhf.recipe.planning.memory_check import check_memory
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import located
 from rlhf.runs.summary import Summary

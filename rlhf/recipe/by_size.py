@@ -15,7 +15,7 @@ from rlhf.errors import ModelError
 from rlhf.models.folder import Values, text_config
 from rlhf.models.headers import parameters, tensor_shapes
 from rlhf.recipe.loading import LoadedRecipe
-from rlhf.recipe.planning.configs import find_values
+from rlhf.recipe.model_configs import find_values
 from rlhf.recipe.schema import Recipe
 from rlhf.trainer.config import TrainerConfig
 

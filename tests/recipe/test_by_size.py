@@ -9,7 +9,7 @@ import pytest
 
 from rlhf.recipe.by_size import ORIGIN, parameter_count, rough_parameters, with_sizes
 from rlhf.recipe.loading import LoadedRecipe, recipe_from
-from rlhf.recipe.planning.configs import known_models
+from rlhf.recipe.model_configs import known_models
 from tests.small_tasks import sorting
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"

@@ -1,4 +1,4 @@
-"""A recipe on a machine: what every process holds, where it does not fit, and what to change."""
+"""Estimate a recipe on a machine: what every process holds, where it does not fit, and what to change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from rlhf.recipe.planning.processes import (
     peak,
 )
 from rlhf.recipe.planning.shape import Activations, Line, ModelShape
-from rlhf.recipe.planning.times import Times, times_of
 
 ActivationsOf = Callable[[int], Activations]
 """The activations of the model where every n-th layer is computed again; 0: none."""
@@ -38,11 +37,9 @@ class Shortage:
     available: int
 
     @property
-    def told(self) -> str:
-        return (
-            f"{self.where} needs {self.needed / GIB:.1f} GiB in the phase {self.phase!r}, and has "
-            f"{self.available / GIB:.1f} GiB"
-        )
+    def described(self) -> str:
+        needed, available = self.needed / GIB, self.available / GIB
+        return f"{self.where} needs {needed:.1f} GiB in the phase {self.phase!r}, and has {available:.1f} GiB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +57,6 @@ class Estimate:
     shortages: tuple[Shortage, ...]
     microbatch: int | None
     context: int | None
-    times: Times | None
-
-    @property
-    def engine(self) -> Phases | None:
-        """A process of the smallest engines, which holds most."""
-        return self.engines[0] if self.engines else None
 
     @property
     def fits(self) -> bool:
@@ -78,12 +69,11 @@ def estimate_run(
     """Plan a run. `plan` is where its workers go; without one, one of each is looked at."""
     activations = activations_of(run.learner.checkpointing)
     learner = learner_phases(shape, run.learner, activations, parked=run.colocated)
-    card = machine.card if run.engine and run.engine.device == "cuda" else None
-    engines = tuple(engine_phases(shape, one, card, asleep=run.colocated) for one in run.engines)
-    caches = tuple(
-        cache_tokens(shape, one, held_by["generate"]) for one, held_by in zip(run.engines, engines, strict=True)
-    )
-    cache = min(caches, default=0)
+    card = machine.card if any(engine.device == "cuda" for engine in run.engines) else None
+    engines = tuple(engine_phases(shape, layout, card, asleep=run.colocated) for layout in run.engines)
+    caches = [
+        cache_tokens(shape, layout, parts["generate"]) for layout, parts in zip(run.engines, engines, strict=True)
+    ]
     microbatch = largest_microbatch(shape, run, machine, activations)
     return Estimate(
         shape=shape,
@@ -92,18 +82,17 @@ def estimate_run(
         plan=plan,
         learner=learner,
         engines=engines,
-        cache_tokens=caches,
+        cache_tokens=tuple(caches),
         shortages=tuple(shortages(run, machine, plan, learner, engines)),
         microbatch=microbatch,
-        context=None if microbatch is None else _context(shape, run, microbatch, cache),
-        times=times_of(shape, run, machine, cache),
+        context=None if microbatch is None else min(shape.context_tokens, microbatch, *caches),
     )
 
 
 def shortages(
     run: RunLayout, machine: Machine, plan: Plan | None, learner: Phases, engines: Sequence[Phases]
 ) -> Iterator[Shortage]:
-    """Every place that would overflow, in its worst phase."""
+    """List every place that would overflow, in its worst phase."""
     card = machine.card
     if card is not None:
         for layout, engine in zip(run.engines, engines, strict=True):
@@ -127,7 +116,7 @@ def shortages(
 
 
 def largest_microbatch(shape: ModelShape, run: RunLayout, machine: Machine, activations: Activations) -> int | None:
-    """The most tokens of a micro-batch that a card holds; None without cards."""
+    """Find the most tokens of a micro-batch that a card holds; None without cards."""
     card = machine.card
     if card is None or run.learner.device == "cpu":
         return None
@@ -140,22 +129,24 @@ def largest_microbatch(shape: ModelShape, run: RunLayout, machine: Machine, acti
     return low * run.learner.sequence_parallel // LEAST_TOKENS * LEAST_TOKENS
 
 
-def mends(
+def changes_that_fit(
     shape: ModelShape, run: RunLayout, machine: Machine, activations_of: ActivationsOf
 ) -> tuple[Mapping[str, str], bool]:
-    """Overrides of the learner that are tried one after the other until its ranks fit on their cards, and whether they
-    do in the end."""
+    """Try overrides of the learner one after the other until its ranks fit on their cards; return them, and whether
+    they fit in the end."""
     tried: dict[str, str] = {}
+    card = machine.card.memory if machine.card else 0
     for change, layout in _changes(run.learner, run.prompt + run.reply):
         tried |= change
         phases = learner_phases(shape, layout, activations_of(layout.checkpointing), parked=run.colocated)
-        if _ranks_fit(phases, layout, machine):
+        on_node = min(layout.ranks, machine.cards) * peak(phases, "host")
+        if peak(phases, "device") <= (1 - ALLOCATOR_SHARE) * card and on_node <= machine.host_memory:
             return tried, True
     return tried, False
 
 
 def least_ranks(shape: ModelShape, learner: LearnerLayout, card: Card, activations: Activations) -> int:
-    """How many ranks of ZeRO-3 hold this model's state and one micro-batch."""
+    """Count the ranks of ZeRO-3 that hold this model's state and one micro-batch."""
     ranks = 1
     while ranks < 1 << 16:
         layout = replace(learner, stage=3, ranks=ranks)
@@ -163,15 +154,6 @@ def least_ranks(shape: ModelShape, learner: LearnerLayout, card: Card, activatio
             return ranks
         ranks += 1 if ranks < 8 else 8
     return ranks
-
-
-def _ranks_fit(phases: Phases, layout: LearnerLayout, machine: Machine) -> bool:
-    """Whether a card holds a rank, and a node the host memory of as many ranks as it has cards."""
-    if machine.card is None:
-        return True
-    on_node = min(layout.ranks, machine.cards) * peak(phases, "host")
-    on_card = peak(phases, "device")
-    return on_card <= (1 - ALLOCATOR_SHARE) * machine.card.memory and on_node <= machine.host_memory
 
 
 def _changes(learner: LearnerLayout, sequence: int) -> Iterator[tuple[dict[str, str], LearnerLayout]]:
@@ -219,13 +201,6 @@ def _counts(plan: Plan | None) -> dict[str, Counter[str]]:
     for placed in plan.placements if plan else ():
         counts.setdefault(placed.node, Counter())[placed.role] += 1
     return counts
-
-
-def _context(shape: ModelShape, run: RunLayout, microbatch: int, cache: int) -> int:
-    limits = [shape.context_tokens, microbatch]
-    if run.engines:
-        limits.append(cache)
-    return min(limits)
 
 
 _ZERO = Line(base=0.0, each=0.0)

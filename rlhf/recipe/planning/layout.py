@@ -1,4 +1,4 @@
-"""What of a recipe decides memory and time, as plain numbers."""
+"""The settings of a recipe that decide how much memory it needs, as plain numbers."""
 
 from __future__ import annotations
 
@@ -37,13 +37,7 @@ class LearnerLayout:
     lora: int
     bucket_bytes: int
     beside_engines: bool
-    steps: int
     zero: Mapping[str, Any]
-
-    @property
-    def recomputed(self) -> float:
-        """The part of the layers that is computed again."""
-        return 1 / self.checkpointing if self.checkpointing else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +55,6 @@ class EngineLayout:
     utilisation: float
     cache_bytes: int
     bucket_bytes: int
-    context: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +67,10 @@ class RunLayout:
     engines: tuple[EngineLayout, ...]
     colocated: bool
     shared: bool
-    asynchronous: bool
     prompt: int
     reply: int
     replies: int
     samples: int
-
-    @property
-    def engine(self) -> EngineLayout | None:
-        """Those of the smallest size; None without engines."""
-        return self.engines[0] if self.engines else None
 
 
 SEQUENCES = {"cpu": 256, "cuda": 1024}
@@ -98,7 +85,6 @@ def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, prompt: int = PROMPT_T
         engines=engine_layouts(recipe) if recipe.plays else (),
         colocated=recipe.plays and recipe.cluster.placement == "colocated",
         shared=recipe.plays and shares_one_gpu(recipe),
-        asynchronous=trainer.max_staleness > 0,
         prompt=prompt,
         reply=recipe.sampling.max_tokens,
         replies=trainer.group_size if recipe.plays else 1,
@@ -128,7 +114,6 @@ def learner_layout(recipe: Recipe, zero: Mapping[str, Any]) -> LearnerLayout:
         lora=model.lora.rank if model.lora else 0,
         bucket_bytes=trainer.weight_sync.bucket_bytes(on_gpu=device == "cuda"),
         beside_engines=recipe.plays,
-        steps=trainer.epochs,
         zero=zero,
     )
 
@@ -152,5 +137,4 @@ def _engine_layout(recipe: Recipe, role: str, size: int) -> EngineLayout:
         utilisation=rollout.gpu_memory_utilization,
         cache_bytes=rollout.kv_cache_megabytes * 2**20,
         bucket_bytes=recipe.trainer.weight_sync.bucket_bytes(on_gpu=device == "cuda"),
-        context=rollout.max_context_tokens,
     )

@@ -1,4 +1,4 @@
-"""Cards and links, by their data sheets, and what a process takes of them before it holds any of a run's tensors.
+"""Cards by their data sheets, and the memory that a process takes before it holds any of a run's tensors.
 
 Sources, with dense rates: NVIDIA's data sheets "A100 Tensor Core GPU" (2021), "H100 Tensor Core GPU" (2023), "H200
 Tensor Core GPU" (2024), "L40S" (2023), "L4" (2023), "A10" (2021), "Blackwell architecture technical brief" (B200, 2024)
@@ -19,54 +19,39 @@ CUDA_CONTEXT = round(0.6 * GIB)
 NCCL_BUFFERS = round(0.9 * GIB)
 """NCCL's buffers of a rank's communicators: 0.3 GiB within a node to 1 GiB over many (4 MiB a channel and peer)."""
 CUDA_GRAPHS = round(0.8 * GIB)
-"""CUDA graphs that vLLM captures for its batch sizes; its log says 0.5 to 1 GiB, beside `gpu_memory_utilization`."""
+"""CUDA graphs that vLLM captures for its batch sizes; its log says 0.5 to 1 GiB, of `gpu_memory_utilization`."""
 ALLOCATOR_SHARE = 0.05
 """Of a card: what torch's allocator holds in blocks that are too small for the next request."""
-UTILISATION = 0.4
-"""Share of a card's peak rate that matrix products of a training step reach (0.35 to 0.5 in reports of H100 runs)."""
-MEMORY_UTILISATION = 0.7
-"""Share of a card's bandwidth that decoding reaches."""
-LINK_UTILISATION = 0.7
-"""Share of a link's bandwidth that collectives of large buckets reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One kind of GPU: usable memory in bytes, dense bfloat16 FLOP/s, bytes/s of its memory, and bytes/s in one
-    direction of its link to the other cards of its node."""
+    """One kind of GPU: usable memory in bytes, dense bfloat16 FLOP/s, and bytes/s of its memory."""
 
     name: str
     memory: int
     flops: float
     bandwidth: float
-    link: float
 
 
-def _card(name: str, usable: float, teraflops: float, terabytes: float, link_gigabytes: float) -> Card:
-    return Card(
-        name=name, memory=round(usable * GIB), flops=teraflops * 1e12, bandwidth=terabytes * 1e12,
-        link=link_gigabytes * 1e9,
-    )  # fmt: skip
+def _card(name: str, usable: float, teraflops: float, terabytes: float) -> Card:
+    return Card(name=name, memory=round(usable * GIB), flops=teraflops * 1e12, bandwidth=terabytes * 1e12)
 
 
 CARDS = {
     card.name: card
     for card in (
-        _card("A10", 22.1, 125, 0.6, 32),
-        _card("L4", 22.0, 121, 0.3, 32),
-        _card("RTX4090", 23.6, 165, 1.01, 32),
-        _card("A100-40GB", 39.4, 312, 1.56, 300),
-        _card("A100", 79.1, 312, 2.04, 300),
-        _card("L40S", 44.4, 362, 0.86, 32),
-        _card("H100", 79.1, 989, 3.35, 450),
-        _card("H200", 139.8, 989, 4.8, 450),
-        _card("B200", 178.4, 2250, 8.0, 900),
+        _card("A10", 22.1, 125, 0.6),
+        _card("L4", 22.0, 121, 0.3),
+        _card("RTX4090", 23.6, 165, 1.01),
+        _card("A100-40GB", 39.4, 312, 1.56),
+        _card("A100", 79.1, 312, 2.04),
+        _card("L40S", 44.4, 362, 0.86),
+        _card("H100", 79.1, 989, 3.35),
+        _card("H200", 139.8, 989, 4.8),
+        _card("B200", 178.4, 2250, 8.0),
     )
 }
-NODE_LINK = 50e9
-"""Bytes/s in one direction of one card's link to other nodes: a 400 Gbit/s adapter for each card."""
-HOST_LINK = 25e9
-"""Bytes/s between a card and pinned host memory: PCIe 4 x16, measured."""
 NODE_MEMORY = 128 * GIB
 """Host memory for each card where nobody says how much there is: 1 TB a node of 8."""
 CARD_TEXT = re.compile(r"(?:(\d+)x)?([A-Za-z][\w-]*|\d+(?:\.\d+)?GB)")
@@ -123,7 +108,7 @@ def _named(text: str) -> Card | None:
     if text.endswith("GB") and text[0].isdigit():
         plain = CARDS["A100"]
         usable = round(float(text.removesuffix("GB")) * plain.memory / 80)
-        return Card(name=text, memory=usable, flops=plain.flops, bandwidth=plain.bandwidth, link=plain.link)
+        return Card(name=text, memory=usable, flops=plain.flops, bandwidth=plain.bandwidth)
     by_name = {name.lower().replace("-", ""): card for name, card in CARDS.items()}
     text = text.lower().replace("-", "")
     return by_name.get(text) or by_name.get(text.removesuffix("80gb"))

@@ -1,8 +1,8 @@
-"""What of a model decides memory and time: plain data, read from the real modules by `rlhf.recipe.planning.meta`."""
+"""The sizes of a model that decide how much memory it needs. `rlhf.recipe.planning.meta_model` reads them from the real
+modules."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf.models.head_chunks import tokens_at_once
@@ -15,17 +15,13 @@ class ModelShape:
     """Counts are numbers of elements, exact: those of the modules that transformers builds from the configuration.
 
     `parameters` counts tied weights once. `layer_parameters` and `largest_parameter` are the largest decoder layer and
-    the largest tensor. `multiplied` are the weights that one token is multiplied with, the head included: of a mixture
-    only the experts that it is routed to. `adapter` is what a LoRA of rank 1 adds for all linear layers of the decoder.
-    `tied`: the head is the embedding.
-    `windows` are the layers' attention windows in tokens, None for full attention; layers without keys and values in
-    a cache are absent. `context_tokens` is the longest context.
+    the largest tensor. `adapter` is what a LoRA of rank 1 adds for all linear layers of the decoder. `tied`: the head
+    is the embedding. `cached_layers` have keys and values in a cache. `context_tokens` is the longest context.
     """
 
     name: str
     architecture: str
     parameters: int
-    multiplied: int
     layers: int
     layer_parameters: int
     largest_parameter: int
@@ -34,15 +30,15 @@ class ModelShape:
     tied: bool
     hidden_size: int
     vocabulary: int
-    heads: int
     kv_heads: int
     head_size: int
-    windows: tuple[int | None, ...]
+    cached_layers: int
     context_tokens: int
 
     def cache_elements(self, tensor_parallel_size: int = 1) -> int:
-        """Keys and values of one token in all layers, on one of the GPUs of an engine, which has at least one head."""
-        return 2 * len(self.windows) * max(1, -(-self.kv_heads // tensor_parallel_size)) * self.head_size
+        """Count the keys and values of one token in all layers, on one of the GPUs of an engine, which has at least one
+        head."""
+        return 2 * self.cached_layers * max(1, -(-self.kv_heads // tensor_parallel_size)) * self.head_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +64,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activations:
-    """Memory of one micro-batch's forward and backward pass in bytes, without weights and gradients of weights.
+    """Memory of one micro-batch's forward and backward pass in bytes, without weights and gradients of the decoder.
 
     `saved` is what the decoder keeps for its backward pass, `decoder_peak` the most that is alive in that pass, and
     `head_peak` the most that the head adds to `saved`: lines over the tokens of a micro-batch.
@@ -84,16 +80,17 @@ class Activations:
 
 
 def some_recomputed(none: Activations, all: Activations, share: float) -> Activations:
-    """The passes where this share of the layers is computed again, from those where none is and where all are. The most
-    is alive while a layer is computed again."""
+    """Estimate the passes where this share of the layers is computed again, from those where none is and where all are.
+    The most is alive while a layer is computed again."""
     saved = none.saved.plus(none.saved.plus(all.saved, -1), -share)
     peak = saved.plus(all.decoder_peak.plus(all.saved, -1))
     return Activations(saved=saved, decoder_peak=peak, head_peak=none.head_peak)
 
 
-def head_on_gpu(chunk: Sequence[Line], vocabulary: int, hidden_size: int, width: int, memory: int) -> Line:
-    """What the head adds on a GPU of so much memory, which sizes its chunks: one of them, which holds the largest of
-    the lines `chunk` over its tokens, and the gradients that the others left, of its weights and of hidden states."""
-    tokens = tokens_at_once(vocabulary, memory)
-    base = max(line.at(tokens) for line in chunk) + vocabulary * hidden_size * width
-    return Line(base=base, each=hidden_size * width)
+def head_line(vocabulary: int, hidden_size: int, width: int, memory: int | None) -> Line:
+    """Estimate what the head adds on a GPU of so much `memory`, or without it on a CPU, with weights of `width` bytes:
+    a chunk's logits (four times in float32; in 16 bits thrice, and once in these) or two gradients of the head's
+    weights, whichever is more; the sum of these gradients; and the gradients of the hidden states."""
+    logits = (16 if width == 4 else 14) * tokens_at_once(vocabulary, memory) * vocabulary
+    weights = vocabulary * hidden_size * width
+    return Line(base=max(logits, 2 * weights) + weights, each=2 * hidden_size * width)

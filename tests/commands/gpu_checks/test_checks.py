@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """The driver, torch and Ray see the same two GPUs, of a card that any CPU is fast enough for."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setitem(CARDS, "X1", Card(name="X1", memory=GIB, flops=1.0, bandwidth=1.0, link=1.0))
+    monkeypatch.setitem(CARDS, "X1", Card(name="X1", memory=GIB, flops=1.0, bandwidth=1.0))
     monkeypatch.setattr(arithmetic, "LEAST_COPY_GB", 1e-6)
     monkeypatch.setattr(facts, "seen_by_torch", lambda: {"GPU-1111": (9, 0), "GPU-2222": (9, 0)})
     monkeypatch.setattr(facts, "counted_by_ray", lambda: 2)
@@ -64,7 +64,7 @@ def test_a_machine_that_is_well_passes(check: Check, folder: Path) -> None:
 
 
 def slow_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CARDS, "X1", Card(name="X1", memory=GIB, flops=1e20, bandwidth=1e20, link=1.0))
+    monkeypatch.setitem(CARDS, "X1", Card(name="X1", memory=GIB, flops=1e20, bandwidth=1e20))
 
 
 def slow_link(monkeypatch: pytest.MonkeyPatch) -> None:

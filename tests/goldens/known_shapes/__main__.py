@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from rlhf.recipe.planning.configs import known_models
+from rlhf.recipe.model_configs import known_models
 from tests.goldens.known_shapes.measured import measured
 
 FILE = Path("rlhf/recipe/planning/known_shapes.json")

@@ -1,10 +1,10 @@
-"""What the modules of a model say, in the form in which `rlhf.recipe.planning.known` keeps it."""
+"""What the modules of a model say, in the form in which `rlhf.recipe.planning.known_shapes` keeps it."""
 
 from __future__ import annotations
 
-from rlhf.recipe.planning.configs import Values
-from rlhf.recipe.planning.known import KEPT_LENGTHS, KEPT_TOKENS, KnownModel
-from rlhf.recipe.planning.meta import activations_of, config_of, head_chunk, shape_of
+from rlhf.recipe.model_configs import Values
+from rlhf.recipe.planning.known_shapes import STORED_LENGTHS, STORED_TOKENS, KnownModel
+from rlhf.recipe.planning.meta_model import activations_of, shape_of
 from rlhf.recipe.planning.shape import Activations
 
 MEMORY = 80 * 2**30
@@ -13,13 +13,12 @@ MEMORY = 80 * 2**30
 def measured(name: str, values: Values) -> KnownModel:
     """The model, from its modules."""
     plain, checkpointed = (
-        passes(name, values, checkpointing=checkpointing, lengths=KEPT_LENGTHS) for checkpointing in (False, True)
+        passes(name, values, checkpointing=checkpointing, lengths=STORED_LENGTHS) for checkpointing in (False, True)
     )
     return KnownModel(
         shape=shape_of(name, values),
         plain=(plain.saved.each, plain.decoder_peak.each),
         checkpointed=(checkpointed.saved.each, checkpointed.decoder_peak.each),
-        head_chunk=head_chunk(name, config_of(name, values), "bfloat16"),
     )
 
 
@@ -27,5 +26,5 @@ def passes(name: str, values: Values, *, checkpointing: bool, lengths: tuple[int
     """The passes in 16 bits on a card of 80 GB, from its modules."""
     return activations_of(
         name, values, dtype="bfloat16", checkpointing=checkpointing, attention="auto", lengths=lengths,
-        tokens=KEPT_TOKENS, memory=MEMORY,
+        tokens=STORED_TOKENS, memory=MEMORY,
     )  # fmt: skip

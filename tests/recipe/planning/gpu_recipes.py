@@ -27,18 +27,17 @@ NUMBER = r"([\d,.]+)"
 SAID = re.compile(
     rf"# At most {NUMBER} GiB a rank and {NUMBER} GiB an engine's GPU; micro-batches of up "
     "to\n"
-    rf"# {NUMBER} tokens fit; an update takes about {NUMBER} s"
+    rf"# {NUMBER} tokens fit, by the plan."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The figures of a header: GiB, tokens, seconds."""
+    """The figures of a header: GiB, tokens."""
 
     rank: float
     engine: float
     microbatch: float
-    seconds: float
 
 
 def recipe_file(name: str) -> Path:
@@ -56,20 +55,17 @@ def header_of(name: str) -> Header:
     """The figures that the recipe's header says."""
     said = SAID.search(recipe_file(name).read_text())
     assert said, f"the header of {name} says no figures"
-    rank, engine, microbatch, seconds = (float(number.replace(",", "")) for number in said.groups())
-    return Header(rank=rank, engine=engine, microbatch=microbatch, seconds=seconds)
+    rank, engine, microbatch = (float(number.replace(",", "")) for number in said.groups())
+    return Header(rank=rank, engine=engine, microbatch=microbatch)
 
 
 def figures_of(found: Estimate) -> Header:
     """The figures of a plan."""
-    assert found.engine
-    assert found.times
     assert found.microbatch is not None
     return Header(
         rank=peak(found.learner, "device") / GIB,
-        engine=peak(found.engine, "device") / GIB,
+        engine=peak(found.engines[0], "device") / GIB,
         microbatch=found.microbatch,
-        seconds=found.times.update,
     )
 
 
@@ -81,5 +77,5 @@ def lines_of(name: str, figures: Header) -> str:
         f"#   rlhf plan recipes/{name}.yaml --gpus {gpus}{several}\n#\n"
         f"# At most {figures.rank:.1f} GiB a rank and {figures.engine:.1f} GiB an engine's GPU; micro-batches of up "
         "to\n"
-        f"# {figures.microbatch:,.0f} tokens fit; an update takes about {figures.seconds:.0f} s, by the plan."
+        f"# {figures.microbatch:,.0f} tokens fit, by the plan."
     )

@@ -15,11 +15,11 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf.recipe.planning.configs import known_models
+from rlhf.recipe.model_configs import known_models
 from rlhf.recipe.planning.layout import EngineLayout, LearnerLayout
 from rlhf.recipe.planning.machines import CARDS, GIB
-from rlhf.recipe.planning.meta import shape_of
-from rlhf.recipe.planning.processes import bare_shape, cache_tokens, engine_parts, held, least_state
+from rlhf.recipe.planning.meta_model import shape_of
+from rlhf.recipe.planning.processes import cache_tokens, engine_parts, held, least_state
 
 LLAMA_2_7B = {
     "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
@@ -31,7 +31,7 @@ def rank(**values: object) -> LearnerLayout:
     plain = LearnerLayout(
         device="cuda", ranks=8, stage=3, width=2, tokens=1, checkpointing=1, sequence_parallel=1,
         offload_optimizer=False, offload_parameters=False, reference=False, critic=False, average=False, lora=0,
-        bucket_bytes=0, beside_engines=False, steps=1, zero={},
+        bucket_bytes=0, beside_engines=False, zero={},
     )  # fmt: skip
     return replace(plain, **values)  # type: ignore[arg-type]
 
@@ -39,7 +39,7 @@ def rank(**values: object) -> LearnerLayout:
 def engine(**values: object) -> EngineLayout:
     plain = EngineLayout(
         role="engine", device="cuda", engines=1, parallel=1, width=2, sequences=256, batched_tokens=8192,
-        utilisation=0.9, cache_bytes=0, bucket_bytes=0, context=None,
+        utilisation=0.9, cache_bytes=0, bucket_bytes=0,
     )  # fmt: skip
     return replace(plain, **values)  # type: ignore[arg-type]
 
@@ -54,13 +54,13 @@ def engine(**values: object) -> EngineLayout:
     ],
 )
 def test_model_states_are_what_deepspeed_estimates(parameters: float, layout: LearnerLayout, published: float) -> None:
-    assert least_state(bare_shape(round(parameters)), layout) / GIB == pytest.approx(published, rel=0.2)
+    assert least_state(round(parameters), layout) / GIB == pytest.approx(published, rel=0.2)
 
 
 def test_zero_2_needs_less_than_deepspeed_estimates_by_the_16_bit_gradients_that_are_reduced_as_they_come() -> None:
     """DeepSpeed's formula, 4 P + 16 P / N, has whole gradients in 16 bits; the code reduces them bucket by bucket."""
     parameters = round(2851e6)
-    planned = least_state(bare_shape(parameters), rank(stage=2))
+    planned = least_state(parameters, rank(stage=2))
     assert (planned + 2 * parameters) / GIB == pytest.approx(15.93, rel=0.02)
 
 

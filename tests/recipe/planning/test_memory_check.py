@@ -8,8 +8,8 @@ import pytest
 
 from rlhf.errors import PlacementError
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.planning.certain import check_fits, check_memory
 from rlhf.recipe.planning.machines import GIB
+from rlhf.recipe.planning.memory_check import check_fits, check_memory
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.schema import Recipe
 
@@ -31,10 +31,14 @@ def test_the_same_rank_fits_in_shards() -> None:
     check_fits(recipe(*ON_GPUS, *shards), 7_615_616_512, 79 * GIB, 1024 * GIB)
 
 
-def test_an_engine_whose_weights_do_not_fit_is_told_to_be_split() -> None:
+def test_an_engine_whose_weights_exceed_a_gpu_is_refused_and_one_that_exceeds_its_share_is_a_warning() -> None:
     shards = ("trainer.deepspeed.ranks=64", "trainer.deepspeed.zero_stage=3")
+    large = recipe(*ON_GPUS, *shards)
     with pytest.raises(PlacementError, match=r"weights are 131 GiB a GPU.*larger rollout\.tensor_parallel_size"):
-        check_fits(recipe(*ON_GPUS, *shards), 70_553_706_496, 79 * GIB, 1024 * GIB)
+        check_fits(large, 70_553_706_496, 79 * GIB, 1024 * GIB)
+    (warning,) = check_fits(large, 30_000_000_000, 79 * GIB, 1024 * GIB)
+    assert "rollout.gpu_memory_utilization leaves it 40 GiB" in warning
+    assert check_fits(large, 3_000_000_000, 79 * GIB, 1024 * GIB) == []
 
 
 def test_a_card_of_unknown_size_is_believed() -> None:

@@ -1,7 +1,9 @@
-"""Refuses a run that certainly cannot fit, in milliseconds: what it must hold at least, against the memory of this
-machine. Without torch; `rlhf plan` says everything else."""
+"""Refuse a run that cannot fit, in milliseconds and without torch: weights, gradients and optimizer state alone exceed
+the memory. `rlhf plan` estimates everything else."""
 
 from __future__ import annotations
+
+import sys
 
 import psutil
 
@@ -11,26 +13,28 @@ from rlhf.errors import PlacementError
 from rlhf.recipe.by_size import parameter_count
 from rlhf.recipe.planning.layout import EngineLayout, engine_layouts, learner_layout
 from rlhf.recipe.planning.machines import GIB
-from rlhf.recipe.planning.processes import bare_shape, least_state
+from rlhf.recipe.planning.processes import least_state
 from rlhf.recipe.schema import Recipe
 
 
 def check_memory(recipe: Recipe, plan: Plan | None) -> None:
-    """Refuse what this machine cannot hold. Nothing is checked where the run joins a cluster (no `plan`), or where the
-    model's size is unknown. Raises `PlacementError`."""
+    """Refuse what this machine cannot hold, and warn where an engine's share of a GPU is too small. Nothing is checked
+    where the run joins a cluster (no `plan`), or where the model's size is unknown. Raises `PlacementError`."""
     parameters = round(parameter_count(recipe))
     if plan is None or not parameters:
         return
     on_gpus = recipe.trainer.deepspeed.gpus_per_rank or recipe.rollout.gpus_per_engine
-    check_fits(recipe, parameters, smallest_card() if on_gpus else None, int(psutil.virtual_memory().total))
+    card = smallest_card() if on_gpus else None
+    for warning in check_fits(recipe, parameters, card, int(psutil.virtual_memory().total)):
+        print(f"warning: {warning}", file=sys.stderr)
 
 
-def check_fits(recipe: Recipe, parameters: int, card: int | None, host: int) -> None:
-    """Compare the least that ranks and engines hold with a card's and this machine's memory in bytes; without a `card`
-    only processes without GPUs are compared. Raises `PlacementError`."""
+def check_fits(recipe: Recipe, parameters: int, card: int | None, host: int) -> list[str]:
+    """Compare the least that ranks and engines hold with a card's and this machine's memory in bytes, and return
+    warnings; without a `card` only processes without GPUs are compared. Raises `PlacementError`."""
     learner = learner_layout(recipe, {})
     engines = engine_layouts(recipe) if recipe.plays else ()
-    rank = least_state(bare_shape(parameters), learner)
+    rank, warnings = least_state(parameters, learner), []
     if learner.device == "cuda" and card is not None and rank > card:
         raise PlacementError(
             f"a rank needs at least {rank / GIB:.0f} GiB for the state of {parameters / 1e9:.1f}e9 weights "
@@ -38,15 +42,19 @@ def check_fits(recipe: Recipe, parameters: int, card: int | None, host: int) -> 
             "use more trainer.deepspeed.ranks with zero_stage: 3, or offload_optimizer: cpu; rlhf plan says how many"
         )
     for engine in engines:
-        served = _least_engine(parameters, engine)
-        if engine.device == "cuda" and card is not None and served > engine.utilisation * card:
-            raise PlacementError(
-                f"an engine's weights are {served / GIB:.0f} GiB a GPU, and rollout.gpu_memory_utilization leaves it "
-                f"{engine.utilisation * card / GIB:.0f} GiB; use a larger rollout.tensor_parallel_size"
-            )
-    on_cpu = [one for one in engines if one.device == "cpu"]
+        weights = _least_engine(parameters, engine)
+        if engine.device == "cpu" or card is None or weights <= engine.utilisation * card:
+            continue
+        advice = "use a larger rollout.tensor_parallel_size"
+        found = f"an engine's weights are {weights / GIB:.0f} GiB a GPU, and"
+        if weights > card:
+            raise PlacementError(f"{found} a GPU has {card / GIB:.0f} GiB; {advice}")
+        share = engine.utilisation * card / GIB
+        warnings.append(f"{found} rollout.gpu_memory_utilization leaves it {share:.0f} GiB; {advice}, or raise it")
     together = (learner.ranks * rank if learner.device == "cpu" else 0) + sum(
-        one.engines * one.parallel * _least_engine(parameters, one) for one in on_cpu
+        engine.engines * engine.parallel * _least_engine(parameters, engine)
+        for engine in engines
+        if engine.device == "cpu"
     )
     if together > host:
         raise PlacementError(
@@ -54,11 +62,12 @@ def check_fits(recipe: Recipe, parameters: int, card: int | None, host: int) -> 
             f"machine has {host / GIB:.0f} GiB; use a smaller model, or GPUs (trainer.deepspeed.gpus_per_rank, "
             "rollout.gpus_per_engine)"
         )
+    return warnings
 
 
 def smallest_card() -> int | None:
-    """Bytes of the smallest GPU that this process may see; None without any, and of parts of a GPU (MIG), whose size
-    the driver does not say."""
+    """Return the bytes of the smallest GPU that this process may see; None without any, and for parts of a GPU (MIG),
+    whose size the driver does not say."""
     return min((gpu.bytes for gpu in this_machines_gpus()), default=0) or None
 
 

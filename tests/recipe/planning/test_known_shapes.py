@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from rlhf.recipe.planning.configs import known_models
-from rlhf.recipe.planning.known import KEPT_TOKENS, known_model
+from rlhf.recipe.model_configs import known_models
+from rlhf.recipe.planning.known_shapes import STORED_TOKENS, known_model
 from tests.end_to_end.running import ROOT
 from tests.goldens.known_shapes.measured import MEMORY, measured, passes
 
@@ -39,8 +39,8 @@ def test_rows_of_other_lengths_hold_what_is_kept(checkpointing: bool) -> None:
     kept = known_model(MIXTURE, values)
     assert kept
     short = passes(MIXTURE, values, checkpointing=checkpointing, lengths=(512, 1024, 2))
-    assert kept.activations(checkpointing=checkpointing, memory=MEMORY).peak(KEPT_TOKENS) == pytest.approx(
-        short.peak(KEPT_TOKENS), rel=0.02
+    assert kept.activations(checkpointing=checkpointing, memory=MEMORY).peak(STORED_TOKENS) == pytest.approx(
+        short.peak(STORED_TOKENS), rel=0.02
     )
 
 

@@ -1,7 +1,7 @@
-"""Reads a model's shape and the memory of its passes from the real modules, without memory for either.
+"""Read a model's shape and the memory of its passes from the real modules, without memory for either.
 
 The modules are transformers' own, built from the configuration on torch's meta device; the passes are the learner's
-own (`rlhf.models.policy`, `rlhf.models.attention`, `rlhf.models.head`) on fake tensors, which have shapes and storage
+own (`rlhf.models.policy`, `rlhf.models.attention`) on fake tensors, which have shapes and storage
 sizes and no contents. Every storage that an operation makes is counted until it is freed.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import cached_property
 from typing import Any
@@ -23,20 +22,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.attention import decoder_of
-from rlhf.models.head import chosen_logprobs, head_logprobs
 from rlhf.models.loading import DTYPES, first_line, ready_to_train
-from rlhf.models.policy import logits_of, row_arguments
-from rlhf.recipe.planning.shape import Activations, Line, ModelShape, head_on_gpu
+from rlhf.models.policy import row_arguments
+from rlhf.recipe.planning.shape import Activations, Line, ModelShape, head_line
 
 Values = dict[str, Any]
-HEAD_TOKENS = (1024, 2048)
-"""Numbers of tokens at which the head is measured."""
-SHORT_CHUNKS, LONG_CHUNKS = (64, 128), (16384, 32768)
-"""The same of one of its chunks on a GPU."""
 
 
 def shape_of(name: str, values: Values) -> ModelShape:
-    """The shape of the model with this `config.json`. Raises `ModelError` for one that transformers cannot build."""
+    """Read the shape of the model with this `config.json`. Raises `ModelError` where transformers cannot build
+    it."""
     config = config_of(name, values)
     model = on_meta(name, config, "bfloat16")
     text = config.get_text_config()
@@ -47,7 +42,6 @@ def shape_of(name: str, values: Values) -> ModelShape:
         name=name,
         architecture=type(model).__name__,
         parameters=_count(model.parameters()),
-        multiplied=_multiplied(layers, text) + _count(head.parameters()),
         layers=len(layers),
         layer_parameters=max(_count(layer.parameters()) for layer in layers),
         largest_parameter=max(parameter.numel() for parameter in model.parameters()),
@@ -56,10 +50,11 @@ def shape_of(name: str, values: Values) -> ModelShape:
         tied=head.weight is model.get_input_embeddings().weight,
         hidden_size=int(text.hidden_size),
         vocabulary=int(text.vocab_size),
-        heads=heads,
         kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
         head_size=int(getattr(text, "head_dim", None) or text.hidden_size // heads),
-        windows=_windows(text, len(layers)),
+        cached_layers=sum(
+            "attention" in kind for kind in getattr(text, "layer_types", None) or ["attention"] * len(layers)
+        ),
         context_tokens=int(text.max_position_embeddings),
     )
 
@@ -75,7 +70,8 @@ def activations_of(
     tokens: int,
     memory: int | None = None,
 ) -> Activations:
-    """The memory of a forward and backward pass of about so many `tokens`: what is the most of it changes with them.
+    """Measure the memory of a forward and backward pass of about so many `tokens`, on whose number its largest part
+    depends.
     `lengths` are the tokens of a prompt and of a reply, and the replies that share a prompt in a row; `memory` is that
     of a GPU, by which the head's chunks are sized, None for a CPU."""
     config = config_of(name, values)
@@ -93,7 +89,9 @@ def activations_of(
                        for at, (one, two) in points.items()))
         for which in (0, 1)
     )  # fmt: skip
-    return Activations(saved=saved, decoder_peak=peak, head_peak=_head_line(name, config, dtype, memory))
+    text = config.get_text_config()
+    head = head_line(text.vocab_size, text.hidden_size, DTYPES[dtype].itemsize, memory)
+    return Activations(saved=saved, decoder_peak=peak, head_peak=head)
 
 
 def config_of(name: str, values: Values) -> Any:
@@ -164,7 +162,7 @@ def _decoder_bytes(
     positions = packed_positions(tokens, lengths)
     arguments = row_arguments(model, positions)
     _settle(arguments.get("blocks"))
-    with _faked() as mode:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         model = model.to_empty(device="cpu")
         _forget_gradients(model)
         width = config.get_text_config().hidden_size
@@ -182,39 +180,6 @@ def _settle(lazy: object) -> None:
     for name, one in vars(type(lazy)).items():
         if isinstance(one, cached_property):
             getattr(lazy, name)
-
-
-def _head_line(name: str, config: Any, dtype: str, memory: int | None) -> Line:
-    """What the head adds."""
-    if memory is None:
-        return Line.through(*((tokens, _head_bytes(name, config, dtype, tokens)) for tokens in HEAD_TOKENS))
-    text, chunk = config.get_text_config(), head_chunk(name, config, dtype)
-    return head_on_gpu(chunk, text.vocab_size, text.hidden_size, DTYPES[dtype].itemsize, memory)
-
-
-def head_chunk(name: str, config: Any, dtype: str) -> tuple[Line, ...]:
-    """The most that the passes of one chunk of the head hold, over its tokens: of a short chunk the gradient of its
-    weights is most of it, of a long one the logits."""
-    sizes = {tokens: _head_bytes(name, config, dtype, tokens, whole=True) for tokens in (*SHORT_CHUNKS, *LONG_CHUNKS)}
-    return tuple(Line.through((a, sizes[a]), (b, sizes[b])) for a, b in (SHORT_CHUNKS, LONG_CHUNKS))
-
-
-def _head_bytes(name: str, config: Any, dtype: str, tokens: int, *, whole: bool = False) -> int:
-    """The most that the head's passes hold at once, its weights' gradient included; of one chunk if `whole`."""
-    model = _shallow(name, config, dtype, "auto", 1)
-    with _faked():
-        model = model.to_empty(device="cpu")
-        _forget_gradients(model)
-        hidden = torch.empty((tokens, config.get_text_config().hidden_size), dtype=model.dtype, requires_grad=True)
-        ids = torch.zeros(tokens, dtype=torch.long)
-        with Alive(model) as alive:
-            if whole:
-                logprobs, _ = chosen_logprobs(logits_of(model, hidden), ids)
-            else:
-                vocabulary = config.get_text_config().vocab_size
-                logprobs, _ = head_logprobs(lambda part: logits_of(model, part), hidden, ids, vocabulary=vocabulary)
-            logprobs.sum().backward()  # type: ignore[no-untyped-call]
-    return int(alive.peak)
 
 
 def packed_positions(tokens: int, lengths: tuple[int, int, int]) -> Tensor:
@@ -237,10 +202,6 @@ def _shallow(name: str, config: Any, dtype: str, attention: str, layers: int) ->
     return on_meta(name, config, dtype)
 
 
-def _faked() -> AbstractContextManager[Any]:
-    return FakeTensorMode(allow_non_fake_inputs=True)
-
-
 def _forget_gradients(model: nn.Module) -> None:
     """Gradients of weights are counted elsewhere, by how DeepSpeed keeps them."""
     for parameter in model.parameters():
@@ -249,23 +210,6 @@ def _forget_gradients(model: nn.Module) -> None:
 
 def _forget(parameter: Tensor) -> None:
     parameter.grad = None
-
-
-def _multiplied(layers: nn.ModuleList, text: Any) -> int:
-    """The layers' weights that one token meets. Experts, which transformers stacks in one tensor, count by their
-    share."""
-    experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 0
-    chosen = getattr(text, "num_experts_per_tok", None) or experts
-    stacked = [one for one in layers.parameters() if one.dim() == 3 and one.shape[0] == experts]
-    plain = _count(one for one in layers.parameters() if one.dim() == 2)
-    return plain + (_count(stacked) * chosen // experts if experts else 0)
-
-
-def _windows(text: Any, layers: int) -> tuple[int | None, ...]:
-    window, kinds = getattr(text, "sliding_window", None), getattr(text, "layer_types", None)
-    if not kinds:
-        return (window if getattr(text, "use_sliding_window", window is not None) else None,) * layers
-    return tuple(window if "sliding" in kind else None for kind in kinds if "attention" in kind)
 
 
 def _count(parameters: Iterable[Tensor]) -> int:

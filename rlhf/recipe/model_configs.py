@@ -1,4 +1,4 @@
-"""Finds the `config.json` of a recipe's model without the hub: a given file, the folder, the table of this package, the
+"""Find the `config.json` of a recipe's model without the hub: a given file, the folder, the table of this package, the
 hub's cache on this machine, or the tiny model that the recipe makes."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TINY_VOCABULARY = 288
 
 
 def model_values(model: ModelConfig, given: Path | None = None) -> tuple[str, Values]:
-    """The model's name and its configuration. Raises `ModelError` where there is none, with what to do."""
+    """Return the model's name and its configuration. Raises `ModelError` where this machine lacks it."""
     if given is not None:
         return str(given), _read(given)
     name, values = find_values(model)
@@ -32,7 +32,8 @@ def model_values(model: ModelConfig, given: Path | None = None) -> tuple[str, Va
 
 
 def find_values(model: ModelConfig) -> tuple[str, Values | None]:
-    """The model's name and, where this machine has it, its configuration. Raises `ModelError` for a broken folder."""
+    """Return the model's name and, where this machine has it, its configuration. Raises `ModelError` for a
+    broken folder."""
     if model.tiny is not None:
         return f"tiny {model.tiny.architecture}", tiny_values(model.tiny)
     name = str(model.path)
@@ -43,13 +44,14 @@ def find_values(model: ModelConfig) -> tuple[str, Values | None]:
 
 
 def known_models() -> dict[str, Values]:
-    """Configurations of well-known models by hub name: what decides shapes, as their `config.json` have it."""
-    table: dict[str, Values] = json.loads(files("rlhf.recipe.planning").joinpath("known_models.json").read_text())
+    """Read the configurations of well-known models by hub name: the entries of their `config.json` that
+    decide shapes."""
+    table: dict[str, Values] = json.loads(files("rlhf.recipe").joinpath("known_models.json").read_text())
     return table
 
 
 def tiny_values(tiny: TinyModelConfig) -> Values:
-    """The configuration that `rlhf.models.tiny` gives such a model."""
+    """Return the configuration that `rlhf.models.tiny` gives such a model."""
     experts: Values = {
         "num_experts": tiny.experts,
         "num_experts_per_tok": tiny.experts_per_token,

@@ -1,0 +1,50 @@
+"""Read the shapes and passes of well-known models from a file, so that they are planned without torch. `python -m
+tests.goldens.known_shapes --write` makes the file from the models' modules (`rlhf.recipe.planning.meta_model`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from rlhf.recipe.model_configs import Values, known_models
+from rlhf.recipe.planning.shape import DTYPE_BYTES, Activations, Line, ModelShape, head_line
+
+Slopes = tuple[float, float]
+STORED_LENGTHS, STORED_TOKENS = (512, 8192, 1), 16384
+"""Tokens of a prompt and of a reply, and of a micro-batch, for which passes are stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownModel:
+    """`plain` and `checkpointed` are bytes that a token of a micro-batch adds to what a decoder saves and to its peak,
+    in 16 bits."""
+
+    shape: ModelShape
+    plain: Slopes
+    checkpointed: Slopes
+
+    def activations(self, *, checkpointing: bool, memory: int) -> Activations:
+        """Estimate the passes on a GPU with so much memory."""
+        saved, peak = self.checkpointed if checkpointing else self.plain
+        head = head_line(self.shape.vocabulary, self.shape.hidden_size, DTYPE_BYTES["bfloat16"], memory)
+        return Activations(saved=Line(base=0.0, each=saved), decoder_peak=Line(base=0.0, each=peak), head_peak=head)
+
+
+def known_model(name: str, values: Values) -> KnownModel | None:
+    """Find the model of this name, if `values` are its configuration."""
+    return _stored().get(name) if known_models().get(name) == values else None
+
+
+@cache
+def _stored() -> dict[str, KnownModel]:
+    table = json.loads(files("rlhf.recipe.planning").joinpath("known_shapes.json").read_text())
+    return {
+        name: KnownModel(
+            shape=ModelShape(**model["shape"]),
+            plain=tuple(model["plain"]),
+            checkpointed=tuple(model["checkpointed"]),
+        )
+        for name, model in table.items()
+    }
