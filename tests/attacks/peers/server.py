@@ -1,4 +1,4 @@
-"""A server of raw bytes: it answers every connection with what it is told, and knows nothing of HTTP."""
+"""A server that answers every connection with given bytes, and a count of the harm that its answers do."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf.runs.jsonl import JsonlWriter
 
 ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 Parts = bytes | Iterable[bytes]
 """What is sent; of several parts each after a pause."""
 Talk = Callable[[socket.socket], None]
+Heard = dict[str, Any]
+"""What a client made of an answer; under `failed` the text of a failure with a name."""
 
 
 @contextlib.contextmanager
@@ -120,3 +126,30 @@ def read_frame(connection: socket.socket) -> bytes:
         (length,) = struct.unpack("!Q", exactly(8))
     mask, payload = exactly(4), exactly(length)
     return bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload))
+
+
+async def harm_of(
+    ask: Callable[[str], Coroutine[Any, Any, Heard]],
+    talk_of: Callable[[Parts], Talk],
+    answers: Mapping[str, Parts],
+    folder: Path,
+    longest_seconds: float,
+) -> dict[str, str]:
+    """The answers that did harm, and which: an exception without a name, a wait that is too long, a record that cannot
+    be written."""
+    harm: dict[str, str] = {}
+    current: list[Parts] = [b""]
+    lines = JsonlWriter(folder / "lines.jsonl", buffered_lines=1)
+    with answering(lambda connection: talk_of(current[0])(connection)) as url:
+        for name, parts in answers.items():
+            current[0], began = parts, time.monotonic()
+            try:
+                heard = await ask(url)
+                assert len(str(heard.get("failed", ""))) < 5000
+                lines.write([heard])
+            except BaseException as error:  # noqa: BLE001 - that none gets here is tested
+                harm[name] = f"{type(error).__name__}: {error}"[:200]
+            if (seconds := time.monotonic() - began) > longest_seconds:
+                harm[name] = f"took {seconds:.1f} s"
+    lines.close()
+    return harm

@@ -1,4 +1,4 @@
-"""Whatever an environment's server says over its WebSocket, an episode has an observation, or failed by name."""
+"""Any answer of an environment's server over its WebSocket gives an observation, or a failure with a name."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from rlhf.env.client.dialect import Dialect, NotAnAction, Ours, Stock, dialect_o
 from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
 from rlhf.env.hosting.isolation import Deadlines
 from rlhf.errors import EnvironmentFailed
-from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import _said
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, ToolCall
-from tests.attacks.peers.bodies import ERROR, OBSERVATION, SCHEMA, STOCK, spoilt
-from tests.attacks.peers.http_answers import TEXTS, every_answer
-from tests.attacks.peers.server import Parts, answering, frame, ok, read_frame, saying, shake_hands
+from tests.attacks.peers.answers import ERROR, OBSERVATION, SCHEMA, STOCK, TEXTS, every_answer, spoilt
+from tests.attacks.peers.server import Parts, answering, frame, harm_of, ok, read_frame, saying, shake_hands
 from tests.pace import scaled
 
 SECONDS = 0.5
@@ -40,7 +38,7 @@ ACTION = Message(
 
 
 def talking(answer: Parts) -> Callable[[socket.socket], None]:
-    """A server that opens a session as it should, and then answers with what it is told."""
+    """A server that opens a session as it should, and then answers with given bytes."""
 
     def talk(connection: socket.socket) -> None:
         shake_hands(connection)
@@ -77,26 +75,10 @@ async def heard_of(url: str, dialect: Dialect, method: str) -> dict[str, Any]:
         await environment.close()
 
 
-async def suffered(
+async def harm(
     answers: Mapping[str, Parts], folder: Path, dialect: Dialect = OURS, method: str = "reset"
 ) -> dict[str, str]:
-    """The answers that did harm, and which."""
-    harm: dict[str, str] = {}
-    current: list[Parts] = [b""]
-    lines = JsonlWriter(folder / "lines.jsonl", buffered_lines=1)
-    with answering(lambda connection: talking(current[0])(connection)) as url:
-        for name, parts in answers.items():
-            current[0], began = parts, time.monotonic()
-            try:
-                heard = await heard_of(url, dialect, method)
-                assert len(str(heard.get("failed", ""))) < 3000
-                lines.write([heard])
-            except BaseException as error:  # noqa: BLE001 - that none gets here is what is tested
-                harm[name] = f"{type(error).__name__}: {error}"[:200]
-            if (seconds := time.monotonic() - began) > scaled(2 * SECONDS + 1):
-                harm[name] = f"took {seconds:.1f} s"
-    lines.close()
-    return harm
+    return await harm_of(lambda url: heard_of(url, dialect, method), talking, answers, folder, scaled(2 * SECONDS + 1))
 
 
 def frames(texts: Mapping[str, bytes], every: int = 1) -> dict[str, Parts]:
@@ -113,32 +95,17 @@ WIRE: dict[str, Parts] = {
     "garbage": b"\xff" * 300,
     "http instead of a frame": b"HTTP/1.1 200 OK\r\n\r\n{}",
     "half a frame": frame(RIGHT)[:100],
-    "half a header": b"\x81",
     "a length beyond all memory": b"\x81\x7f" + struct.pack("!Q", 2**63 - 1),
-    "a negative length": b"\x81\x7f" + b"\xff" * 8,
-    "a gigabyte to come": b"\x81\x7f" + struct.pack("!Q", 2**30) + b"{",
     "a reserved opcode": frame(RIGHT, 3),
-    "a reserved control": frame(b"", 15),
     "compressed, as was not agreed": frame(RIGHT, first=0xC1),
-    "reserved bits": frame(RIGHT, first=0xB1),
-    "masked, as a client's": bytes([0x81, 0x80 | 4]) + b"\0\0\0\0null",
     "bytes": frame(RIGHT, 2),
     "bytes that are no text": frame(b"\xff\xfe\x00", 2),
     "text that is none": frame(b'{"type": "\xff"}'),
-    "half a character's bytes": frame(b'"\xed\xa0\x80"'),
-    "utf-16 in bytes": frame('{"type": "observation"}'.encode("utf-16"), 2),
-    "a continuation of nothing": frame(RIGHT, 0),
     "a message that never ends": [frame(b"{", first=0x01), *endless(frame(b" " * 1000, first=0x00), 300)],
-    "a message in a message": frame(b"{", first=0x01) + frame(RIGHT),
     "a long ping": frame(b"x" * 126, 9),
-    "a ping in pieces": frame(b"x", first=0x09),
     "pings for ever": endless(frame(b"x", 9)),
-    "pongs for ever": endless(frame(b"x", 10)),
     "closed": frame(struct.pack("!H", 1000), 8),
-    "closed with a code that is none": frame(struct.pack("!H", 5), 8),
-    "closed with half a code": frame(b"\x03", 8),
     "closed with commands": frame(struct.pack("!H", 4000) + b"\x1b[2J\xc2\x9b", 8),
-    "closed with what is no text": frame(struct.pack("!H", 4000) + b"\xff", 8),
     "empty text": frame(b""),
     "two answers": frame(RIGHT) * 2,
 }
@@ -172,24 +139,18 @@ ROLES = {
 
 
 async def test_no_frame_ends_a_run(tmp_path: Path) -> None:
-    assert len(WIRE) + len(JSONS) + len(TEXTS) >= 60
-    assert await suffered(WIRE, tmp_path) == {}
+    assert await harm(WIRE, tmp_path) == {}
     texts = TEXTS | {name: json.dumps(one).encode() for name, one in JSONS.items()}
-    assert await suffered(frames(texts), tmp_path) == {}
-    assert await suffered(frames(texts), tmp_path, STOCKS, "step") == {}
+    assert await harm(frames(texts), tmp_path) == {}
+    assert await harm(frames(texts), tmp_path, STOCKS, "step") == {}
 
 
-EVERY = [("ours", 5), ("stock", 2), ("error", 5)]
-
-
-@pytest.mark.parametrize(
-    ("right", "every"), [*EVERY, *[pytest.param(right, 1, marks=pytest.mark.attack) for right, _ in EVERY]]
-)
-async def test_no_observation_that_is_nearly_right_is_taken_for_one(right: str, every: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("right", ["ours", "stock", "error"])
+async def test_no_observation_that_is_nearly_right_is_taken_for_one(right: str, tmp_path: Path) -> None:
     chosen = {"ours": OBSERVATION, "stock": STOCK, "error": ERROR}[right]
     for method in ("reset", "step"):
-        answers = frames(spoilt(chosen), every)
-        assert await suffered(answers, tmp_path, STOCKS if right == "stock" else OURS, method) == {}
+        answers = frames(spoilt(chosen), 5)
+        assert await harm(answers, tmp_path, STOCKS if right == "stock" else OURS, method) == {}
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -275,33 +236,24 @@ SCHEMAS: dict[str, Any] = {
     "another server's": schema(**{"$ref": "http://127.0.0.1:9/schema"}),
     "a file's": schema(**{"$ref": "file:///etc/passwd"}),
     "a name of its own": {"$id": "http://127.0.0.1:9/", "$ref": "x"},
-    "another draft": {"$schema": "http://127.0.0.1:9/d"} | schema(),
     "a pattern of hours": schema(type="string", pattern="^(a+)+$"),
     "patterns as names": {"patternProperties": {"(a+)+$": {}}} | schema(),
     "a type that is none": schema(type="snail"),
     "a type that is a number": schema(type=5),
     "a minimum that is text": schema(minimum="a"),
     "required is text": {"required": "ab"},
-    "required is a number": {"required": 5},
     "required are lists": {"required": [["a"]]},
     "properties are a list": {"properties": ["a"], "required": ["a"]},
-    "a property is text": {"properties": {"a": "string"}},
     "a property is null": {"properties": {"a": None}, "required": ["a"]},
     "enum is text": schema(enum="ab"),
     "all of nothing": {"allOf": []},
-    "all of text": {"allOf": ["x", "y"]},
-    "all of numbers": {"anyOf": 5},
     "not": {"not": {}} | schema(),
-    "a list": ["a"],
     "text": "object",
     "ten thousand properties": {"properties": {f"p{n}": {"type": "string"} for n in range(10_000)}},
-    "dynamic": {"$dynamicRef": "#a", "$dynamicAnchor": "a"},
     "unevaluated": {"unevaluatedProperties": False} | schema(),
-    "everything unlike": schema(type="array", uniqueItems=True),
     "a multiple of nothing": schema(multipleOf=0),
     "a format": schema(type="string", format="regex"),
     "true": True,
-    "a title that is a list": {"title": []},
 }
 WRITTEN = [
     '{"a": "' + "a" * 40 + '!", "b": 1}',
