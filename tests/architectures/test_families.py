@@ -71,7 +71,7 @@ def test_a_family_is_refused_by_what_training_needs_and_not_by_its_adapters() ->
     by_engine = Row(family=FAMILIES[0], cells={**FINE, "engine": refused})
     assert (by_adapter.verdict, by_engine.verdict, by_engine.reason) == ("right", "refused", "no place for x")
     assert "- llama: no place for x" in page([by_adapter], "2026-11-22")
-    assert "- **llama**: no place for x" in page([by_engine], "2026-11-22")
+    assert "- llama: no place for x" in page([by_engine], "2026-11-22")
     assert json.loads(for_check([by_engine, by_adapter], "2026-11-22"))["families"] == {
         "llama": {"verdict": "refused", "reason": "no place for x"}
     }

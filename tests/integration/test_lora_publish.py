@@ -11,19 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from torch import Tensor
 
 from rlhf.errors import EngineBroken, WeightSyncError
 from rlhf.models.config import LoraConfig, TinyModelConfig
 from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.rollout.vllm.settings import Finished, GenerateRequest
+from rlhf.rollout.vllm.settings import GenerateRequest
 from rlhf.weight_sync.canary import canary, difference, tolerance_for
 from rlhf.weight_sync.publish import Publisher
 from rlhf.weight_sync.types import Manifest
-from tests.integration.torch_learner import LINEAR, ROUNDING, ThreadedEngine, TorchLearner
+from tests.integration.test_publish import spoil
+from tests.integration.torch_learner import LINEAR, ROUNDING, ThreadedEngine, TorchLearner, assert_sampled_by
 
 pytestmark = pytest.mark.engine
 
@@ -118,65 +117,57 @@ async def test_engine_and_learner_agree_for_every_model_precision_and_form(case:
     await follows_every_publish(case, tmp_path)
 
 
-async def test_requests_in_flight_go_on_with_the_new_adapter_and_each_token_says_which(tmp_path: Path) -> None:
-    with started(ADAPTER, tmp_path) as (learner, engine):
-        publisher = await joined(learner, engine)
-        learner.update(0.05)
-        await publisher.publish()
-        prompt = np.arange(60, 70, dtype=np.int32)
-        engine.worker.submit([GenerateRequest("asked", prompt, temperature=1.0, max_tokens=200, seed=1)])
-        await asyncio.sleep(0.1)
-        old = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
-        learner.update(0.05)
-        await publisher.publish()
-        reply = await finished(engine)
-        assert set(reply.versions.tolist()) == {1, 2}
-        whole = np.concatenate([prompt, reply.token_ids])
-        new_scores = (await learner.token_logprobs(whole))[len(prompt) - 1 :]
-        learner.model.load_state_dict(old)
-        old_scores = (await learner.token_logprobs(whole))[len(prompt) - 1 :]
-        assert_sampled_by(reply, {1: old_scores, 2: new_scores})
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, ThreadedEngine]]:
+    """One engine with adapters, which learners join one after another."""
+    folder = tmp_path_factory.mktemp("adapted")
+    with started(ADAPTER, folder) as (_, engine):
+        yield folder, engine
 
 
-async def finished(engine: ThreadedEngine) -> Finished:
+async def test_requests_in_flight_go_on_with_the_new_adapter_and_each_token_says_which(
+    adapted: tuple[Path, ThreadedEngine],
+) -> None:
+    folder, engine = adapted
+    learner = LoraLearner(folder, ADAPTER)
+    publisher = await joined(learner, engine)
+    learner.update(0.05)
+    await publisher.publish()
+    prompt = np.arange(60, 70, dtype=np.int32)
+    engine.worker.submit([GenerateRequest("asked", prompt, temperature=1.0, max_tokens=200, seed=1)])
+    await asyncio.sleep(0.1)
+    old = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
+    learner.update(0.05)
+    await publisher.publish()
     (reply,) = await asyncio.to_thread(engine.worker.collect, 60)
-    assert isinstance(reply, Finished)
-    return reply
-
-
-def assert_sampled_by(reply: Finished, scores: dict[int, NDArray[np.float32]]) -> None:
-    for version, expected in scores.items():
-        sampled = reply.versions == version
-        assert np.abs(expected - reply.logprobs)[sampled].max() < 1e-4
-        assert np.abs(expected - reply.logprobs)[~sampled].max() > 1e-2
+    whole = np.concatenate([prompt, reply.token_ids])
+    new_scores = (await learner.token_logprobs(whole))[len(prompt) - 1 :]
+    learner.model.load_state_dict(old)
+    old_scores = (await learner.token_logprobs(whole))[len(prompt) - 1 :]
+    assert_sampled_by(reply, {1: old_scores, 2: new_scores})
 
 
 @pytest.mark.parametrize("frozen", ["lora_A", "lora_B"])
 async def test_the_start_check_catches_a_part_of_the_adapters_that_stays_behind(
-    frozen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    adapted: tuple[Path, ThreadedEngine], frozen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlhf.weight_sync.receiver import Receiver
-
-    load = Receiver.load
-    first: dict[str, Tensor] = {}
-
-    def load_frozen(receiver: Receiver, tensors: Iterator[tuple[str, Tensor]]) -> None:
-        arrived = {
-            name: first.setdefault(name, tensor.clone()) if frozen in name else tensor for name, tensor in tensors
-        }
-        load(receiver, iter(arrived.items()))
-
-    monkeypatch.setattr(Receiver, "load", load_frozen)
-    with started(ADAPTER, tmp_path) as (learner, engine):
-        publisher = await joined(learner, engine)
-        await publisher.publish()
-        with pytest.raises(WeightSyncError, match="it does not follow perturbed weights"):
-            await publisher.verify()
+    folder, engine = adapted
+    spoil(
+        monkeypatch,
+        lambda arrived, first: ((name, first[name] if frozen in name else tensor) for name, tensor in arrived),
+    )
+    publisher = await joined(LoraLearner(folder, ADAPTER), engine)
+    await publisher.publish()
+    with pytest.raises(WeightSyncError, match="it does not follow perturbed weights"):
+        await publisher.verify()
 
 
-async def test_adapters_that_the_engine_has_no_place_for_are_refused_before_any_byte_moves(tmp_path: Path) -> None:
-    with started(PARTIAL, tmp_path) as (learner, engine):
-        manifest = await learner.manifest()
-        tensors = [spec for spec in manifest.tensors if "layers.0.self_attn.q_proj.lora_A" not in spec.name]
-        with pytest.raises(EngineBroken, match=r"would not be sent \['model\.layers\.0\.self_attn\.q_proj\.lora_A"):
-            await engine.prepare(Manifest(tensors=tuple(tensors)))
+async def test_adapters_that_the_engine_has_no_place_for_are_refused_before_any_byte_moves(
+    adapted: tuple[Path, ThreadedEngine],
+) -> None:
+    """The last one: it breaks the engine."""
+    folder, engine = adapted
+    manifest = await LoraLearner(folder, ADAPTER).manifest()
+    tensors = [spec for spec in manifest.tensors if "layers.0.self_attn.q_proj.lora_A" not in spec.name]
+    with pytest.raises(EngineBroken, match=r"would not be sent \['model\.layers\.0\.self_attn\.q_proj\.lora_A"):
+        await engine.prepare(Manifest(tensors=tuple(tensors)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,16 @@ LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 """What the models of these tests call their linear layers, as engines are told."""
 ROUNDING = {"float32": 1e-4, "bfloat16": 0.1}
 """Nats: more than rounding makes of the log-probs of these small models."""
+
+
+def assert_sampled_by(reply: Any, scores: Mapping[int, NDArray[np.float32]]) -> None:
+    """Every token of a reply has the log-prob that the version which sampled it gives, and no other's."""
+    assert set(reply.versions.tolist()) == set(scores)
+    for version, expected in scores.items():
+        sampled = reply.versions == version
+        gaps = np.abs(expected - reply.logprobs)
+        assert gaps[sampled].max() < 1e-4
+        assert gaps[~sampled].max(initial=1.0) > 1e-2
 
 
 class TorchLearner:
