@@ -39,21 +39,21 @@ class Emptied:
     copy: HostCopy | None
 
 
-class ParkedStorages:
+class OffloadedStorages:
     """The storages that are emptied now."""
 
     def __init__(self) -> None:
         self._emptied: dict[int, Emptied] = {}
 
-    def park(self, tensors: Iterable[Tensor], *, keep: Iterable[Tensor] = (), contents: bool = True) -> int:
+    def offload(self, tensors: Iterable[Tensor], *, keep: Iterable[Tensor] = (), contents: bool = True) -> int:
         """Empty the storages of `tensors`, except for those of `keep`; without `contents` their bytes are dropped.
-        Returns the number of bytes that are free. Small storages are left alone, and those of somebody else (a file, an
-        array) that several tensors share."""
-        kept = {_key(tensor) for tensor in keep}
-        mine = [one for one in tensors if _key(one) not in kept]
-        own_storages(mine)
-        large = [one for one in mine if _size(one) >= SMALLEST_BYTES]
-        chosen = {_key(one): one.untyped_storage() for one in large if one.untyped_storage().resizable()}
+        Returns the number of bytes that are free. Small storages stay, and those of a file or an array that several
+        tensors share."""
+        staying = {_key(tensor) for tensor in keep}
+        leaving = [tensor for tensor in tensors if _key(tensor) not in staying]
+        own_storages(leaving)
+        large = [tensor for tensor in leaving if _size(tensor) >= SMALLEST_BYTES]
+        chosen = {_key(tensor): tensor.untyped_storage() for tensor in large if tensor.untyped_storage().resizable()}
         copies = copied(chosen) if contents else {}
         wait_for_copies(chosen.values())
         for key, storage in chosen.items():
@@ -65,13 +65,13 @@ class ParkedStorages:
         """Fill the storages of these tensors, by default all, as they were. Bytes that were dropped are zero."""
         keys = list(self._emptied) if tensors is None else list({_key(tensor) for tensor in tensors})
         back = [self._emptied.pop(key) for key in keys if key in self._emptied]
-        for one in back:
-            one.storage.resize_(one.bytes)
-            if one.copy is None:
-                as_bytes(one.storage).zero_()
+        for emptied in back:
+            emptied.storage.resize_(emptied.bytes)
+            if emptied.copy is None:
+                as_bytes(emptied.storage).zero_()
             else:
-                one.copy.write_to(one.storage)
-        wait_for_copies(one.storage for one in back)
+                emptied.copy.write_to(emptied.storage)
+        wait_for_copies(emptied.storage for emptied in back)
 
 
 def own_storages(tensors: Iterable[Tensor]) -> None:
@@ -81,9 +81,10 @@ def own_storages(tensors: Iterable[Tensor]) -> None:
     for tensor in tensors:
         if not tensor.untyped_storage().resizable():
             users.setdefault(_key(tensor), {})[id(tensor)] = tensor
-    for alone in (list(sharing.values()) for sharing in users.values() if len(sharing) == 1):
-        if alone[0].nbytes == _size(alone[0]):
-            alone[0].data = alone[0].data.clone()
+    for sharing in users.values():
+        tensor, *others = sharing.values()
+        if not others and tensor.nbytes == _size(tensor):
+            tensor.data = tensor.data.clone()
 
 
 def copied(storages: Mapping[int, UntypedStorage]) -> dict[int, HostCopy]:
@@ -155,5 +156,5 @@ def _size(tensor: Tensor) -> int:
 
 
 def _key(tensor: Tensor) -> int:
-    """What tells storages apart, also emptied ones, which are nowhere."""
+    """A key that tells storages apart, also emptied ones, which have no address."""
     return int(tensor.untyped_storage()._cdata)

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from rlhf.models import offload
-from rlhf.models.offload import HostCopy, InHostMemory, ParkedStorages, copied
+from rlhf.models.offload import HostCopy, InHostMemory, OffloadedStorages, copied
 
 
 def in_host_memory(storages: Mapping[int, torch.UntypedStorage]) -> dict[int, HostCopy]:
@@ -23,16 +23,16 @@ def in_host_memory(storages: Mapping[int, torch.UntypedStorage]) -> dict[int, Ho
 
 
 @pytest.mark.parametrize("copies", [copied, in_host_memory])
-def test_views_of_a_parked_storage_have_their_bytes_again(monkeypatch: pytest.MonkeyPatch, copies: Any) -> None:
+def test_views_of_an_offloaded_storage_have_their_bytes_again(monkeypatch: pytest.MonkeyPatch, copies: Any) -> None:
     monkeypatch.setattr(offload, "copied", copies)
     monkeypatch.setattr(offload, "CHUNK_BYTES", 1000)
     flat = torch.randn(3000)
     weight, expected = flat[100:2100].view(20, 100), flat.clone()
-    storages = ParkedStorages()
-    assert storages.park([weight, flat, torch.zeros(3)]) == 12_000
+    storages = OffloadedStorages()
+    assert storages.offload([weight, flat, torch.zeros(3)]) == 12_000
     assert flat.untyped_storage().nbytes() == 0
     assert weight.shape == (20, 100)
-    assert storages.park([weight]) == 0, "it is parked already"
+    assert storages.offload([weight]) == 0, "it is empty already"
     storages.restore()
     assert torch.equal(flat, expected)
     assert torch.equal(weight, expected[100:2100].view(20, 100))
@@ -41,11 +41,11 @@ def test_views_of_a_parked_storage_have_their_bytes_again(monkeypatch: pytest.Mo
 def test_kept_and_restored_tensors_are_chosen_by_their_storage() -> None:
     weights, moments = torch.ones(5000), torch.full((5000,), 2.0)
     view = weights[7:]
-    storages = ParkedStorages()
-    assert storages.park([weights, moments], keep=[weights[:10]]) == 20_000
+    storages = OffloadedStorages()
+    assert storages.offload([weights, moments], keep=[weights[:10]]) == 20_000
     assert float(weights.sum()) == 5000
     assert moments.untyped_storage().nbytes() == 0
-    storages.park([weights])
+    storages.offload([weights])
     storages.restore([view])
     assert float(weights.sum()) == 5000
     assert moments.untyped_storage().nbytes() == 0
@@ -55,8 +55,8 @@ def test_kept_and_restored_tensors_are_chosen_by_their_storage() -> None:
 
 def test_dropped_bytes_leave_the_shape_and_are_zero() -> None:
     cache = torch.ones(5000)
-    storages = ParkedStorages()
-    storages.park([cache], contents=False)
+    storages = OffloadedStorages()
+    storages.offload([cache], contents=False)
     storages.restore()
     assert cache.shape == (5000,)
     assert cache.untyped_storage().nbytes() == 20_000
@@ -66,8 +66,8 @@ def test_dropped_bytes_leave_the_shape_and_are_zero() -> None:
 def test_weights_of_a_file_get_a_storage_that_can_be_emptied_and_shared_ones_stay() -> None:
     array, shared = np.ones(5000, dtype=np.float32), torch.from_numpy(np.ones(5000, dtype=np.float32))
     weight, view = torch.nn.Parameter(torch.from_numpy(array)), shared[:10]
-    storages = ParkedStorages()
-    assert storages.park([weight, shared, view]) == 20_000
+    storages = OffloadedStorages()
+    assert storages.offload([weight, shared, view]) == 20_000
     assert weight.untyped_storage().nbytes() == 0
     storages.restore()
     assert float(weight.detach().sum()) == float(shared.sum()) == 5000
@@ -79,15 +79,15 @@ def test_a_small_weight_does_not_keep_the_mapping_of_the_file_that_all_were_load
     with safe_open(file, "pt") as opened:
         weights = {name: torch.nn.Parameter(opened.get_tensor(name)) for name in opened.keys()}  # noqa: SIM118
     assert str(file) in Path("/proc/self/maps").read_text()
-    ParkedStorages().park(weights.values())
+    OffloadedStorages().offload(weights.values())
     assert str(file) not in Path("/proc/self/maps").read_text()
     assert float(weights["norm"].detach().sum()) == 16
 
 
 def test_many_storages_are_in_one_file() -> None:
     tensors = [torch.full((1200 + n,), float(n)) for n in range(50)]
-    opened, storages = len(os.listdir("/proc/self/fd")), ParkedStorages()
-    storages.park(tensors)
+    opened, storages = len(os.listdir("/proc/self/fd")), OffloadedStorages()
+    storages.offload(tensors)
     assert len(os.listdir("/proc/self/fd")) == opened + 1
     storages.restore(tensors[7:9])
     assert [float(tensors[n].mean()) for n in (7, 8)] == [7.0, 8.0]

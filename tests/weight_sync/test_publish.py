@@ -46,6 +46,7 @@ class FakeLearner:
     def __init__(self, wire: Wire) -> None:
         self.wire, self.weight, self.version = wire, 1.0, 0
         self.truth: float | None = None
+        self.rounded_at: list[float] = []
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
         return Rendezvous(
@@ -71,6 +72,7 @@ class FakeLearner:
 
     async def rounded_logprobs(self, token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
         """Weights of twice the size round twice as coarsely."""
+        self.rounded_at.append(self.weight)
         return await self.token_logprobs(token_ids, routing) + np.float32(abs(self.weight) / 100)
 
     async def perturb(self) -> None:
@@ -90,6 +92,9 @@ class FakeEngine:
         self.weight, self.version, self.serving = 0.0, -1, True
         self.frozen, self.off_at_length = False, 0.0
         self.lengths: list[int] = []
+        self.asked: list[list[int]] = []
+        self.off_on: dict[int, float] = {}
+        """By the first token of a sequence."""
         self.routing: np.ndarray | None = None
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
@@ -113,8 +118,11 @@ class FakeEngine:
     async def token_logprobs(self, token_ids: np.ndarray) -> TokenLogprobs:
         await self.wire.happens(self.name, "canary")
         rows, tokens = token_ids.shape
+        firsts = token_ids[:, 0].tolist()
+        self.asked.append(firsts)
         routing = None if self.routing is None else np.stack([self.routing] * rows)
-        return TokenLogprobs(np.tile(self.logprobs(tokens - 1), (rows, 1)), routing)
+        off = np.array([[self.off_on.get(first, 0.0)] for first in firsts], np.float32)
+        return TokenLogprobs(np.tile(self.logprobs(tokens - 1), (rows, 1)) + off, routing)
 
     async def extend(self, token_ids: np.ndarray, tokens: int) -> Completion:
         self.lengths.append(len(token_ids) + tokens)
@@ -158,7 +166,7 @@ class Stage:
         await self.publisher.publish()
 
 
-async def test_all_phases_come_in_order_on_every_engine() -> None:
+async def test_all_phases_come_in_order_on_every_engine_and_each_has_its_span() -> None:
     stage = Stage()
     await stage.publisher.connect()
     assert await stage.publisher.publish() == 0
@@ -166,11 +174,8 @@ async def test_all_phases_come_in_order_on_every_engine() -> None:
     assert phases == [phase for phase in PHASES for _ in stage.engines]
     assert stage.wire.log.index("send learner") < stage.wire.log.index("commit engine-0")
     assert all(engine.serving and engine.version == 0 and engine.weight == 1.0 for engine in stage.engines)
-
-
-async def test_every_phase_has_its_span_and_what_the_members_spent_on_what_has_one_each() -> None:
-    stage = Stage()
-    await stage.connect_and_publish()
+    assert "connect of 4 learner" in stage.wire.log
+    assert [engine.first_rank for engine in stage.engines] == [1, 3]
     spans = stage.clock.drain()
     found = {span.name.removeprefix("weight_sync/") for span in spans}
     assert found == {*PHASES, "transfer", "gather", "send", "reload", "repack", "learner_canary"}
@@ -192,13 +197,6 @@ async def test_with_no_experts_to_wait_for_the_learner_answers_the_canary_while_
     assert answer.is_set()
 
 
-async def test_engines_follow_the_learner_in_rank_order() -> None:
-    stage = Stage()
-    await stage.publisher.connect()
-    assert "connect of 4 learner" in stage.wire.log
-    assert [engine.first_rank for engine in stage.engines] == [1, 3]
-
-
 async def test_each_publish_brings_the_new_weights_and_their_version() -> None:
     stage = Stage()
     await stage.publisher.connect()
@@ -209,13 +207,16 @@ async def test_each_publish_brings_the_new_weights_and_their_version() -> None:
         stage.learner.update(stage.learner.weight + 1)
 
 
-async def test_the_start_check_ends_with_the_real_weights() -> None:
+async def test_the_start_check_ends_with_the_real_weights_and_asks_for_a_full_context_once() -> None:
     stage = Stage()
     await stage.publisher.connect()
     assert await stage.publisher.verify() == 0
     assert stage.wire.log.count("send learner") == 2
     assert stage.learner.truth is None
     assert {engine.weight for engine in stage.engines} == {1.0}
+    stage.learner.update(2.0)
+    await stage.publisher.publish()
+    assert [engine.lengths for engine in stage.engines] == [[12], [12]]
 
 
 async def test_the_start_check_catches_an_engine_that_holds_the_right_weights_and_does_not_take_new_ones() -> None:
@@ -249,15 +250,6 @@ async def test_engines_that_differ_only_at_the_end_of_a_full_context_are_refused
     assert not any(engine.serving for engine in stage.engines)
 
 
-async def test_a_full_context_is_asked_for_once() -> None:
-    stage = Stage()
-    await stage.publisher.connect()
-    await stage.publisher.verify()
-    stage.learner.update(2.0)
-    await stage.publisher.publish()
-    assert [engine.lengths for engine in stage.engines] == [[12], [12]]
-
-
 @pytest.mark.parametrize(("gap", "refused"), [(0.03, False), (0.05, True)])
 @pytest.mark.parametrize("weight", [1.0, 10.0])
 async def test_without_fixed_limits_nobody_is_refused_for_what_rounding_explains_of_these_weights(
@@ -267,52 +259,22 @@ async def test_without_fixed_limits_nobody_is_refused_for_what_rounding_explains
     await stage.publisher.connect()
     await stage.publisher.verify()
     stage.learner.update(weight)
-    logprobs = stage.engines[0].token_logprobs
-
-    async def otherwise_rounded(token_ids: np.ndarray) -> TokenLogprobs:
-        return TokenLogprobs((await logprobs(token_ids)).logprobs + np.float32(gap * weight))
-
-    stage.engines[0].token_logprobs = otherwise_rounded
+    stage.engines[0].off_on = {0: gap * weight}
     with pytest.raises(WeightSyncError, match="allowed are") if refused else nullcontext():
         await stage.publisher.publish()
 
 
-async def test_rounding_is_measured_at_one_publish_of_eight() -> None:
-    stage = Stage(limits=None)
-    asked: list[float] = []
-    rounded = stage.learner.rounded_logprobs
-
-    async def counted(token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
-        asked.append(stage.learner.weight)
-        return await rounded(token_ids, routing)
-
-    stage.learner.rounded_logprobs = counted
+async def test_most_publishes_ask_for_the_next_two_sequences_and_one_of_eight_for_all_and_for_rounding() -> None:
+    stage = Stage(limits=None, sequences=8)
     await stage.publisher.connect()
     await stage.publisher.verify()
-    start = len(asked)
-    for weight in range(2, 11):
-        stage.learner.update(float(weight))
-        await stage.publisher.publish()
-    assert asked[start:] == [9.0]  # the ninth, counted from the first that engines serve
-
-
-async def test_most_publishes_ask_for_two_sequences_the_next_ones_each_time_and_one_of_eight_for_all() -> None:
-    stage = Stage(sequences=8)
-    asked: list[list[int]] = []
-    logprobs = stage.engines[0].token_logprobs
-
-    async def counted(token_ids: np.ndarray) -> TokenLogprobs:
-        asked.append(token_ids[:, 0].tolist())
-        return await logprobs(token_ids)
-
-    stage.engines[0].token_logprobs = counted
-    await stage.publisher.connect()
-    await stage.publisher.verify()
+    start = len(stage.learner.rounded_at)
     for weight in range(2, 11):
         stage.learner.update(float(weight))
         await stage.publisher.publish()
     whole, pairs = list(range(8)), [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert asked == [whole, whole, *pairs, *pairs[:3], whole, pairs[0]]
+    assert stage.engines[0].asked == [whole, whole, *pairs, *pairs[:3], whole, pairs[0]]
+    assert stage.learner.rounded_at[start:] == [9.0]  # the ninth, counted from the first that engines serve
 
 
 @pytest.mark.parametrize("sequence", [0, 3])
@@ -320,14 +282,7 @@ async def test_an_engine_that_is_off_on_one_sequence_is_refused_when_that_is_ask
     stage = Stage(sequences=4)
     await stage.publisher.connect()
     await stage.publisher.verify()
-    logprobs = stage.engines[1].token_logprobs
-
-    async def off(token_ids: np.ndarray) -> TokenLogprobs:
-        told = await logprobs(token_ids)
-        told.logprobs[token_ids[:, 0] == sequence] = 1.0
-        return told
-
-    stage.engines[1].token_logprobs = off
+    stage.engines[1].off_on = {sequence: -8.0}
     for weight in range(2, 2 + sequence // 2):
         stage.learner.update(float(weight))
         await stage.publisher.publish()

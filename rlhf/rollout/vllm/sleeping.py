@@ -15,14 +15,14 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from rlhf.models.offload import ParkedStorages, give_back
+from rlhf.models.offload import OffloadedStorages, give_back
 
 Tag = Literal["weights", "kv_cache"]
 """The two parts that wake apart: weights to receive into, and the KV cache when they are there."""
 KEEP_BASE, DROP_ALL = 1, 2
 """Levels of vLLM's sleep."""
 
-_emptied: WeakKeyDictionary[Any, dict[Tag, ParkedStorages]] = WeakKeyDictionary()
+_emptied: WeakKeyDictionary[Any, dict[Tag, OffloadedStorages]] = WeakKeyDictionary()
 """What each of vLLM's workers in this process has emptied."""
 
 
@@ -57,12 +57,12 @@ class Sleeper:
 
 def empty_on_cpu(worker: Any, level: int) -> None:
     """Free the memory of the KV cache and, at level 2, of the weights. vLLM calls this in each worker."""
-    parts: dict[Tag, ParkedStorages] = {"weights": ParkedStorages(), "kv_cache": ParkedStorages()}
+    parts: dict[Tag, OffloadedStorages] = {"weights": OffloadedStorages(), "kv_cache": OffloadedStorages()}
     if level == DROP_ALL:
         model: nn.Module = worker.get_model()
         drop_packed(model)
-        parts["weights"].park(model.parameters(), contents=False)
-    parts["kv_cache"].park(kv_tensors(worker), contents=False)
+        parts["weights"].offload(model.parameters(), contents=False)
+    parts["kv_cache"].offload(kv_tensors(worker), contents=False)
     _emptied[worker] = parts
     give_back("cpu")
 

@@ -24,7 +24,7 @@ from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.ema import Average
 from rlhf.trainer.rank.export import export_weights
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
-from rlhf.trainer.rank.offload import Parking
+from rlhf.trainer.rank.offload import RankOffload
 from rlhf.trainer.rank.process_memory import freed_at_once
 from rlhf.trainer.settings import Held, LearnerSettings
 from rlhf.types import PolicyVersion, Written
@@ -44,7 +44,7 @@ class ModelRank:
         )
         decay = settings.trainer.ema_decay
         self.average = Average(module, decay, rank) if decay else None
-        self._parking = Parking(self.device)
+        self._offload = RankOffload(self.device)
 
     def facts(self) -> dict[str, Any]:
         config = self.module.model.config
@@ -56,7 +56,7 @@ class ModelRank:
 
     def hold(self, held: Held) -> None:
         """Have everything on the device, or only the weights, or nothing: engines use its memory meanwhile."""
-        self._parking.hold(self, self.module, held)
+        self._offload.hold(self, self.module, held)
 
     def save(self, path: Path, version: PolicyVersion) -> dict[str, Written]:
         """Write this rank's part of the state, and on rank 0 ready model folders; returns what it wrote, once on disk.
