@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import httpx
 from pydantic import ValidationError
@@ -65,11 +64,10 @@ class RemoteSandbox:
 def _run_in(where: str, answer: HttpResponse) -> ProgramResult:
     """Parse an answer into a result. Raises `SandboxBroken`, `SandboxBusy`, `InvalidJson`."""
     if answer.status != 200:
-        told = f"{where} answered {answer.status}: {escape_to_line(answer.content[:300].decode(errors='replace'))}"
-        raise SandboxBusy(told) if answer.status in BUSY else SandboxBroken(told)
-    said = read_json(answer.content)
+        message = f"{where} answered {answer.status}: {escape_to_line(answer.content[:300].decode(errors='replace'))}"
+        raise SandboxBusy(message) if answer.status in BUSY else SandboxBroken(message)
     try:
-        response = RunCodeResponse.model_validate_json(json.dumps(said), strict=True)
+        response = RunCodeResponse.model_validate(read_json(answer.content), strict=True)
         run = run_of(response)
     except ValidationError as error:
         raise InvalidJson(error.errors()[0]["msg"]) from None

@@ -67,5 +67,6 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _call(number: int, *arguments: object) -> int:
     result: int = ctypes.CDLL(None, use_errno=True).syscall(number, *arguments)
     if result < 0:
-        raise OSError(ctypes.get_errno(), f"Landlock refused step {number - CREATE_RULESET + 1} of 3")
+        message = f"step {number - CREATE_RULESET + 1} of 3 of Landlock was refused; the kernel may have none"
+        raise OSError(ctypes.get_errno(), message)
     return result

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf.sandbox import landlock
 from rlhf.sandbox.bubblewrap import FOLDER
 from rlhf.sandbox.groups import GroupParent, find_group_parent
 from rlhf.sandbox.isolation import Interpreter, IsolationLevel, SandboxIsolation, candidates, interpreter
@@ -113,6 +112,4 @@ def _missing(level: IsolationLevel, python: Interpreter) -> str:
         return "bwrap is not installed"
     if level is IsolationLevel.BUBBLEWRAP and any(Path(folder).is_relative_to(FOLDER) for folder in python.folders):
         return f"it lies below {FOLDER}, which is empty in every run; use a Python elsewhere"
-    if level is IsolationLevel.LANDLOCK and landlock.version() == 0:
-        return "the kernel has no Landlock, or it is off"
     return ""
