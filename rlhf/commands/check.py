@@ -19,7 +19,7 @@ from rlhf.recipe.preflight import first_rows, is_hub_name, preflight, read_model
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.needs import needs_trust
+
 from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.trainer.config import CorrectionConfig

@@ -17,7 +17,7 @@ from rlhf.errors import NoReference
 from rlhf.reward.expression_size import TooLarge, check_reply, check_size, check_text, written_form
 from rlhf.reward.named_values import by_name, without_names
 from rlhf.reward.numbers_equal import numbers_equal
-from rlhf.reward.stated import as_formula, is_number, undressed
+from rlhf.reward.written_answer import as_formula, is_number, undressed
 
 # math-verify's own deadline is an alarm signal that turns a time-out into "not equal"; here the worker is killed
 # instead and the response stays unscored. Every worker would print the warning that the deadline is off.

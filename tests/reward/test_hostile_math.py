@@ -14,7 +14,7 @@ from rlhf.reward.expression_size import TooLarge, check_reply, check_size
 from rlhf.reward.math import final_answer, math
 from rlhf.reward.process import ScorerPool
 from rlhf.reward.reward import IN_WORKERS, make_reward
-from rlhf.reward.stated import is_number
+from rlhf.reward.written_answer import is_number
 from rlhf.types import Scored, Unscored
 from tests.pace import scaled
 from tests.reward.asked import TASK, replies

@@ -12,7 +12,7 @@ import pytest
 from rlhf.errors import NoReference
 from rlhf.reward.math import final_answer, math
 from rlhf.reward.numbers_equal import numbers_equal
-from rlhf.reward.stated import as_formula, undressed
+from rlhf.reward.written_answer import as_formula, undressed
 from tests.pace import scaled
 
 GSM8K = Path(__file__).parents[3] / "shared" / "data" / "gsm8k" / "train.jsonl"

@@ -13,28 +13,29 @@ class CodeRewardConfig(Config):
     """Where the tests are, how they are scored, and where they run."""
 
     tests_column: str = "tests"
-    """Column with the tests: asserts as text or as a list of texts, or input/output pairs: a list of `{input, output}`,
-    or `{inputs: [...], outputs: [...]}`, also as JSON text."""
+    """Column with the tests: Python, pairs of input and output, or calls with their results; also as JSON text. Dots
+    lead into a mapping: `verification_info.test_cases`."""
     entry_point_column: str | None = None
-    """Column with the name of the function that tests of the form `def check(candidate)` are called with."""
+    """Column with the name of the function that is tested: `two_sum`, `Solution().twoSum`."""
     setup_column: str | None = None
-    """Column with Python code that runs before the tests: helpers and imports that the tests need. Tested names always
-    come from the reply's code, even where the set-up defines them too: HumanEval's `prompt` can be used."""
+    """Column with Python code that runs before the tests: helpers and imports that the tests need."""
     code_prefix_column: str | None = None
     """Column with Python code that the reply's code continues, in its process: imports and helpers that replies use and
     do not repeat, such as HumanEval's `prompt`."""
+    solution_column: str | None = None
+    """Column with the data set's own solution. It decides how the tests of a row run: apart from the code if it passes
+    there, else beside it; a row whose solution passes in neither way is unusable. Default: the text of the tests
+    decides."""
     names: tuple[str, ...] = ()
-    """Names that tests take from the reply's code besides the entry point, for example a class `ListNode`. In a row
-    with an entry point, no other names come from the code; without one, every name that the tests do not bind does."""
-    tests: Literal["values", "trusting"] = "values"
-    """How asserts are run. `values`: in their own process, which receives only plain values from the reply's code, and
-    those that pass once more beside it, as in one plain Python; `trusting`: beside it alone, for tests that need its
-    objects. A policy can then replace what the tests use, and pass all of them. docs/sandbox.md lists the tests that
-    need it."""
+    """Names that tests take from the reply's code besides the entry point, for example a class `ListNode`. Without an
+    entry point, every name that the tests use and do not bind comes from the code."""
+    trusting: Literal["allow", "refuse"] = "allow"
+    """Tests that need the objects of the code run beside it in one process, where a policy can replace what they use
+    and pass them all. `allow`: such rows are scored, and their records say `trusting`; `refuse`: they have no score."""
     score: Literal["share", "all"] = "share"
     """`share`: the share of tests that pass; `all`: 1 when every test passes, else 0."""
     timeout_seconds: float = Field(10, gt=0)
-    """Timeout of all asserts of a reply together, in each of their two runs, or of each input/output pair."""
+    """Timeout of all Python tests of a reply together, or of each input/output pair."""
     pairs_timeout_seconds: float = Field(60, gt=0)
     """Timeout of all input/output pairs of a reply together, which run sequentially: pairs that remain after it
     fail."""

@@ -1,0 +1,70 @@
+"""Run tests beside the code in one process. Shipped into the sandbox: standard library only.
+
+The code arrives first and is imported; the tests and the key of the verdicts are read after that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import types
+from typing import Any, NoReturn
+
+from rlhf.reward.code.run_tests import Verdicts, failure, prepare, run_steps, take_output
+
+LENGTH_DIGITS = 12
+TEST_FILE = "test_row.py"
+
+
+def script_main() -> NoReturn:
+    """Import the code, read the key, run the tests."""
+    source, output = os.dup(0), take_output()
+    first = _received(source)
+    module: Any = types.ModuleType("solution")
+    sys.modules["solution"] = module
+    namespace = module.__dict__ if first["together"] else {}
+    why = prepare(first["modules"], first["setup"], namespace)
+    broken = "" if why else failure(first["code"], module.__dict__)
+    rest = _received(source)
+    verdicts = Verdicts(rest["key"], output)
+    if not broken and rest["needed"] and not any(hasattr(module, name) for name in rest["needed"]):
+        broken = f"it defines none of {', '.join(rest['needed'])}"
+    if why or broken:
+        verdicts.write("setup" if why else "code", why or f"the code does not run: {broken}")
+    elif rest["pytest"]:
+        run_pytest(rest["pytest"], verdicts)
+    else:
+        namespace["__name__"] = "__main__"
+        run_steps(rest["steps"], namespace, verdicts, lambda: "")
+    os._exit(0)
+
+
+def run_pytest(text: str, verdicts: Verdicts) -> None:
+    """Run a file of tests as pytest does: a verdict for each test that it collects."""
+    import pytest
+
+    with open(TEST_FILE, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+    reasons: dict[str, str] = {}
+
+    class Reports:
+        def pytest_collectreport(self, report: Any) -> None:
+            reasons.update({report.nodeid: str(report.longrepr)[-200:]} if report.failed else {})
+
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            reasons.setdefault(report.nodeid, "")
+            if not report.passed:
+                reasons[report.nodeid] = str(report.longrepr)[-200:] or "failed"
+
+    pytest.main(["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", TEST_FILE], plugins=[Reports()])
+    for place, why in enumerate(reasons.values()):
+        verdicts.write(place, why)
+    verdicts.write("end")
+
+
+def _received(source: int) -> Any:
+    size, data = int(os.read(source, LENGTH_DIGITS)), b""
+    while len(data) < size and (part := os.read(source, size - len(data))):
+        data += part
+    return json.loads(data)
