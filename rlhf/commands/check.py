@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ from rlhf.recipe.preflight import first_rows, is_hub_name, preflight, read_model
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.code.config import CodeRewardConfig
-
-from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
+from rlhf.reward.code.rows import PythonTests, TestsError
+from rlhf.reward.code.scoring import make_code_scorer
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.trainer.config import CorrectionConfig
 
-LOOKED_AT = 200
-"""Number of rows of a local file whose unit tests are checked."""
+LOOKED_AT, SOLVED = 1000, 100
+"""Number of rows of a local file whose unit tests are read, and of those whose solutions are run."""
 Row = tuple[str, str]
 """A label and its text."""
 ISOLATED = {"thread": "in threads", "process": "each session in a process"}
@@ -69,37 +70,37 @@ def parts(recipe: Recipe) -> list[Row]:
 
 
 def describe_unit_tests(recipe: Recipe) -> list[str]:
-    """How the reward `code` runs the rows' tests, and whether the tests' text shows that they need another mode."""
+    """How the reward `code` runs the rows' tests, and how many rows trust the code or are unusable."""
     told = []
     for config in (scorer.code for scorer in recipe.reward.scorers.values() if scorer.kind == "code"):
-        if config.tests == "trusting":
-            told.append("trust the code: what they check, it can replace")
-            continue
-        rows = [row for one in recipe.data.train_sets.values() for row in first_rows(one, LOOKED_AT)]
-        read = [_tests_of(row, config) for row in rows]
+        looked_at = SOLVED if config.solution_column else LOOKED_AT
+        rows = [row for one in recipe.data.train_sets.values() for row in first_rows(one, looked_at)]
+        read = asyncio.run(_forms(rows, config))
+        verb = "are refused: they trust" if config.trusting == "refuse" else "trust"
+        trusting, unusable = ([why for form, why in read if form == wanted] for wanted in ("script", "unusable"))
         told.append(
-            "apart from the code"
-            + _first(read, "need", f"of the first {count(len(rows), 'row')} need reward.code.tests: trusting")
-            + _first(read, "unusable", "cannot be used, and give no number")
+            f"{len(trusting):,} of {count(len(rows), 'row')} {verb} the code"
+            + (f", the first because {trusting[0]}" if trusting else "")
+            + (f"; {len(unusable):,} cannot be used, the first because {unusable[0]}" if unusable else "")
         )
     return told
 
 
-def _tests_of(row: Mapping[str, Any], config: CodeRewardConfig) -> Row:
-    """What a row's tests need, or why they cannot be used; empty if neither is known."""
-    try:
-        tests = read_tests(row, config)
-    except TestsError as error:
-        return "unusable", str(error)
-    needs = needs_trust(tests) if isinstance(tests, Asserts) else ""
-    return ("need", needs) if needs else ("", "")
-
-
-def _first(read: Sequence[Row], kind: str, words: str) -> str:
-    places = [place for place, (what, _) in enumerate(read, 1) if what == kind]
-    if not places:
-        return ""
-    return f"; {len(places)} {words}, the first is row {places[0]}: {read[places[0] - 1][1]}"
+async def _forms(rows: Sequence[Mapping[str, Any]], config: CodeRewardConfig) -> list[tuple[str, str]]:
+    """The form of each row's tests, and why it is `script` or the row is unusable. The solutions run if there are any;
+    else nothing does."""
+    scorer = make_code_scorer(config)
+    if config.solution_column:
+        await scorer.start()
+    found = []
+    for row in rows:
+        try:
+            tests = await scorer.tests_of(row)
+            found.append((tests.form, tests.why) if isinstance(tests, PythonTests) else ("stdin", ""))
+        except TestsError as error:
+            found.append(("unusable", str(error)))
+    await scorer.close()
+    return found
 
 
 def derived(recipe: Recipe) -> list[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -14,10 +13,8 @@ from rlhf.errors import DataError
 from rlhf.recipe.loading import load_recipe
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.hostile_programs import HostileProgram, hostile_programs
-from rlhf.reward.code.names import KNOWN
-from rlhf.reward.code.needs import needs_trust
+from rlhf.reward.code.rows import PythonTests, Tests, TestsError, read_tests
 from rlhf.reward.code.scoring import CodeScorer, make_code_scorer
-from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
 from rlhf.types import Scored, Unscored
 
 Row = Mapping[str, Any]
@@ -41,7 +38,7 @@ def program_check(
     `UserError`, also for a row without tests."""
     for place, row in enumerate(rows, 1):
         try:
-            print(f"tests of row {place}: {said_of(row, config)}")
+            print(f"tests of row {place}: {described_tests(read_tests(row, config))}")
         except TestsError as error:
             raise DataError(f"row {place}: {error}") from None
     programs = hostile_programs() if programs is None else programs
@@ -54,28 +51,19 @@ def program_check(
     return 1 if accepted else 0
 
 
-def said_of(row: Row, config: CodeRewardConfig) -> str:
-    """How the row's tests run, in one line, and whether they need another mode."""
-    tests = read_tests(row, config)
-    if not isinstance(tests, Asserts):
+def described_tests(tests: Tests) -> str:
+    """How a row's tests run, in one line."""
+    if not isinstance(tests, PythonTests):
         return f"{len(tests)} pairs of input and output"
-    if config.tests == "trusting":
-        return f"{len(tests.texts)}, which trust the code: whatever they check, it can replace"
-    needs = needs_trust(tests)
-    return f"{len(tests.texts)}, apart from the code" + (
-        f"; they need reward.code.tests: trusting, {needs}" if needs else ""
-    )
+    if tests.form == "script":
+        return f"beside the code, which can replace what they check: {tests.why}"
+    return f"{sum(is_test for _, is_test in tests.steps)}, apart from the code"
 
 
-def called_functions(row: Row, config: CodeRewardConfig) -> list[str]:
-    """The names of the program's functions that the row's tests call."""
+def names_of(row: Row, config: CodeRewardConfig) -> tuple[str, ...]:
+    """The names that the row's tests have from the code."""
     tests = read_tests(row, config)
-    if not isinstance(tests, Asserts):
-        return []
-    nodes = [node for text in tests.texts for node in ast.walk(ast.parse(text))]
-    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    return sorted((called - KNOWN - defined) | ({tests.entry_point} if tests.entry_point else set()))
+    return tests.names or tests.needed if isinstance(tests, PythonTests) else ()
 
 
 async def _scores(
@@ -85,10 +73,7 @@ async def _scores(
         await scorer.start()
         given = {
             name: await asyncio.gather(
-                *(
-                    scorer.score(f"```python\n{program.naming(called_functions(row, scorer.config))}\n```", row)
-                    for row in rows
-                )
+                *(scorer.score(f"```python\n{program.naming(names_of(row, scorer.config))}\n```", row) for row in rows)
             )
             for name, program in programs.items()
         }

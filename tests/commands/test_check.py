@@ -34,19 +34,19 @@ def test_a_sound_recipe_is_described(rlhf: Command, recipe: Path, rows: Path):
         assert part in ended.stdout
 
 
-def test_unit_tests_that_need_trust_are_told_in_a_line(rlhf: Command, recipe: Path, rows: Path):
+def test_unit_tests_that_trust_the_code_are_counted(rlhf: Command, recipe: Path, rows: Path):
     tests = ["assert f(1) == 2", "assert Stack([1]) == Stack([1])", "assert Stack([1]).pop() == 1"]
     tests.append("def check(f): assert f(1) == 2")
     rows.write_text("".join(json.dumps({"question": "?", "answer": "", "tests": [test]}) + "\n" for test in tests))
     ended = rlhf("check", recipe, "reward.kind=code")
-    needs = (
-        "1 of the first 4 rows need reward.code.tests: trusting, the first is row 2: they compare Stack([1]); "
-        "1 cannot be used, and give no number, the first is row 4: the tests cannot be run: nothing calls check, "
-        "which asserts"
+    told = (
+        "1 of 4 rows trust the code, the first because they use Stack([1]); 1 cannot be used, the first "
+        "because nothing "
+        "calls check: reward.code.entry_point_column names what it is called with"
     )
-    assert f"unit tests     apart from the code; {needs}\n" in ended.stdout
-    trusting = rlhf("check", recipe, "reward.kind=code", "reward.code.tests=trusting")
-    assert "unit tests     trust the code: what they check, it can replace\n" in trusting.stdout
+    assert f"unit tests     {told}\n" in ended.stdout
+    refusing = rlhf("check", recipe, "reward.kind=code", "reward.code.trusting=refuse")
+    assert "unit tests     1 of 4 rows are refused: they trust the code" in refusing.stdout
 
 
 def test_a_model_folder_is_described(rlhf: Command, recipe: Path, model_folder: Path):

@@ -63,10 +63,10 @@ async def test_one_unscored_part_leaves_the_whole_unscored_with_its_name_and_tou
 
 
 def test_what_parts_say_of_their_numbers_is_kept_under_their_names() -> None:
-    trusting = Scored(value=1.0, detail="2 of 2 tests pass (trusting)")
+    trusting = Scored(value=1.0, detail="2 of 2 tests pass (script, trusting)")
     outcome = combined({"tests": trusting, "form": Scored(value=1.0)}, {"tests": 1.0, "form": 1.0})
     assert isinstance(outcome, Scored)
-    assert outcome.detail == "tests: 2 of 2 tests pass (trusting)"
+    assert outcome.detail == "tests: 2 of 2 tests pass (script, trusting)"
 
 
 @pytest.mark.parametrize("other", [1e308, -1e308])

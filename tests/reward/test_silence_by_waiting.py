@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import zlib
 
 import pytest
 
@@ -13,6 +16,7 @@ from rlhf.sandbox.in_turn import InTurn
 from rlhf.sandbox.program import Program, ProgramResult, SandboxBusy, TerminationReason
 from rlhf.types import Scored
 
+ONE = base64.b64encode(zlib.compress(b"1\n")).decode()
 PAIRS = {"tests": [{"input": str(number), "output": "1"} for number in range(12)]}
 
 
@@ -33,12 +37,23 @@ class Place:
         self.most, self.ran = max(self.most, self.running), self.ran + 1
         await asyncio.sleep(0)
         self.running -= 1
-        hangs = "hang" in program.code
-        seconds = program.wall_seconds if hangs else 0.25
-        self.seconds.append(seconds)
-        ending, code = (TerminationReason.TIME, None) if hangs else (TerminationReason.EXITED, 0)
+        asked = json.loads(program.stdin)
+        used, lines = 0.0, []
+        for _ in asked["inputs"]:
+            used += asked["seconds"] if "hang" in asked["code"] else 0.25
+            if used > program.wall_seconds:
+                break
+            lines.append(json.dumps(["its time was over" * ("hang" in asked["code"]), ONE]))
+        ends = len(lines) == len(asked["inputs"])
+        ending, code = (TerminationReason.EXITED, 0) if ends else (TerminationReason.TIME, None)
+        self.seconds.append(min(used, program.wall_seconds))
         return ProgramResult(
-            ending=ending, return_code=code, stdout="1", stderr="", seconds=seconds, detail="killed" * hangs
+            ending=ending,
+            return_code=code,
+            stdout="\n".join(lines),
+            stderr="",
+            seconds=self.seconds[-1],
+            detail="killed",
         )
 
     async def close(self) -> None: ...
@@ -53,13 +68,13 @@ async def test_the_pairs_of_a_reply_hold_one_place_and_end_together() -> None:
     asked = scorer(place, timeout_seconds=10, pairs_timeout_seconds=25)
     scored = await asked.score("hang", PAIRS)
     assert isinstance(scored, Scored)
-    assert (scored.value, place.seconds, place.refused) == (0.0, [10, 10, 5], 0)
-    assert await asked.score("print(1)", PAIRS) == Scored(value=1.0, detail="12 of 12 tests pass")
+    assert (scored.value, place.seconds, place.refused) == (0.0, [25], 0)
+    assert await asked.score("print(1)", PAIRS) == Scored(value=1.0, detail="12 of 12 tests pass (stdin)")
 
 
 async def test_pairs_that_are_left_when_the_time_of_all_is_over_fail() -> None:
     scored = await scorer(Place(), pairs_timeout_seconds=2).score("print(1)", PAIRS)
-    why = "8 of 12 tests pass; test 9: the time for all pairs was over before it"
+    why = "8 of 12 tests pass (stdin); test 9: killed"
     assert scored == Scored(value=8 / 12, detail=why)
 
 

@@ -12,23 +12,19 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 Form = Literal["values", "script"]
-COMPUTE = frozenset(
-    """bisect cmath collections copy functools heapq itertools json math operator pytest random re solution statistics
-    string textwrap time typing unittest""".split()
-)
+COMPUTE = """bisect cmath collections copy functools heapq itertools json math operator pytest random re solution
+    statistics string textwrap time typing unittest"""
 """Modules that neither change nor observe the process that they run in."""
-ACT = frozenset("eval exec compile open input globals locals vars setattr delattr getattr hasattr __import__".split())
+ACT = "eval exec compile open input globals locals vars setattr delattr getattr hasattr __import__"
 RAISES = ("raises", "assertRaises", "assertRaisesRegex")
 OF_PYTEST = ("raises", "approx", "fail")
+TAKE_NAMES = (*RAISES, "check", "map", "callable")
+"""Functions that are handed a function of the code and call it."""
 PLAIN = frozenset(name for kind in (str, bytes, list, dict, set, tuple, int, float) for name in dir(kind))
-"""Attributes that plain values have."""
-CHANGE = frozenset("append extend insert remove pop clear sort reverse update add discard setdefault".split())
-VALUES = frozenset(
-    """abs all any bin bool bytes chr complex dict divmod float frozenset getattr hex int len list max min ord pow range
-    repr round set sorted str sum tuple""".split()
-)
-"""Functions of Python whose results are values."""
-Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+NO_VALUES = "iter map zip filter reversed enumerate object"
+"""Functions of Python whose results are no values."""
+CHANGE = "append extend insert remove pop clear sort reverse update add discard"
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def bound_names(*trees: ast.AST) -> set[str]:
@@ -53,6 +49,12 @@ def free_names(*trees: ast.AST) -> list[str]:
     return [name for name in dict.fromkeys(used) if name not in bound and not hasattr(builtins, name)]
 
 
+def calls_any(tree: ast.AST, functions: set[str]) -> bool:
+    """Whether a text calls one of these functions by its name."""
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(isinstance(called, ast.Name) and called.id in functions for called in calls)
+
+
 def is_case(node: ast.AST) -> bool:
     """Whether a node defines a `unittest.TestCase`."""
     return isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("TestCase") for base in node.bases)
@@ -60,154 +62,120 @@ def is_case(node: ast.AST) -> bool:
 
 def needs_pytest(tree: ast.Module) -> bool:
     """Whether tests have fixtures, parameters or marks."""
-    plain = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.startswith("Test")]
-    methods = [node for one in plain if not is_case(one) for node in one.body if isinstance(node, Function)]
-    functions = [node for node in (*tree.body, *methods) if isinstance(node, Function)]
-    tests = [node for node in functions if node.name.startswith("test")]
-    takes = any(len(node.args.args) > (node in methods) and not calls_any(tree, {node.name}) for node in tests)
-    fixtures = any(node.name.startswith(("setup_", "teardown_")) or "fixture" in ast.dump(node) for node in functions)
-    return takes or fixtures or any(node.decorator_list for node in tests)
-
-
-def calls_any(tree: ast.AST, functions: set[str]) -> bool:
-    """Whether a text calls one of these functions by its name."""
-    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return any(isinstance(called, ast.Name) and called.id in functions for called in calls)
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and not is_case(node)]
+    methods = [node for one in classes for node in one.body if isinstance(node, Function)]
+    for node in (*(node for node in tree.body if isinstance(node, Function)), *methods):
+        takes = len(node.args.args) > (node in methods) and not calls_any(tree, {node.name})
+        if node.name.startswith("test") and (takes or node.decorator_list):
+            return True
+        if node.name.startswith(("setup_", "teardown_")) or "fixture" in ast.dump(node):
+            return True
+    return False
 
 
 class FormDecision:
-    """One look at the texts of a row's tests. `names` come from the code, and `solution` is its module. Variables count
-    as the code's objects wherever in the texts they stand."""
+    """One look at the texts of a row's tests. `names` come from the code; a variable that a call of one of its classes
+    is assigned to counts as an object of the code wherever it stands."""
 
     def __init__(self, trees: Sequence[ast.Module], names: set[str]) -> None:
         self._nodes = [node for tree in trees for node in ast.walk(tree)]
         self._parents = {child: node for node in self._nodes for child in ast.iter_child_nodes(node)}
-        self._functions = {node.name: node for node in self._nodes if isinstance(node, Function)}
-        given = [self._functions[name].args.args[:1] for name in ("check",) if name in self._functions]
-        self._names = names | {parameter.arg for parameters in given for parameter in parameters}
-        imports = [node for node in self._nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-        self._modules = {alias.asname or alias.name for node in imports for alias in node.names} - names
-        assigned = [node for node in self._nodes if isinstance(node, ast.Assign) and self._is_call(node.value)]
-        results = {ast.unparse(target) for node in assigned for target in node.targets}
-        made = {ast.unparse(target) for node in assigned if self._makes(node.value) for target in node.targets}
-        read = {ast.unparse(n.value) for n in self._nodes if isinstance(n, ast.Attribute) and n.attr not in PLAIN}
-        self._objects = made | (results & read)
+        functions = [node for node in self._nodes if isinstance(node, Function)]
+        self._functions = {node.name for node in functions}
+        self._names = names | {one.arg for node in functions if node.name == "check" for one in node.args.args[:1]}
+        self._modules = bound_names(*(node for node in self._nodes if isinstance(node, ast.Import | ast.ImportFrom)))
+        self._objects: set[str] = set()
+        made = [node for node in self._nodes if isinstance(node, ast.Assign) and self._is_object(node.value)]
+        self._objects = {ast.unparse(target) for node in made for target in node.targets}
 
     def reason(self) -> str:
         """Why the tests need the objects of the code; empty where its values are enough."""
-        for node in self._nodes:
-            why = next(self._reasons(node), "")
-            if why:
-                return why
-        return ""
+        found = (f"they use {ast.unparse(node)[:80]}" for node in self._nodes if self._needs_object(node))
+        return next(found, "")
 
-    def _is_name(self, node: ast.AST | None) -> bool:
-        of_module = isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("solution", "_solution")
+    def _is_name(self, node: ast.AST) -> bool:
+        of_module = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "solution"
         return of_module or (isinstance(node, ast.Name) and node.id in self._names)
 
-    def _is_call(self, node: ast.AST | None) -> bool:
-        """Whether it calls the code: a name, or a method of what such a call returns."""
-        function = node.func if isinstance(node, ast.Call) else None
-        while isinstance(function, ast.Attribute | ast.Call) and not self._is_name(function):
-            function = function.value if isinstance(function, ast.Attribute) else function.func
-            if ast.unparse(function) in getattr(self, "_objects", ()):
-                return True
-        return self._is_name(function)
-
-    def _makes(self, node: ast.AST) -> bool:
-        """Whether it calls a class of the code."""
-        function = node.func if isinstance(node, ast.Call) else None
-        named = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        return self._is_name(function) and named[:1].isupper()
-
-    def _reasons(self, node: ast.AST) -> Iterator[str]:
-        parent, text = self._parents.get(node), ""
-        loaded = isinstance(getattr(node, "ctx", None), ast.Load)
-        if self._is_name(node) and loaded and not self._name_fits(node, parent):
-            text = ast.unparse(node)
-        elif self._makes(node) or (isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in self._objects):
-            text = "" if self._object_fits(node, parent) else ast.unparse(parent or node)
-        elif isinstance(node, ast.Attribute):
-            of = ast.unparse(node.value)
-            known = of in self._objects | self._modules | {"self", "cls"} or self._is_name(node.value)
-            is_check = node.attr in PLAIN or node.attr.startswith(("assert", "fail")) or node.attr in RAISES
-            in_module = of.partition(".")[0] in self._modules
-            text = "" if known or is_check or in_module or self._is_call(node.value) else ast.unparse(node)
-        if text:
-            yield f"they need the code's objects for `{text[:60]}`"
-        if self._is_call(node):
-            if isinstance(parent, ast.withitem | ast.Await | ast.FunctionDef | ast.ClassDef):
-                yield f"they use more than the value of `{ast.unparse(node)[:60]}`"
-            given = [*node.args, *(one.value for one in node.keywords)]  # type: ignore[attr-defined]
-            yield from (f"they hand `{ast.unparse(one)[:60]}` to the code" for one in given if not self._is_value(one))
-        yield from self._uses(node)
-
-    def _name_fits(self, node: ast.AST, parent: ast.AST | None) -> bool:
-        if isinstance(parent, ast.Attribute):
-            return True
-        if not isinstance(parent, ast.Call):
-            return False
-        function = parent.func
-        return function is node or ast.unparse(function).rpartition(".")[2] in (*RAISES, "check", "map", "callable")
-
-    def _object_fits(self, node: ast.AST, parent: ast.AST | None) -> bool:
-        if isinstance(getattr(node, "ctx", None), ast.Store):
-            return isinstance(parent, ast.Assign)
-        if isinstance(parent, ast.Compare):
-            return isinstance(parent.ops[0], ast.Is | ast.IsNot) and _is_none(parent.comparators[0])
-        while isinstance(parent, ast.List | ast.Tuple | ast.keyword):
-            parent = self._parents.get(parent)
-        if isinstance(parent, ast.Attribute):
-            return isinstance(parent.ctx, ast.Load)
-        return isinstance(parent, ast.Assign | ast.Expr) or self._is_call(parent)
-
-    def _is_value(self, node: ast.expr) -> bool:
-        """Whether an argument is a value, or an object of the code."""
+    def _is_object(self, node: ast.AST) -> bool:
+        """Whether it is a call of a class of the code, or a variable with an object."""
         if isinstance(node, ast.Call):
-            name = node.func.id if isinstance(node.func, ast.Name) else ""
-            return self._is_call(node) or name in VALUES or not hasattr(builtins, name)
+            return self._is_name(node.func) and ast.unparse(node.func).rpartition(".")[2][:1].isupper()
+        return isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in self._objects
+
+    def _calls_code(self, node: ast.AST | None) -> bool:
+        """Whether it calls a name of the code, or a method of what such a call returns."""
+        function: ast.AST | None = node.func if isinstance(node, ast.Call) else None
+        while function and not self._is_name(function) and not self._is_object(function):
+            inner = function.value if isinstance(function, ast.Attribute) else getattr(function, "func", None)
+            function = inner
+        return function is not None
+
+    def _needs_object(self, node: ast.AST) -> bool:
+        parent = self._parents.get(node)
+        called = parent.func if isinstance(parent, ast.Call) else None
+        if self._calls_code(node) and isinstance(parent, ast.withitem | ast.Await | Function | ast.ClassDef):
+            return True
+        if not isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
+            return isinstance(node, ast.Attribute) and not ast.unparse(node).startswith("self.")
+        if self._is_name(node):
+            return not (called is node or isinstance(parent, ast.Attribute) or _ends_with(called, TAKE_NAMES))
+        if self._is_object(node):
+            return not isinstance(parent, ast.Attribute | ast.Assign | ast.Expr)
+        if isinstance(node, ast.Attribute) and node.attr not in (*PLAIN, *RAISES):
+            first = ast.unparse(node.value).partition(".")[0].partition("(")[0]
+            known = first in self._modules | self._objects | {"self", "cls"} or self._calls_code(node.value)
+            if not known and not node.attr.startswith(("assert", "fail")):
+                return True
+        return self._is_no_value(node) or self._acts(node)
+
+    def _is_no_value(self, node: ast.AST) -> bool:
+        """Whether a node is no value, and stands in the arguments of a call of the code."""
+        of_module = isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("operator", "itertools")
         if isinstance(node, ast.Name):
-            return node.id not in self._functions and not hasattr(builtins, node.id)
-        if isinstance(node, ast.Attribute):
-            return ast.unparse(node.value) not in ("operator", "itertools", "functools", "str", "list", "dict")
-        if isinstance(node, ast.Lambda | ast.GeneratorExp):
-            return False
-        return all(self._is_value(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
+            parent = self._parents[node]
+            is_called = isinstance(parent, ast.Call) and parent.func is node and node.id not in NO_VALUES.split()
+            no_value = (node.id in self._functions or hasattr(builtins, node.id)) and not is_called
+        else:
+            no_value = of_module or isinstance(node, ast.Lambda | ast.GeneratorExp)
+        above: ast.AST | None = node
+        while no_value and (below := above) and (above := self._parents.get(below)):
+            if self._calls_code(above) and below is not above.func:  # type: ignore[attr-defined]
+                return True
+        return False
 
-    def _uses(self, node: ast.AST) -> Iterator[str]:
-        """What acts on the process, or on objects, whoever has them."""
+    def _acts(self, node: ast.AST) -> bool:
+        """Whether it acts on the process, or on objects, whoever has them."""
         match node:
-            case ast.Import(names=aliases) if any(alias.name.partition(".")[0] not in COMPUTE for alias in aliases):
-                yield f"they use `{ast.unparse(node)}`"
-            case ast.ImportFrom(module=str(name)) if name.partition(".")[0] not in COMPUTE - {"copy"} or "mock" in name:
-                yield f"they import from {name}"
-            case ast.ImportFrom(module="pytest", names=names) if any(one.name not in OF_PYTEST for one in names):
-                yield "they need pytest"
-            case ast.Attribute(value=ast.Name("pytest"), attr=name) if name not in OF_PYTEST:
-                yield f"they use pytest.{name}"
-            case ast.Attribute(attr=name) if name in ("seed", "mock", "assertLogs") or name.startswith("__"):
-                yield f"they use {name}"
-            case ast.Name(id=name) if name in ACT and name not in self._names:
-                yield f"they use {name}"
-            case ast.ClassDef(name=name) if not (is_case(node) or name.startswith("Test")):
-                yield f"they define the class {name}"
+            case ast.Import(names=names):
+                return any(one.name.partition(".")[0] not in COMPUTE.split() for one in names)
+            case ast.ImportFrom(module="pytest", names=names):
+                return any(one.name not in OF_PYTEST for one in names)
+            case ast.ImportFrom(module=module):
+                return str(module).partition(".")[0] not in COMPUTE.split() or "mock" in str(module)
+            case ast.Attribute(value=ast.Name("pytest"), attr=name):
+                return name not in OF_PYTEST
+            case ast.Attribute(attr=name):
+                return name in ("seed", "mock", "assertLogs") or name.startswith("__")
+            case ast.Name(id=name):
+                return name in ACT.split() and name not in self._names
+            case ast.ClassDef(name=name):
+                return not (is_case(node) or name.startswith("Test"))
             case ast.AsyncFunctionDef() | ast.Await():
-                yield "they are asynchronous"
+                return True
             case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot()], comparators=[right]):
-                if not any(_is_none(side) or _is_builtin(side) for side in (left, right)):
-                    yield f"they ask whether {ast.unparse(node)}"
-            case ast.ExceptHandler(type=ast.expr() as kind) if not _is_builtin(kind):
-                yield f"they handle {ast.unparse(kind)}"
-            case ast.Call(func=ast.Attribute(attr=name), args=[kind, *_]) if name in RAISES and not _is_builtin(kind):
-                yield f"they expect {ast.unparse(kind)}"
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr=name)) if name in CHANGE and self._objects:
-                named = [one for one in self._nodes if isinstance(one, ast.Name) and one.id == of]
-                if of not in self._objects and any(self._is_call(self._parents[one]) for one in named):
-                    yield f"they change {of}, which an object of the code may hold"
+                return not any(isinstance(side, ast.Constant) or _is_builtin(side) for side in (left, right))
+            case ast.ExceptHandler(type=ast.expr() as kind):
+                return not _is_builtin(kind)
+            case ast.Call(func=ast.Attribute(attr=name), args=[kind, *_]) if name in RAISES:
+                return not _is_builtin(kind)
+            case ast.Call(func=ast.Attribute(value=ast.Name() as of, attr=name)):
+                return name in CHANGE.split() and bool(self._objects) and not self._is_object(of)
+        return False
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant)
+def _ends_with(called: ast.AST | None, names: Sequence[str]) -> bool:
+    return called is not None and ast.unparse(called).rpartition(".")[2] in names
 
 
 def _is_builtin(node: ast.expr) -> bool:

@@ -313,7 +313,9 @@ def _test_calls(tree: ast.Module, entry_point: str | None) -> Iterator[str]:
             if name == "check":
                 yield f"import solution as _solution\ncheck(_solution.{entry_point})"
             elif name.startswith("test"):
-                yield f"import asyncio\nasyncio.run({name}())" if isinstance(node, ast.AsyncFunctionDef) else f"{name}()"
+                yield (
+                    f"import asyncio\nasyncio.run({name}())" if isinstance(node, ast.AsyncFunctionDef) else f"{name}()"
+                )
 
 
 def _parsed(text: str) -> ast.Module:

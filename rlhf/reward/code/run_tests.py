@@ -5,6 +5,7 @@ Tests may raise anything, so this catches everything.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -66,11 +67,10 @@ def failure(text: str, namespace: dict[str, Any]) -> str:
     """Run a text. Returns what it raised, or an empty text."""
     try:
         exec(compile(text, "tests", "exec", dont_inherit=True), namespace)
-    except BaseException as error:
-        try:
+    except BaseException as error:  # noqa: BLE001
+        with contextlib.suppress(BaseException):
             return f"{type(error).__name__}: {error}"
-        except BaseException:
-            return "an exception that has no text"
+        return "an exception that has no text"
     return ""
 
 
@@ -81,7 +81,8 @@ def run_case(case: Any, method: str) -> None:
     result = unittest.TestResult()
     unittest.TestSuite([case(method)]).run(result)
     wrong = [trace.strip().rpartition("\n")[2] for _, trace in (*result.errors, *result.failures, *result.skipped)]
-    assert result.wasSuccessful() and not wrong, "".join(wrong[:1])
+    if wrong or not result.wasSuccessful():
+        raise AssertionError(*wrong[:1])
 
 
 def fail(reason: str = "", pytrace: bool = True) -> None:

@@ -23,7 +23,16 @@ from rlhf.http.untrusted_text import escape_to_line
 from rlhf.reward.code.block import code_of
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.forms import Form
-from rlhf.reward.code.rows import OUTPUT_BYTES, InputOutput, PythonTests, Tests, TestsError, read_tests, solution_of, with_prefix
+from rlhf.reward.code.rows import (
+    OUTPUT_BYTES,
+    InputOutput,
+    PythonTests,
+    Tests,
+    TestsError,
+    read_tests,
+    solution_of,
+    with_prefix,
+)
 from rlhf.reward.code.script_program import LENGTH_DIGITS
 from rlhf.sandbox.client import RemoteSandbox
 from rlhf.sandbox.in_turn import InTurn
@@ -50,7 +59,8 @@ import os
 def twice(x):
     return 2 * x
 def looks():
-    for look in (lambda: open(f'/proc/{os.getppid()}/mem', 'rb').close(), lambda: os.readlink(f'/proc/{os.getppid()}/fd/0')):
+    tests = f'/proc/{os.getppid()}'
+    for look in (lambda: open(f'{tests}/mem', 'rb').close(), lambda: os.readlink(f'{tests}/fd/0')):
         try:
             look()
             return True
@@ -120,8 +130,9 @@ class CodeScorer:
             return await self._once_more(code, tests, error)
 
     async def tests_of(self, row: Mapping[str, Any]) -> Tests:
-        """The row's tests in the form that they run in, which the data set's own solution decides if it is named. Raises
-        `TestsError`, `SandboxBroken`, `SandboxBusy`."""
+        """The row's tests in the form that they run in, which the data set's own solution decides if it is named.
+
+        Raises `TestsError`, `SandboxBroken`, `SandboxBusy`."""
         tests = read_tests(row, self.config)
         if self.config.solution_column is None or not isinstance(tests, PythonTests):
             return tests
@@ -231,10 +242,10 @@ def written_lines(stdout: str, before: str, kinds: tuple[Any, ...]) -> list[list
 
 
 def printed(why: str, packed: str, wanted: str) -> Outcome:
-    """Whether a program ended well and printed what is wanted: the same lines, blanks at their ends aside, where a number
+    """Whether a program ended well and printed what is wanted: the same lines, blanks at their ends aside. A number
     with a decimal point may be off by a millionth."""
     try:
-        data = zlib.decompressobj().decompress(base64.b64decode(packed), 2 * OUTPUT_BYTES)
+        data = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), 2 * OUTPUT_BYTES)
     except (ValueError, zlib.error):
         return Outcome(why="the program broke its output")
     output = data.decode(errors="replace")

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from rlhf.reward.code.run_tests import Verdicts, failure, prepare, run_steps, take_output
@@ -24,14 +24,13 @@ PR_SET_DUMPABLE, UNUSED_UID = 4, 60_061
 MOST_BYTES, MOST_DEPTH = 4 << 20, 64
 Json = Any
 KINDS: dict[str, Any] = {kind.__name__: kind for kind in (list, tuple, set, frozenset, dict)}
-CHANGEABLE = (list, set, dict)
-EXCEPTIONS = {kind.__name__: kind for kind in vars(builtins).values() if isinstance(kind, type(BaseException))}
-EXCEPTIONS = {name: kind for name, kind in EXCEPTIONS.items() if issubclass(kind, BaseException)}
+TYPES = [kind for kind in vars(builtins).values() if isinstance(kind, type)]
+EXCEPTIONS: dict[str, Any] = {kind.__name__: kind for kind in TYPES if issubclass(kind, BaseException)}
 END_LOOPS = (StopIteration, StopAsyncIteration, GeneratorExit)
 OPERATORS = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or"
-REFUSED = f"""eq ne lt le gt ge bool hash str repr format bytes len length_hint contains getitem setitem delitem reversed
-    neg pos abs invert int float complex index round trunc floor ceil enter exit await aiter anext setattr delattr
-    dir reduce reduce_ex copy deepcopy get set instancecheck subclasscheck mro_entries {OPERATORS}
+REFUSED = f"""eq ne lt le gt ge bool hash str repr format bytes len length_hint contains getitem setitem delitem
+    reversed neg pos abs invert int float complex index round trunc floor ceil enter exit await aiter anext
+    setattr delattr dir reduce reduce_ex copy deepcopy get set instancecheck subclasscheck mro_entries {OPERATORS}
     {OPERATORS.replace(" ", " r")} radd {OPERATORS.replace(" ", " i")} iadd"""
 
 
@@ -39,9 +38,8 @@ class Refused(BaseException):
     """Something cannot cross. No `except Exception` of a test catches it."""
 
 
-def pack(value: Any, known: dict[int, int], other: Callable[[Any], Json], depth: int = 0, *, all: bool = False) -> Json:
-    """A value as JSON. A list that is `known` by its `id` is its number, unless `all` of it is wanted. `other` packs
-    what is not plain."""
+def pack(value: Any, other: Callable[[Any], Json], depth: int = 0) -> Json:
+    """A value as JSON. `other` packs what is not plain."""
     kind = type(value)
     if value is None or kind in (bool, float, str):
         return value
@@ -49,53 +47,46 @@ def pack(value: Any, known: dict[int, int], other: Callable[[Any], Json], depth:
         return value if abs(value) < 1 << 60 else ["int", hex(value)]
     if kind in (bytes, complex):
         return [kind.__name__, value.hex() if kind is bytes else [value.real, value.imag]]
-    if id(value) in known and not all:
-        return ["known", known[id(value)]]
     if depth > MOST_DEPTH:
         raise Refused("a value is nested too deeply")
     if isinstance(value, dict) and kind.__module__ in ("builtins", "collections"):
-        return ["dict", [[pack(part, known, other, depth + 1) for part in pair] for pair in value.items()]]
-    if kind.__name__ in KINDS and kind is KINDS[kind.__name__]:
-        return [kind.__name__, [pack(item, known, other, depth + 1) for item in value]]
+        return ["dict", [[pack(part, other, depth + 1) for part in pair] for pair in value.items()]]
+    if KINDS.get(kind.__name__) is kind:
+        return [kind.__name__, [pack(item, other, depth + 1) for item in value]]
     return other(value)
 
 
-def unpack(node: Json, known: list[Any], other: Callable[[str, Json], Any], depth: int = 0) -> Any:
+def unpack(node: Json, other: Callable[[str, Json], Any], depth: int = 0) -> Any:
     """The value that `pack` packed. Raises `Refused`, `ValueError`, `TypeError`, `LookupError` for anything else."""
+    if type(node) is dict:
+        raise Refused("an answer is no value")
     if type(node) is not list:
-        return node if type(node) is not dict else refuse("an answer is no value")
+        return node
     kind, body = node
     if kind in KINDS and depth <= MOST_DEPTH:
-        items = [unpack(["tuple", item] if kind == "dict" else item, known, other, depth + 1) for item in body]
-        return KINDS[kind](items)
-    if kind == "known" and type(body) is int and body >= 0:
-        return known[body]
-    if kind in ("int", "bytes", "complex"):
-        return int(body, 16) if kind == "int" else bytes.fromhex(body) if kind == "bytes" else complex(*body)
+        items = [["tuple", item] for item in body] if kind == "dict" else body
+        return KINDS[kind]([unpack(item, other, depth + 1) for item in items])
+    if kind == "complex":
+        return complex(*body)
+    if kind in ("int", "bytes"):
+        return int(body, 16) if kind == "int" else bytes.fromhex(body)
     return other(kind, body)
 
 
-def refuse(why: str) -> NoReturn:
-    """Raise `Refused`."""
-    raise Refused(why)
-
-
-def number_lists(values: Iterable[Any], found: list[Any], known: dict[int, int]) -> None:
-    """Number the lists, dicts and sets in plain values."""
-    for value in values:
-        if type(value) in KINDS.values() and id(value) not in known:
-            if type(value) in CHANGEABLE:
-                known[id(value)] = len(found)
-                found.append(value)
-            number_lists([*value, *(value.values() if type(value) is dict else ())], found, known)
-
-
-def fill(container: Any, content: Any) -> None:
-    """Let a list, dict or set hold what another of its type holds."""
-    if type(container) is not type(content):
-        raise Refused("a list has become something else")
-    container.clear()
-    container.extend(content) if type(container) is list else container.update(content)
+def renewed(old: Any, new: Any) -> Any:
+    """What stands for `new` where `old` was handed over: the same lists, dicts and sets, with the new content."""
+    if type(old) is not type(new) or type(old) not in (list, tuple, dict, set):
+        return new
+    if type(old) is dict:
+        content: Any = {key: renewed(old.get(key), value) for key, value in new.items()}
+    else:
+        ordered = type(old) is not set and len(old) == len(new)
+        content = [renewed(*pair) for pair in zip(old, new, strict=True)] if ordered else new
+    if type(old) is tuple:
+        return tuple(content)
+    old.clear()
+    old.extend(content) if type(old) is list else old.update(content)
+    return old
 
 
 class Pipe:
@@ -148,37 +139,28 @@ class CodeProcess:
 
     def ask(self, operation: str, target: int | str, *values: Any) -> Any:
         """Return what the code's process answers, or raise what the code raised. Lists that it changed change here."""
-        lists: list[Any] = []
-        known: dict[int, int] = {}
         try:
-            number_lists(values, lists, known)
-            contents = [pack(one, known, hand_over, all=True) for one in lists]
-            request = [operation, target, [pack(value, known, hand_over) for value in values], contents]
+            handed = pack(values, _hand_over)
+            if self._ended:
+                raise Refused(self._ended)
         except (Refused, RecursionError) as error:
             self.refuse(str(error))
         try:
-            if self._ended:
-                raise Refused(self._ended)
-            self._pipe.send(request)
-            raised, answer, now = self._pipe.receive()
-            pairs = zip(lists, contents, now, strict=True)
-            changed = [(one, self._read(new, lists)) for one, old, new in pairs if json.dumps(old) != json.dumps(new)]
-            result = self._read(answer, lists)
-            error = made_exception(raised, result) if raised else None
-            for container, content in changed:
-                fill(container, content)
-        except (Refused, OSError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as problem:
-            self._ended = str(problem) if type(problem) is Refused else f"no answer: {type(problem).__name__}"
+            self._pipe.send([operation, target, handed])
+            raised, answer, after = self._pipe.receive()
+            if json.dumps(after) != json.dumps(handed):
+                renewed(values, unpack(after, self._object))
+            result = unpack(answer, self._object)
+            exception = made_exception(raised, result) if raised else None
+        except (Refused, OSError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+            self._ended = str(error) if type(error) is Refused else f"no answer: {type(error).__name__}"
             self.refuse(self._ended)
-        if error is not None:
-            raise error
+        if exception is not None:
+            raise exception
         return result
 
-    def _read(self, node: Json, lists: list[Any]) -> Any:
-        return unpack(node, lists, self._object)
-
     def _object(self, kind: str, number: Json) -> Any:
-        if kind not in ("object", "iterator") or type(number) is not int:
+        if kind not in ("object", "iterator") or type(number) not in (int, str):
             raise Refused("an answer is no value")
         return self._remotes.setdefault(number, Remote(self, number, iterates=kind == "iterator"))
 
@@ -203,10 +185,9 @@ class Remote:
         return self if self._iterates else _refusing("iter")(self)
 
     def __next__(self) -> Any:
-        items = self._code.ask("next", self._target) if self._iterates else _refusing("next")(self)
-        if not items:
-            raise StopIteration
-        return items[0]
+        for item in self._code.ask("next", self._target) if self._iterates else _refusing("next")(self):
+            return item
+        raise StopIteration
 
 
 def _refusing(name: str) -> Callable[..., Any]:
@@ -217,20 +198,19 @@ for _name in REFUSED.split():
     setattr(Remote, f"__{_name}__", _refusing(_name))
 
 
-def hand_over(value: Any) -> Json:
-    """An object of the code that the tests hand back to it."""
+def _hand_over(value: Any) -> Json:
     if type(value) is not Remote:
         raise Refused(f"the tests hand over a {type(value).__name__}, which is no plain value")
-    return ["object", object.__getattribute__(value, "_target")]
+    return ["iterator" if value._iterates else "object", value._target]
 
 
 def made_exception(name: str, given: tuple[Any, ...]) -> BaseException:
     """The builtin exception of that name. One that would end a loop of the tests becomes a `RuntimeError`."""
     kind = EXCEPTIONS[name]
-    if not issubclass(kind, END_LOOPS):
-        for base in kind.__mro__:
-            with contextlib.suppress(TypeError):  # it wants other arguments
-                return base(*given)
+    for base in () if issubclass(kind, END_LOOPS) else kind.__mro__:
+        with contextlib.suppress(TypeError):  # it wants other arguments
+            exception: BaseException = base(*given)
+            return exception
     return RuntimeError(f"the code raises {name}")
 
 
@@ -239,61 +219,54 @@ class CodeServer:
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe, self._module = pipe, types.ModuleType("solution")
-        self._objects: list[Any] = []
-        self._numbers: dict[int, int] = {}
+        self._objects: dict[int | str, Any] = {}
         sys.modules["solution"] = self._module
 
     def serve(self) -> NoReturn:
         """Run the code, then answer until the tests end."""
         self._pipe.send(failure(self._pipe.receive(), self._module.__dict__))
         while True:
-            operation, target, values, contents = self._pipe.receive()
-            lists = [KINDS[kind]() for kind, _ in contents]
-            for container, content in zip(lists, contents, strict=True):
-                fill(container, unpack(content, lists, self._found))
-            known = {id(one): number for number, one in enumerate(lists)}
-            given = [unpack(value, lists, self._found) for value in values]
+            operation, target, handed = self._pipe.receive()
+            values = unpack(handed, self._found)
             try:
-                raised, answer = "", pack(self._result(operation, target, given), known, self._object)
+                raised, answer = "", pack(self._result(operation, target, values), self._object)
             except Refused:
                 raise
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001
                 raised, answer = self._exception(error)
-            self._pipe.send([raised, answer, [pack(one, known, self._object, all=True) for one in lists]])
+            self._pipe.send([raised, answer, pack(values, self._object)])
 
-    def _result(self, operation: str, target: int | str, given: list[Any]) -> Any:
+    def _result(self, operation: str, target: int | str, values: Any) -> Any:
         found = self._found("object", target)
         if operation == "next":
             return next(([item] for item in found), [])
-        return getattr(found, given[0]) if operation == "get" else found(*given[0], **given[1])
+        return getattr(found, values[0]) if operation == "get" else found(*values[0], **values[1])
 
     def _found(self, kind: str, target: int | str) -> Any:
-        """An object by its number, or what the code binds to a name: a function, or a method of a class `Solution`."""
-        if isinstance(target, int):
-            return self._objects[target]
-        if not hasattr(self._module, target) and hasattr(getattr(self._module, "Solution", None), target):
-            return getattr(self._module.Solution(), target)
-        if not hasattr(self._module, target):
-            raise NameError(f"name {target!r} is not defined")
-        return getattr(self._module, target)
+        """An object, or what the code binds to a name: a function, or a method of a class `Solution`."""
+        if target not in self._objects:
+            named, solution = str(target), getattr(self._module, "Solution", None)
+            if not hasattr(self._module, named) and hasattr(solution, named):
+                return getattr(self._module.Solution(), named)
+            if not hasattr(self._module, named):
+                raise NameError(f"name {named!r} is not defined")
+            return getattr(self._module, named)
+        return self._objects[target]
 
     def _object(self, value: Any) -> Json:
         """A number of numpy as Python's; any other object by a number: it stays here."""
         numpy: Any = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.number | numpy.bool_):
-            return pack(value.item(), {}, self._object)
-        if id(value) not in self._numbers:
-            self._numbers[id(value)] = len(self._objects)
-            self._objects.append(value)
-        return ["iterator" if hasattr(value, "__next__") else "object", self._numbers[id(value)]]
+            return pack(value.item(), self._object)
+        self._objects[id(value)] = value
+        return ["iterator" if hasattr(value, "__next__") else "object", id(value)]
 
     def _exception(self, error: BaseException) -> tuple[str, Json]:
         base = next(kind for kind in type(error).__mro__ if kind in EXCEPTIONS.values())
-        given = error.args if type(error).__str__ is base.__str__ else (str(error),)
-        try:
-            return base.__name__, pack(tuple(given), {}, lambda value: refuse("no plain value"))
-        except Refused:
-            return base.__name__, pack((str(error),), {}, self._object)
+        has_text = vars(type(error)).get("__str__", base.__str__) is not base.__str__
+        text = pack((str(error),), self._object)
+        given = text if has_text else pack(tuple(error.args), lambda value: text)
+        return base.__name__, given
 
 
 def values_main() -> NoReturn:
@@ -305,8 +278,8 @@ def values_main() -> NoReturn:
         if os.geteuid() == 0:  # a foreign sandbox runs programs as root, who may read any memory
             os.chown(".", UNUSED_UID, UNUSED_UID)
             os.setgroups([])
-            os.setresgid(UNUSED_UID, UNUSED_UID, UNUSED_UID)
-            os.setresuid(UNUSED_UID, UNUSED_UID, UNUSED_UID)
+            os.setresgid(*[UNUSED_UID] * 3)
+            os.setresuid(*[UNUSED_UID] * 3)
         CodeServer(Pipe(requests[0], answers[1])).serve()
     os.close(requests[0])
     os.close(answers[1])
@@ -314,14 +287,10 @@ def values_main() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with open(0, "rb", closefd=False) as file:
         request = json.load(file)
-    here = {"", os.getcwd(), os.path.dirname(os.path.abspath(sys.argv[0]))}
+    verdicts, code = Verdicts(request["key"], take_output()), CodeProcess(Pipe(answers[0], requests[1]))
+    here = ("", os.getcwd(), os.path.dirname(os.path.abspath(sys.argv[0])))
     sys.path[:] = [folder for folder in sys.path if folder not in here]  # the code can write there
     os.chdir("/")
-    _judge(CodeProcess(Pipe(answers[0], requests[1])), request, Verdicts(request["key"], take_output()))
-    os._exit(0)
-
-
-def _judge(code: CodeProcess, request: dict[str, Any], verdicts: Verdicts) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     if why := prepare(request["modules"], request["setup"], namespace):
         verdicts.write("setup", why)
@@ -333,3 +302,4 @@ def _judge(code: CodeProcess, request: dict[str, Any], verdicts: Verdicts) -> No
         module.__getattr__, module.__all__ = lambda name: Remote(code, name), request["names"]
         namespace |= {name: Remote(code, name) for name in request["names"]}
         run_steps(request["steps"], namespace, verdicts, code.refusal)
+    os._exit(0)

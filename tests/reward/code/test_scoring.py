@@ -1,22 +1,26 @@
-"""Code is scored by its tests and by nothing that it does to be scored well; in a real sandbox."""
+"""Code is scored by its tests, apart from it where that can be; a sandbox that breaks gives no number."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rlhf.config import build
+from rlhf.errors import ConfigError
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.scoring import CodeScorer, make_code_scorer
-from rlhf.reward.code.unit_tests import Asserts, InputOutput, TestsError, read_tests
+from rlhf.reward.code.forms import Form
+from rlhf.reward.code.rows import PythonTests, read_tests
+from rlhf.reward.code.scoring import CodeScorer, Outcome, printed, same_line, written_lines
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.failure import CAUSED_BY_REPLIES, FailuresValued
 from rlhf.reward.reward import make_reward
 from rlhf.sandbox.levels import ChosenIsolation, choose
 from rlhf.sandbox.pool import Queue, Sandbox
-from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken
+from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, TerminationReason
 from rlhf.types import Scored, Unscored
 
 CONFIG = CodeRewardConfig(timeout_seconds=4, memory_mb=256)
@@ -27,6 +31,7 @@ TESTS = [
     "assert abs(add(1, 1) - 2) < 1e-9",
 ]
 ADD = "def add(a, b):\n    return a + b"
+MAX = "def add(a, b):\n    return max(a, b) + 1"
 
 
 @pytest.fixture(scope="module")
@@ -35,428 +40,295 @@ def chosen() -> ChosenIsolation:
 
 
 @pytest.fixture
-async def scorer(chosen: ChosenIsolation) -> AsyncIterator[CodeScorer]:
-    scorer = CodeScorer(CONFIG, Sandbox(queue=Queue(runs=2), chosen=chosen))
-    yield scorer
-    await scorer.close()
+async def sandbox(chosen: ChosenIsolation) -> AsyncIterator[Sandbox]:
+    sandbox = Sandbox(queue=Queue(runs=2), chosen=chosen)
+    yield sandbox
+    await sandbox.close()
 
 
-async def share(scorer: CodeScorer, code: str, tests: Any = TESTS) -> float:
-    scored = await scorer.score(f"Here it is:\n```python\n{code}\n```\n", {"tests": tests})
-    assert isinstance(scored, Scored), scored
-    return scored.value
-
-
-@pytest.mark.engine
-async def test_right_code_scores_1_and_half_right_code_the_share_of_its_tests(scorer: CodeScorer) -> None:
-    assert await share(scorer, ADD) == 1.0
-    assert await share(scorer, "def add(a, b):\n    return max(a, b) + 1") == 0.5
-    assert await share(scorer, "def add(a, b):\n    return a - b") == 0.0
+async def scored(sandbox: Any, code: str, tests: Any = TESTS, row: Any = (), **settings: Any) -> Scored:
+    scorer = CodeScorer(CONFIG.model_copy(update=settings), sandbox)
+    score = await scorer.score(f"Here it is:\n```python\n{code}\n```\n", {"tests": tests, **dict(row)})
+    assert isinstance(score, Scored), score
+    return score
 
 
 @pytest.mark.engine
-async def test_all_or_nothing() -> None:
-    scorer = make_code_scorer(CONFIG.model_copy(update={"score": "all"}))
-    await scorer.start()
-    assert await share(scorer, ADD) == 1.0
-    assert await share(scorer, "def add(a, b):\n    return max(a, b) + 1") == 0.0
-    await scorer.close()
-
-
-@pytest.mark.engine
-async def test_a_process_that_ends_passes_no_test_that_waits_for_exceptions(scorer: CodeScorer) -> None:
-    test = "try:\n    f()\n    assert False\nexcept Exception as error:\n    pass"
-    assert await share(scorer, "def f(): raise ValueError", [test]) == 1.0
-    assert await share(scorer, "import os\ndef f(): os._exit(0)", [test]) == 0.0
-
-
-SOLUTION = """
-import math
-from collections import Counter, deque, namedtuple
-from dataclasses import dataclass
-from enum import IntEnum
-from fractions import Fraction
-from weakref import WeakSet
-LIMIT = 10
-class Refused(ValueError): pass
-STACKS = WeakSet()
-class Stack:
-    def __init__(self, items=()):
-        self.items = list(items)
-        STACKS.add(self)
-    __hash__ = object.__hash__
-    def push(self, item): self.items.append(item); return self
-    def pop(self): return self.items.pop()
-    def __len__(self): return len(self.items)
-    def __getitem__(self, place): return self.items[place]
-    def __eq__(self, other): return self.items == other.items
-def sort(values): values.sort()
-def apply(function, values): return [function(value) for value in values]
-def smallest(values, key=None): return min(values, key=key)
-def count(text): return Counter(text)
-def numbers():
-    n = 0
-    while True:
-        yield (n := n + 1)
-def adder(n): return lambda x: x + n
-def queue(*items): return deque(items)
-def same(value): return value
-def zeros(n): return [[0] for _ in range(n)]
-notes = []
-def remember(x): notes.append(x)
-def keywords(**named): return named
-Pair = namedtuple('Pair', 'x y')
-@dataclass
-class Date:
-    day: int
-def dated(day): return Date(day).day
-def leave(): raise SystemExit
-def living(): return len(STACKS)
-def fail(text='no'): raise Refused(text)
-def show(x): print(x)
-class Number(IntEnum):
-    TWO = 2
-def two(): return Number.TWO
-"""
-BY_VALUES = [
-    "stack = Stack([1])\nstack.push(2).push(5)\nassert len(stack) == 3 and stack.pop() == 5 and stack.items == [1, 2]",
-    "stack = Stack([4, 5])\nassert stack[0] == 4 and stack[-1] == 5 and list(stack) == [4, 5] and 5 in stack",
-    "values = [3, 1]\nsort(values)\nassert values == [1, 3]",
-    "assert apply(lambda value: value + 1, (1, 2)) == [2, 3]",
-    "seen = []\ndef note(x): seen.append(x)\napply(note, [1, 2])\nassert seen == [1, 2]",
-    "assert apply(len, ['a', 'bb']) == [1, 2] and apply(str.upper, ['a']) == ['A'] and apply(math.sqrt, [4]) == [2.0]",
-    "assert smallest([[1, 2], [3]], key=len) == [3] and smallest(values=['b', 'A'], key=str.lower) == 'A'",
-    "import operator\nassert apply(operator.neg, [1]) == [-1] and apply(int, ['7']) == [7]",
-    "assert count('aab') == {'a': 2, 'b': 1}",
-    "found = numbers()\nassert [next(found) for _ in range(3)] == [1, 2, 3] and next(found) == 4",
-    "assert adder(2)(3) == 5 and list(map(adder(1), [1, 2])) == [2, 3]",
-    "assert list(queue(1, 2)) == [1, 2] and sorted(queue(2, 1)) == [1, 2]",
-    "values = [3, 1]\nsort(values=values)\nassert values == [1, 3]",
-    "try:\n    fail()\n    assert False\nexcept ValueError as error:\n    assert str(error) == 'no'",
-    "try:\n    same(1)[0]\n    assert False\nexcept TypeError:\n    pass",
-    "assert math.isclose(math.pi, 3.14159, rel_tol=1e-3) and LIMIT == 10",
-    "import fractions\nassert same(fractions.Fraction(1, 3)) * 3 == 1 and same(10 ** 5000) == 10 ** 5000",
-    "for value in (None, True, -1, 2.5, 1j, 'é\\ud800', b'x', [1], (1,), {1}, frozenset({1}), {(1, 2): [3]}):\n"
-    "    assert same(value) == value and type(same(value)) is type(value)",
-    "assert same(float('nan')) != 0 and same(float('-inf')) == float('-inf')",
-    "def check(candidate):\n    assert candidate([1]) == [1]\ncheck(same)",
-    "assert count('aab').most_common(1) == [('a', 2)] and count('')['z'] == 0",
-    "row = [1]\nsort(values=row)\ngrid = [row, row]\nassert same(grid) is grid and same(grid)[0] is row",
-    "rows = zeros(2)\nrows[0][0] = 1\nassert rows == [[1], [0]]",
-    "stack = Stack()\nassert stack.push(1) is stack and list(reversed(stack)) == [1] and 2 not in stack",
-    "remember(1)\nremember(2)\nassert notes == [1, 2]",
-    "assert keywords(operation=1, function=2, self=3) == {'operation': 1, 'function': 2, 'self': 3}",
-    "assert Pair(1, 2) == (1, 2) and dated(day=3) == 3 and Pair(1, 2).y == 2 and Pair(1, 2)._replace(x=5) == (5, 2)",
-    "nt = Stack([1])\nassert nt.pop() == 1",
-    "from solution import adder as made\nimport solution\nassert made(1)(2) == 3 and solution.LIMIT == 10",
-    "try:\n    fail()\n    assert False\nexcept ValueError:\n    pass",
-    "try:\n    fail()\n    assert False\nexcept Refused as error:\n    assert error.args == ('no',)",
-    "assert callable(fail)",
-    "assert Stack([1, 2, 3])[0:2] == [1, 2]",
-    "try:\n    leave()\n    assert False\nexcept SystemExit:\n    pass",
-    "assert isinstance(Stack(), Stack) and not isinstance(Stack(), Date) and str(Date(1)) == 'Date(day=1)'",
-    "stack = Stack()\nstack.items = [1]\nassert stack.pop() == 1",
-    "assert str(Pair(1, 2)) == 'Pair(x=1, y=2)' and f'{Pair(1, 2)}' == 'Pair(x=1, y=2)'",
-    "assert f'{two():03d}' == '002' and two() + 1 == 3 and isinstance(two(), Number) and two().name == 'TWO'",
-    "assert apply(lambda x: same(x), [1]) == [1] and apply([].append, [1]) == [None]",
-    "items = [1]\nstack = Stack(items)\nitems.append(2)\nassert len(stack) == 1",
-    "held = Stack()\nliving_then = living()\nassert same(held) is held",
-    "del held\nassert living() == living_then - 1",
-    "kept = same([1])\nremember(kept)\nkept.append(2)\nassert notes[-1] == [1, 2] and notes[-1] is kept",
-]
-"""Tests that need no trust, and pass with `SOLUTION`."""
-WITH_OBJECTS = {
-    "assert Stack([1]) == Stack([1])": "compares an object of the code (__eq__)",
-    "assert Stack([1])": "compares an object of the code (__bool__)",
-    "class Two(Stack):\n    pass\nassert Two([1, 2]).pop() == 2": "a test asks for __mro_entries__",
-    "stack = Stack([1])\ntry:\n    stack + 1\nexcept TypeError:\n    pass": "computes with an object of the code",
-    "assert same(iter([1])) is not None": "hands an object of type list_iterator to the code",
-    "class Node:\n    value = 1\nassert same(Node()).value == 1": "hands an object of type Node to the code",
-    "import copy\nassert copy.copy(Stack([1])).pop() == 1": "copies, changes, enters or derives from",
-    "def evaluated(text): return eval(text)\nassert apply(evaluated, ['1']) == [1]": "they use builtins.eval",
-    "import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()) as said: show(1)\n"
-    "assert said.getvalue() == '1\\n'": "they use contextlib.redirect_stdout",
-    "def doubled(text): return text.format(2)\nassert apply(doubled, ['{}']) == ['2']": "by text.format",
-}
-"""Tests that only pass in the code's own process, and what is said of them elsewhere."""
-
-
-@pytest.mark.engine
-async def test_tests_use_what_the_code_defines_by_values_and_only_the_rest_needs_trust(chosen: ChosenIsolation) -> None:
-    tests = [*BY_VALUES, *WITH_OBJECTS]
-    worth = {}
-    for kind in ("values", "trusting"):
-        scorer = CodeScorer(CONFIG.model_copy(update={"tests": kind}), Sandbox(queue=Queue(runs=2), chosen=chosen))
-        worth[kind] = [outcome.passed for outcome in await scorer._outcomes(SOLUTION, Asserts(texts=tuple(tests)))]
-        await scorer.close()
-    assert [test for test, passed in zip(tests, worth["values"], strict=True) if passed] == BY_VALUES
-    assert [test for test, passed in zip(tests, worth["trusting"], strict=True) if not passed] == []
-
-
-@pytest.mark.engine
-async def test_a_test_that_needs_an_object_says_so(scorer: CodeScorer) -> None:
-    for test, words in WITH_OBJECTS.items():
-        (outcome,) = await scorer._outcomes(SOLUTION, Asserts(texts=(test,)))
-        assert words in outcome.why, (test, outcome.why)
-
-
-@pytest.mark.engine
-async def test_a_test_that_does_not_pass_is_as_if_it_were_not_there(scorer: CodeScorer) -> None:
-    refused = "y = same(3)\nassert Stack() == Stack()\nremember(1)"
-    for text in (refused, "y = same(3)\nremember(1)\nassert notes == []", "y = same(3)\nassert same(1) == 2"):
-        tests = (
-            "x = 2\nassert same(x) == 2",
-            text,
-            "assert same(x) == 2",
-            "assert same(y) == 3",
-            "assert same(4) == 4",
-        )
-        passed = [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=tests))]
-        assert passed == [True, False, True, False, True]
-    imports = ("from functools import reduce\nassert same(1) == 2", "assert reduce(max, [same(1), same(2)]) == 2")
-    assert [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=imports))] == [False, True]
-    constants = ("n = 3\nones = [1]\ntwice = lambda x: same(x) * 2\nassert same(n) == ones.pop()",)
-    constants += ("assert twice(n) == 6 and ones == [1]", "class T: of = n\nassert same(T.of) == n")
-    assert [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=constants))] == [False, True, True]
-    rebound = ("k = same(1)\nassert k == 1", "k = same(int)\nassert k('5') == 6", "assert k == 1 or k('12') == 12")
-    assert [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=rebound))] == [True, False, False]
-    by_its_text = ["assert notes == []", "remember(eval('1'))", "assert notes == []"]  # it runs beside
-    first, refused_there, later = await scorer._outcomes(SOLUTION, Asserts(texts=tuple(by_its_text)))
-    assert first.passed
-    assert not refused_there.passed
-    assert later.why.startswith("in one Python with the code: ")
-
-
-@pytest.mark.engine
-async def test_what_only_passes_after_a_test_that_fails_beside_the_code_does_not_count(scorer: CodeScorer) -> None:
-    first = "s = Stack()\nassert len(s) == 0"
-    failing = "s.push(1)\nassert s.pop() == 2\n"
-    apart_only = "s.push(2).push(3)\nassert s[0] == 2 and notes == [1]"  # beside the code nothing has been remembered
-    tests = (first, f"remember(1)\n{failing}", apart_only, "assert s.pop() == 3", "assert same(5) == 5")
-    outcomes = await scorer._outcomes(SOLUTION, Asserts(texts=tests))
-    assert [one.passed for one in outcomes] == [True, False, False, False, True]
-    each_needs_another = (
-        first,
-        "remember(1)\nassert same(1) == 2",
-        *["remember(2)\nassert len(notes) > 1"] * 5,
-        tests[-1],
+async def test_the_share_of_tests_that_pass_or_all_of_them(sandbox: Sandbox) -> None:
+    assert await scored(sandbox, ADD) == Scored(value=1.0, detail="4 of 4 tests pass (values)")
+    half = await scored(sandbox, MAX)
+    assert (half.value, half.detail) == (0.5, "2 of 4 tests pass (values); test 2: AssertionError:")
+    assert (await scored(sandbox, MAX, score="all")).value == 0.0
+    assert (await scored(sandbox, "def f(): pass")).detail.endswith("NameError: name 'add' is not defined")
+    broken = await scored(sandbox, "import nothing")
+    assert (broken.value, broken.detail[:53]) == (0.0, "0 of 4 tests pass (values); test 1: the code does not")
+    late = await scored(
+        sandbox, "import time\ndef add(a, b):\n    time.sleep((a == 2) * 9)\n    return a + b", timeout_seconds=1
     )
-    *others, last = await scorer._outcomes(SOLUTION, Asserts(texts=each_needs_another))
-    assert [one.passed for one in others] == [True, *[False] * 6]
-    assert "tests before it fail" in last.why
+    assert (late.value, late.detail) == (0.5, "2 of 4 tests pass (values); test 3: killed after 1 s")
+
+
+FORMS: tuple[Form, ...] = ("values", "script")
+BOTH_FORMS = {
+    "changes in place": ("def f(xs, d): xs[0].append(9); d.clear(); d['k'] = {1}",
+        "xs, d = [[1], 2], {'a': 1}\nassert f(xs, d) is None and xs == [[1, 9], 2] and d == {'k': {1}}"),
+    "keeps nested lists": ("def f(xs): xs[0].append(9)", "inner = [1]\nf([inner])\nassert inner == [1, 9]"),
+    "types": ("def f(x): return "
+    "x", "import math\n"
+    "for x in (None, True, 1, 1.5, 1j, 'é\\ud800', b'\\0', (1,), [[]], {1: (2,)}, {3}, frozenset([4]),"
+        " 1 << 99, float('inf'), -0.0):\n    assert f(x) == x and type(f(x)) == type(x)\n"
+        "assert math.isnan(f(float('nan')))"),
+    "exceptions": ("class Own(KeyError):\n    def __str__(s): return 'own'\ndef f(x):\n"
+    "    if x: raise ValueError('no', 3)\n    raise Own('k')",
+        "try:\n    f(1)\n    assert False\nexcept ValueError as e:\n    assert e.args == ('no', 3)\n"
+        "try:\n    f(0)\n    assert False\nexcept KeyError as e:\n    assert 'own' in str(e)"),
+    "objects": ("class Stack:\n    made = 0\n    def __init__(s, *xs): s.xs = list(xs); Stack.made += 1\n"
+    "    @classmethod\n"
+        "    def of(cls, xs): return cls(*xs)\n    def push(s, x): s.xs.append(x); return s\n    @property\n"
+        "    def top(s): return s.xs[-1]",
+        "s = Stack(1)\n"
+        "assert s.push(2).push(3).top == 3 and s.xs == [1, 2, 3] and Stack.made == 1 and Stack.of([4]).top == 4"),
+    "generators": ("def f(n):\n"
+    "    while True: yield n; n += 1", "import itertools\nassert list(itertools.islice(f(3), 2)) == [3, 4]"),
+    "closures": ("def f(n): return lambda x: x + n", "assert f(2)(3) == 5"),
+    "counters": ("from collections import Counter, defaultdict\ndef f(x): return [Counter(x), defaultdict(int, a=1)]",
+        "assert f('aab') == [{'a': 2, 'b': 1}, {'a': 1}]"),
+    "unittest": ("def f(x): return x",
+        "import unittest\nclass T(unittest.TestCase):\n    def setUp(self): self.x = 2\n"
+        "    def test_x(self): self.assertEqual(f(self.x), 2)"),
+    "pytest": ("def f(x): return 1 / "
+    "x", "import pytest\ndef test_it():\n    assert f(3) == pytest.approx(0.3333333, abs=1e-3)\n"
+        "    with pytest.raises(ZeroDivisionError, match='zero') as e: f(0)\n    assert 'division' in str(e.value)"),
+}  # fmt: skip
 
 
 @pytest.mark.engine
-async def test_a_set_up_that_the_reply_leaves_no_memory_is_the_reply_s(chosen: ChosenIsolation) -> None:
-    config = CONFIG.model_copy(update={"setup_column": "setup", "memory_mb": 64})
-    scorer = CodeScorer(config, Sandbox(queue=Queue(runs=1), chosen=chosen))
-    row = {"tests": ["assert f(1) == len(T)"], "setup": "T = list(range(900_000))"}
-    assert await scorer.score("def f(x): return 900_000", row) == Scored(value=1.0, detail="1 of 1 tests pass")
-    large = "def f(x): return 900_000\n#" + "\N{GRINNING FACE}" * 1_500_000
-    for code in (large, large * 2):
-        scored = await scorer.score(f"```python\n{code}\n```", row)
-        assert isinstance(scored, Scored)
-        assert scored.value == 0.0
-    await scorer.close()
+async def test_what_values_carry_comes_out_as_in_one_process(sandbox: Sandbox) -> None:
+    scorer = CodeScorer(CONFIG, sandbox)
+    for name, (code, text) in BOTH_FORMS.items():
+        tests = read_tests({"tests": text}, CONFIG)
+        assert isinstance(tests, PythonTests)
+        assert tests.form == "values", (name, tests.why)
+        for form in FORMS:
+            outcomes = await scorer._python(code, replace(tests, form=form))
+            assert [outcome.why for outcome in outcomes] == [""] * len(outcomes), (name, form)
 
 
-@pytest.mark.engine
-async def test_a_name_of_python_that_code_defines_anew_is_python_s_apart_and_the_code_s_beside(
-    scorer: CodeScorer,
-) -> None:
-    tests = ("assert sum([same(1)]) == 1", "assert sum([1, 2]) == 3")
-    assert [one.passed for one in await scorer._outcomes(SOLUTION, Asserts(texts=tests[:1]))] == [True]
-    wrong, unasked = await scorer._outcomes(f"{SOLUTION}\ndef sum(values): return 0", Asserts(texts=tests))
-    assert wrong.why.startswith("in one Python with the code: AssertionError")
-    assert unasked.why.endswith("to the tests sum is Python's own, unless reward.code.names lists it")
-
-
-@pytest.mark.engine
-async def test_every_number_says_how_it_came_about_and_whom_it_trusts(chosen: ChosenIsolation) -> None:
-    told = []
-    for kind in ("values", "trusting"):
-        scorer = CodeScorer(CONFIG.model_copy(update={"tests": kind}), Sandbox(queue=Queue(runs=1), chosen=chosen))
-        scored = await scorer.score("def add(a, b): return 7", {"tests": TESTS})
-        assert isinstance(scored, Scored)
-        told.append(scored.detail)
-        await scorer.close()
-    assert told == [
-        "0 of 4 tests pass; from the code: add; test 1: AssertionError",
-        "0 of 4 tests pass (trusting); test 1: AssertionError",
-    ]
-
-
-SEES = """
-import sys
-def add(a, b):
-    at = sys._getframe()
-    while at and 'asked' not in at.f_locals: at = at.f_back
-    if at:
-        asked = at.f_locals['asked'] | {'code': ''}
-        told = [of for of in asked if '61' in str(asked[of]) and '_0' in str(asked[of])]
-        raise ValueError(f"{asked['tests']} {told}")
-    return a + b if a < 5 else 0
+OBJECTS = """
+import asyncio, enum, functools
+from collections import namedtuple
+from dataclasses import dataclass
+class V:
+    def __init__(s, *xs): s.xs = list(xs)
+    def __eq__(s, o): return s.xs == o.xs
+    def __lt__(s, o): return s.xs < o.xs
+    def __hash__(s): return hash(tuple(s.xs))
+    def __add__(s, o): return V(*s.xs, *o.xs)
+    def __len__(s): return len(s.xs)
+    def __iter__(s): return iter(s.xs)
+    def __contains__(s, x): return x in s.xs
+    def __getitem__(s, i): return s.xs[i]
+    def __enter__(s): s.xs.append('in'); return s
+    def __exit__(s, *e): s.xs.append('out'); return True
+    def __repr__(s): return f'V{tuple(s.xs)}'
+@dataclass(frozen=True)
+class Token:
+    kind: str
+    value: int = 0
+class Node:
+    def __init__(s, val, next=None, left=None, right=None): s.val, s.next, s.left, s.right = val, next, left, right
+def linked(xs): return Node(xs[0], linked(xs[1:])) if xs else None
+def reverse(node):
+    last = None
+    while node: node.next, last, node = last, node, node.next
+    return last
+def insert(root, val):
+    if root is None: return Node(val)
+    if val < root.val: root.left = insert(root.left, val)
+    else: root.right = insert(root.right, val)
+    return root
+class Refused(Exception): pass
+def refuse(): raise Refused('no')
+async def later(x): await asyncio.sleep(0); return x
+def sum(xs): return -1 if not xs else functools.reduce(lambda a, b: a + b, xs)
+def apply(f, xs): return [f(x) for x in xs]
+def greet(name): print('hello', name)
+def twice(f): return functools.wraps(f)(lambda *a: (f(*a), f(*a)))
+class Color(enum.IntEnum): RED = 1
+Point = namedtuple('Point', 'x y')
+def helper(): return 1
+def uses(): return helper() + 1
+def numbers():
+    got = 0
+    while True: got = yield got
+CACHE = []
+def cached(): return CACHE
+def ask(): return int(input('n'))
 """
-"""Tells the tests that it sees, by failing over them."""
+ORDINARY = [
+    "assert V(1) + V(2) == V(1, 2) and V(1) != V(2)",
+    "assert sorted([V(2), V(1)]) == [V(1), V(2)] and len({V(1), V(1)}) == 1",
+    "assert len(V(1, 2)) == 2 and 2 in V(2) and list(V(1)) == [1] and V(7)[0] == 7 and bool(V()) is False",
+    "with V() as v:\n    raise ValueError\nassert v.xs == ['in', 'out']",
+    "assert repr(V(1, 2)) == 'V(1, 2)' and f'{V(1, 2)}' == 'V(1, 2)'",
+    "assert Token('a', 1) == Token('a', 1) and Token('a') in [Token('a')]",
+    "node = reverse(linked([1, 2, 3]))\nout = []\nwhile node:\n    out.append(node.val)\n    node = node.next\n"
+    "assert out == [3, 2, 1]",
+    "def items(n): return [] if n is None else [*items(n.left), n.val, *items(n.right)]\nroot = None\n"
+    "for x in (2, 1, 3): root = insert(root, x)\nassert items(root) == [1, 2, 3]",
+    "from solution import Refused, refuse\nimport pytest\ndef test_it():\n"
+    "    with pytest.raises(Refused, match='no'): refuse()",
+    "import asyncio\nassert asyncio.run(later(3)) == 3",
+    "assert sum([]) == -1 and sum([1, 2]) == 3",
+    "assert apply(lambda x: x + 1, [1]) == [2] and apply(len, ['ab']) == [2]",
+    "import contextlib, io\nout = io.StringIO()\nwith contextlib.redirect_stdout(out): greet('you')\n"
+    "assert out.getvalue() == 'hello you\\n'",
+    "from solution import greet\ndef test_it(capsys):\n    greet('you')\n"
+    "    assert capsys.readouterr().out == 'hello you\\n'",
+    "@twice\ndef f(x): return x\nassert f(1) == (1, 1) and f.__name__ == 'f'",
+    "assert Color.RED == 1 and Color(1) is Color.RED and Point(1, 2) == (1, 2) and Point(1, 2).x == 1",
+    "from unittest.mock import patch\nfrom solution import uses\nwith patch('solution.helper', lambda: 5):\n"
+    "    assert uses() == 6\nassert uses() == 2",
+    "n = numbers()\nassert next(n) == 0 and n.send(4) == 4\nn.close()\n"
+    "assert isinstance(V(), V) and not isinstance(1, V)",
+    "assert cached() is cached()\ncached().append(1)\nassert cached() == [1]",
+    "class W(V):\n    def __len__(s): return 9\nassert len(W()) == 9 and issubclass(W, V)",
+    "import pytest\nfrom solution import sum\n@pytest.fixture\ndef xs(): return [1, 2]\n"
+    "@pytest.mark.parametrize('n', [3, 4])\n"
+    "def test_it(xs, n): assert sum([*xs, n]) == 3 + n",
+    "import numpy as np\nxs = np.arange(4)\nview = apply(lambda x: x[::2], [xs])[0]\nview[0] = 9\n"
+    "assert xs[0] == 9 and view.base is xs",
+]
 
 
 @pytest.mark.engine
-async def test_beside_the_code_are_only_tests_that_it_passes_apart(scorer: CodeScorer) -> None:
-    tests = ["import math\nassert add(5, 1) == 60_061", "assert add(1, 2) == 3", "assert add(7, 2) == 90_091"]
-    scored = await scorer.score(f"```python\n{SEES}\n```", {"tests": tests})
-    assert isinstance(scored, Scored)
-    assert scored.value == 0
-    outcomes = await scorer._outcomes(SEES, Asserts(texts=tuple(tests)))
-    assert "['import math', 'assert add(1, 2) == 3', ''] []" in outcomes[1].why
-    scorer._keeps_nothing = False  # a sandbox in which a run finds what the last one left
-    assert [outcome.passed for outcome in await scorer._outcomes(SEES, Asserts(texts=tuple(tests)))] == [
-        False,
-        True,
-        False,
-    ]
-
-
-FORGES = """
-import os, sys
-at = sys._getframe()
-while at and not {'asked', 'verdicts'} <= set(at.f_locals): at = at.f_back
-if at:
-    verdicts, key = at.f_locals['verdicts'], at.f_locals['asked']['key']
-    FORGERY
-    os._exit(0)
-def add(a, b): return 3
-"""
-"""Says what it likes where it runs beside its tests."""
-SIGNED = "from rlhf.reward.code.checking.verdicts import signature\n    say = lambda *lines: [verdicts._stream.write("
-SIGNED += "f'{signature(key, line)} {line}\\n'.encode()) for line in lines]\n    "
+async def test_ordinary_tests_of_objects_come_out_beside_the_code() -> None:
+    """Twenty-two rows that need the code's objects; the sandbox's Python is this one, with numpy and pytest."""
+    sandbox = Sandbox(queue=Queue(runs=2), python=sys.executable)
+    await sandbox.start()
+    for text in ORDINARY:
+        tests = read_tests({"tests": text}, CONFIG)
+        assert isinstance(tests, PythonTests)
+        score = await scored(sandbox, OBJECTS, text, timeout_seconds=30)
+        assert (score.value, "(script, trusting)" in score.detail) == (1.0, True), (text, score.detail)
+        assert (await scored(sandbox, "x = 1", text)).value == 0.0, text
+    unsent = await CodeScorer(CONFIG.model_copy(update={"trusting": "refuse"}), sandbox).score(
+        "x", {"tests": ORDINARY[0]}
+    )
+    assert isinstance(unsent, Unscored)
+    assert unsent.kind == "trusting"
+    await sandbox.close()
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(
-    ("forgery", "value"),
-    [
-        ("for index in range(9): verdicts.write(key, index, '')", 0.25),
-        (SIGNED + "say('0 failed the set-up fails: of itself')", 0.0),
-        (SIGNED + "say('x', '', '0', '0 passed', 'a b c d', '99 passed', '-1 failed', '0 failed ' + chr(27))", 0.25),
-        ("verdicts._stream.write(b'\\n' * 3_000_000)", 0.0),
-        ("verdicts._stream.write(b'\\xff\\0' * 300)", 0.0),
-    ],
-)
-async def test_what_code_says_beside_its_tests_is_at_most_believed_against_it(
-    scorer: CodeScorer, forgery: str, value: float
-) -> None:
-    assert await share(scorer, FORGES.replace("FORGERY", forgery)) == value
+async def test_the_data_set_s_own_solution_decides_the_form(sandbox: Sandbox) -> None:
+    scorer = CodeScorer(CONFIG.model_copy(update={"solution_column": "solution"}), sandbox)
+    counts = "class Bag:\n    def __init__(s, xs): s.xs = xs\n    def get(s): return s.xs"
+    rows = {
+        "values": {"tests": "import sys\nassert add(1, sys.maxsize) > 0", "solution": ADD},
+        "script": {"tests": "xs = [1]\nb = Bag(xs)\nxs.append(2)\nassert b.get() == [1, 2]", "solution": [counts]},
+    }
+    for form, row in rows.items():
+        tests = await scorer.tests_of(row)
+        assert isinstance(tests, PythonTests)
+        assert tests.form == form
+    wrong = await scorer.score(ADD, {"tests": TESTS, "solution": MAX})
+    assert wrong == Unscored(kind="no tests", detail="the data set's own solution does not pass the tests")
 
 
 @pytest.mark.engine
-async def test_a_set_up_that_fails_beside_the_code_alone_is_no_excuse(chosen: ChosenIsolation) -> None:
-    config = CONFIG.model_copy(update={"tests": "trusting"})
-    scorer = CodeScorer(config, Sandbox(queue=Queue(runs=1), chosen=chosen))
-    forgery = FORGES.replace("FORGERY", SIGNED + "say('0 failed the set-up fails: of itself')")
-    assert await share(scorer, forgery) == 0.0
-    await scorer.close()
+async def test_set_up_and_prefix_run_where_they_belong(sandbox: Sandbox) -> None:
+    row = {"setup": "import math\nTWO = 2", "prefix": "from typing import List\nK = 5"}
+    settings = {"setup_column": "setup", "code_prefix_column": "prefix"}
+    code = "from __future__ import annotations\ndef f(xs: List[int]): return len(xs) + K"
+    assert (await scored(sandbox, code, "assert f([1]) == TWO * 3", row, **settings)).value == 1.0
+    fails = {"setup": "raise OSError('gone')", "prefix": ""}
+    for tests in ("assert f([1]) == 1", "assert f(1) == F(1)\nclass G(F): pass"):
+        scorer = CodeScorer(CONFIG.model_copy(update=settings), sandbox)
+        unsent = await scorer.score("def f(x): return 1", {"tests": tests, **fails})
+        assert unsent == Unscored(kind="no tests", detail="the set-up fails: OSError: gone")
+        missing = await scorer.score(
+            "def f(x): return 1", {"tests": f"import nothing_here\n{tests}", "setup": "", "prefix": ""}
+        )
+        assert missing == Unscored(
+            kind="no tests", detail="the set-up fails: the sandbox's Python has no module nothing_here"
+        )
 
 
 @pytest.mark.engine
-async def test_code_that_breaks_the_sandbox_has_the_lowest_and_a_sandbox_that_breaks_has_none(
-    chosen: ChosenIsolation,
-) -> None:
-    runner = Fragile(Sandbox(queue=Queue(runs=1), chosen=chosen))
-    broken = make_reward(build(RewardConfig, {"kind": "code"}))
-    assert isinstance(broken, FailuresValued)
-    scorer = CodeScorer(CONFIG, runner)
-    caused = await scorer.score("def add(a, b): return 'break it'", {"tests": TESTS})
-    assert isinstance(caused, Unscored)
-    assert caused.kind in CAUSED_BY_REPLIES
-    runner.breaks_once = True
-    assert await share(scorer, ADD) == 1.0
-    await scorer.close()
+async def test_programs_are_judged_by_what_they_print(sandbox: Sandbox) -> None:
+    pairs = {"inputs": ["1 2\n", "5 5\n"], "outputs": ["3\n", "10"]}
+    assert (await scored(sandbox, "print(sum(map(int, input().split())), ' ')", pairs)).value == 1.0
+    assert (await scored(sandbox, "print(3)", pairs)).value == 0.5
+    assert (await scored(sandbox, "print(3)\nraise SystemExit(1)", pairs)).value == 0.0
+    at_exit = "import atexit, threading\natexit.register(print, 3)\nif __name__ == '__main__': open(0).read()"
+    assert (await scored(sandbox, at_exit, pairs)).value == 0.5
+    waits = "import time\nn = int(input().split()[0])\ntime.sleep(9 * (n == 1))\nprint(10)"
+    slow = await scored(sandbox, waits, pairs, timeout_seconds=1)
+    assert (slow.value, slow.detail) == (0.5, "1 of 2 tests pass (stdin); test 1: its time was over")
+    kills = (
+        "import os, signal\nn = int(input().split()[0])\nif n == 1: os.kill(os.getppid(), signal.SIGKILL)\nprint(10)"
+    )
+    assert (await scored(sandbox, kills, pairs)).value == 0.5
+
+
+def test_outputs_are_compared_by_lines_and_numbers_by_their_value() -> None:
+    assert all(same_line(*pair) for pair in (("3.141593", "3.141592653589793"), ("a 1.0", "a 1.0000001"), ("", "")))
+    unlike = (
+        ("3.1", "3.141592653589793"),
+        ("1.0", "1"),
+        ("nan", "1.0"),
+        ("1.0 2", "1.0"),
+        ("a", "a.b"),
+        ("1.0", "nan."),
+    )
+    assert not any(same_line(*pair) for pair in unlike)
+    assert printed("", "!", "") == Outcome(why="the program broke its output")
+    assert written_lines('[1, "x"]\n[[[\nk [1, ""]\n["a", 2]\n[1]\n', "", (int, str)) == [[1, "x"]]
 
 
 class Fragile:
-    """A sandbox that breaks over some code, or once."""
+    """A sandbox that breaks over some code, or always, or once."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox | None) -> None:
         self._sandbox, self.breaks_once = sandbox, False
 
     async def start(self) -> None: ...
 
     async def run(self, program: Program) -> ProgramResult:
-        if b"break it" in program.stdin or self.breaks_once:
+        if self._sandbox is None or b"break it" in program.stdin or self.breaks_once:
             self.breaks_once = False
-            raise SandboxBroken("File name too long")
+            raise SandboxBroken("out of order")
         return await self._sandbox.run(program)
-
-    async def close(self) -> None:
-        await self._sandbox.close()
-
-
-@pytest.mark.engine
-async def test_programs_are_judged_by_what_they_print(scorer: CodeScorer) -> None:
-    pairs = {"inputs": ["1 2\n", "5 5\n"], "outputs": ["3\n", "10"]}
-    assert await share(scorer, "print(sum(map(int, input().split())), ' ')", pairs) == 1.0
-    assert await share(scorer, "print(3)", pairs) == 0.5
-    assert await share(scorer, "print(3)\nraise SystemExit(1)", pairs) == 0.0
-
-
-@pytest.mark.engine
-async def test_a_function_that_checks_a_candidate_is_called_with_the_entry_point() -> None:
-    config = CONFIG.model_copy(update={"tests_column": "test", "entry_point_column": "entry_point"})
-    scorer = make_code_scorer(config)
-    await scorer.start()
-    row = {"test": "def check(candidate):\n    assert candidate(1, 2) == 3\n", "entry_point": "add"}
-    assert await scorer.score(ADD, row) == Scored(value=1.0)
-    assert await scorer.score("def add(a, b): return 4", row) == Scored(value=0.0)
-    await scorer.close()
-
-
-class Broken:
-    """A sandbox that runs nothing."""
-
-    async def start(self) -> None: ...
-
-    async def run(self, program: Program) -> ProgramResult:
-        raise SandboxBroken("out of order")
 
     async def close(self) -> None: ...
 
 
-async def test_a_sandbox_that_broke_gives_no_number() -> None:
-    assert await CodeScorer(CONFIG, Broken()).score(ADD, {"tests": TESTS}) == Unscored(
-        kind="sandbox", detail="out of order"
-    )
+@pytest.mark.engine
+async def test_code_that_breaks_the_sandbox_has_the_lowest_and_a_sandbox_that_breaks_has_none(sandbox: Sandbox) -> None:
+    assert isinstance(make_reward(build(RewardConfig, {"kind": "code"})), FailuresValued)
+    runner = Fragile(sandbox)
+    caused = await CodeScorer(CONFIG, runner).score("def add(a, b): return 'break it'", {"tests": TESTS})
+    assert isinstance(caused, Unscored)
+    assert caused.kind in CAUSED_BY_REPLIES
+    runner.breaks_once = True
+    assert (await scored(runner, ADD)).value == 1.0
+    broken = await CodeScorer(CONFIG, Fragile(None)).score(ADD, {"tests": TESTS})
+    assert broken == Unscored(kind="sandbox", detail="out of order")
 
 
-@pytest.mark.parametrize(
-    "tests", [None, [], "", "assert (", ["assert ("], 3, {"inputs": ["1"], "outputs": []}, [{"input": "1"}]]
-)
-async def test_a_row_without_usable_tests_gives_no_number(tests: Any) -> None:
-    scored = await CodeScorer(CONFIG, Broken()).score(ADD, {"tests": tests})
-    assert isinstance(scored, Unscored)
-    assert scored.kind == "no tests"
+class Silent:
+    """A sandbox in which programs print nothing."""
+
+    async def start(self) -> None: ...
+
+    async def run(self, program: Program) -> ProgramResult:
+        return ProgramResult(ending=TerminationReason.EXITED, return_code=0, stdout="", stderr="", seconds=0.1)
+
+    async def close(self) -> None: ...
 
 
-def test_text_is_split_into_one_test_an_assert_and_its_set_up_stays_with_it() -> None:
-    text = "import math\nx = f(1)\nassert x == 1\ny = f(2)\nassert y == 2\nprint('end')"
-    assert read_tests({"tests": text}, CONFIG) == Asserts(
-        texts=("import math\nx = f(1)\nassert x == 1", "y = f(2)\nassert y == 2\nprint('end')")
-    )
-
-
-def test_pairs_are_read_in_the_forms_of_common_datasets() -> None:
-    wanted = [InputOutput(stdin="1", stdout="2")]
-    for value in (
-        [{"input": "1", "output": "2"}],
-        '{"inputs": ["1"], "outputs": ["2"]}',
-        {"inputs": ["1"], "outputs": ["2"]},
-    ):
-        assert read_tests({"t": value}, CONFIG.model_copy(update={"tests_column": "t"})) == wanted
-    with pytest.raises(TestsError, match="no tests in column 't'"):
-        read_tests({}, CONFIG.model_copy(update={"tests_column": "t"}))
-
-
-async def test_an_output_that_the_sandbox_does_not_keep_whole_is_no_test() -> None:
-    tests = {"inputs": ["", ""], "outputs": ["x" * (1 << 20), "é" * (1 << 20)]}
-    scored = await CodeScorer(CONFIG, Broken()).score("print(1)", {"tests": tests})
-    assert isinstance(scored, Unscored)
-    assert scored.detail == "an output has more than the 1048576 bytes that the sandbox keeps"
+async def test_a_sandbox_that_cannot_judge_ends_the_start_and_long_code_is_worth_0() -> None:
+    with pytest.raises(ConfigError, match="a right and a wrong one do not come out so"):
+        await CodeScorer(CONFIG, Silent()).start()
+    assert (await scored(Silent(), "x = 1\n" * 50_000)).detail == "the code has more than 262144 letters"
