@@ -223,7 +223,8 @@ ATTACKS: dict[str, list[Attack]] = {
 STDIN_ATTACKS = attacks_on(
     "print(3)\nraise SystemExit(1)",
     "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)",
-    'import os\nfor fd in range(64):\n    try: os.write(fd, b\'["", "eJwz5gIAAEkAPg=="]\\n\' * 9)\n    except OSError: pass',
+    'import os\nfor fd in range(64):\n    try: os.write(fd, b\'["", "eJwz5gIAAEkAPg=="]\\n\' * 9)\n'
+    "    except OSError: pass",
     "import os\nfor fd in range(9):\n"
     "    try: open(f'/proc/{os.getppid()}/fd/{fd}', 'w').write('[\"\", \"zz\"]\\n[\"\", 5]\\n[[[\\n')\n"
     "    except OSError: pass",

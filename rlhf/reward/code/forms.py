@@ -83,7 +83,8 @@ class FormDecision:
         functions = [node for node in self._nodes if isinstance(node, Function)]
         self._functions = {node.name for node in functions}
         self._names = names | {one.arg for node in functions if node.name == "check" for one in node.args.args[:1]}
-        self._modules = bound_names(*(node for node in self._nodes if isinstance(node, ast.Import | ast.ImportFrom)))
+        bind = (ast.Import, ast.ImportFrom, ast.withitem, ast.ExceptHandler)
+        self._others = {name for node in self._nodes if isinstance(node, bind) for name in bound_names(node)}
         self._objects: set[str] = set()
         made = [node for node in self._nodes if isinstance(node, ast.Assign) and self._is_object(node.value)]
         self._objects = {ast.unparse(target) for node in made for target in node.targets}
@@ -124,7 +125,9 @@ class FormDecision:
             return not isinstance(parent, ast.Attribute | ast.Assign | ast.Expr)
         if isinstance(node, ast.Attribute) and node.attr not in (*PLAIN, *RAISES):
             first = ast.unparse(node.value).partition(".")[0].partition("(")[0]
-            known = first in self._modules | self._objects | {"self", "cls"} or self._calls_code(node.value)
+            known = first in self._others | self._objects | self._names | {"self", "cls"} or self._calls_code(
+                node.value
+            )
             if not known and not node.attr.startswith(("assert", "fail")):
                 return True
         return self._is_no_value(node) or self._acts(node)
