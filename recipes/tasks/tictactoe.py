@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from rlhf.env.opponents.named import Setting, opponent_of
+from rlhf.env.opponents import OpponentSetting, opponent_of
 from rlhf.env.single_turn import first_messages
 from rlhf.errors import ConfigError, OpponentFailed
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
@@ -23,7 +23,7 @@ SWAPPED = str.maketrans("xo", "ox")
 
 class TicTacToeEnvironment:
     """One game. `opponent` is `self` for two roles, `first` and `second`; `random`, a function `module:function`, or a
-    mapping as `rlhf.env.opponents.named` reads it, for one role, `agent`, which begins in half of the games, as the
+    mapping as `rlhf.env.opponents` reads it, for one role, `agent`, which begins in half of the games, as the
     seed says.
 
     A win is 1, a draw 0, a defeat -1: at the end, in `info["rewards"]` by role, with one role also as the reward of its
@@ -33,7 +33,7 @@ class TicTacToeEnvironment:
     opponent raises.
     """
 
-    def __init__(self, *, opponent: Setting = "self", illegal_allowed: int = 1, opening_moves: int = 0) -> None:
+    def __init__(self, *, opponent: OpponentSetting = "self", illegal_allowed: int = 1, opening_moves: int = 0) -> None:
         if not 0 <= opening_moves <= MOST_OPENING_MOVES:
             raise ConfigError(f"opening_moves is {opening_moves}; 0 to {MOST_OPENING_MOVES} come before a win")
         self._opponent = opponent_of(opponent, {"random": at_random})

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlhf.env.check.report import CheckOutcome, check_server
+from rlhf.env.check import CheckOutcome, check_server
 from rlhf.env.client.remote import Address
 from rlhf.errors import UserError
 from rlhf.http.binding import token_from

@@ -7,9 +7,11 @@ import operator
 import random
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from zlib import crc32
 
-from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
+from rlhf.env.tool_use import Handled, ToolUseEnvironment, text_argument
+from rlhf.types import Message, Observation, Task, Tool
 
 CALCULATOR = Tool(
     name="calculator",
@@ -28,48 +30,33 @@ LONGEST = 200
 """Maximum characters of an expression; its result is then small enough to write out."""
 
 
-class CalculatorEnvironment:
+class CalculatorEnvironment(ToolUseEnvironment):
     """Asks the task's question, or for the value of `a+b` or `a*b` with numbers of `digits` digits drawn from the seed.
 
     The calculator answers tool calls; a reply without a call is the final answer, with reward 1 or 0.
     """
 
-    spec = EnvironmentSpec(
-        name="calculator", description="Answer a question of arithmetic; a calculator helps.", tools=(CALCULATOR,)
-    )
-
     def __init__(self, digits: int = 3, operations: str = "+*") -> None:
+        description = "Answer a question of arithmetic; a calculator helps."
+        super().__init__(
+            "calculator",
+            description,
+            [Handled(tool=CALCULATOR, run=lambda arguments: calculated(text_argument(arguments, "expression")))],
+        )
         self._digits, self._operations = digits, operations
-        self._answer = ""
 
     def reset(self, task: Task, *, seed: int) -> Observation:
-        if task.messages:
-            self._answer = task.answer or ""
-            return Observation(messages=task.messages)
-        question = made_question(seed, self._digits, self._operations)
-        self._answer = calculated(question)
-        return Observation(messages=(Message(role="user", content=question),))
+        if not task.messages:
+            question = made_question(seed, self._digits, self._operations)
+            messages = (Message(role="user", content=question),)
+            task = replace(task, messages=messages, answer=calculated(question))
+        return super().reset(task, seed=seed)
 
     def step(self, action: Message) -> Observation:
         if action.tool_calls:
-            return Observation(messages=tuple(answered(call) for call in action.tool_calls))
-        right = stated(action.content) == stated(self._answer)
+            return super().step(action)
+        right = stated(action.content) == stated(self._task.answer or "")
         return Observation(messages=(), reward=float(right), terminated=True)
-
-    def close(self) -> None:
-        pass
-
-
-def answered(call: ToolCall) -> Message:
-    """The calculator's answer to a call, also to an invalid one."""
-    expression = call.arguments.get("expression")
-    if call.name != CALCULATOR.name:
-        text = f"error: there is no tool {call.name!r}; use {CALCULATOR.name}"
-    elif not isinstance(expression, str):
-        text = "error: calculator needs an argument 'expression' that is text"
-    else:
-        text = calculated(expression)
-    return Message(role="tool", content=text, tool_call_id=call.id)
 
 
 def calculated(expression: str) -> str:

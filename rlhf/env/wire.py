@@ -95,6 +95,14 @@ def text_again(said: object) -> object:
     return json.dumps(said, ensure_ascii=False) if isinstance(said, int | float | list) else said
 
 
+class ActionMetadata(BaseModel):
+    """Notes of the client on an action. `request_id` makes a repeated step safe."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    request_id: str | None = Field(None, min_length=1, max_length=255)
+
+
 class Action(Strict):
     """The policy's reply. Only `text` is required, so text-only clients can act."""
 
@@ -103,14 +111,14 @@ class Action(Strict):
 
     text: Annotated[str, BeforeValidator(text_again)] = Field(description="What the policy said")
     tool_calls: list[CallData] = Field(default_factory=list, description="Tool calls, already parsed")
-    metadata: Json = Field(default_factory=dict, description="`request_id` makes a repeated step safe")
+    metadata: ActionMetadata = ActionMetadata()
 
 
 class ListTools(Strict):
     """Requests the environment's tools; does not count as a step."""
 
     type: Literal["list_tools"]
-    metadata: Json = {}
+    metadata: ActionMetadata = ActionMetadata()
 
 
 class CallTool(Strict):
@@ -119,7 +127,7 @@ class CallTool(Strict):
     type: Literal["call_tool"]
     tool_name: str
     arguments: Json | str = {}
-    metadata: Json = {}
+    metadata: ActionMetadata = ActionMetadata()
 
 
 AnyAction = Action | ListTools | CallTool
@@ -136,37 +144,15 @@ class StepBody(BaseModel):
     request_id: str | None = Field(default=None, max_length=255)
 
 
-class ResetFrame(Strict):
-    type: Literal["reset"]
+class Frame(Strict):
+    """A frame of a client: a reset with optional `data`, a step with the action as `data`, or a request for the
+    state."""
+
+    type: Literal["reset", "step", "state", "close"]
     data: Json = Field(default_factory=dict)
 
 
-class StepFrame(Strict):
-    type: Literal["step"]
-    data: Json
-
-
-class StateFrame(Strict):
-    type: Literal["state"]
-
-
-class McpFrame(Strict):
-    type: Literal["mcp"]
-    data: Json
-
-
-class CloseFrame(Strict):
-    type: Literal["close"]
-
-
-Frame = ResetFrame | StepFrame | StateFrame | McpFrame | CloseFrame
-FRAMES: Mapping[str, type[Frame]] = {
-    "reset": ResetFrame,
-    "step": StepFrame,
-    "state": StateFrame,
-    "mcp": McpFrame,
-    "close": CloseFrame,
-}
+FRAMES = ("reset", "step", "state", "close")
 
 
 class ObservationData(BaseModel):
@@ -197,9 +183,9 @@ def parse_frame(text: str | bytes) -> Frame:
     except ValueError as error:
         raise EnvironmentRefused(Code.INVALID_JSON, f"Invalid JSON: {error}", 400) from None
     kind = raw.get("type", "") if isinstance(raw, dict) else ""
-    if not isinstance(kind, str) or kind not in FRAMES:
+    if kind not in FRAMES:
         raise EnvironmentRefused(Code.UNKNOWN_TYPE, f"Unknown message type: {kind!r:.100}", 400)
-    return validated(FRAMES[kind], raw)
+    return validated(Frame, raw)
 
 
 def parse_action(data: Json, has_tools: bool) -> AnyAction:

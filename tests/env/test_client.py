@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlhf.env.client.pool import EnvironmentPool, StepQueue
+from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
-from rlhf.env.client.servers import RemoteEnvironments
 from rlhf.env.hosting.isolation import Deadlines
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.protocols import Environment
@@ -46,8 +45,8 @@ async def play_until(environment: Environment, word: str, when: str) -> None:
     await environment.step(say(word))
 
 
-async def connected(url: str, patience: Patience = QUICK) -> RemoteEnvironments:
-    return await RemoteEnvironments.connect(Address(url=url), patience)
+async def connected(url: str, patience: Patience = QUICK) -> EnvironmentPool:
+    return await EnvironmentPool.connect([Address(url=url)], patience)
 
 
 async def test_an_episode_through_the_client_is_the_episode_itself():
@@ -153,7 +152,7 @@ async def test_a_session_that_a_new_server_does_not_know_is_lost_and_not_begun_a
     with served("Nonce", lease_seconds=0.2) as url:
         environment = await (await connected(url)).open("s")
         await environment.reset(task(), seed=0)
-        environment._drop()
+        environment._environment.abort()
         assert await comes_to(url, 0)
         with pytest.raises(EnvironmentFailed) as failed:
             await environment.step(say("x"))
@@ -220,22 +219,3 @@ async def test_a_pool_fills_its_servers_evenly_and_goes_round_one_that_is_gone()
 async def test_a_pool_of_different_environments_is_refused(nonce: str):
     with served("Guess") as other, pytest.raises(ConfigError, match="different environments"):
         await EnvironmentPool.connect([Address(url=nonce), Address(url=other)], QUICK)
-
-
-async def test_answers_are_received_as_they_are_ready():
-    with served("Moody") as url:
-        environments, exchange = await connected(url), StepQueue()
-        sessions = {name: await environments.open(name) for name in ("slow", "quick", "broken")}
-        for name, session in sessions.items():
-            exchange.send_reset(name, session, task("fine"), seed=0)
-        assert {(await exchange.receive())[0] for _ in sessions} == set(sessions)
-        exchange.send("slow", sessions["slow"], say("sleep 1"))
-        exchange.send("broken", sessions["broken"], say("raise"))
-        first = await exchange.receive()
-        exchange.send("quick", sessions["quick"], say("fine"))
-        second, third = await exchange.receive(), await exchange.receive()
-        for session in sessions.values():
-            await session.close()
-    assert [name for name, _ in (first, second, third)] == ["broken", "quick", "slow"]
-    assert isinstance(first[1], EnvironmentFailed)
-    assert exchange.waiting == 0

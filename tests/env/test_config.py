@@ -140,4 +140,4 @@ async def test_servers_are_joined_and_say_what_they_serve() -> None:
         config = recipe({"urls": [url]}).environment
         assert config is not None
         async with started_environments(config, LocalCluster(), alone=True) as environments:
-            assert environments.spec == CalculatorEnvironment.spec
+            assert environments.spec == CalculatorEnvironment().spec

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.env.client.pool import EnvironmentPool
+from rlhf.env.client.pool import EnvironmentPool, RemoteServer
 from rlhf.env.client.remote import Address, Patience
-from rlhf.env.client.servers import RemoteEnvironments
 from rlhf.env.config import IsolationKind
 from rlhf.env.hosting.isolation import Deadlines
 from rlhf.errors import EnvironmentFailed, FailureBudgetSpent
@@ -132,19 +131,19 @@ async def test_everything_at_once(isolation: IsolationKind, fates: list[str], tm
     check_failures(books, log, fates)
 
 
-class Dying:
-    """The sessions of one server, which is killed as the n-th of their steps is about to be asked of it."""
+class Dying(RemoteServer):
+    """A server that is killed as the n-th step of its sessions is about to be asked of it."""
 
-    def __init__(self, server: RemoteEnvironments, kill: Callable[[], None], steps: int) -> None:
-        self.spec, self._server, self._kill, self._left = server.spec, server, kill, steps
+    kill: Callable[[], None]
+    steps: int
 
     async def try_open(self) -> Environment:
-        return Session(await self._server.try_open(), self.step)
+        return Session(await super().try_open(), self.step)
 
     def step(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._kill()
+        self.steps -= 1
+        if self.steps == 0:
+            self.kill()
 
 
 class Session:
@@ -167,8 +166,9 @@ async def test_when_one_of_two_servers_dies_its_sessions_are_lost_and_the_run_go
         commanded("env", FATED, "--arguments", arguments) as (one, dying),
         commanded("env", FATED, "--arguments", arguments) as (two, _),
     ):
-        dies, lives = [await RemoteEnvironments.connect(Address(url=url), quick) for url in (one, two)]
-        pool = EnvironmentPool([Dying(dies, dying.kill, 250), lives], quick.deadlines.open_seconds)
+        dies, lives = await Dying.connect(Address(url=one), quick), await RemoteServer.connect(Address(url=two), quick)
+        dies.kill, dies.steps = dying.kill, 250
+        pool = EnvironmentPool([dies, lives], quick.deadlines.open_seconds)
         books = await run_to_the_end(pool, tmp_path / "run", FEW_UPDATES)
     books.check(FEW_UPDATES, RETURN)
     assert set(books.failures) <= {"environment_lost", "too_few_survivors"}
@@ -179,8 +179,9 @@ async def test_when_the_only_server_dies_the_run_ends_by_name_and_its_books_bala
     quick = Patience(deadlines=Deadlines(open_seconds=1, step_seconds=1), pause_seconds=0.01)
     arguments = json.dumps({"log": str(tmp_path / "log"), "fates": []})
     with commanded("env", FATED, "--arguments", arguments) as (url, dying):
-        dies = await RemoteEnvironments.connect(Address(url=url), quick)
-        pool = EnvironmentPool([Dying(dies, dying.kill, 500)], quick.deadlines.open_seconds)
+        dies = await Dying.connect(Address(url=url), quick)
+        dies.kill, dies.steps = dying.kill, 500
+        pool = EnvironmentPool([dies], quick.deadlines.open_seconds)
         books = await run_to_the_end(pool, tmp_path / "run", FEW_UPDATES)
     assert isinstance(books.ended, FailureBudgetSpent)
     books.check_balance()

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
-from rlhf.env.client.servers import RemoteEnvironments
 from rlhf.env.hosting.isolation import Deadlines
 from rlhf.types import Message, Task
 from tests.env.serving import active, comes_to, served, talking
@@ -19,7 +19,7 @@ PATIENT = Patience(deadlines=Deadlines(open_seconds=200, reset_seconds=200, step
 
 async def test_a_thousand_sessions_at_once_hear_only_their_own_nonce():
     with served("Nonce") as url:
-        environments = await RemoteEnvironments.connect(Address(url=url), PATIENT)
+        environments = await EnvironmentPool.connect([Address(url=url)], PATIENT)
         everyone = asyncio.Barrier(SESSIONS)
 
         async def play(name: str) -> list[str]:

@@ -41,7 +41,7 @@ async def test_it_serves_whoever_has_its_token_until_it_closes() -> None:
         assert not (await session.reset(TASK, seed=3)).done
         with pytest.raises(EnvironmentFailed, match="refused: s: no place"):
             await EnvironmentPool(  # of the same server, with less patience
-                [server.environments for server in pool._servers], open_seconds=0.3
+                pool._servers, open_seconds=0.3
             ).open("s")
         with pytest.raises(EnvironmentFailed, match="refused"):
             await EnvironmentPool.connect([Address(url=url)], QUICK)

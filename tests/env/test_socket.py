@@ -10,7 +10,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.env.environments import Stillborn
-from tests.env.serving import Talk, active, comes_to, quick, served, talking
+from tests.env.serving import active, comes_to, quick, served, talking
 
 pytestmark = pytest.mark.engine
 
@@ -166,16 +166,6 @@ async def test_an_environment_that_cannot_be_made_is_a_factory_error():
 async def test_a_session_id_that_nobody_has_is_a_session_error(guess: str):
     async with talking(guess, "?session_id=nobody") as talk:
         assert code(await talk.hear()) == "SESSION_ERROR"
-
-
-async def create(talk: Talk) -> str:
-    request = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create"}
-    return (await talk.ask({"type": "mcp", "data": request}))["data"]["result"]["session_id"]
-
-
-async def test_on_a_socket_the_created_session_is_its_own(guess: str):
-    async with talking(guess) as talk:
-        assert await create(talk) == await create(talk)
 
 
 async def test_two_tasks_in_interleaved_sessions_do_not_meet():

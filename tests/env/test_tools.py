@@ -63,9 +63,9 @@ def test_a_task_with_a_question_and_an_answer_asks_that(said: str, reward: float
 @pytest.mark.parametrize(
     ("action", "words"),
     [
-        (call("search", query="x"), "there is no tool 'search'; use calculator"),
-        (call(), "needs an argument 'expression' that is text"),
-        (call(expression=3), "needs an argument 'expression' that is text"),
+        (call("search", query="x"), "there is no tool 'search'; there are: calculator"),
+        (call(), "give the argument 'expression' as text"),
+        (call(expression=3), "give the argument 'expression' as text"),
     ],
 )
 def test_a_call_that_makes_no_sense_is_told_so(action: Message, words: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 from rlhf.commands.env_check import print_findings
 from rlhf.commands.failures import tell
 from rlhf.deploy import hosts
-from rlhf.env.check.report import CheckOutcome, CheckResult
+from rlhf.env.check import CheckOutcome, CheckResult
 from rlhf.env.client.remote import Address
 from rlhf.env.encoding import dumps
 from rlhf.errors import EnvironmentFailed, RlhfError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rlhf.env.adapters.episode_random import EpisodeRandom
 from rlhf.env.adapters.imports import imported
-from rlhf.env.adapters.own_random import OwnRandom
 from rlhf.env.adapters.spaces import records
 from rlhf.env.single_turn import first_messages
 from rlhf.errors import ConfigError
@@ -28,14 +28,14 @@ class GemEnvironment:
         self.spec = EnvironmentSpec(name=id, description=f"{id} of GEM")
 
     def reset(self, task: Task, *, seed: int) -> Observation:
-        self._own = OwnRandom(seed)
-        with self._own.drawing():
+        self._random = EpisodeRandom(seed)
+        with self._random.drawing():
             self._game = self._library.make(self._id, **self._options)
             seen, info = self._game.reset(seed=seed % 2**32)
         return Observation(messages=first_messages(task, observation_with_suffix(seen, info)), info=records(info))
 
     def step(self, action: Message) -> Observation:
-        with self._own.drawing():
+        with self._random.drawing():
             seen, reward, terminated, truncated, info = self._game.step(action.content)
         return Observation(
             messages=(Message(role="user", content=observation_with_suffix(seen, info)),),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,8 @@ def readable(space: Any) -> bool:
     """Whether `value_text` gives a short text for its values: images and long arrays are excluded."""
     if isinstance(space.shape, tuple):
         return int(np.prod(space.shape)) <= MOST_NUMBERS
-    return all(readable(part) for part in _parts(space))
-
-
-def _parts(space: Any) -> Sequence[Any]:
-    inner = getattr(space, "spaces", ())  # only Tuple and Dict have parts
-    return tuple(inner.values()) if isinstance(inner, Mapping) else tuple(inner)
+    parts = getattr(space, "spaces", ())  # only Tuple and Dict have parts
+    return all(map(readable, parts.values() if isinstance(parts, Mapping) else parts))
 
 
 def value_text(value: Any) -> str:
@@ -37,11 +33,8 @@ def value_text(value: Any) -> str:
         return " ".join(f"{key}: {value_text(part)}" for key, part in value.items())
     if isinstance(value, tuple | list):
         return " ".join(value_text(part) for part in value)
-    return " ".join(_number(entry) for entry in np.asarray(value).ravel().tolist())
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() else f"{value:.3f}"
+    numbers = np.asarray(value).ravel().tolist()
+    return " ".join(str(int(number)) if float(number).is_integer() else f"{number:.3f}" for number in numbers)
 
 
 def records(info: Mapping[str, Any]) -> dict[str, str | float | bool]:
@@ -50,30 +43,24 @@ def records(info: Mapping[str, Any]) -> dict[str, str | float | bool]:
     return {str(key): value for key, value in plain.items() if isinstance(value, str | int | float | bool)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Digits:
-    """Numbers as one digit each, `0` to `9`: ten equal bins between the limits; values beyond them fall into the outer
-    bins.
+def digits(limits: Sequence[Sequence[float]], space: Any) -> Callable[[Any], str]:
+    """A function that writes the numbers of a space as one digit each, `0` to `9`: ten equal bins between the limits;
+    values beyond them fall into the outer bins. Raises `ConfigError`.
 
     Four floats of CartPole become four bytes. An even number of bins has an edge in the middle, so the side to which a
     pole leans is never lost.
     """
-
-    limits: tuple[tuple[float, float], ...]
-
-    def __call__(self, value: Any) -> str:
-        numbers = np.asarray(value, dtype=np.float64).ravel()
-        low, high = np.array(self.limits).T
-        return "".join(map(str, np.clip((numbers - low) / (high - low) * 10, 0, 9).astype(int)))
-
-
-def digits(limits: Sequence[Sequence[float]], space: Any) -> Digits:
-    """Bins for a space with that many numbers. Raises `ConfigError`."""
-    pairs = tuple((float(low), float(high)) for low, high in limits)
+    pairs = [(float(low), float(high)) for low, high in limits]
     size = int(np.prod(space.shape)) if space.shape is not None else 0
     if len(pairs) != size or any(low >= high for low, high in pairs):
         raise ConfigError(f"bins needs {size} pairs [low, high] with low < high, one for each number of {space}")
-    return Digits(limits=pairs)
+    low, high = np.array(pairs).T
+
+    def written(value: Any) -> str:
+        numbers = np.asarray(value, dtype=np.float64).ravel()
+        return "".join(map(str, np.clip((numbers - low) / (high - low) * 10, 0, 9).astype(int)))
+
+    return written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlhf.env.adapters.episode_random import EpisodeRandom
 from rlhf.env.adapters.imports import imported
-from rlhf.env.adapters.own_random import OwnRandom
-from rlhf.env.opponents.fixed import Player
-from rlhf.env.opponents.named import Setting, opponent_of
+from rlhf.env.opponents import OpponentSetting, Player, opponent_of
 from rlhf.env.single_turn import first_messages
 from rlhf.errors import ConfigError
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
@@ -19,7 +18,7 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task
 class TextArenaEnvironment:
     """One game of `id` with `players` seats, made with `options`.
 
-    `opponent`, a function `module:function` or a mapping as `rlhf.env.opponents.named` parses it, plays every seat
+    `opponent`, a function `module:function` or a mapping as `rlhf.env.opponents` parses it, plays every seat
     except `seat`: then there is one role, `agent`. Without one (or with `self`) each seat is a role, `player_0` and so
     on, and the trained policy plays all of them.
 
@@ -33,7 +32,7 @@ class TextArenaEnvironment:
         id: str,
         *,
         players: int = 2,
-        opponent: Setting = None,
+        opponent: OpponentSetting = None,
         seat: int = 0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -50,8 +49,8 @@ class TextArenaEnvironment:
         )
 
     def reset(self, task: Task, *, seed: int) -> Observation:
-        self._own = OwnRandom(seed)
-        with self._own.drawing():
+        self._random = EpisodeRandom(seed)
+        with self._random.drawing():
             self._game = self._library.make(self._id, **self._options)
             self._game.reset(num_players=self._players, seed=seed)
         self._task, self._asked = task, set[int]()
@@ -62,7 +61,7 @@ class TextArenaEnvironment:
         return self._shown(seat, shown)
 
     def step(self, action: Message) -> Observation:
-        with self._own.drawing():
+        with self._random.drawing():
             actor = self._game.state.current_player_id
             done, _ = self._game.step(action.content)
         seat, shown = self._advance(done)
@@ -77,12 +76,12 @@ class TextArenaEnvironment:
         """The seat of the role that acts next, None when the game is over, and its observation; opponents play until
         then."""
         while not done:
-            with self._own.drawing():
+            with self._random.drawing():
                 seat, shown = self._game.get_observation()
             if seat in self._roles:
                 return seat, player_view(shown, seat)
             reply = self._others[seat](player_view(shown, seat))
-            with self._own.drawing():
+            with self._random.drawing():
                 done, _ = self._game.step(reply)
         return None, ""
 
@@ -101,7 +100,7 @@ class TextArenaEnvironment:
         return Observation(messages=messages, role=self._roles[seat])
 
     def _ended(self, actor: str) -> Observation:
-        with self._own.drawing():
+        with self._random.drawing():
             rewards, notes = self._game.close()
         earned = {role: float(rewards[seat]) for seat, role in self._roles.items()}
         reasons = {role: str(notes[seat].get("reason", "")) for seat, role in self._roles.items()}

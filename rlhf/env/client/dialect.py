@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rlhf.env.answers import NAME_LENGTH, TEXT_LENGTH, StockAnswer, validate_answer
-from rlhf.env.client.schemas import action_schema, problem_of
+from rlhf.env.answers import NAME_LENGTH, TEXT_LENGTH, StockAnswer, Undecodable, validate_answer
 from rlhf.env.encoding import action_data, observation_from, spec_from, task_data
 from rlhf.env.wire import EXTRAS_VERSION, Json
 from rlhf.http.untrusted_text import InvalidJson, read_json
@@ -19,13 +18,14 @@ SHOWN = 4000
 """Maximum characters of a schema, or of an error in an action, that the policy reads."""
 
 
-class NotAnAction(Exception):
+class InvalidAction(Exception):
     """The policy's reply is not a valid action of this environment. The message is for the policy."""
 
 
 class Dialect(Protocol):
     """Translation of this library's types to a server's messages. `resumes`: sessions outlive a connection, and a
-    repeated request id returns the same answer."""
+    repeated request id returns the same answer. `refused` explains an action that the server refuses to the policy, or
+    returns None where the policy is not at fault."""
 
     @property
     def spec(self) -> EnvironmentSpec: ...
@@ -34,6 +34,7 @@ class Dialect(Protocol):
     def reset(self, task: Task, seed: int, request_id: str) -> Json: ...
     def action(self, message: Message, request_id: str) -> Json: ...
     def observation(self, answer: Json) -> Observation: ...
+    def refused(self, problem: str) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,9 @@ class Ours:
         """The observation in an answer. Raises `Undecodable`."""
         return observation_from(answer)
 
+    def refused(self, problem: str) -> str | None:
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stock:
@@ -66,24 +70,33 @@ class Stock:
         return {"seed": seed, "episode_id": request_id}
 
     def action(self, message: Message, request_id: str) -> Json:
-        """The text in the action's only required text field; otherwise the text must be the action, as JSON.
-
-        Raises `NotAnAction`.
-        """
+        """The text in the action's only required text field; otherwise the text must be the action, as JSON. The server
+        validates it. Raises `InvalidAction`."""
         if message.tool_calls:
             return tool_action(message)
-        text_field = only_text_field(self.action_schema)
-        return {text_field: message.content} if text_field else written_action(message.content, self.action_schema)
+        if field := only_text_field(self.action_schema):
+            return {field: message.content}
+        try:
+            action = read_json(message.content)
+        except InvalidJson as error:
+            raise InvalidAction(self.refused(str(error))) from None
+        if not isinstance(action, dict):
+            raise InvalidAction(self.refused("it is no object"))
+        return action
+
+    def refused(self, problem: str) -> str:
+        wanted = json.dumps(self.action_schema.get("properties", {}))[:SHOWN]
+        return f"Not an action: {problem:.{SHOWN}}. Reply with one JSON object of these fields: {wanted}"
 
     def observation(self, answer: Json) -> Observation:
         """The observation in an answer. Raises `Undecodable`."""
-        said = validate_answer(StockAnswer, answer, "observation")
-        metadata = said.metadata or {}
-        truncated = said.done and metadata.get("truncated") is True and metadata.get("terminated") is not True
+        valid = validate_answer(StockAnswer, answer, "observation")
+        metadata = valid.metadata or {}
+        truncated = valid.done and metadata.get("truncated") is True and metadata.get("terminated") is not True
         return Observation(
-            messages=(Message(role="user", content=text_of_observation(said.observation)),),
-            reward=said.reward,
-            terminated=said.done and not truncated,
+            messages=(Message(role="user", content=text_of_observation(valid.observation)),),
+            reward=valid.reward,
+            terminated=valid.done and not truncated,
             truncated=truncated,
             info=metadata,
         )
@@ -95,49 +108,35 @@ def dialect_of(metadata: Json, schema: Json) -> Dialect:
     if isinstance(extras, dict) and extras.get("version") == EXTRAS_VERSION:
         return Ours(spec=spec_from(extras.get("spec", {})))
     name, description = str(metadata.get("name"))[:NAME_LENGTH], str(metadata.get("description", ""))[:TEXT_LENGTH]
-    return Stock(
-        spec=EnvironmentSpec(name=name, description=description),
-        action_schema=action_schema(schema.get("action") or {}),
-    )
+    action = schema.get("action") or {}
+    if not isinstance(action, dict):
+        raise Undecodable("the schema of actions is no object")
+    return Stock(spec=EnvironmentSpec(name=name, description=description), action_schema=action)
 
 
 def only_text_field(schema: Mapping[str, Any]) -> str | None:
     """The only required property of an action, if it is a string."""
-    required = schema.get("required") or []
-    if len(required) != 1:
-        return None
-    described = (schema.get("properties") or {}).get(required[0])
-    is_text = isinstance(described, dict) and described.get("type") == "string" and "enum" not in described
-    return required[0] if is_text else None
-
-
-def written_action(text: str, schema: Mapping[str, Any]) -> Json:
-    """Parse an action that the policy wrote as JSON. Raises `NotAnAction`, with the expected schema."""
-    try:
-        action = read_json(text)
-        problem = problem_of(action, text, schema)
-    except InvalidJson as error:
-        action, problem = None, str(error)
-    if problem is not None:
-        wanted = json.dumps(schema.get("properties", {}))[:SHOWN]
-        raise NotAnAction(f"Not an action: {problem:.{SHOWN}}. Reply with one JSON object of these fields: {wanted}")
-    found: Json = action
-    return found
+    match schema:
+        case {"required": [str(name)], "properties": dict(properties)}:
+            described = properties.get(name)
+            is_text = isinstance(described, dict) and described.get("type") == "string" and "enum" not in described
+            return name if is_text else None
+    return None
 
 
 def tool_action(message: Message) -> Json:
-    """A tool call as an action of OpenEnv's tool environments: one at a time. Raises `NotAnAction`."""
+    """A tool call as an action of OpenEnv's tool environments: one at a time. Raises `InvalidAction`."""
     if len(message.tool_calls) > 1:
-        raise NotAnAction("This environment takes one tool call at a time")
+        raise InvalidAction("This environment takes one tool call at a time")
     call = message.tool_calls[0]
     return {"type": "call_tool", "tool_name": call.name, "arguments": dict(call.arguments)}
 
 
-def text_of_observation(said: Json) -> str:
+def text_of_observation(observation: Json) -> str:
     """The text for the policy: the observation's only string, or the whole observation as JSON."""
-    fields = {name: value for name, value in said.items() if name != "metadata"}
-    if "tool_name" in fields and (called := tool_text(fields)) is not None:
-        return called
+    fields = {name: value for name, value in observation.items() if name != "metadata"}
+    if "tool_name" in fields and (result := tool_text(fields)) is not None:
+        return result
     texts = [value for value in fields.values() if isinstance(value, str)]
     return texts[0] if len(texts) == len(fields) == 1 else json.dumps(fields, ensure_ascii=False)
 

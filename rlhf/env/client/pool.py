@@ -1,66 +1,97 @@
-"""Load-balance sessions over several environment servers; step many sessions at once."""
+"""Sessions on environment servers: one server, or several that share the load."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Self
 
-from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience
-from rlhf.env.client.servers import BUSY_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, RemoteEnvironments
+import httpx
+
+from rlhf.env.answers import Undecodable
+from rlhf.env.client.dialect import Dialect, dialect_of
+from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
 from rlhf.env.hosting.hosted import SlotEnvironment
+from rlhf.env.wire import Json
 from rlhf.errors import ConfigError, EnvironmentFailed
+from rlhf.http.exchange import client, send_request
+from rlhf.http.untrusted_text import InvalidJson, read_json
 from rlhf.protocols import Environment
-from rlhf.types import Message, Observation, Task
 
-ASIDE_SECONDS = 2.0
+PROBE_SECONDS = 10.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
+SKIP_SECONDS = 2.0
 """How long a server that is full, or does not answer, is skipped while others have capacity."""
 
 
-@dataclass(slots=True)
-class PooledServer:
-    """One server and the pool's state of it."""
+class RemoteServer:
+    """One server, of this library or stock, and the pool's state of it. Made by `connect`."""
 
-    environments: RemoteEnvironments
-    sessions: int = 0
-    aside_until: float = 0.0
+    def __init__(self, address: Address, dialect: Dialect, patience: Patience) -> None:
+        self.address, self.spec = address, dialect.spec
+        self.sessions, self.skipped_until = 0, 0.0
+        self._dialect, self._patience = dialect, patience
 
-    def release(self) -> None:
-        """Count one session less on this server."""
+    @classmethod
+    async def connect(cls, address: Address, patience: Patience) -> Self:
+        """Wait until the server answers, and query its spec. Raises `EnvironmentFailed`."""
+        seconds = patience.deadlines.open_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return cls(address, await query_dialect(address), patience)
+        except TimeoutError:
+            raise EnvironmentFailed(address.url, "lost", f"no answer within {seconds:g} s") from None
+
+    async def try_open(self) -> Environment:
+        """Try once to open a session. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
+        environment = RemoteEnvironment(self.address, self._dialect, self._patience)
+        self.sessions += 1  # counted while it opens, so that concurrent opens are spread
+        async with AsyncExitStack() as failing:
+            failing.callback(self._release)
+            failing.push_async_callback(environment.close)
+            try:
+                async with asyncio.timeout(self._patience.deadlines.open_seconds / self._patience.tries):
+                    await environment.open()
+            except TimeoutError:
+                raise Broken(f"{self.address.url} is silent") from None
+            failing.pop_all()
+        return SlotEnvironment(environment, self._release)
+
+    def _release(self) -> None:
         self.sessions -= 1
 
 
 class EnvironmentPool:
-    """The `Environments` of several servers that serve the same environment. A session stays on its server."""
+    """The `Environments` of servers that all serve the same environment. A session stays on its server."""
 
-    def __init__(self, servers: Sequence[RemoteEnvironments], open_seconds: float = 60.0) -> None:
+    def __init__(self, servers: Sequence[RemoteServer], open_seconds: float = 60.0) -> None:
         self.spec = servers[0].spec
-        if different := [one for one in servers if one.spec != self.spec]:
+        if different := [server for server in servers if server.spec != self.spec]:
             urls = f"{servers[0].address.url} and {different[0].address.url}"
             raise ConfigError(f"{urls} serve different environments; a pool is of servers of one")
-        self._servers, self._open_seconds = [PooledServer(one) for one in servers], open_seconds
+        self._servers, self._open_seconds = servers, open_seconds
 
     @classmethod
     async def connect(cls, addresses: Sequence[Address], patience: Patience | None = None) -> EnvironmentPool:
         """Wait for every server. Raises `EnvironmentFailed`, `ConfigError`."""
         patience = patience or Patience()
-        servers = await asyncio.gather(*(RemoteEnvironments.connect(one, patience) for one in addresses))
+        servers = await asyncio.gather(*(RemoteServer.connect(address, patience) for address in addresses))
         return cls(servers, patience.deadlines.open_seconds)
 
     async def open(self, session: str) -> Environment:
-        """A session on the server with the fewest sessions, as soon as one has capacity. Raises `EnvironmentFailed`."""
-        kind, last, pause = "lost", "no answer", BUSY_PAUSE_SECONDS
+        """Open a session on the server with the fewest sessions, as soon as one has capacity. Raises
+        `EnvironmentFailed`: `refused` when there is none in time, `lost` when no server answers."""
+        kind, last, pause = "lost", "no answer", FIRST_PAUSE_SECONDS
         try:
             async with asyncio.timeout(self._open_seconds):
                 while True:
                     server = self._choose()
                     try:
-                        return await self._place(server)
+                        return await server.try_open()
                     except (AtCapacity, Broken) as error:
-                        server.aside_until = time.monotonic() + ASIDE_SECONDS
+                        server.skipped_until = time.monotonic() + SKIP_SECONDS
                         kind, last = "refused" if isinstance(error, AtCapacity) else "lost", str(error)
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -68,61 +99,40 @@ class EnvironmentPool:
             waited = f"{session}: no place on any server within {self._open_seconds:g} s: {last}"
             raise EnvironmentFailed(self.spec.name, kind, waited) from None
 
-    async def _place(self, server: PooledServer) -> Environment:
-        server.sessions += 1  # counted while it opens, so that concurrent opens are spread
-        with ExitStack() as failing:
-            failing.callback(server.release)
-            opened = SlotEnvironment(await server.environments.try_open(), server.release)
-            failing.pop_all()
-        return opened
-
-    def _choose(self) -> PooledServer:
+    def _choose(self) -> RemoteServer:
         """The server with the fewest sessions among those not skipped; if all are skipped, the one whose time ends
         first."""
         now = time.monotonic()
-        ready = [server for server in self._servers if server.aside_until <= now]
+        ready = [server for server in self._servers if server.skipped_until <= now]
         if ready:
             return min(ready, key=lambda server: server.sessions)
-        return min(self._servers, key=lambda server: server.aside_until)
+        return min(self._servers, key=lambda server: server.skipped_until)
 
 
-class StepQueue:
-    """Asynchronous send and receive as in EnvPool: actions are sent at once, answers are received in the order of
-    completion.
+async def query_dialect(address: Address) -> Dialect:
+    """The server's dialect, as soon as it answers. Raises `EnvironmentFailed`."""
+    async with client(base_url=address.url, headers=address.headers, timeout=PROBE_SECONDS, trust_env=False) as http:
+        while True:
+            try:
+                metadata, schema = await get_object(http, "/metadata"), await get_object(http, "/schema")
+                return dialect_of(metadata, schema)
+            except (httpx.TransportError, Broken):
+                await asyncio.sleep(FIRST_PAUSE_SECONDS)
+            except (Undecodable, InvalidJson) as error:
+                detail = f"this is no environment server: {type(error).__name__}: {error}"
+                raise EnvironmentFailed(address.url, "protocol", detail) from None
 
-    A session has at most one request in flight. Failures are received like observations.
-    """
 
-    def __init__(self) -> None:
-        self._ready: asyncio.Queue[tuple[str, Observation | EnvironmentFailed]] = asyncio.Queue()
-        self._asked: dict[str, asyncio.Task[None]] = {}
-
-    @property
-    def waiting(self) -> int:
-        """Number of requests whose answer has not been received."""
-        return len(self._asked)
-
-    def send_reset(self, name: str, environment: Environment, task: Task, *, seed: int) -> None:
-        self._begin(name, environment.reset(task, seed=seed))
-
-    def send(self, name: str, environment: Environment, action: Message) -> None:
-        self._begin(name, environment.step(action))
-
-    async def receive(self) -> tuple[str, Observation | EnvironmentFailed]:
-        """The name and answer of the next session that is ready. It always returns, since every request has a
-        deadline."""
-        name, answer = await self._ready.get()
-        del self._asked[name]
-        return name, answer
-
-    def _begin(self, name: str, answer: Coroutine[Any, Any, Observation]) -> None:
-        if name in self._asked:
-            answer.close()
-            raise ValueError(f"session {name} has a request out already")
-        self._asked[name] = asyncio.create_task(self._wait(name, answer))
-
-    async def _wait(self, name: str, answer: Coroutine[Any, Any, Observation]) -> None:
-        try:
-            self._ready.put_nowait((name, await answer))
-        except EnvironmentFailed as failure:
-            self._ready.put_nowait((name, failure))
+async def get_object(http: httpx.AsyncClient, path: str) -> Json:
+    """The JSON object at a path. Raises `Broken` for a temporary failure, `EnvironmentFailed` for a permanent one."""
+    answer = await send_request(http, http.build_request("GET", path))
+    if answer.status >= 500:
+        raise Broken(f"{path}: HTTP status {answer.status}")
+    if answer.status in (401, 403):
+        raise EnvironmentFailed(str(http.base_url), "refused", f"the token is refused (HTTP {answer.status})")
+    if answer.status != 200:
+        raise Undecodable(f"{path} answers with HTTP status {answer.status}")
+    content = read_json(answer.content)
+    if not isinstance(content, dict):
+        raise Undecodable(f"{path} answers with no object")
+    return content

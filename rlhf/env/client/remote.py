@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from rlhf.env.answers import ErrorAnswer, Undecodable, validate_answer
-from rlhf.env.client.dialect import Dialect, NotAnAction
+from rlhf.env.client.dialect import Dialect, InvalidAction
 from rlhf.env.encoding import dumps
 from rlhf.env.hosting.isolation import Deadlines
 from rlhf.env.wire import Code, Json
@@ -20,12 +20,12 @@ from rlhf.http.untrusted_text import InvalidJson, read_json
 from rlhf.types import Message, Observation, Task
 
 MESSAGE_BYTES = 64 * 2**20
-TOLD = 1000
+SHOWN = 1000
 """Maximum characters of a server's error message."""
-MIDDLE = frozenset(("user", "tool"))
+LATER_ROLES = frozenset(("user", "tool"))
 """Roles of messages that an environment may send after the first observation: the policy would obey a later `system`
 message."""
-BEGINNING = MIDDLE | {"system", "assistant"}
+FIRST_ROLES = LATER_ROLES | {"system", "assistant"}
 KINDS: dict[str, str] = {Code.SESSION_ERROR: "lost", Code.EXECUTION_ERROR: "raised", Code.FACTORY_ERROR: "raised"}
 """Failure kinds for error codes of servers that send no kind."""
 LATER_THAN_SERVERS = Deadlines(open_seconds=60.0, reset_seconds=110.0, step_seconds=60.0)
@@ -50,7 +50,11 @@ class Broken(Exception):
 
 
 class AtCapacity(Exception):
-    """The server has no capacity at the moment."""
+    """The server has no capacity at the moment; `data` is its refusal."""
+
+    def __init__(self, url: str, data: Json) -> None:
+        super().__init__(f"{url}: {data.get('message')!s:.{SHOWN}}")
+        self.data = data
 
 
 class Direct(connect):
@@ -89,8 +93,8 @@ class RemoteEnvironment:
 
     async def open(self) -> None:
         """Open the session. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
-        answer = await self._exchange({"type": "state"})
-        self._raise_if_error(answer)
+        answer = await self.exchange({"type": "state"})
+        self._raise_if_error(answer, "state")
         self._opened = True
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
@@ -100,9 +104,9 @@ class RemoteEnvironment:
     async def step(self, action: Message) -> Observation:
         try:
             data = self._dialect.action(action, self._request_id())
-        except NotAnAction as refused:
-            return Observation(messages=(Message(role="user", content=str(refused)),))
-        return await self._observed({"type": "step", "data": data}, self._patience.deadlines.step_seconds)
+            return await self._observed({"type": "step", "data": data}, self._patience.deadlines.step_seconds)
+        except InvalidAction as invalid:
+            return Observation(messages=(Message(role="user", content=str(invalid)),))
 
     async def close(self) -> None:
         """End the session and disconnect. Never raises; if the server does not receive it, the session's lease
@@ -112,26 +116,26 @@ class RemoteEnvironment:
                 async with asyncio.timeout(1.0):
                     await self._socket.send('{"type":"close"}')
                     await self._socket.close()
-        self._drop()
+        self.abort()
 
     async def _observed(self, frame: Json, seconds: float) -> Observation:
-        """The observation that answers a frame. Raises `EnvironmentFailed`."""
+        """The observation that answers a frame. Raises `EnvironmentFailed`, `InvalidAction`."""
         try:
             async with asyncio.timeout(seconds):
                 answer = await self._ask(frame, seconds)
         except TimeoutError:
-            self._drop()
+            self.abort()
             raise self._failed("timeout", f"no answer to {frame['type']} within {seconds:g} s") from None
-        self._raise_if_error(answer)
+        self._raise_if_error(answer, frame["type"])
         try:
-            heard = self._dialect.observation(answer["data"])
+            observation = self._dialect.observation(answer["data"])
         except Undecodable as error:
             raise self._failed("protocol", f"the answer to {frame['type']} makes no sense: {error}") from None
-        allowed = BEGINNING if frame["type"] == "reset" else MIDDLE
-        strange = [one.role for one in heard.messages if one.role not in allowed]
-        if strange:
-            raise self._failed("protocol", f"the answer to {frame['type']} has a message of role {strange[0]!r:.40}")
-        return heard
+        allowed = FIRST_ROLES if frame["type"] == "reset" else LATER_ROLES
+        forbidden = [message.role for message in observation.messages if message.role not in allowed]
+        if forbidden:
+            raise self._failed("protocol", f"the answer to {frame['type']} has a message of role {forbidden[0]!r:.40}")
+        return observation
 
     async def _ask(self, frame: Json, seconds: float) -> Json:
         """The answer to a frame; retried where a connection fails and the server supports request ids."""
@@ -139,9 +143,9 @@ class RemoteEnvironment:
         for left in reversed(range(tries)):
             try:
                 async with asyncio.timeout(seconds / tries if left else None):
-                    return await self._exchange(frame)
+                    return await self.exchange(frame)
             except (Broken, TimeoutError) as error:
-                self._drop()
+                self.abort()
                 if not left:
                     raise self._failed("lost", f"{frame['type']}: {error}") from None
                 await asyncio.sleep(self._patience.pause_seconds)
@@ -149,24 +153,24 @@ class RemoteEnvironment:
                 raise self._failed("lost", str(error)) from None
         raise AssertionError("unreachable")
 
-    async def _exchange(self, frame: Json) -> Json:
+    async def exchange(self, frame: Json | str) -> Json:
         """Send one frame and receive one. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
         try:
             if self._socket is None:
                 self._socket = await self._connect()
             with contextlib.suppress(ConnectionClosed):  # a refused client is told why before the close: read that
-                await self._socket.send(dumps(frame))
+                await self._socket.send(frame if isinstance(frame, str) else dumps(frame))
             answer = read_json(await self._socket.recv())
         except InvalidStatus as refused:
             self._raise_for_status(refused.response.status_code)
         except (WebSocketException, OSError, EOFError) as error:
-            raise Broken(f"{type(error).__name__}: {error!s:.{TOLD}}") from None
+            raise Broken(f"{type(error).__name__}: {error!s:.{SHOWN}}") from None
         except InvalidJson as error:
             raise self._failed("protocol", f"an answer that cannot be read: {error}") from None
         if not isinstance(answer, dict) or not isinstance(answer.get("data"), dict):
             raise self._failed("protocol", f"an answer that is no frame: {answer!r:.100}")
         if answer["data"].get("code") == Code.CAPACITY_REACHED:
-            raise AtCapacity(f"{self._address.url}: {answer['data'].get('message')!s:.{TOLD}}")
+            raise AtCapacity(self._address.url, answer["data"])
         return answer
 
     async def _connect(self) -> ClientConnection:
@@ -192,27 +196,30 @@ class RemoteEnvironment:
             raise self._failed("refused", f"{self._address.url} refuses the token (HTTP status {status})")
         raise self._failed("protocol", f"{self._address.url} has no WebSocket at /ws (HTTP status {status})")
 
-    def _raise_if_error(self, answer: Json) -> None:
+    def _raise_if_error(self, answer: Json, method: str) -> None:
         """Raise an error frame as a failure. Servers of this library send its kind; a stock server reports that the
-        environment raised."""
+        environment raised, or that the action is invalid."""
         if answer.get("type") != "error":
             return
         try:
             error = validate_answer(ErrorAnswer, answer["data"], "error")
         except Undecodable as problem:
             raise self._failed("protocol", str(problem)) from None
+        refused = method == "step" and error.code == Code.VALIDATION_ERROR
+        if refused and (text := self._dialect.refused(error.message)) is not None:
+            raise InvalidAction(text)
         kind = error.kind or KINDS.get(error.code, "protocol")
         kind = kind if kind in ("raised", "timeout", "lost", "refused") else "protocol"
         raise self._failed(kind, f"{error.code}: {error.message}")
 
     def _failed(self, kind: str, detail: str) -> EnvironmentFailed:
-        return EnvironmentFailed(self._dialect.spec.name, kind, detail[:TOLD])
+        return EnvironmentFailed(self._dialect.spec.name, kind, detail[:SHOWN])
 
     def _request_id(self) -> str:
         self._requests += 1
         return f"{self._id}-{self._requests}"
 
-    def _drop(self) -> None:
+    def abort(self) -> None:
         """Drop the connection at once; a closing handshake would wait for a server that may not respond."""
         if self._socket is not None:
             self._socket.transport.abort()

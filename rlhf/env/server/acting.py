@@ -7,10 +7,10 @@ from enum import StrEnum
 import jsonschema
 
 from rlhf.env.encoding import action_from, answer_data, joined_text, tool_data
-from rlhf.env.server.session import EnvironmentSession
-from rlhf.env.wire import CallTool, Code, EnvironmentRefused, Json, ListTools, parse_action
+from rlhf.env.server.sessions import EnvironmentSession
+from rlhf.env.wire import CallTool, Json, ListTools, parse_action
 from rlhf.http.untrusted_text import read_json
-from rlhf.types import EnvironmentSpec, Message, Observation, Tool, ToolCall
+from rlhf.types import EnvironmentSpec, Message, Tool, ToolCall
 
 
 class ToolError(StrEnum):
@@ -20,7 +20,7 @@ class ToolError(StrEnum):
     INVALID = "invalid_args"
 
 
-class BadCall(Exception):
+class InvalidToolCall(Exception):
     """An invalid tool call."""
 
     def __init__(self, error_type: ToolError, message: str) -> None:
@@ -37,7 +37,7 @@ async def act(
 ) -> Json:
     """The `data` of the answer to one action. Raises `EnvironmentRefused`."""
     action = parse_action(data, bool(spec.tools))
-    request_id = request_id or request_id_of(action.metadata)
+    request_id = request_id or action.metadata.request_id
     if isinstance(action, ListTools):
         return unrewarded({"tools": [tool_data(tool) for tool in spec.tools]})
     if isinstance(action, CallTool):
@@ -56,58 +56,44 @@ async def call_tool(
     """Perform one tool call as a step; an invalid call is answered without a step. Raises `EnvironmentRefused`."""
     try:
         call = tool_call(spec, f"call-{session.steps}", name, arguments)
-    except BadCall as bad:
-        error = {"error_type": bad.error_type, "message": str(bad)}
+    except InvalidToolCall as invalid:
+        error = {"error_type": invalid.error_type, "message": str(invalid)}
         return unrewarded({"tool_name": name, "result": None, "error": error})
-    said = await session.step(Message(role="assistant", content="", tool_calls=(call,)), request_id, seconds)
-    answer = answer_data(said)
-    result = tool_result(said)
+    action = Message(role="assistant", content="", tool_calls=(call,))
+    observation = await session.step(action, request_id, seconds)
+    answer, text = answer_data(observation), joined_text(observation.messages)
+    content = [{"type": "text", "text": text}]
+    result = {"content": content, "structured_content": None, "data": text, "is_error": False}
     answer["observation"] = {"tool_name": name, "result": result, "error": None, "metadata": answer["metadata"]}
     return answer
 
 
-def tool_result(said: Observation) -> Json:
-    """An observation in the result format of tool calls."""
-    text = joined_text(said.messages)
-    return {"content": [{"type": "text", "text": text}], "structured_content": None, "data": text, "is_error": False}
-
-
 def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object) -> ToolCall:
-    """The call, validated against the tool's schema. Raises `BadCall`."""
+    """The call, validated against the tool's schema. Raises `InvalidToolCall`."""
     tool = find_tool(spec, name)
     if isinstance(arguments, str):
         try:
             arguments = read_json(arguments)
         except ValueError as error:
-            raise BadCall(ToolError.INVALID, f"the arguments of {name} are not JSON: {error}") from None
+            raise InvalidToolCall(ToolError.INVALID, f"the arguments of {name} are not JSON: {error}") from None
     if not isinstance(arguments, dict):
-        raise BadCall(ToolError.INVALID, f"the arguments of {name} are not an object")
+        raise InvalidToolCall(ToolError.INVALID, f"the arguments of {name} are not an object")
     try:
         jsonschema.validate(arguments, dict(tool.parameters))
     except jsonschema.ValidationError as error:
-        raise BadCall(ToolError.INVALID, f"{name}: {error.message:.1000}") from None
+        raise InvalidToolCall(ToolError.INVALID, f"{name}: {error.message:.1000}") from None
     except ArithmeticError:  # an integer too large for jsonschema's division
-        raise BadCall(ToolError.INVALID, f"the arguments of {name} hold a number beyond all measure") from None
+        raise InvalidToolCall(ToolError.INVALID, f"the arguments of {name} hold a number beyond all measure") from None
     return ToolCall(id=call_id, name=name, arguments=arguments)
 
 
 def find_tool(spec: EnvironmentSpec, name: str) -> Tool:
-    """The tool with that name. Raises `BadCall`."""
+    """The tool with that name. Raises `InvalidToolCall`."""
     for tool in spec.tools:
         if tool.name == name:
             return tool
     known = ", ".join(tool.name for tool in spec.tools) or "none"
-    raise BadCall(ToolError.NOT_FOUND, f"there is no tool {name!r:.100}; there are: {known}")
-
-
-def request_id_of(metadata: Json) -> str | None:
-    """The idempotency key in an action's metadata. Raises `EnvironmentRefused`."""
-    request_id = metadata.get("request_id")
-    if request_id is not None and not (isinstance(request_id, str) and 0 < len(request_id) <= 255):
-        raise EnvironmentRefused(
-            Code.VALIDATION_ERROR, "metadata.request_id must be text of 1 to 255 characters", 422, errors=[]
-        )
-    return request_id
+    raise InvalidToolCall(ToolError.NOT_FOUND, f"there is no tool {name!r:.100}; there are: {known}")
 
 
 def unrewarded(observation: Json) -> Json:

@@ -12,10 +12,8 @@ from fastapi.responses import JSONResponse, Response
 from rlhf.env.encoding import answer_data, dumps, spec_data
 from rlhf.env.server import openapi
 from rlhf.env.server.acting import act
-from rlhf.env.server.mcp import answer_mcp, speaks_mcp
-from rlhf.env.server.rpc import PARSE_ERROR, RpcError, answer_rpc, failure
-from rlhf.env.server.session import EnvironmentSession
-from rlhf.env.server.sessions import EnvironmentSessions
+from rlhf.env.server.mcp import PARSE_ERROR, RpcError, answer_mcp, answer_rpc, failure, speaks_mcp
+from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions
 from rlhf.env.wire import (
     EXTRAS_VERSION,
     SESSION_HEADER,

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
-from rlhf.env.server.rpc import RpcRequest
-from rlhf.env.wire import Code, Json, StateData
+from rlhf.env.server.mcp import RpcRequest
+from rlhf.env.wire import Json, StateData
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -28,28 +28,10 @@ class StepResponse(BaseModel):
     metadata: Json = {}
 
 
-class EnvironmentErrorDetail(BaseModel):
-    """Why a request was refused. `kind` is present when an environment or a session has failed."""
+class RefusalBody(BaseModel):
+    """Why a request was refused: `message`, `code`, and `kind` where an environment or a session has failed."""
 
-    model_config = ConfigDict(extra="allow")
-
-    message: str
-    code: Code
-    kind: str | None = None
-
-
-class EnvironmentErrorBody(BaseModel):
-    """An error."""
-
-    detail: EnvironmentErrorDetail
-
-
-class RpcFailure(BaseModel):
-    """An error of JSON-RPC."""
-
-    code: int
-    message: str
-    data: Json = {}
+    detail: Json
 
 
 class RpcAnswer(BaseModel):
@@ -58,12 +40,12 @@ class RpcAnswer(BaseModel):
     jsonrpc: Literal["2.0"]
     id: str | int | None
     result: Json = {}
-    error: RpcFailure | None = None
+    error: Json | None = None
 
 
 def problems(*statuses: int) -> Responses:
     """The error responses with these status codes."""
-    return {status: {"model": EnvironmentErrorBody, "description": "An error"} for status in statuses}
+    return {status: {"model": RefusalBody, "description": "An error"} for status in statuses}
 
 
 HEALTH: Responses = {200: {"model": Health}, **problems(413)}

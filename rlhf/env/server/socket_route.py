@@ -11,22 +11,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rlhf.env.encoding import answer_data, dumps
 from rlhf.env.server.acting import act
-from rlhf.env.server.rpc import answer_rpc
-from rlhf.env.server.session import EnvironmentSession
-from rlhf.env.server.sessions import EnvironmentSessions
-from rlhf.env.wire import (
-    CloseFrame,
-    Code,
-    EnvironmentRefused,
-    Frame,
-    Json,
-    McpFrame,
-    ResetData,
-    ResetFrame,
-    StateFrame,
-    parse_frame,
-    validated,
-)
+from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions
+from rlhf.env.wire import Code, EnvironmentRefused, Frame, Json, ResetData, parse_frame, validated
 
 WATCH_AFTER_SECONDS = 0.05
 """For longer steps the connection is watched: when the client disconnects, the step is cancelled."""
@@ -71,9 +57,9 @@ class Inbox:
 
     def watch(self) -> asyncio.TimerHandle:
         """Start reading ahead after a delay, unless the handle is cancelled before."""
-        me = asyncio.current_task()
-        assert me is not None
-        return asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, self._read_ahead, me)
+        watching = asyncio.current_task()
+        assert watching is not None
+        return asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, self._read_ahead, watching)
 
     def close(self) -> None:
         if self._ahead is not None:
@@ -127,9 +113,10 @@ async def answer_frames(
         watch = inbox.watch()
         try:
             if len(text) > max_message_bytes:
-                raise too_long(len(text), max_message_bytes)
+                message = f"The message has {len(text):,} bytes; this server takes {max_message_bytes:,}"
+                raise EnvironmentRefused(Code.VALIDATION_ERROR, message, 413, errors=[])
             frame = parse_frame(text)
-            if isinstance(frame, CloseFrame):
+            if frame.type == "close":
                 return NORMAL
             kind, data = await respond(frame, sessions, session)
         except EnvironmentRefused as refused:
@@ -143,20 +130,11 @@ async def answer_frames(
 async def respond(frame: Frame, sessions: EnvironmentSessions, session: EnvironmentSession) -> tuple[str, Json]:
     """The answer's type and data. Raises `EnvironmentRefused`."""
     spec = sessions.isolation.spec
-    if isinstance(frame, ResetFrame):
+    if frame.type == "reset":
         return "observation", answer_data(await session.reset(validated(ResetData, frame.data)), spec.tools)
-    if isinstance(frame, StateFrame):
+    if frame.type == "state":
         return "state", session.state
-    if isinstance(frame, McpFrame):
-        return "mcp", await answer_rpc(sessions, frame.data, session)
-    assert not isinstance(frame, CloseFrame)
     return "observation", await act(session, spec, frame.data)
-
-
-def too_long(length: int, limit: int) -> EnvironmentRefused:
-    """The error for a frame that exceeds the limit."""
-    message = f"The message has {length:,} bytes; this server takes {limit:,}"
-    return EnvironmentRefused(Code.VALIDATION_ERROR, message, 413, errors=[])
 
 
 async def send_frame(socket: WebSocket, kind: str, data: Json) -> None:

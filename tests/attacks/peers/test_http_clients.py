@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from rlhf.config import build
+from rlhf.env.chat_opponent import ChatOpponent
+from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
-from rlhf.env.client.servers import RemoteEnvironments
 from rlhf.env.hosting.isolation import Deadlines
-from rlhf.env.opponents.chat import ChatOpponent, ChatSettings
 from rlhf.errors import EnvironmentFailed, HttpFailed, OpponentFailed
 from rlhf.http.client import HttpClient
 from rlhf.http.config import HttpConfig, RecordingConfig
@@ -70,7 +70,7 @@ def asking_reward(**values: Any) -> Ask:
 
 
 async def ask_opponent(url: str, seconds: float = 0.2) -> Heard:
-    opponent = ChatOpponent(ChatSettings(url=url, model="m", seconds=seconds))
+    opponent = ChatOpponent(url=url, model="m", seconds=seconds)
     try:
         reply = await asyncio.to_thread(opponent.seat(Task(id="0", messages=()), random.Random(0)), "your move")
     except OpponentFailed as failed:
@@ -96,7 +96,7 @@ async def ask_environment(url: str, seconds: float = 0.1) -> Heard:
     """Ask a server for its spec. A failure that may pass is asked again, until the deadline."""
     patience = Patience(deadlines=Deadlines(open_seconds=seconds), tries=1)
     try:
-        spec = (await RemoteEnvironments.connect(Address(url=url, token="t"), patience)).spec
+        spec = (await EnvironmentPool.connect([Address(url=url, token="t")], patience)).spec
     except EnvironmentFailed as failed:
         return {"failed": str(failed)}
     assert all(isinstance(role, str) for role in spec.roles)

@@ -10,6 +10,7 @@ import pytest
 from rlhf.env.adapters.envpool import EnvPoolEnvironment
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.types import Message, Observation, Task
+from tests.env.hosted import hosted
 
 pytestmark = pytest.mark.ecosystem
 
@@ -47,6 +48,22 @@ async def test_many_sessions_are_stepped_at_once_and_each_gets_its_own_answers()
     ends = await asyncio.gather(*(push("01"[index % 2]) for index in range(64)))
     assert all(end.terminated and not end.truncated for _, end in ends)
     assert all((speed > 0) == bool(index % 2) for index, (speed, _) in enumerate(ends))
+
+
+async def test_more_sessions_than_slots_are_hosted_and_wait_for_one() -> None:
+    arguments = {"id": "CartPole-v1", "slots": 4, "seed": 5}
+    module = "rlhf.env.adapters.envpool:"
+    async with hosted("EnvPoolEnvironment", module=module, arguments=arguments, turn=30, sessions=16) as environments:
+
+        async def play() -> Observation:
+            session = await environments.open("s")
+            last = await session.reset(NOTHING, seed=0)
+            while not last.done:
+                last = await session.step(Message(role="assistant", content="1"))
+            await session.close()
+            return last
+
+        assert all(end.terminated for end in await asyncio.gather(*(play() for _ in range(16))))
 
 
 async def test_the_time_limit_truncates() -> None:

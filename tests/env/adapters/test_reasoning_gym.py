@@ -15,7 +15,6 @@ import pytest
 from rlhf.env.adapters.reasoning_gym import ReasoningGymEnvironment, dataset
 from rlhf.errors import ConfigError
 from rlhf.types import Message, Observation, Task
-from tests.env.adapters.datasets import OPTIONS
 from tests.env.adapters.solved import SOLVERS, right_answer
 from tests.pace import scaled
 
@@ -25,6 +24,12 @@ JUNK_IS_RIGHT = {
     "game_of_life_halting": "the scorer of 0.1.25 gives 1 to every text but `True` and `False` taken wrongly",
 }
 """Datasets that reward nonsense: do not train on them as they are."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "composite": {"datasets": [{"name": "leg_counting", "weight": 1}, {"name": "gcd", "weight": 2}]},
+}
+"""The options without which a dataset cannot be made."""
+DRAWN_FROM_SETS = {"isomorphic_strings", "polynomial_multiplication", "ransom_note"}
+"""Datasets whose questions depend on how Python hashes text in that process."""
 JUNK = ("", "none of this is an answer", "<answer></answer>", "<answer>junk zzz</answer>", "<answer>[1, 'a</answer>")
 
 
@@ -86,27 +91,30 @@ def test_what_is_solved_here_holds_no_given_answer(name: str) -> None:
     assert asked(name, 0)[1]["answer"] is None
 
 
-def questions(of: list[str]) -> str:
-    """What another process asks, as JSON. Its hashes are fixed: three datasets draw from sets."""
+def questions(hash_seed: int) -> dict[str, list[str]]:
+    """The questions of every dataset in another process, whose hashes are fixed."""
     program = (
-        "import json, sys; from tests.env.adapters.test_reasoning_gym import environment, task\n"
-        "names = json.loads(sys.argv[1])\n"
+        "import json; from tests.env.adapters.test_reasoning_gym import environment, names, task\n"
         "print(json.dumps({n: [environment(n).reset(task(i), seed=0).messages[0].content for i in (3, 4)]"
-        " for n in names}, sort_keys=True))"
+        " for n in names()}))"
     )
     process = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, json.dumps(of)],
-        env={**os.environ, "PYTHONHASHSEED": "0"},
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
         capture_output=True,
         text=True,
         timeout=scaled(200),
         check=True,
     )
-    return process.stdout
+    asked: dict[str, list[str]] = json.loads(process.stdout.splitlines()[-1])  # the library prints, too
+    return asked
 
 
-def test_the_same_seed_asks_the_same_questions_in_two_processes() -> None:
-    assert questions(names()) == questions(names()[::-1])
+def test_two_processes_ask_the_same_and_other_hashes_change_the_documented_datasets() -> None:
+    first, second, other = questions(0), questions(0), questions(1)
+    assert len(first) == 106
+    assert first == second
+    assert {name for name in first if first[name] != other[name]} == DRAWN_FROM_SETS
 
 
 def test_a_task_asks_its_problem_whatever_the_seed_and_one_without_an_index_goes_by_the_seed() -> None:

@@ -23,7 +23,12 @@ GAMES = [
     ("GuessTheNumber-v0", 1, players.guess),
     ("TicTacToe-v0", 2, players.tictactoe),
     ("TicTacToe-v0-train", 2, players.tictactoe),
+    ("ConnectFour-v0", 2, players.connect_four),
     ("Nim-v0", 2, players.nim),
+    ("KuhnPoker-v0-short", 2, players.poker),
+    ("Blackjack-v0", 1, players.blackjack),
+    ("ThreePlayerTicTacToe-v0", 3, players.three_in_a_square),
+    ("PigDice-v0-50", 2, players.dice),
 ]
 Player = Callable[[str, random.Random], str]
 Played = tuple[list[tuple[int, str, str]], dict[int, float]]

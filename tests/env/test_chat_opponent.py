@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from recipes.tasks.tictactoe import TicTacToeEnvironment, free
+from rlhf.env.chat_opponent import ChatOpponent
 from rlhf.env.config import EnvironmentConfig
-from rlhf.env.opponents.chat import ChatOpponent, ChatSettings
 from rlhf.errors import ConfigError, OpponentFailed
 from rlhf.types import Message, Observation, Task
 from tests.servers import DROP, HANG, Asked, Reply, nobody, scripted
@@ -31,12 +31,12 @@ def first_free(asked: Asked) -> tuple[int, Any]:
     return said(free(asked.json["messages"][-1]["content"])[0])
 
 
-def settings(url: str, **others: Any) -> ChatSettings:
-    return ChatSettings(url=f"{url}/v1", model="earlier", **others)
+def settings(url: str, **others: Any) -> ChatOpponent:
+    return ChatOpponent(url=f"{url}/v1", model="earlier", **others)
 
 
-def replies(chosen: ChatSettings, *shown: str, seed: int = 0) -> list[str]:
-    player = ChatOpponent(chosen).seat(TASK, random.Random(seed))
+def replies(chosen: ChatOpponent, *shown: str, seed: int = 0) -> list[str]:
+    player = chosen.seat(TASK, random.Random(seed))
     return [player(text) for text in shown]
 
 
@@ -107,7 +107,7 @@ async def test_a_server_that_is_not_there_is_refused() -> None:
 
 async def test_the_token_travels_and_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="OPPONENT_TOKEN"):
-        ChatOpponent(settings(nobody(), token_env="OPPONENT_TOKEN"))
+        settings(nobody(), token_env="OPPONENT_TOKEN")
     monkeypatch.setenv("OPPONENT_TOKEN", "secret")
     async with scripted(lambda asked: said("ok")) as server:
         await asyncio.to_thread(replies, settings(server.url, token_env="OPPONENT_TOKEN"), "a")

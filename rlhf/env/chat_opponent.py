@@ -7,16 +7,15 @@ import functools
 import itertools
 import random
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlhf.config import Config
 from rlhf.env.adapters.blocking import LoopThread
 from rlhf.env.config import Url
 from rlhf.env.encoding import message_data
-from rlhf.env.opponents.fixed import Player
 from rlhf.env.single_turn import first_messages
 from rlhf.errors import DeadlinePassed, HttpFailed, OpponentFailed
 from rlhf.http.binding import token_from
@@ -27,9 +26,13 @@ from rlhf.types import Message, Task
 _MAKING = threading.Lock()
 
 
-class ChatSettings(Config):
-    """A model that plays, and how it is called."""
+class ChatOpponent(Config):
+    """Calls a model for every move, with the messages that a policy in its seat would see: the task, then all turns.
+    The game judges its replies, as it does a policy's. Raises `ConfigError` when its token is not in the
+    environment."""
 
+    fallible: ClassVar[bool] = True
+    kind: Literal["chat"] = "chat"
     url: Url
     """Address of the endpoint with its version, for example http://127.0.0.1:8000/v1."""
     model: str
@@ -48,26 +51,19 @@ class ChatSettings(Config):
     """Maximum number of concurrent requests of this process; other games wait, and the wait counts towards their
     `seconds`."""
 
+    @model_validator(mode="after")
+    def _token_exists(self) -> ChatOpponent:
+        token_from(self.token_env)
+        return self
 
-class ChatOpponent:
-    """Calls the model for every move, with the messages that a policy in its seat would see: the task, then all
-    turns. The game judges its replies, as it does a policy's. Raises `ConfigError` when its token is not in the
-    environment."""
-
-    fallible = True
-
-    def __init__(self, settings: ChatSettings) -> None:
-        token_from(settings.token_env)
-        self._settings = settings
-
-    def seat(self, task: Task, draws: random.Random) -> Player:
-        return ChatPlayer(self._settings, task, draws)
+    def seat(self, task: Task, draws: random.Random) -> Callable[[str], str]:
+        return ChatPlayer(self, task, draws)
 
 
 class ChatPlayer:
     """One seat of one game. Every request has its own seed, drawn from the game's."""
 
-    def __init__(self, settings: ChatSettings, task: Task, draws: random.Random) -> None:
+    def __init__(self, settings: ChatOpponent, task: Task, draws: random.Random) -> None:
         self._settings, self._task, self._draws = settings, task, draws
         self._first: tuple[Message, ...] = ()
         self._turns: list[tuple[Message, Message]] = []
@@ -78,8 +74,8 @@ class ChatPlayer:
         if not self._first:
             self._first = first_messages(self._task, shown)
         else:
-            said = Message(role="assistant", content=self._reply)
-            self._turns.append((said, Message(role="user", content=shown)))
+            reply = Message(role="assistant", content=self._reply)
+            self._turns.append((reply, Message(role="user", content=shown)))
         last = self._settings.last_n
         recent = self._turns if last is None else self._turns[-last:]
         messages = [*self._first, *itertools.chain.from_iterable(recent)]
@@ -90,7 +86,7 @@ class ChatPlayer:
 class Endpoint:
     """One endpoint for all games of this process: its connections and its concurrency limit."""
 
-    def __init__(self, settings: ChatSettings) -> None:
+    def __init__(self, settings: ChatOpponent) -> None:
         self._settings, self._loop = settings, LoopThread()
         self._client = HttpClient(
             settings.url,
@@ -130,11 +126,11 @@ class Endpoint:
 
 
 @functools.lru_cache(maxsize=64)
-def _made(settings: ChatSettings) -> Endpoint:
+def _made(settings: ChatOpponent) -> Endpoint:
     return Endpoint(settings)
 
 
-def endpoint(settings: ChatSettings) -> Endpoint:
+def endpoint(settings: ChatOpponent) -> Endpoint:
     """The endpoint with these settings, made at the first move: a process that forks before it then loses no thread."""
     with _MAKING:
         return _made(settings)

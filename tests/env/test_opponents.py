@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from recipes.tasks.tictactoe import at_random
-from rlhf.env.opponents.named import Setting, opponent_of
+from rlhf.env.opponents import OpponentSetting, opponent_of
 from rlhf.errors import ConfigError
 from rlhf.types import Task
 
@@ -16,7 +16,7 @@ TASK = Task(id="0", messages=())
 KNOWN = {"random": at_random}
 
 
-def replies(setting: Setting, *shown: str, seed: int = 0) -> list[str]:
+def replies(setting: OpponentSetting, *shown: str, seed: int = 0) -> list[str]:
     opponent = opponent_of(setting, KNOWN)
     assert opponent is not None
     player = opponent.seat(TASK, random.Random(seed))
@@ -24,7 +24,7 @@ def replies(setting: Setting, *shown: str, seed: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("setting", [None, "self"])
-def test_without_an_opponent_the_policy_plays_itself(setting: Setting) -> None:
+def test_without_an_opponent_the_policy_plays_itself(setting: OpponentSetting) -> None:
     assert opponent_of(setting, KNOWN) is None
 
 

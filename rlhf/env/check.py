@@ -1,0 +1,313 @@
+"""Conformance checks of a live environment server, for `rlhf env check`. Each returns what it observed, or raises
+`CheckFailed` or `NotApplicable`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import httpx
+import jsonschema
+
+from rlhf.env.answers import Undecodable
+from rlhf.env.client.dialect import Stock
+from rlhf.env.client.pool import get_object
+from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
+from rlhf.env.wire import EXTRAS_VERSION, Code, Json
+from rlhf.errors import EnvironmentFailed, UserError
+from rlhf.http.untrusted_text import InvalidJson
+from rlhf.types import EnvironmentSpec
+
+CHECK_SECONDS, POLL_SECONDS = 120.0, 0.1
+LONGEST_EPISODE, KILLED_CLIENTS = 200, 20
+LARGEST_CAPACITY = 256
+"""Servers with a larger capacity are not filled; of these, `KILLED_CLIENTS` sessions are opened and killed."""
+GRACE_SECONDS = 30.0
+"""Time for a server to notice that a client was killed."""
+SERVER_ERRORS = (httpx.HTTPError, Undecodable, Broken, InvalidJson, EnvironmentFailed)
+WIRE_KEYS = {"observation", "reward", "done", "metadata"}
+
+
+class CheckFailed(Exception):
+    """The server does not conform; the message says how."""
+
+
+class NotApplicable(Exception):
+    """Why a check does not apply to this server."""
+
+
+class CheckOutcome(StrEnum):
+    """The outcome of a conformance check."""
+
+    PASS = "pass"
+    FAIL = "FAIL"
+    NOT_APPLICABLE = "n/a"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """The result of one check."""
+
+    name: str
+    verdict: CheckOutcome
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The server under test, its metadata, and a valid action. `extras` is empty for a server of others."""
+
+    address: Address
+    http: httpx.AsyncClient
+    metadata: Json
+    action: Json
+    extras: Json = field(default_factory=dict)
+
+    @contextlib.asynccontextmanager
+    async def session(self) -> AsyncIterator[RemoteEnvironment]:
+        """A client of one session, which ends with its connection."""
+        dialect = Stock(spec=EnvironmentSpec(name=str(self.metadata.get("name")), description=""))
+        client = RemoteEnvironment(self.address, dialect, Patience())
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def reset(self, client: RemoteEnvironment, seed: int = 0) -> Json:
+        """The data of the first observation. Raises `CheckFailed`, `AtCapacity`."""
+        return observation_data(await client.exchange({"type": "reset", "data": {"seed": seed}}))
+
+    async def try_step(self, client: RemoteEnvironment) -> Json:
+        """The answer to an action, which may be an error."""
+        return await client.exchange({"type": "step", "data": self.action})
+
+    async def step(self, client: RemoteEnvironment) -> Json:
+        """The data of the next observation. Raises `CheckFailed`."""
+        return observation_data(await self.try_step(client))
+
+    async def trace(self, seed: int) -> list[Json]:
+        """A reset and up to two steps, until the episode ends."""
+        async with self.session() as client:
+            observations = [comparable(await self.reset(client, seed))]
+            while len(observations) < 3 and not observations[-1]["done"]:
+                observations.append(comparable(await self.step(client)))
+        return observations
+
+    async def active_sessions(self) -> int:
+        """Number of open sessions; only servers of this library report it."""
+        count: int = (await get_object(self.http, "/metadata"))["extras"]["active_sessions"]
+        return count
+
+
+def observation_data(answer: Json) -> Json:
+    """The data of an observation. Raises `CheckFailed` for anything else."""
+    data: Json = answer["data"]
+    if answer.get("type") != "observation":
+        raise CheckFailed(f"{data.get('code')}: {data.get('message')!s:.200}")
+    if unknown := set(data) - WIRE_KEYS:
+        raise CheckFailed(f"an answer has keys that the wire has not: {', '.join(sorted(unknown))}")
+    if not isinstance(data.get("observation"), dict) or not isinstance(data.get("done"), bool):
+        raise CheckFailed("an answer without `observation` and `done`")
+    return data
+
+
+def comparable(data: Json) -> Json:
+    """An observation without its metadata, which servers fill with times and names."""
+    observation = {key: value for key, value in data["observation"].items() if key not in ("metadata", "episode_id")}
+    return {"observation": observation, "reward": data.get("reward"), "done": data["done"]}
+
+
+async def check_metadata(target: Target) -> str:
+    """`/health` says healthy, `/metadata` has a name and a description, and `/schema` has valid JSON schemas."""
+    if (health := (await get_object(target.http, "/health")).get("status")) != "healthy":
+        raise CheckFailed(f"the status at /health is {health!r:.100}")
+    if missing := [key for key in ("name", "description") if not isinstance(target.metadata.get(key), str)]:
+        raise CheckFailed(f"/metadata has no {missing[0]}")
+    schemas = await get_object(target.http, "/schema")
+    for name in ("action", "observation", "state"):
+        try:
+            jsonschema.Draft202012Validator.check_schema(schemas.get(name))
+        except jsonschema.SchemaError as error:
+            raise CheckFailed(f"the schema of {name} is not one: {error.message}") from None
+    required = ", ".join(schemas["action"].get("required") or ()) or "nothing"
+    return f"{target.metadata['name']}; an action needs {required}"
+
+
+async def check_reset(target: Target) -> str:
+    """A reset gives an observation of an episode that is not done."""
+    async with target.session() as client:
+        if (await target.reset(client))["done"]:
+            raise CheckFailed("an episode is done before it has begun")
+    return "an observation"
+
+
+async def check_errors(target: Target) -> str:
+    """Invalid frames are answered with the right error code, and the connection stays usable."""
+    frames: dict[Code, Json | str] = {
+        Code.INVALID_JSON: "{",
+        Code.UNKNOWN_TYPE: {"type": "no such type"},
+        Code.VALIDATION_ERROR: {"type": "reset", "no such key": 1},
+    }
+    async with target.session() as client:
+        await target.reset(client)
+        for wanted, frame in frames.items():
+            if (code := (await client.exchange(frame))["data"].get("code")) != wanted:
+                raise CheckFailed(f"{frame!r} is answered with {code}, not {wanted}")
+        await target.step(client)
+    return "named, and the socket stays open"
+
+
+async def check_seeds(target: Target) -> str:
+    """The same seed and actions give the same observations."""
+    first, other, again = [await target.trace(seed) for seed in (1, 2, 1)]
+    if first != again:
+        raise CheckFailed("the same seed and actions give different observations")
+    return "repeat" if first != other else "repeat; two seeds gave the same episode"
+
+
+async def check_interleaved(target: Target) -> str:
+    """Two concurrent sessions give the same observations as the same two sessions one after the other."""
+    alone = [await target.trace(1), await target.trace(2)]
+    async with target.session() as one, target.session() as two:
+        together = [[comparable(await target.reset(one, 1))]]
+        try:
+            together.append([comparable(await target.reset(two, 2))])
+        except AtCapacity:
+            raise NotApplicable("the server has one place") from None
+        for observations, client in zip(together * 2, (one, two) * 2, strict=True):
+            if not observations[-1]["done"]:
+                observations.append(comparable(await target.step(client)))
+    if together != alone:
+        raise CheckFailed("two sessions at once differ from the same two alone")
+    return "two sessions do not meet"
+
+
+async def check_order(target: Target) -> str:
+    """A step before the reset or after the end of the episode does not break the session."""
+    async with target.session() as client:
+        early = await target.try_step(client)
+        await target.reset(client)
+        steps = 1
+        while not (await target.step(client))["done"]:
+            steps += 1
+            if steps > LONGEST_EPISODE:
+                raise NotApplicable(f"{LONGEST_EPISODE} equal actions do not end an episode")
+        late = await target.try_step(client)
+        await target.reset(client)
+    codes = " and ".join(str(answer["data"].get("code") or "an observation") for answer in (early, late))
+    return f"answered with {codes}, after {steps} steps"
+
+
+async def check_capacity(target: Target) -> str:
+    """A full server refuses the next client with its numbers, and the places of killed clients become free."""
+    before = await target.active_sessions() if target.extras else 0
+    known = target.extras.get("max_sessions", 0)
+    most = KILLED_CLIENTS if known > LARGEST_CAPACITY else (known or LARGEST_CAPACITY) + 1
+    async with contextlib.AsyncExitStack() as stack:
+        clients, refusal = await open_sessions(stack, target, most)
+        if refusal and (missing := {"active_sessions", "max_sessions"} - set(refusal)):
+            raise CheckFailed(f"the refusal lacks {', '.join(sorted(missing))}")
+        for client in clients:
+            client.abort()
+        seconds = await seconds_until_freed(target, before, len(clients))
+    full = (
+        f"{len(clients)} places, the next is refused with {refusal['code']}" if refusal else f"{len(clients)} clients"
+    )
+    return f"{full}; places of killed clients come back in {seconds:.1f} s"
+
+
+CHECKS: dict[str, Callable[[Target], Awaitable[str]]] = {
+    "metadata": check_metadata,
+    "reset": check_reset,
+    "errors": check_errors,
+    "seed determinism": check_seeds,
+    "interleaved sessions": check_interleaved,
+    "steps out of order": check_order,
+    "capacity": check_capacity,
+}
+
+
+async def open_sessions(
+    stack: contextlib.AsyncExitStack, target: Target, most: int
+) -> tuple[list[RemoteEnvironment], Json | None]:
+    """Sessions after their reset: `most` of them, or as many as the server accepts, and its refusal of the next."""
+    clients: list[RemoteEnvironment] = []
+    while len(clients) < most:
+        client = await stack.enter_async_context(target.session())
+        try:
+            await target.reset(client)
+        except AtCapacity as full:
+            return clients, full.data
+        clients.append(client)
+    return clients, None
+
+
+async def seconds_until_freed(target: Target, before: int, places: int) -> float:
+    """Seconds until killed sessions are gone: by the session count, or by opening `places` sessions. Raises
+    `CheckFailed`."""
+    start = time.monotonic()
+    while True:
+        if target.extras:
+            freed = await target.active_sessions() <= before
+        else:
+            async with contextlib.AsyncExitStack() as stack:
+                freed = len((await open_sessions(stack, target, places))[0]) == places
+        if freed:
+            return time.monotonic() - start
+        if time.monotonic() > start + GRACE_SECONDS:
+            raise CheckFailed(f"sessions of killed clients are still held after {GRACE_SECONDS:g} s")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def example_action(schema: Mapping[str, Any]) -> Json:
+    """A minimal action that satisfies a simple schema."""
+    properties = schema.get("properties") or {}
+    return {name: smallest_value(properties.get(name) or {}) for name in schema.get("required") or ()}
+
+
+def smallest_value(schema: Mapping[str, Any]) -> Any:
+    if "const" in schema:
+        return schema["const"]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    by_type = {"integer": schema.get("minimum", 0), "number": schema.get("minimum", 0.0), "boolean": False}
+    return (by_type | {"array": [], "object": {}}).get(schema.get("type", "string"), "1")
+
+
+async def check_server(address: Address, action: Json | None = None) -> AsyncIterator[CheckResult]:
+    """Run all checks and yield their results. `action` is a valid action of the environment; by default one is made
+    from its schema. Raises `UserError` when no server answers."""
+    async with httpx.AsyncClient(base_url=address.url, headers=address.headers, timeout=30, trust_env=False) as http:
+        try:
+            metadata, schema = await get_object(http, "/metadata"), await get_object(http, "/schema")
+        except SERVER_ERRORS as error:
+            raise UserError(f"{address.url} is no environment server: {type(error).__name__}: {error}") from None
+        extras: Json = metadata.get("extras") or {}
+        target = Target(
+            address=address,
+            http=http,
+            metadata=metadata,
+            action=example_action(schema.get("action") or {}) if action is None else action,
+            extras=extras if extras.get("version") == EXTRAS_VERSION else {},
+        )
+        for name, check in CHECKS.items():
+            outcome, detail = await outcome_of(check, target)
+            yield CheckResult(name=name, verdict=outcome, detail=detail)
+
+
+async def outcome_of(check: Callable[[Target], Awaitable[str]], target: Target) -> tuple[CheckOutcome, str]:
+    """Run one check within its deadline; failures become its outcome."""
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            return CheckOutcome.PASS, await check(target)
+    except NotApplicable as reason:
+        return CheckOutcome.NOT_APPLICABLE, str(reason)
+    except (CheckFailed, AtCapacity, *SERVER_ERRORS) as problem:
+        return CheckOutcome.FAIL, str(problem)
+    except TimeoutError:
+        return CheckOutcome.FAIL, f"not over after {CHECK_SECONDS:g} s"
