@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.end_to_end.model import SHAPE
 from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import byte_tokenizer, tiny_model
-from rlhf.trainer.batching.batch import Batch, Entry, MicroBatch, assemble
+from rlhf.trainer.batching.batch import Batch, MicroBatch, assemble
 from rlhf.types import Segment, TokenKind
 
 VOCABULARY = 2048
@@ -30,13 +30,15 @@ def policy(dtype: torch.dtype) -> PolicyModel:
 def batch(replies: Sequence[int], *, shared_prompts: bool = True) -> Batch:
     """Replies of these lengths, `SAMPLES` a group; with or without one prompt for all samples of a group."""
     rng = np.random.default_rng(0)
-    entries, prompt = [], rng.integers(3, 250, PROMPT_TOKENS)
+    samples, prompt = [], rng.integers(3, 250, PROMPT_TOKENS)
     for index, actions in enumerate(replies):
         if not shared_prompts or index % SAMPLES == 0:
             prompt = rng.integers(3, 250, PROMPT_TOKENS)
-        identity = divmod(index, SAMPLES)
-        entries.append(Entry(segments=(_segment(rng, prompt, actions),), group=identity[0], identity=identity))
-    return assemble(entries, groups=-(-len(replies) // SAMPLES))
+        samples.append((_segment(rng, prompt, actions),))
+    identities = [divmod(index, SAMPLES) for index in range(len(replies))]
+    return assemble(
+        samples, sample_groups=[g for g, _ in identities], samples=identities, groups=-(-len(replies) // SAMPLES)
+    )
 
 
 def loss(module: torch.nn.Module, micro: MicroBatch) -> Tensor:

@@ -48,29 +48,28 @@ def learn(case: dict[str, Any]) -> None:
 
 def made_batch(sequences: int) -> Any:
     """Sequences of `SEQUENCE_TOKENS` random tokens, of which all but the prompt are learnt."""
-    from rlhf.trainer.batching.batch import Entry, assemble
+    from rlhf.trainer.batching.batch import assemble
     from rlhf.types import Segment, TokenKind
 
     rng = np.random.default_rng(0)
     actions = SEQUENCE_TOKENS - PROMPT_TOKENS
     kinds = np.array([TokenKind.PROMPT] * PROMPT_TOKENS + [TokenKind.ACTION] * actions, np.int8)
     zeros = np.zeros(SEQUENCE_TOKENS)
-    entries = [
-        Entry(
-            segments=(
-                Segment(
-                    token_ids=rng.integers(3, 250, SEQUENCE_TOKENS).astype(np.int32),
-                    kinds=kinds,
-                    logprobs=zeros.astype(np.float32),
-                    versions=zeros.astype(np.int32),
-                ),
-            ),
-            group=index,
-            identity=(index, 0),
+    segments = [
+        Segment(
+            token_ids=rng.integers(3, 250, SEQUENCE_TOKENS).astype(np.int32),
+            kinds=kinds,
+            logprobs=zeros.astype(np.float32),
+            versions=zeros.astype(np.int32),
         )
-        for index in range(sequences)
+        for _ in range(sequences)
     ]
-    return assemble(entries, groups=sequences)
+    return assemble(
+        [(segment,) for segment in segments],
+        sample_groups=range(sequences),
+        samples=[(index, 0) for index in range(sequences)],
+        groups=sequences,
+    )
 
 
 def generate(case: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ ALL = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Judged:
+class ComparedSequence:
     """One sequence with tokens of the current version: its sample, its `length`, the `wrong` positions, and the largest
     deviation of its tokens."""
 
@@ -39,9 +39,9 @@ def explain_disagreement(
     `logprobs` `[N]` are the learner's, NaN where they were not computed.
     """
     limits = disagreement.limits
-    judged = _judged(batch, logprobs, limits.high if disagreement.share > limits.share else limits.mean)
-    wrong, right = [one for one in judged if len(one.wrong)], [one for one in judged if not len(one.wrong)]
-    worst = max(judged, key=lambda one: one.largest)
+    compared = _compared(batch, logprobs, limits.high if disagreement.share > limits.share else limits.mean)
+    wrong, right = [one for one in compared if len(one.wrong)], [one for one in compared if not len(one.wrong)]
+    worst = max(compared, key=lambda one: one.largest)
     ordinal, sample = worst.sample
     return (
         f"learner and engine give tokens that version {version} sampled other log-probs: by {disagreement.mean:.3g} "
@@ -53,32 +53,33 @@ def explain_disagreement(
     )
 
 
-def _judged(batch: Batch, logprobs: NDArray[np.float32], allowed: float) -> list[Judged]:
+def _compared(batch: Batch, logprobs: NDArray[np.float32], allowed: float) -> list[ComparedSequence]:
     columns = batch.per_token
-    assert columns.current is not None, "only the current version's tokens are judged"
+    assert columns.current is not None, "only the current version's tokens are compared"
     gaps = np.where(columns.current > 0, np.abs(logprobs - columns.behaviour), np.nan)
     found = []
-    for sequence, sample in zip(batch.sequences, batch.sequence_samples, strict=True):
-        own = gaps[sequence.place : sequence.place + len(sequence.actions)]
+    for segment, start, sample in zip(batch.sequences, batch.starts, batch.sequence_samples, strict=True):
+        actions = np.flatnonzero(segment.action_mask)
+        own = gaps[start : start + len(actions)]
         if np.isfinite(own).any():
             found.append(
-                Judged(
+                ComparedSequence(
                     sample=batch.samples[sample],
-                    length=len(sequence.token_ids),
-                    wrong=sequence.actions[own > allowed],
+                    length=len(segment.token_ids),
+                    wrong=actions[own > allowed],
                     largest=float(np.nanmax(own)),
                 )
             )
     return found
 
 
-def _resembles(wrong: list[Judged], right: list[Judged]) -> str:
+def _resembles(wrong: list[ComparedSequence], right: list[ComparedSequence]) -> str:
     if not right:
         return ALL
     return LONG if min(one.length for one in wrong) > max(one.length for one in right) else SOME
 
 
-def _lengths(those: list[Judged]) -> str:
+def _lengths(those: list[ComparedSequence]) -> str:
     lengths = [one.length for one in those]
     return f"{min(lengths)} to {max(lengths)}" if lengths else "no"
 

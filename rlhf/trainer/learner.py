@@ -17,7 +17,7 @@ from rlhf.errors import PolicyMismatch, WorkerDied
 from rlhf.runs.durable import synced
 from rlhf.trainer.advantages import shuffled_rewards
 from rlhf.trainer.aggregation import Aggregation
-from rlhf.trainer.algorithms.credit import credit_columns, forward_request_of, with_advantages
+from rlhf.trainer.algorithms.credit import forward_columns, with_advantages
 from rlhf.trainer.algorithms.kl_control import kl_controller, read_controller, write_controller
 from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
 from rlhf.trainer.batching.batch import (
@@ -26,10 +26,9 @@ from rlhf.trainer.batching.batch import (
     Minibatch,
     build_batch,
     build_minibatches,
-    places_of,
-    with_rank_columns,
+    refilled,
 )
-from rlhf.trainer.batching.forward_outputs import ForwardOutputs, ForwardRequest, gather_forward_outputs
+from rlhf.trainer.batching.forward_outputs import Column, with_forward_outputs
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.disagreement import explain_disagreement
 from rlhf.trainer.rank.learner_worker import LearnerWorker
@@ -92,11 +91,10 @@ class RemoteLearner:
             version=self._version if self._guarded else None,
         )
         parts = self._cut(batch, self._config.minibatches)
-        wanted = forward_request_of(self._config)
-        kept = wanted.anything and bool(parts[0])
-        outputs = await self._forward_outputs(batch, parts, wanted) if kept else ForwardOutputs()
-        batch, estimated = with_advantages(batch, outputs, self._config, self._kl.coefficient, self._max_tokens)
-        answers = await self._train(batch, parts, kept=kept)
+        if wanted := forward_columns(self._config):
+            batch = await self._forward_outputs(batch, parts, wanted)
+        batch, estimated = with_advantages(batch, self._config, self._kl.coefficient, self._max_tokens)
+        answers = await self._train([refilled(part, batch.per_token) for part in parts])
         self._stop_on_mismatch(batch, answers)
         self._version += 1
         metrics = (
@@ -196,31 +194,26 @@ class RemoteLearner:
         return found[: len(rows)].reshape(token_ids[..., 1:].shape)
 
     async def _forward_outputs(
-        self, batch: Batch, parts: Sequence[Sequence[Minibatch]], wanted: ForwardRequest
-    ) -> ForwardOutputs:
-        """The `wanted` outputs for a batch before its first optimizer step. The ranks keep their parts of the batch."""
+        self, batch: Batch, parts: Sequence[Sequence[Minibatch]], wanted: Sequence[Column]
+    ) -> Batch:
+        """The batch with the `wanted` columns, computed before its first optimizer step."""
+        if not parts[0]:
+            return batch
         answers = await self._each(
             lambda worker, part: worker.policy.forward_outputs(part, wanted), parts, self._seconds
         )
-        return gather_forward_outputs(batch, parts, answers)
+        return with_forward_outputs(batch, parts, answers)
 
-    async def _train(self, batch: Batch, parts: Sequence[Sequence[Minibatch]], *, kept: bool) -> list[RankAnswer]:
-        """The optimizer steps of an update; where the ranks have `kept` their parts, only the columns added by credit
-        assignment are sent."""
+    async def _train(self, parts: Sequence[Sequence[Minibatch]]) -> list[RankAnswer]:
+        """The optimizer steps of an update; none where there is no ACTION token."""
+        if not parts[0]:
+            return []
         arguments = UpdateArguments(
             epochs=self._config.epochs,
             kl_coefficient=self._kl.coefficient,
             policy_learns=self._config.critic is None or self._version >= self._config.critic.warmup_updates,
         )
-        credits = [credit_columns(batch.per_token, places_of(part)) for part in parts]
-        if kept:
-            return await self._each(
-                lambda worker, credit: worker.policy.update_packed(credit, arguments), credits, self._seconds
-            )
-        if not parts[0]:
-            return []
-        filled = [with_rank_columns(part, credit) for part, credit in zip(parts, credits, strict=True)]
-        return await self._each(lambda worker, part: worker.policy.update(part, arguments), filled, self._seconds)
+        return await self._each(lambda worker, part: worker.policy.update(part, arguments), parts, self._seconds)
 
     def _cut(
         self, batch: Batch, minibatches: int, *, aggregation: Aggregation | None = None, whole_groups: bool = False

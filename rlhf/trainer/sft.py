@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Protocol
 
 from rlhf.errors import DataError
-from rlhf.trainer.batching.batch import Batch, Entry, assemble
+from rlhf.trainer.batching.batch import Batch, assemble
 from rlhf.types import Segment
 
 Watcher = Callable[[int, Mapping[str, float]], None]
@@ -46,10 +46,13 @@ async def fine_tune(
 
 def demonstration_batch(demonstrations: Sequence[Segment]) -> Batch:
     """A batch in which every demonstration is its own group; all tokens have the same weight."""
-    entries = [
-        Entry(segments=(segment,), group=index, identity=(index, 0)) for index, segment in enumerate(demonstrations)
-    ]
-    return assemble(entries, groups=len(entries))
+    count = len(demonstrations)
+    return assemble(
+        [(segment,) for segment in demonstrations],
+        sample_groups=range(count),
+        samples=[(index, 0) for index in range(count)],
+        groups=count,
+    )
 
 
 def _take(demonstrations: Iterator[Segment], count: int, update: int) -> list[Segment]:

@@ -19,7 +19,7 @@ from rlhf.models.policy import chosen_logprobs
 from rlhf.models.tiny import save_tiny
 from rlhf.runs.durable import sizes
 from rlhf.trainer.batching.batch import build_minibatches
-from rlhf.trainer.batching.forward_outputs import ForwardRequest, gather_forward_outputs
+from rlhf.trainer.batching.forward_outputs import with_forward_outputs
 from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, TrainerConfig, WeightSyncConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank import zero
@@ -466,14 +466,14 @@ def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[Proce
         calls = zip(pair, parts, strict=True)
         return await asyncio.gather(
             *(
-                worker.call("policy.forward_outputs", part, ForwardRequest(proximal=True), timeout_seconds=scaled(60))
+                worker.call("policy.forward_outputs", part, ("proximal",), timeout_seconds=scaled(60))
                 for worker, part in calls
             )
         )
 
-    scores = gather_forward_outputs(batch, parts, asyncio.run(scored()))
-    assert scores.proximal is not None
-    found = batch.per_sample(scores.proximal)
+    scores = with_forward_outputs(batch, parts, asyncio.run(scored()))
+    assert scores.per_token.proximal is not None
+    found = batch.per_sample(scores.per_token.proximal)
     for sample, logprobs in zip(asyncio.run(learner.update(GROUPS)).samples, found, strict=True):
         np.testing.assert_array_equal(sample.logprobs, logprobs)
 

@@ -15,7 +15,6 @@ from rlhf.rollout.turns import WithEnvironment, play
 from rlhf.trainer.algorithms.episodes import episodes_of
 from rlhf.trainer.algorithms.statistics import reward_statistics
 from rlhf.trainer.batching.batch import build_batch
-from rlhf.trainer.batching.forward_outputs import ForwardOutputs
 from rlhf.trainer.config import OverlongConfig
 from rlhf.types import (
     EpisodeStatus,
@@ -174,7 +173,7 @@ async def test_self_play_gives_a_sample_for_every_role_and_a_baseline_for_each(
     rewards = [score.value for _, _, score in group.trainable]
     assert roles == [*ROLES] * 4
     assert all(first == -second for first, second in zip(rewards[::2], rewards[1::2], strict=True)), "zero-sum"
-    episodes = episodes_of(build_batch([group]), ForwardOutputs(), overlong=OverlongConfig(), max_tokens=8)
+    episodes = episodes_of(build_batch([group]), overlong=OverlongConfig(), max_tokens=8)
     assert episodes.groups.tolist() == [0, 1] * 4, "compared with its own role only"
     assert episodes.outcomes.tolist() == rewards
     told = reward_statistics([group])

@@ -9,7 +9,6 @@ import numpy as np
 from rlhf.trainer.algorithms.credit import with_advantages
 from rlhf.trainer.batching.batch import Batch
 from rlhf.trainer.batching.batch import build_batch as bare_batch
-from rlhf.trainer.batching.forward_outputs import ForwardOutputs
 from rlhf.trainer.config import TrainerConfig
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, TokenKind, Trajectory, Unscored
 
@@ -66,5 +65,5 @@ def _with_prompt(sample: Sample, prompt: np.ndarray) -> Sample:
 def made_batch(groups: list[Group], aggregation: str = "token_mean") -> Batch:
     """A batch with group-relative advantages."""
     config = TrainerConfig(loss={"aggregation": aggregation})
-    batch, _ = with_advantages(bare_batch(groups, aggregation=aggregation), ForwardOutputs(), config, 0.0, 16)
+    batch, _ = with_advantages(bare_batch(groups, aggregation=aggregation), config, 0.0, 16)
     return batch

@@ -10,40 +10,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.trainer.algorithms.credit import credit_columns, forward_request_of, with_advantages
-from rlhf.trainer.batching.batch import Batch, build_batch
-from rlhf.trainer.batching.forward_outputs import ForwardOutputs
+from rlhf.trainer.algorithms.credit import with_advantages
+from rlhf.trainer.batching.batch import Batch, PerToken, build_batch
 from rlhf.trainer.config import TrainerConfig
 from rlhf.types import Group, Sample, Trajectory, Unscored
-from tests.trainer.algorithms.test_credit import A, P, episode, episodes, group_of, made_scores, segment
+from tests.trainer.algorithms.test_credit import A, P, episode, episodes, group_of, scored, segment
 
 PLAIN = {"normalize_by_std": False}
-
-
-def test_recomputed_log_probs_are_asked_for_where_an_update_has_several_steps() -> None:
-    assert forward_request_of(TrainerConfig(old_logprobs="recomputed", minibatches=2)).proximal
-    assert forward_request_of(TrainerConfig(old_logprobs="recomputed", epochs=2)).proximal
-    assert not forward_request_of(TrainerConfig(old_logprobs="recomputed")).proximal
-    assert not forward_request_of(TrainerConfig(minibatches=2, epochs=2)).anything
 
 
 def two_episodes() -> list[Group]:
     return [group_of(episode(2.0, segment([P, A, A])), episode(1.0, segment([P, A])))]
 
 
-def credited(**config: Any) -> tuple[Batch, dict[str, float], ForwardOutputs]:
+def credited(**config: Any) -> tuple[Batch, dict[str, float], PerToken]:
     groups = two_episodes()
-    scores = made_scores(groups)
+    before = scored(groups)
     trainer = TrainerConfig(**config)
-    batch, metrics = with_advantages(build_batch(groups), scores, trainer, trainer.kl.coefficient, 16)
-    return batch, metrics, scores
+    batch, metrics = with_advantages(before, trainer, trainer.kl.coefficient, 16)
+    return batch, metrics, before.per_token
 
 
 def test_what_the_ranks_said_goes_with_the_batch_to_its_losses() -> None:
     batch, metrics, scores = credited(advantage={"estimator": "gae", "lam": 1.0}, critic={})
     columns = batch.per_token
-    for name, column in scores.columns():
-        np.testing.assert_array_equal(getattr(columns, name), column)
+    for name in ("proximal", "reference", "values"):
+        np.testing.assert_array_equal(getattr(columns, name), getattr(scores, name))
     assert columns.returns is not None
     assert columns.returns.dtype == columns.advantages.dtype == np.float32
     np.testing.assert_allclose(columns.returns, [2.0, 2.0, 1.0], rtol=1e-6)
@@ -51,17 +43,6 @@ def test_what_the_ranks_said_goes_with_the_batch_to_its_losses() -> None:
     returns, values = np.array([2.0, 2.0, 1.0]), np.float64(scores.values)
     assert metrics["critic/value_mean"] == pytest.approx(values.mean())
     assert metrics["critic/explained_variance"] == pytest.approx(1 - (returns - values).var() / returns.var())
-
-
-def test_what_credit_adds_is_cut_to_the_places_of_a_rank() -> None:
-    batch, _, _ = credited(advantage={"estimator": "gae", "lam": 1.0}, critic={})
-    columns, places = batch.per_token, np.array([2, 0])
-    added = credit_columns(columns, places)
-    assert set(added) == {"advantages", "returns"}
-    np.testing.assert_array_equal(added["advantages"], columns.advantages[[2, 0]])
-    np.testing.assert_array_equal(added["returns"], columns.returns[[2, 0]])
-    without_a_critic, _ = with_advantages(build_batch(two_episodes()), ForwardOutputs(), TrainerConfig(), 0.0, 16)
-    assert set(credit_columns(without_a_critic.per_token, places)) == {"advantages"}
 
 
 def test_vapo_carries_the_outcome_by_the_length_and_teaches_the_critic_by_its_own_lambda() -> None:
@@ -77,14 +58,14 @@ def test_vapo_carries_the_outcome_by_the_length_and_teaches_the_critic_by_its_ow
 def test_equal_returns_leave_nothing_to_explain() -> None:
     groups = [group_of(episode(1.0, segment([P, A])), episode(1.0, segment([P, A])))]
     trainer = TrainerConfig(advantage={"estimator": "gae", "lam": 1.0}, critic={})
-    _, metrics = with_advantages(build_batch(groups), made_scores(groups), trainer, 0.0, 16)
+    _, metrics = with_advantages(scored(groups), trainer, 0.0, 16)
     assert "critic/explained_variance" not in metrics
     assert "critic/value_mean" in metrics
 
 
 def test_without_a_critic_there_are_no_targets_and_nothing_to_say_of_values() -> None:
     groups = two_episodes()
-    batch, metrics = with_advantages(build_batch(groups), ForwardOutputs(), TrainerConfig(), 0.0, 16)
+    batch, metrics = with_advantages(build_batch(groups), TrainerConfig(), 0.0, 16)
     assert batch.per_token.returns is None
     assert metrics == {}
 
@@ -107,8 +88,8 @@ def test_the_divergence_that_is_steered_is_shown_and_else_the_plain_one(
 
 def test_without_log_probs_of_a_reference_no_divergence_is_shown() -> None:
     groups = two_episodes()
-    scores = ForwardOutputs(proximal=made_scores(groups).proximal)
-    assert with_advantages(build_batch(groups), scores, TrainerConfig(), 0.0, 16)[1] == {}
+    batch = scored(groups).with_columns(reference=None, values=None)
+    assert with_advantages(batch, TrainerConfig(), 0.0, 16)[1] == {}
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from rlhf.errors import WorkerDied, WorkerFailed
 from rlhf.trainer import learner as learner_module
 from rlhf.trainer.advantages import group_relative
 from rlhf.trainer.answers import RankAnswer
-from rlhf.trainer.batching.batch import places_of
-from rlhf.trainer.batching.forward_outputs import ForwardOutputs
+from rlhf.trainer.batching.batch import microbatches_of, places_of
 from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.types import Group
@@ -33,11 +32,9 @@ class EchoWorker:
             raise self.error
         if method == "endpoint":
             return Endpoint(address="127.0.0.1", port=5000)
-        if method != "policy.update_packed":
-            self.places = places_of(arguments[0])
-        places = self.places
+        places = places_of(arguments[0])
         if method == "policy.forward_outputs":
-            return ForwardOutputs(proximal=places.astype(np.float32), reference=-places.astype(np.float32))
+            return {name: places.astype(np.float32) for name in arguments[1]}
         return RankAnswer(sums={}, maxima={}, steps={}, places=places, logprobs=-places.astype(np.float32))
 
 
@@ -66,19 +63,19 @@ async def test_an_update_is_one_call_a_rank_and_every_log_prob_finds_its_sample(
     assert [float(trained.advantages[0]) for trained in updated.samples] == pytest.approx(by_hand)
 
 
-async def test_where_the_ranks_are_asked_first_the_tokens_cross_once_and_then_credit_alone() -> None:
+async def test_where_the_ranks_are_asked_first_they_get_their_columns_back_with_the_advantages() -> None:
     workers = [EchoWorker("learner-0"), EchoWorker("learner-1")]
     groups = made_groups(4)
     updated = await remote(*workers, old_logprobs="recomputed").update(groups)
-    assert [worker.calls for worker in workers] == [["policy.forward_outputs", "policy.update_packed"]] * 2
+    assert [worker.calls for worker in workers] == [["policy.forward_outputs", "policy.update"]] * 2
     plain = await remote(EchoWorker("learner-0")).update(groups)
     for one, other in zip(updated.samples, plain.samples, strict=True):
         np.testing.assert_array_equal(one.advantages, other.advantages)
     flat = np.concatenate([one.advantages for one in updated.samples])
     for worker in workers:
-        credit, _ = worker.sent[1]
-        assert set(credit) == {"advantages"}
-        np.testing.assert_array_equal(credit["advantages"], flat[worker.places])
+        for micro in microbatches_of(worker.sent[1][0]):
+            np.testing.assert_array_equal(micro.per_token.proximal, micro.places)
+            np.testing.assert_array_equal(micro.per_token.advantages, flat[micro.places])
 
 
 async def test_groups_without_a_single_score_are_an_update_without_a_step() -> None:

@@ -8,55 +8,43 @@ from rlhf.trainer.advantages import kl_estimate
 from rlhf.trainer.algorithms.episodes import Episodes, Estimator, episodes_of
 from rlhf.trainer.algorithms.estimators import estimate
 from rlhf.trainer.algorithms.registry import needs_of, needs_reference
-from rlhf.trainer.batching.batch import Batch, Floats, Ints, PerToken
-from rlhf.trainer.batching.forward_outputs import ForwardOutputs, ForwardRequest
+from rlhf.trainer.batching.batch import Batch
+from rlhf.trainer.batching.forward_outputs import Column
 from rlhf.trainer.config import TrainerConfig
 
 
-def forward_request_of(trainer: TrainerConfig) -> ForwardRequest:
-    """What the ranks must compute for a batch before its first step. With a single step, recomputed log-probs are those
-    of its own forward pass, so nothing is computed before."""
+def forward_columns(trainer: TrainerConfig) -> tuple[Column, ...]:
+    """The columns that the ranks must compute before the first step of an update.
+    With a single step, recomputed log-probs are those of its own forward pass, so nothing is computed before."""
     needs = needs_of(trainer)
     in_reward = trainer.kl.coefficient > 0 and trainer.kl.place == "reward"
     several_steps = trainer.epochs * trainer.minibatches > 1
-    return ForwardRequest(
-        proximal=needs.proximal or in_reward or (trainer.old_logprobs == "recomputed" and several_steps),
-        reference=needs_reference(trainer),
-        values=needs.values,
-    )
+    wanted: dict[Column, bool] = {
+        "proximal": needs.proximal or in_reward or (trainer.old_logprobs == "recomputed" and several_steps),
+        "reference": needs_reference(trainer),
+        "values": needs.values,
+    }
+    return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
 
 def with_advantages(
-    batch: Batch, outputs: ForwardOutputs, trainer: TrainerConfig, kl_coefficient: float, max_tokens: int
+    batch: Batch, trainer: TrainerConfig, kl_coefficient: float, max_tokens: int
 ) -> tuple[Batch, dict[str, float]]:
-    """The batch with its advantages (and a critic's targets), and what there is to say of them. Raises `NotFinite` for
+    """The batch with its advantages (and a critic's targets), and their metrics. Raises `NotFinite` for
     an advantage that is NaN or infinity."""
     if batch.tokens == 0:  # no action tokens: there is nothing to credit
         return batch, {}
     episodes = episodes_of(
         batch,
-        outputs,
         overlong=trainer.overlong,
         max_tokens=max_tokens,
         kl_in_reward=kl_coefficient if trainer.kl.place == "reward" else 0.0,
         estimator=trainer.kl.estimator,
     )
     estimates = estimate(episodes, trainer.advantage)
-    returns = episodes.flat(estimates.returns) if outputs.values is not None else None
-    filled = batch.with_columns(
-        advantages=episodes.flat(estimates.advantages),
-        returns=returns,
-        proximal=outputs.proximal,
-        reference=outputs.reference,
-        values=outputs.values,
-    )
+    returns = episodes.flat(estimates.returns) if episodes.values is not None else None
+    filled = batch.with_columns(advantages=episodes.flat(estimates.advantages), returns=returns)
     return filled, _metrics(episodes, estimates.returns, _kl_shown(trainer))
-
-
-def credit_columns(per_token: PerToken, places: Ints) -> dict[str, Floats]:
-    """What credit adds to a batch, at `places`."""
-    columns = {"advantages": per_token.advantages, "returns": per_token.returns}
-    return {name: column[places] for name, column in columns.items() if column is not None}
 
 
 def _kl_shown(trainer: TrainerConfig) -> Estimator:

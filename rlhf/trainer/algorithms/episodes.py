@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from rlhf.trainer.advantages import kl_estimate, kl_penalised, outcome_rewards, overlong_penalty
 from rlhf.trainer.batching.batch import Batch
-from rlhf.trainer.batching.forward_outputs import ForwardOutputs
 from rlhf.trainer.config import OverlongConfig
 
 Estimator = Literal["k1", "k2", "k3"]
@@ -51,21 +50,22 @@ class Episodes:
 
 def episodes_of(
     batch: Batch,
-    outputs: ForwardOutputs,
     *,
     overlong: OverlongConfig,
     max_tokens: int,
     kl_in_reward: float = 0.0,
     estimator: Estimator = "k1",
 ) -> Episodes:
-    """The episodes of a batch that has rewards, with the ranks' `outputs` of them. `kl_in_reward` is the price of a nat
-    of KL to the reference, by `estimator`."""
+    """The episodes of a batch that has rewards, with the columns that the ranks computed.
+    `kl_in_reward` is the price of a nat of KL to the reference, by `estimator`."""
     given = batch.rewards
     assert given is not None
     lengths = np.diff(batch.offsets)
     mask = np.arange(max(lengths, default=0)) < lengths[:, None]
     outcomes = given.outcomes + overlong_penalty_of(lengths, overlong, max_tokens)
-    rows = {name: _rows(values, mask) for name, values in outputs.columns()}
+    columns = batch.per_token
+    computed = {"proximal": columns.proximal, "reference": columns.reference, "values": columns.values}
+    rows = {name: _rows(column, mask) for name, column in computed.items() if column is not None}
     kl = kl_estimate(rows["proximal"] - rows["reference"], estimator) if kl_in_reward else np.zeros(mask.shape)
     turn_rewards, paid = _rows(given.turn_rewards, mask), _sums(given.turn_rewards, lengths)
     return Episodes(
@@ -75,9 +75,9 @@ def episodes_of(
         mask=mask,
         turns=_rows(given.turns, mask).astype(np.int64),
         rewards=kl_penalised(outcome_rewards(outcomes - paid, mask) + turn_rewards, kl, mask, coefficient=kl_in_reward),
-        behaviour=_rows(batch.per_token.behaviour, mask),
+        behaviour=_rows(columns.behaviour, mask),
         baselines=given.baselines,
-        bootstrap=_bootstrap(outputs, given.bootstrapped),
+        bootstrap=_bootstrap(batch.last_values, given.bootstrapped),
         **rows,
     )
 
@@ -103,10 +103,10 @@ def _sums(flat: Doubles, lengths: Ints) -> Doubles:
     return np.bincount(of, weights=flat, minlength=len(lengths)).astype(np.float64)
 
 
-def _bootstrap(outputs: ForwardOutputs, bootstrapped: NDArray[np.bool_]) -> Doubles | None:
+def _bootstrap(last_values: NDArray[np.float32] | None, bootstrapped: NDArray[np.bool_]) -> Doubles | None:
     """The critic's value behind the last token of episodes that were cut off and are rewarded by their turns alone,
     whether or not a turn was given any so far; 0 behind all others. What judges an episode as a whole is paid at its
     end, cut off or not, and nothing is left to come: paid twice it would teach never to stop."""
-    if outputs.last_values is None:
+    if last_values is None:
         return None
-    return np.where(bootstrapped, outputs.last_values, 0.0).astype(np.float64)
+    return np.where(bootstrapped, last_values, 0.0).astype(np.float64)

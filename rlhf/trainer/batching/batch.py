@@ -7,16 +7,24 @@ columns are flat too, `[A]` over the ACTION tokens of its minibatches in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import NotFinite
 from rlhf.trainer.aggregation import Aggregation, denominator, token_weights
-from rlhf.trainer.batching.packing import Row, cut_microbatches, deal, pack_rows
-from rlhf.trainer.batching.prefix_group import PrefixGroup, TokenSequence, group_by_prefix, laid_out
+from rlhf.trainer.batching.packing import (
+    PackedRow,
+    context_tokens,
+    cut_microbatches,
+    deal,
+    group_by_prefix,
+    grouped_tokens,
+    pack_rows,
+)
 from rlhf.trainer.rewards import EpisodeRewards, episode_rewards
 from rlhf.types import EpisodeStatus, Group, PolicyVersion, Routing, Segment
 
@@ -56,12 +64,15 @@ class PerToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """What one update trains on. `sequences[i]` belongs to sample `sequence_samples[i]`, that to group
-    `sample_groups[s]`; sample `s` owns the flat range `offsets[s]:offsets[s + 1]` of `per_token` and is known as
-    `samples[s]`, its `(ordinal, sample index)`. `rewards` are the episodes', None of demonstrations and pairs.
+    """The data of one update. `sequences[i]`, a segment with ACTION tokens, belongs to sample `sequence_samples[i]`,
+    and its first ACTION token is `starts[i]` of the flat arrays. Sample `s` belongs to group `sample_groups[s]`, owns
+    the flat range `offsets[s]:offsets[s + 1]` of `per_token` and is known as `samples[s]`, its `(ordinal, sample
+    index)`. `rewards` are the episodes', None for demonstrations and pairs. `last_values` `float32 [B]` are a critic's
+    values behind the last token of every sample, once the ranks have computed them.
     """
 
-    sequences: tuple[TokenSequence, ...]
+    sequences: tuple[Segment, ...]
+    starts: Ints
     sequence_samples: Ints
     sample_groups: Ints
     samples: tuple[tuple[int, int], ...]
@@ -69,6 +80,7 @@ class Batch:
     per_token: PerToken
     groups: int
     rewards: EpisodeRewards | None = None
+    last_values: Floats | None = None
 
     @property
     def tokens(self) -> int:
@@ -133,27 +145,13 @@ def places_of(minibatches: Sequence[Minibatch]) -> Ints:
     return np.concatenate([np.zeros(0, np.int64), *(one.places for one in microbatches_of(minibatches))])
 
 
-def with_rank_columns(minibatches: Sequence[Minibatch], columns: Mapping[str, Floats]) -> tuple[Minibatch, ...]:
-    """The same minibatches, their `per_token` with these columns of the rank, `[A]`."""
-    filled, start = [], 0
-    for minibatch in minibatches:
-        microbatches = []
-        for microbatch in minibatch.microbatches:
-            own = slice(start, start := start + len(microbatch.places))
-            per_token = replace(microbatch.per_token, **{name: column[own] for name, column in columns.items()})
-            microbatches.append(replace(microbatch, per_token=per_token))
-        filled.append(replace(minibatch, microbatches=tuple(microbatches)))
-    return tuple(filled)
+def refilled(minibatches: Sequence[Minibatch], per_token: PerToken) -> tuple[Minibatch, ...]:
+    """The same minibatches with the columns that `per_token` `[N]` has by now."""
 
+    def fresh(microbatch: MicroBatch) -> MicroBatch:
+        return replace(microbatch, per_token=per_token.at(microbatch.places))
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Entry:
-    """One sample to be put into a batch: its segments, its group and identity, and its `weight` in the loss."""
-
-    segments: tuple[Segment, ...]
-    group: int
-    identity: tuple[int, int]
-    weight: float = 1.0
+    return tuple(replace(one, microbatches=tuple(map(fresh, one.microbatches))) for one in minibatches)
 
 
 def build_batch(
@@ -166,17 +164,14 @@ def build_batch(
     """The trainable samples of `groups` and their rewards. With `mask_truncated` those that were cut off weigh nothing.
     `version` is that of the learner's weights, None where the tokens' versions are not this learner's. Raises
     `NotFinite` for a reward or a log-prob that is NaN or infinity."""
+    trained = [(g, group, index, trajectory)
+               for g, group in enumerate(groups) for index, trajectory, _ in group.trainable]  # fmt: skip
+    cut_off = [trajectory.status is EpisodeStatus.TRUNCATED for _, _, _, trajectory in trained]
     batch = assemble(
-        [
-            Entry(
-                segments=trajectory.segments,
-                group=g,
-                identity=(group.ticket.ordinal, index),
-                weight=float(not (mask_truncated and trajectory.status is EpisodeStatus.TRUNCATED)),
-            )
-            for g, group in enumerate(groups)
-            for index, trajectory, _ in group.trainable
-        ],
+        [trajectory.segments for _, _, _, trajectory in trained],
+        sample_groups=[g for g, _, _, _ in trained],
+        samples=[(group.ticket.ordinal, index) for _, group, index, _ in trained],
+        sample_weights=1.0 - np.array(cut_off, np.float64) if mask_truncated else None,
         groups=len(groups),
         aggregation=aggregation,
         version=version,
@@ -185,33 +180,38 @@ def build_batch(
 
 
 def assemble(
-    entries: Sequence[Entry],
+    segments: Sequence[Sequence[Segment]],
     *,
+    sample_groups: Sequence[int],
+    samples: Sequence[tuple[int, int]],
+    sample_weights: NDArray[np.float64] | None = None,
     groups: int,
     aggregation: Aggregation = "token_mean",
     version: PolicyVersion | None = None,
 ) -> Batch:
-    """Concatenate the entries' ACTION tokens in order."""
-    segments = [(n, segment) for n, e in enumerate(entries) for segment in e.segments if segment.action_mask.any()]
-    sizes = [int(segment.action_mask.sum()) for _, segment in segments]
-    lengths = np.array([sum(int(s.action_mask.sum()) for s in e.segments) for e in entries], np.int64)
-    starts = np.cumsum([0, *sizes])
-    behaviour = [_finite(segment.logprobs[segment.action_mask]) for _, segment in segments]
-    current = [segment.versions[segment.action_mask] == version for _, segment in segments]
-    chosen = next((segment.routing.shape[1:] for _, segment in segments if segment.routing is not None), None)
+    """A batch of samples, each with its segments, its group of `groups`, its identity, and its weight in the loss (1
+    where there are none)."""
+    masks = [(s, segment, segment.action_mask) for s, own in enumerate(segments) for segment in own]
+    acting = [(s, segment, mask) for s, segment, mask in masks if mask.any()]
+    sizes = np.array([mask.sum() for _, _, mask in acting], np.int64)
+    sequence_samples = np.array([s for s, _, _ in acting], np.int64)
+    lengths = np.bincount(sequence_samples, weights=sizes, minlength=len(segments)).astype(np.int64)
+    current = [segment.versions[mask] == version for _, segment, mask in acting]
+    weights = token_weights(lengths, aggregation) * (1.0 if sample_weights is None else sample_weights)
+    for _, segment, mask in acting:
+        _check(segment, mask)
     return Batch(
-        sequences=tuple(
-            _sequence(segment, int(start), chosen) for (_, segment), start in zip(segments, starts, strict=False)
-        ),
-        sequence_samples=np.array([n for n, _ in segments], np.int64),
-        sample_groups=np.array([e.group for e in entries], np.int64),
-        samples=tuple(e.identity for e in entries),
+        sequences=tuple(segment for _, segment, _ in acting),
+        starts=np.cumsum(sizes) - sizes,
+        sequence_samples=sequence_samples,
+        sample_groups=np.array(sample_groups, np.int64),
+        samples=tuple(samples),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         per_token=PerToken(
-            behaviour=np.concatenate([np.zeros(0), *behaviour]).astype(np.float32),
-            weights=np.repeat(_sample_weights(entries, lengths, aggregation), lengths),
+            behaviour=_joined([segment.logprobs[mask] for _, segment, mask in acting]),
+            weights=np.repeat(weights.astype(np.float32), lengths),
             advantages=np.zeros(int(lengths.sum()), np.float32),
-            current=None if version is None else np.concatenate([np.zeros(0), *current]).astype(np.float32),
+            current=None if version is None else _joined(current),
         ),
         groups=groups,
     )
@@ -241,51 +241,32 @@ def build_minibatches(
         if len(chosen):
             row = min(row_tokens, tokens_per_microbatch)
             if whole_groups:
-                prefix_groups = _one_a_group(batch, chosen)
+                of_group = batch.sample_groups[batch.sequence_samples[chosen]]
+                prefix_groups = [tuple(chosen[of_group == group].tolist()) for group in np.unique(of_group)]
             else:
-                prefix_groups = group_by_prefix(_at(batch, chosen), row, tokens_per_microbatch)
+                prefix_groups = group_by_prefix(batch.sequences, chosen.tolist(), row, tokens_per_microbatch)
             shares = _shares(batch, prefix_groups, ranks, tokens_per_microbatch, row)
             steps.append(_minibatches(batch, chosen, shares, aggregation, constant_tokens))
     return [tuple(step[rank] for step in steps) for rank in range(ranks)]
 
 
-def _finite(logprobs: Floats) -> Floats:
-    if not np.isfinite(logprobs).all():
-        raise NotFinite("the engine's log-prob of a sampled token is no number; it cannot be trained")
-    return logprobs
-
-
-def _sequence(segment: Segment, place: int, chosen: tuple[int, ...] | None) -> TokenSequence:
-    """A segment for the ranks; its experts, `chosen` a token, where those of any segment are known."""
-    actions = np.flatnonzero(segment.action_mask).astype(np.int64)
-    if actions[0] == 0:
+def _check(segment: Segment, mask: NDArray[np.bool_]) -> None:
+    if mask[0]:
         raise ValueError("a segment starts with an ACTION token: nothing precedes it that it could be conditioned on")
-    routing = segment.routing
-    if routing is None and chosen is not None:
-        routing = np.full((len(segment.token_ids), *chosen), -1, np.int16)
-    return TokenSequence(token_ids=segment.token_ids, actions=actions, place=place, routing=routing)
+    if not np.isfinite(segment.logprobs[mask]).all():
+        raise NotFinite("the engine's log-prob of a sampled token is no number; it cannot be trained")
 
 
-def _sample_weights(entries: Sequence[Entry], lengths: Ints, aggregation: Aggregation) -> Floats:
-    shares = token_weights(lengths, aggregation)
-    return (np.array([entry.weight for entry in entries], np.float64) * shares).astype(np.float32)
-
-
-def _at(batch: Batch, chosen: Ints) -> list[TokenSequence]:
-    return [batch.sequences[index] for index in chosen]
-
-
-def _one_a_group(batch: Batch, chosen: Ints) -> list[PrefixGroup]:
-    """A prefix group for every group, in order."""
-    groups = batch.sample_groups[batch.sequence_samples[chosen]]
-    return [PrefixGroup(sequences=tuple(_at(batch, chosen[groups == group]))) for group in np.unique(groups)]
+def _joined(columns: Sequence[NDArray[Any]]) -> Floats:
+    joined: Floats = np.concatenate([np.zeros(0), *columns]).astype(np.float32)
+    return joined
 
 
 def _shares(
-    batch: Batch, prefix_groups: Sequence[PrefixGroup], ranks: int, microbatch_tokens: int, row_tokens: int
+    batch: Batch, prefix_groups: Sequence[tuple[int, ...]], ranks: int, microbatch_tokens: int, row_tokens: int
 ) -> list[tuple[MicroBatch, ...]]:
     """The micro-batches of each rank, as many for one as for another."""
-    rows = pack_rows([prefix_group.tokens for prefix_group in prefix_groups], row_tokens)
+    rows = pack_rows([grouped_tokens(batch.sequences, members) for members in prefix_groups], row_tokens)
     shares = [cut_microbatches(share, microbatch_tokens) for share in deal(rows, ranks)]
     count = max(len(share) for share in shares)
     made = [
@@ -313,45 +294,58 @@ def _minibatches(
     ]
 
 
-def _microbatch(batch: Batch, prefix_groups: Sequence[PrefixGroup], rows: Sequence[Row]) -> MicroBatch:
+def _microbatch(batch: Batch, prefix_groups: Sequence[tuple[int, ...]], rows: Sequence[PackedRow]) -> MicroBatch:
+    """Rows of prefix groups: the shared tokens once, then every sequence's own. Their positions continue from the
+    shared tokens', from which the attention derives its mask (`rlhf.models.blocks`)."""
     length = max((row.tokens for row in rows), default=1)
     token_ids = np.zeros((max(len(rows), 1), length), np.int32)
     # Position 0 for every pad: each is a sequence of its own, seen by nobody.
     position_ids = np.zeros_like(token_ids)
-    routing = _no_routing(batch, token_ids.shape)
+    routing = _unknown_routing(batch, token_ids.shape)
     empty = np.zeros(0, np.int64)
-    sources, targets, places, ends, sizes = [empty], [empty], [empty], [empty], [empty]
+    sources, targets, places, ends, sizes = [empty], [empty], [empty], [], []
+
+    def put(row: int, column: int, segment: Segment, first: int, stop: int) -> None:
+        """Write the tokens from `first` to `stop` of a segment into a row, from `column` on."""
+        own, there = slice(first, stop), slice(column, column + stop - first)
+        token_ids[row, there] = segment.token_ids[own]
+        position_ids[row, there] = np.arange(first, stop)
+        if routing is not None and segment.routing is not None:
+            routing[row, there] = segment.routing[own]
+
     for r, row in enumerate(rows):
-        start = 0
-        for layout in (laid_out(prefix_groups[index]) for index in row.members):
-            stop = start + len(layout.token_ids)
-            token_ids[r, start:stop] = layout.token_ids
-            position_ids[r, start:stop] = layout.position_ids
-            if routing is not None and layout.routing is not None:
-                routing[r, start:stop] = layout.routing
-            sources.append(r * length + start + layout.sources)
-            targets.append(r * length + start + layout.targets)
-            places.append(layout.places)
-            ends.append(r * length + start + layout.ends)
-            sizes.append(layout.sizes)
-            start = stop
-    flat, actions = np.concatenate(places), np.concatenate(sizes)
-    firsts = flat[np.cumsum(actions) - actions]
+        stop = 0
+        for members in (prefix_groups[index] for index in row.members):
+            start, shared = stop, context_tokens(batch.sequences[members[0]])
+            put(r, start, batch.sequences[members[0]], 0, shared)
+            stop += shared
+            for n in members:
+                segment, base = batch.sequences[n], r * length + stop - shared
+                actions = np.flatnonzero(segment.action_mask)
+                put(r, stop, segment, shared, len(segment.token_ids))
+                stop += len(segment.token_ids) - shared
+                targets.append(base + actions)
+                sources.append(np.where(actions == shared, r * length + start + shared, base + actions) - 1)
+                places.append(batch.starts[n] + np.arange(len(actions)))
+                ends.append(r * length + stop - 1)
+                sizes.append(len(actions))
+    flat = np.concatenate(places)
+    firsts = flat[np.cumsum([0, *sizes])[:-1]]
     return MicroBatch(
         token_ids=token_ids,
         position_ids=position_ids,
         sources=np.concatenate(sources),
         targets=np.concatenate(targets),
         places=flat,
-        sequences=np.repeat(np.arange(len(actions)), actions),
-        ends=np.concatenate(ends),
+        sequences=np.repeat(np.arange(len(sizes)), sizes),
+        ends=np.array(ends, np.int64),
         samples=np.searchsorted(batch.offsets, firsts, side="right") - 1,
         per_token=batch.per_token.at(flat),
         routing=routing,
     )
 
 
-def _no_routing(batch: Batch, shape: tuple[int, ...]) -> Routing | None:
-    """Experts of `[R, L]` tokens, none of them known yet; None for a batch without any."""
-    known = batch.sequences[0].routing if batch.sequences else None
+def _unknown_routing(batch: Batch, shape: tuple[int, ...]) -> Routing | None:
+    """Experts of `[R, L]` tokens, all unknown yet; None for a batch without any."""
+    known = next((segment.routing for segment in batch.sequences if segment.routing is not None), None)
     return None if known is None else np.full((*shape, *known.shape[1:]), -1, np.int16)

@@ -1,68 +1,38 @@
-"""Outputs of the ranks' forward passes over a batch, before its first optimizer step."""
+"""Columns that only the ranks can compute, before the first optimizer step of an update."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlhf.trainer.batching.batch import Batch, Minibatch, microbatches_of, places_of
+from rlhf.trainer.batching.batch import Batch, Floats, Minibatch, microbatches_of, places_of
 
-Floats = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardRequest:
-    """Which of `ForwardOutputs` to compute."""
-
-    proximal: bool = False
-    reference: bool = False
-    values: bool = False
-
-    @property
-    def anything(self) -> bool:
-        return self.proximal or self.reference or self.values
+Column = Literal["proximal", "reference", "values"]
+"""A column of `PerToken`. With `values` a rank also answers `last_values` `float32 [S]`, the critic's values behind the
+last token of each of its sequences."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ForwardOutputs:
-    """Over ACTION tokens, `float32 [N]` of the batch or `[A]` of a rank: log-probs of the `proximal` policy (the
-    learner's weights before the update) and of the `reference`, and the critic's `values` before each token.
-    `last_values` are its values behind the last token of every episode, `[B]`, or of a rank's every sequence, `[S]`.
-    None where nobody asked."""
-
-    proximal: Floats | None = None
-    reference: Floats | None = None
-    values: Floats | None = None
-    last_values: Floats | None = None
-
-    def columns(self) -> Iterator[tuple[str, Floats]]:
-        """The per-token ones that were asked for, by name."""
-        named = (("proximal", self.proximal), ("reference", self.reference), ("values", self.values))
-        return ((name, column) for name, column in named if column is not None)
-
-
-def gather_forward_outputs(
-    batch: Batch, parts: Sequence[Sequence[Minibatch]], answers: Sequence[ForwardOutputs]
-) -> ForwardOutputs:
-    """Of every rank's part its answer, in the order of the batch."""
+def with_forward_outputs(
+    batch: Batch, parts: Sequence[Sequence[Minibatch]], answers: Sequence[Mapping[str, Floats]]
+) -> Batch:
+    """The batch with the columns of every rank's answer, each `float32 [A]` over the rank's ACTION tokens."""
     columns: dict[str, Floats] = {}
     for part, answer in zip(parts, answers, strict=True):
-        for name, values in answer.columns():
-            columns.setdefault(name, np.full(batch.tokens, np.nan, np.float32))[places_of(part)] = values
-    asked = any(answer.last_values is not None for answer in answers)
-    return ForwardOutputs(**columns, last_values=_last_values(batch, parts, answers) if asked else None)
+        for name in answer.keys() - {"last_values"}:
+            columns.setdefault(name, np.full(batch.tokens, np.nan, np.float32))[places_of(part)] = answer[name]
+    filled = batch.with_columns(**columns)
+    return replace(filled, last_values=_last_values(batch, parts, answers)) if "values" in columns else filled
 
 
-def _last_values(batch: Batch, parts: Sequence[Sequence[Minibatch]], answers: Sequence[ForwardOutputs]) -> Floats:
-    """Of each sample the value behind its last sequence, the one that begins last in the batch; 0 of one without
+def _last_values(batch: Batch, parts: Sequence[Sequence[Minibatch]], answers: Sequence[Mapping[str, Floats]]) -> Floats:
+    """The value behind each sample's last sequence, the one that begins last in the batch; 0 for a sample without
     any."""
     last, reached = np.zeros(len(batch.samples), np.float32), np.full(len(batch.samples), -1, np.int64)
     for part, answer in zip(parts, answers, strict=True):
-        assert answer.last_values is not None
-        for (sample, first), value in zip(_sequences(part), answer.last_values, strict=True):
+        for (sample, first), value in zip(_sequences(part), answer["last_values"], strict=True):
             if first > reached[sample]:
                 last[sample], reached[sample] = value, first
     return last

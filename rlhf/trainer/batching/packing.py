@@ -1,20 +1,58 @@
-"""Sequence packing: many sequences per row, rows distributed to ranks, a rank's rows split into micro-batches. Pure."""
+"""Sequence packing: many sequences per row, rows distributed to ranks, a rank's rows split into micro-batches. Pure.
+
+Sequences with a common context are a *prefix group*, which computes that context once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlhf.types import Segment
+
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PackedRow:
     """Sequences (by index) that share a row, and the tokens they fill."""
 
     members: tuple[int, ...]
     tokens: int
 
 
-def pack_rows(lengths: Sequence[int], row_tokens: int) -> list[Row]:
+def context_tokens(segment: Segment) -> int:
+    """Number of tokens before the first ACTION token."""
+    return int(segment.action_mask.argmax())
+
+
+def grouped_tokens(sequences: Sequence[Segment], members: Sequence[int]) -> int:
+    """Number of tokens of a prefix group: the shared context once, and every member's own tokens."""
+    shared = context_tokens(sequences[members[0]])
+    return shared + sum(len(sequences[n].token_ids) - shared for n in members)
+
+
+def group_by_prefix(
+    sequences: Sequence[Segment], chosen: Sequence[int], row_tokens: int, microbatch_tokens: int
+) -> list[tuple[int, ...]]:
+    """Group the `chosen` sequences with equal contexts, in order, as many as fit into `row_tokens`: rows of similar
+    length waste little space, and can be distributed evenly. Where a context alone fills a row, computing it again
+    costs more than that: then as many as fit into `microbatch_tokens`."""
+    groups: dict[bytes, list[list[int]]] = {}
+    filled: dict[bytes, int] = {}
+    for n in chosen:
+        segment = sequences[n]
+        shared = context_tokens(segment)
+        own = len(segment.token_ids) - shared
+        key = segment.token_ids[:shared].tobytes()
+        alike = groups.setdefault(key, [])
+        if not alike or filled[key] + own > (row_tokens if shared < row_tokens else microbatch_tokens):
+            alike.append([])
+            filled[key] = shared
+        alike[-1].append(n)
+        filled[key] += own
+    return [tuple(members) for alike in groups.values() for members in alike]
+
+
+def pack_rows(lengths: Sequence[int], row_tokens: int) -> list[PackedRow]:
     """Pack sequences into rows of at most `row_tokens`, longest first, each into the first row with room.
 
     A sequence longer than `row_tokens` gets its own row. Rows are returned longest first.
@@ -33,13 +71,13 @@ def pack_rows(lengths: Sequence[int], row_tokens: int) -> list[Row]:
         filled[row] += lengths[index]
         while first_open < len(filled) and filled[first_open] + shortest > row_tokens:
             first_open += 1
-    rows = [Row(tuple(inside), tokens) for inside, tokens in zip(members, filled, strict=True)]
+    rows = [PackedRow(tuple(inside), tokens) for inside, tokens in zip(members, filled, strict=True)]
     return sorted(rows, key=lambda row: -row.tokens)
 
 
-def deal(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
+def deal(rows: Sequence[PackedRow], ranks: int) -> list[list[PackedRow]]:
     """Give every row to the rank with the fewest tokens so far, longest rows first."""
-    shares: list[list[Row]] = [[] for _ in range(ranks)]
+    shares: list[list[PackedRow]] = [[] for _ in range(ranks)]
     tokens = [0] * ranks
     for row in rows:
         rank = tokens.index(min(tokens))
@@ -48,10 +86,10 @@ def deal(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
     return shares
 
 
-def cut_microbatches(rows: Sequence[Row], microbatch_tokens: int) -> list[list[Row]]:
+def cut_microbatches(rows: Sequence[PackedRow], microbatch_tokens: int) -> list[list[PackedRow]]:
     """Split a rank's rows, longest first, into micro-batches of at most `microbatch_tokens` (padding included), at
     least one row each."""
-    parts: list[list[Row]] = []
+    parts: list[list[PackedRow]] = []
     for row in rows:
         if parts and parts[-1][0].tokens * (len(parts[-1]) + 1) <= microbatch_tokens:
             parts[-1].append(row)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlhf.trainer.batching.batch import Batch, Entry, Ints, MicroBatch, assemble
+from rlhf.trainer.batching.batch import Batch, Ints, MicroBatch, assemble
 from rlhf.types import Segment
 
 
@@ -28,12 +28,13 @@ class PairOfSegments:
 def pair_batch(pairs: Sequence[PairOfSegments]) -> Batch:
     """A batch in which every pair is a group: sample `2 n` is the chosen reply of pair n, `2 n + 1` the
     rejected one."""
-    entries = [
-        Entry(segments=(segment,), group=n, identity=(n, side))
-        for n, pair in enumerate(pairs)
-        for side, segment in enumerate((pair.chosen, pair.rejected))
-    ]
-    return assemble(entries, groups=len(pairs), aggregation="sequence_mean")
+    return assemble(
+        [(segment,) for pair in pairs for segment in (pair.chosen, pair.rejected)],
+        sample_groups=[n for n in range(len(pairs)) for _ in range(2)],
+        samples=[(n, side) for n in range(len(pairs)) for side in range(2)],
+        groups=len(pairs),
+        aggregation="sequence_mean",
+    )
 
 
 def mismatched(pairs: Sequence[PairOfSegments]) -> list[PairOfSegments]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +26,8 @@ from rlhf.models.routing import RoutingReplay
 from rlhf.models.scalar import check_same_vocabulary
 from rlhf.trainer.algorithms.registry import needs_of, needs_reference
 from rlhf.trainer.answers import Disagreement, RankAnswer
-from rlhf.trainer.batching.batch import MicroBatch, Minibatch, microbatches_of, with_rank_columns
-from rlhf.trainer.batching.forward_outputs import ForwardOutputs, ForwardRequest
+from rlhf.trainer.batching.batch import Floats, MicroBatch, Minibatch, microbatches_of
+from rlhf.trainer.batching.forward_outputs import Column
 from rlhf.trainer.losses import (
     Objective,
     Tokens,
@@ -66,19 +66,15 @@ class Rank(ModelRank):
         self.balance = _balance(self.policy, settings)
         self._sender = RankSender(rank)
         self._held: list[Tensor] | None = None
-        self._packed: tuple[Minibatch, ...] = ()
 
-    def forward_outputs(self, minibatches: Sequence[Minibatch], wanted: ForwardRequest) -> ForwardOutputs:
-        """What is `wanted` of this rank's part of an update, without gradients. The part stays here with these columns,
-        for `update_packed`."""
-        found: dict[str, list[Tensor]] = {}  # tensors until the end: a GPU is never waited for
+    def forward_outputs(self, minibatches: Sequence[Minibatch], wanted: Sequence[Column]) -> dict[str, Floats]:
+        """The `wanted` columns of this rank's part of an update, `float32 [A]`, without gradients; with `values` also
+        `last_values`, `[S]`."""
+        columns: dict[str, list[Tensor]] = {}  # tensors until the end: a GPU is never waited for
         for microbatch in microbatches_of(minibatches):
             for name, values in self._outputs(microbatch, wanted):
-                found.setdefault(name, []).append(values)
-        arrays = {name: np.concatenate([part.float().cpu().numpy() for part in parts]) for name, parts in found.items()}
-        outputs = ForwardOutputs(**arrays)
-        self._packed = with_rank_columns(minibatches, dict(outputs.columns()))
-        return outputs
+                columns.setdefault(name, []).append(values)
+        return {name: np.concatenate([part.float().cpu().numpy() for part in parts]) for name, parts in columns.items()}
 
     def token_logprobs(
         self, token_ids: NDArray[np.int32], routing: Routing | None = None, *, rounded: bool = False
@@ -100,11 +96,6 @@ class Rank(ModelRank):
         self._optimize(minibatches, arguments, accumulator)
         self._average_weights()
         return accumulator.answer()
-
-    def update_packed(self, credit: Mapping[str, NDArray[np.float32]], arguments: UpdateArguments) -> RankAnswer:
-        """`update` on the part of the last `forward_outputs`, with the columns of `credit`, `[A]`."""
-        minibatches, self._packed = with_rank_columns(self._packed, credit), ()
-        return self.update(minibatches, arguments)
 
     def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
         """One optimizer step for every minibatch, on the supervised loss of the ACTION tokens."""
@@ -159,12 +150,12 @@ class Rank(ModelRank):
     def _form(self) -> weights.Form:
         return "adapter" if self.settings.model.publishes_adapters else "merged"
 
-    def _outputs(self, microbatch: MicroBatch, wanted: ForwardRequest) -> Iterator[tuple[str, Tensor]]:
-        if wanted.proximal:
+    def _outputs(self, microbatch: MicroBatch, wanted: Sequence[Column]) -> Iterator[tuple[str, Tensor]]:
+        if "proximal" in wanted:
             yield "proximal", self._scored(self.engine, microbatch)
-        if wanted.reference:
+        if "reference" in wanted:
             yield "reference", self._scored_by_reference(microbatch)
-        if wanted.values:
+        if "values" in wanted:
             assert self.critic is not None, "the recipe has a critic"
             values, last = self.critic.values(microbatch)
             yield "values", values

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,6 @@ from rlhf.models.tiny import byte_tokenizer
 from rlhf.reward.environment import summed
 from rlhf.trainer.algorithms.credit import with_advantages
 from rlhf.trainer.batching.batch import build_batch
-from rlhf.trainer.batching.forward_outputs import ForwardOutputs
 from rlhf.trainer.config import TrainerConfig
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Task, Ticket, Trajectory
 from tests.env.hosted import hosted
@@ -44,8 +45,9 @@ def targets(played: Trajectory) -> np.ndarray:
     group = Group(ticket=Ticket(ordinal=0, version=0), task=TASK, samples=(Sample(trajectory=played, score=score),))
     trainer = TrainerConfig(advantage={"estimator": "gae", "gamma": 1.0, "lam": 1.0}, critic={})
     batch = build_batch([group])
-    scores = ForwardOutputs(values=np.zeros(batch.tokens, np.float32), last_values=np.array([WORTH], np.float32))
-    filled, _ = with_advantages(batch, scores, trainer, 0.0, 64)
+    batch = batch.with_columns(values=np.zeros(batch.tokens, np.float32))
+    batch = replace(batch, last_values=np.array([WORTH], np.float32))
+    filled, _ = with_advantages(batch, trainer, 0.0, 64)
     (returns,) = filled.per_sample(filled.per_token.returns)
     return returns
 

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from rlhf.errors import NotFinite
-from rlhf.trainer.algorithms.credit import forward_request_of, with_advantages
+from rlhf.trainer.algorithms.credit import forward_columns, with_advantages
 from rlhf.trainer.algorithms.episodes import Episodes, episodes_of, overlong_penalty_of
 from rlhf.trainer.algorithms.registry import ESTIMATORS
-from rlhf.trainer.batching.batch import build_batch, build_minibatches
-from rlhf.trainer.batching.forward_outputs import ForwardOutputs
+from rlhf.trainer.batching.batch import Batch, build_batch, build_minibatches
 from rlhf.trainer.config import OverlongConfig, TrainerConfig
 from rlhf.trainer.rewards import episode_rewards
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, TokenKind, Trajectory, Turn
@@ -64,27 +63,23 @@ def config_of(estimator: str) -> TrainerConfig:
     return TrainerConfig(**config)
 
 
-def made_scores(groups: Sequence[Group]) -> ForwardOutputs:
-    """What ranks might say: numbers that depend on a token's place among the ACTION tokens alone."""
+def scored(groups: Sequence[Group]) -> Batch:
+    """A batch with what ranks might compute: numbers that depend on a token's place in its episode alone."""
+    batch = build_batch(groups)
     lengths = [trajectory.action_tokens for group in groups for _, trajectory, _ in group.trainable]
     places = np.concatenate([np.arange(n) for n in lengths]).astype(np.float32)
-    return ForwardOutputs(
-        proximal=-1 - places / 7,
-        reference=-1.2 - places / 11,
-        values=np.sin(places),
-        last_values=np.full(len(lengths), 0.5, np.float32),
-    )
+    filled = batch.with_columns(proximal=-1 - places / 7, reference=-1.2 - places / 11, values=np.sin(places))
+    return replace(filled, last_values=np.full(len(lengths), 0.5, np.float32))
 
 
-def advantages_of(estimator: str, groups: Sequence[Group], scores: ForwardOutputs | None = None) -> list[np.ndarray]:
+def advantages_of(estimator: str, groups: Sequence[Group]) -> list[np.ndarray]:
     config = config_of(estimator)
-    scores = made_scores(groups) if scores is None else scores
-    batch, _ = with_advantages(build_batch(groups), scores, config, config.kl.coefficient, 16)
+    batch, _ = with_advantages(scored(groups), config, config.kl.coefficient, 16)
     return batch.per_sample(batch.per_token.advantages)
 
 
 def episodes(groups: Sequence[Group], **named: Any) -> Episodes:
-    return episodes_of(build_batch(groups), made_scores(groups), overlong=OverlongConfig(), max_tokens=16, **named)
+    return episodes_of(scored(groups), overlong=OverlongConfig(), max_tokens=16, **named)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -114,7 +109,7 @@ def test_a_reward_that_is_no_number_ends_the_update_by_name(estimator: str, valu
 def test_one_survivor_has_nothing_to_be_compared_with(estimator: str) -> None:
     config = TrainerConfig(advantage={"estimator": estimator})
     groups = [group_of(episode(3.0, segment([P, A, A])))]
-    batch, _ = with_advantages(build_batch(groups), ForwardOutputs(), config, 0.0, 16)
+    batch, _ = with_advantages(build_batch(groups), config, 0.0, 16)
     assert not batch.per_token.advantages.any()
 
 
@@ -123,7 +118,7 @@ def test_a_group_without_survivors_is_no_part_of_the_batch() -> None:
         without_score(group_of(episode(0, segment([P, A]))), 0),
         group_of(episode(1, segment([P, A])), episode(0, segment([P, A]))),
     ]
-    batch, _ = with_advantages(build_batch(groups), ForwardOutputs(), TrainerConfig(), 0.0, 16)
+    batch, _ = with_advantages(build_batch(groups), TrainerConfig(), 0.0, 16)
     assert batch.samples == ((0, 0), (0, 1))
     (steps,) = build_minibatches(batch, minibatches=2, ranks=1, tokens_per_microbatch=64)
     assert len(steps) == 1
@@ -147,7 +142,7 @@ def test_an_episode_without_an_action_is_compared_with_and_trains_nothing(
 def test_a_batch_without_any_action_has_no_step(estimator: str) -> None:
     groups = [group_of(episode(1.0, segment([P, E])), episode(0.0, segment([P, E])))]
     config = config_of(estimator)
-    batch, _ = with_advantages(build_batch(groups), ForwardOutputs(), config, config.kl.coefficient, 16)
+    batch, _ = with_advantages(build_batch(groups), config, config.kl.coefficient, 16)
     assert build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=64) == [()]
 
 
@@ -192,7 +187,7 @@ def test_turns_are_counted_over_as_many_contexts_as_an_episode_has() -> None:
 
 def test_groups_without_an_episode_to_train_are_no_rows() -> None:
     groups = [without_score(group_of(episode(0, segment([P, A]))), 0)]
-    found = episodes_of(build_batch(groups), ForwardOutputs(), overlong=OverlongConfig(), max_tokens=16)
+    found = episodes_of(build_batch(groups), overlong=OverlongConfig(), max_tokens=16)
     assert found.mask.shape == found.rewards.shape == (0, 0)
     assert (found.lengths.dtype, found.groups.dtype) == (np.int64, np.int64)
 
@@ -222,7 +217,7 @@ def test_what_a_turn_without_an_action_was_given_is_paid_at_the_end() -> None:
 
 def test_kl_in_the_reward_is_taken_from_every_token_and_from_the_outcome() -> None:
     groups = [group_of(episode(2.0, segment([P, A, A])), episode(1.0, segment([P, A])))]
-    scores = made_scores(groups)
+    scores = scored(groups).per_token
     kl = scores.proximal - scores.reference
     found = episodes(groups, kl_in_reward=0.5)
     np.testing.assert_allclose(found.rewards, [[-0.5 * kl[0], 2 - 0.5 * kl[1]], [1 - 0.5 * kl[2], 0]], rtol=1e-6)
@@ -237,7 +232,7 @@ def test_kl_in_the_reward_is_priced_by_the_recipe_s_estimator(
     estimator: str, expected: Callable[[float], float]
 ) -> None:
     groups = [group_of(episode(2.0, segment([P, A, A])), episode(1.0, segment([P, A])))]
-    scores = made_scores(groups)
+    scores = scored(groups).per_token
     found = episodes(groups, kl_in_reward=0.5, estimator=estimator)
     prices = [0.5 * expected(float(d)) for d in np.float64(scores.proximal) - np.float64(scores.reference)]
     np.testing.assert_allclose(found.rewards[0], [-prices[0], 2 - prices[1]], rtol=1e-6)
@@ -248,7 +243,7 @@ def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_t
     groups = [group_of(episode(1.0, segment([P, A, A])), long)]
     config = TrainerConfig(overlong=OverlongConfig(buffer_tokens=4, penalty_factor=0.5, mask_truncated=True))
     batch = build_batch(groups, mask_truncated=True)
-    filled, _ = with_advantages(batch, ForwardOutputs(), config, 0.0, 8)
+    filled, _ = with_advantages(batch, config, 0.0, 8)
     short, cut_off = filled.per_sample(filled.per_token.advantages)
     assert short[0] == pytest.approx(-cut_off[0])
     assert short[0] > 0
@@ -278,13 +273,16 @@ def test_the_denominator_is_that_of_the_aggregation(aggregation: str, denominato
 
 
 def test_the_ranks_are_asked_only_for_what_the_recipe_reads() -> None:
-    assert not forward_request_of(TrainerConfig()).anything
-    assert not forward_request_of(TrainerConfig(old_logprobs="recomputed")).anything
-    assert forward_request_of(TrainerConfig(old_logprobs="recomputed", epochs=2)).proximal
-    assert forward_request_of(TrainerConfig(kl={"coefficient": 0.1})).reference
-    assert not forward_request_of(TrainerConfig(kl={"coefficient": 0.1})).proximal
-    priced = forward_request_of(TrainerConfig(kl={"coefficient": 0.1, "place": "reward"}))
-    assert priced.proximal
-    assert priced.reference
-    assert not forward_request_of(TrainerConfig(kl={"coefficient": 0.0, "place": "reward"})).proximal
-    assert forward_request_of(TrainerConfig(advantage={"estimator": "gae"}, critic={})).values
+    asked: tuple[tuple[dict[str, Any], tuple[str, ...]], ...] = (
+        ({}, ()),
+        ({"old_logprobs": "recomputed"}, ()),
+        ({"minibatches": 2, "epochs": 2}, ()),
+        ({"old_logprobs": "recomputed", "epochs": 2}, ("proximal",)),
+        ({"old_logprobs": "recomputed", "minibatches": 2}, ("proximal",)),
+        ({"kl": {"coefficient": 0.1}}, ("reference",)),
+        ({"kl": {"coefficient": 0.1, "place": "reward"}}, ("proximal", "reference")),
+        ({"kl": {"coefficient": 0.0, "place": "reward"}}, ()),
+        ({"advantage": {"estimator": "gae"}, "critic": {}}, ("values",)),
+    )
+    for config, columns in asked:
+        assert forward_columns(TrainerConfig(**config)) == columns

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf.trainer.batching.packing import Row, cut_microbatches, deal, pack_rows
+from rlhf.trainer.batching.packing import PackedRow, cut_microbatches, deal, pack_rows
 
 lengths = st.lists(st.integers(1, 700), max_size=60)
 
@@ -36,20 +36,20 @@ def test_a_micro_batch_keeps_its_bound_counting_its_padding(sizes: list[int], to
     assert all(part[0].tokens * len(part) <= tokens or len(part) == 1 for part in parts)
 
 
-def row(tokens: int) -> Row:
-    return Row((0,), tokens)
+def row(tokens: int) -> PackedRow:
+    return PackedRow((0,), tokens)
 
 
 def test_sequences_go_longest_first_each_into_the_first_row_with_room_to_the_last_token() -> None:
-    assert pack_rows([3, 6, 4, 5, 2], 10) == [Row((1, 2), 10), Row((3, 0, 4), 10)]
+    assert pack_rows([3, 6, 4, 5, 2], 10) == [PackedRow((1, 2), 10), PackedRow((3, 0, 4), 10)]
 
 
 def test_sequences_of_one_length_keep_their_order() -> None:
-    assert pack_rows([5, 5, 5], 10) == [Row((0, 1), 10), Row((2,), 5)]
+    assert pack_rows([5, 5, 5], 10) == [PackedRow((0, 1), 10), PackedRow((2,), 5)]
 
 
 def test_rows_come_longest_first() -> None:
-    assert pack_rows([5, 4, 4, 9], 8) == [Row((3,), 9), Row((1, 2), 8), Row((0,), 5)]
+    assert pack_rows([5, 4, 4, 9], 8) == [PackedRow((3,), 9), PackedRow((1, 2), 8), PackedRow((0,), 5)]
 
 
 def test_each_row_goes_to_the_first_rank_with_the_fewest_tokens() -> None:

@@ -109,10 +109,11 @@ def test_the_line_names_the_worst_episode_its_positions_and_the_lengths() -> Non
     batch = batch_of(made_groups())
     sequence = batch.sequences[5]
     wrong = np.zeros(batch.tokens, bool)
-    wrong[sequence.place : sequence.place + len(sequence.actions)] = True
+    actions = np.flatnonzero(sequence.action_mask)
+    wrong[batch.starts[5] : batch.starts[5] + len(actions)] = True
     line = told(batch, wrong)
     ordinal, sample = batch.samples[batch.sequence_samples[5]]
-    first, last = sequence.actions[0], sequence.actions[-1]
+    first, last = actions[0], actions[-1]
     assert "tokens that version 3 sampled" in line
     assert f"most, 2, in sample {sample} of group {ordinal}, at positions {first}-{last} of its" in line
     assert f"1 sequences of {len(sequence.token_ids)} to {len(sequence.token_ids)} tokens are off, 23 of" in line
@@ -121,9 +122,10 @@ def test_the_line_names_the_worst_episode_its_positions_and_the_lengths() -> Non
 
 def test_the_line_says_what_the_pattern_looks_like() -> None:
     batch = batch_of(made_groups())
-    length = np.zeros(batch.tokens)
-    for sequence in batch.sequences:
-        length[sequence.place : sequence.place + len(sequence.actions)] = len(sequence.token_ids)
+    length = np.repeat(
+        [len(sequence.token_ids) for sequence in batch.sequences],
+        [int(sequence.action_mask.sum()) for sequence in batch.sequences],
+    )
     assert ALL in told(batch, length > 0)
     assert LONG in told(batch, length > 25)
     assert SOME in told(batch, np.isin(length, [length.min(), length.max()]))
