@@ -12,6 +12,8 @@ from rlhf.trainer.deepspeed_names import check_names
 AlgorithmName = Literal[
     "ppo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "sapo", "rloo", "reinforce_pp", "remax", "distill"
 ]
+KlEstimator = Literal["k1", "k2", "k3"]
+"""Estimators of KL(policy, reference): see `rlhf.trainer.losses.kl`."""
 
 
 class OptimizerConfig(Config):
@@ -98,7 +100,7 @@ class KLConfig(Config):
     """Weight of KL(policy, reference); with 0 no reference is loaded."""
     place: Literal["loss", "reward"] = "loss"
     """As a term of every token's loss, or as a penalty in every token's reward."""
-    estimator: Literal["k1", "k2", "k3"] = "k3"
+    estimator: KlEstimator = "k3"
     """Estimate of a token's divergence (Schulman 2020)."""
     exact_gradient: bool = False
     """In the loss: use the gradient of KL(policy, reference) whatever the estimator (arXiv 2506.09477)."""

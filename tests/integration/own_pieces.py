@@ -11,20 +11,19 @@ from transformers import AutoModelForCausalLM
 
 from rlhf.trainer.advantages import Estimates
 from rlhf.trainer.algorithms.episodes import Episodes
-from rlhf.trainer.losses import Actions, Metrics
+from rlhf.trainer.losses import Actions, LossMetrics
 
 
-def unclipped(actions: Actions, *, weight: float = 1.0) -> tuple[Tensor, Metrics]:
+def unclipped(actions: Actions, *, weight: float = 1.0) -> tuple[Tensor, LossMetrics]:
     """The surrogate without a clip, with a metric of its own."""
     ratio = torch.exp(actions.log_ratio)
-    seen = ratio.detach()[actions.mask]
-    return -weight * ratio * actions.advantages, Metrics(seen.numel(), {"my_ratio": seen.sum()})
+    seen = LossMetrics(len(ratio), {"my_ratio": ratio.detach().sum()})
+    return -weight * ratio * actions.advantages, seen
 
 
-def towards_the_reference(actions: Actions, *, coefficient: float, entropy: float) -> tuple[Tensor, Metrics]:
+def towards_the_reference(actions: Actions, *, coefficient: float, entropy: float) -> tuple[Tensor, LossMetrics]:
     """The surrogate with KL to the reference, by its exact gradient, and an entropy bonus of its own."""
     assert actions.reference_logprobs is not None
-    assert actions.entropies is not None
     loss, seen = unclipped(actions)
     far = (actions.logprobs - actions.reference_logprobs).square() / 2
     return loss + coefficient * far - entropy * actions.entropies, seen

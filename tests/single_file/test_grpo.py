@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from rlhf.trainer.advantages import group_relative
-from rlhf.trainer.losses import Actions, Metrics
+from rlhf.trainer.losses import LossMetrics
 from rlhf.trainer.losses.kl import kl_penalty
 from rlhf.trainer.losses.policy import ppo
 from tests.single_file.loaded import SOURCE, load
+from tests.trainer.losses.made import flat, spread
 from tests.trainer.losses.summed import summed
 
 grpo = load()
@@ -77,10 +78,10 @@ def of_library(policy: Bigram, reference: Bigram, batch: list[Any], advantages: 
         return padded([row[-length:] for row, length in zip(rows, lengths, strict=True)], float("nan"))
 
     old = padded([torch.tensor(one.logprobs) for one in batch], float("nan"))
-    actions = Actions(logprobs(policy), old, advantages.float()[:, None].expand(mask.shape), mask)
+    actions = flat(mask, logprobs(policy), old, advantages.float()[:, None].expand(mask.shape))
     per_token, _ = ppo(actions, clip_low=settings.clip_low, clip_high=settings.clip_high)
-    kl = kl_penalty(actions.logprobs, logprobs(reference).detach(), mask, "k3")
-    return summed(per_token + settings.kl_coefficient * kl, mask, "token_mean")
+    kl = kl_penalty(actions.logprobs, logprobs(reference).detach()[mask], "k3")
+    return summed(spread(per_token + settings.kl_coefficient * kl, mask), mask, "token_mean")
 
 
 def gradient(loss: Tensor, leaf: Tensor) -> Tensor:
@@ -109,15 +110,15 @@ def tokens(count: int = 400) -> tuple[Tensor, Tensor, Tensor]:
     return logprobs.requires_grad_(), logprobs.detach() + 0.4 * noise, advantages
 
 
-def clipped_share(metrics: Metrics) -> tuple[float, float]:
+def clipped_share(metrics: LossMetrics) -> tuple[float, float]:
     return tuple(float(metrics.sums[f"policy/clip_fraction_{side}"]) / metrics.count for side in ("low", "high"))  # type: ignore[return-value]
 
 
 def test_the_clipped_loss_and_its_gradient_are_those_of_the_library() -> None:
     logprobs, old, advantages = tokens()
     mask = torch.ones_like(old, dtype=torch.bool)[None]
-    per_token, metrics = ppo(Actions(logprobs[None], old[None], advantages[None], mask), **CLIP)
-    expected = summed(per_token, mask, "token_mean")
+    per_token, metrics = ppo(flat(mask, logprobs[None], old[None], advantages[None]), **CLIP)
+    expected = summed(per_token[None], mask, "token_mean")
     loss = grpo.ppo_loss(logprobs, old, advantages, **CLIP)
     assert min(clipped_share(metrics)) > 0.05, "tokens must be clipped on either side for this to say anything"
     assert largest(loss - expected) <= TOLERANCE
@@ -127,7 +128,7 @@ def test_the_clipped_loss_and_its_gradient_are_those_of_the_library() -> None:
 def test_the_kl_term_and_its_gradient_are_those_of_the_library() -> None:
     logprobs, reference, _ = tokens()
     mask = torch.ones_like(reference, dtype=torch.bool)[None]
-    expected = summed(kl_penalty(logprobs[None], reference[None], mask, "k3"), mask, "token_mean")
+    expected = summed(kl_penalty(logprobs[None], reference[None], "k3"), mask, "token_mean")
     loss = grpo.kl_loss(logprobs, reference)
     assert loss.item() > 0.01
     assert largest(loss - expected) <= TOLERANCE

@@ -7,9 +7,9 @@ import torch
 from rlhf.models.policy import chosen_logprobs
 from rlhf.trainer.config import CorrectionConfig, KLConfig, LossConfig
 from rlhf.trainer.losses import (
-    Metrics,
+    Actions,
+    LossMetrics,
     Objective,
-    Tokens,
     engine_difference,
     k3,
     off_policy_metrics,
@@ -31,10 +31,10 @@ def tensor(values: np.ndarray) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32)
 
 
-def tokens(part: slice = slice(None), *, logprobs: torch.Tensor | None = None, **columns: np.ndarray) -> Tokens:
+def tokens(part: slice = slice(None), *, logprobs: torch.Tensor | None = None, **columns: np.ndarray) -> Actions:
     """The made tokens, one sequence a ten."""
-    given = {"behaviour": OLD, "proximal": OLD, "advantages": ADVANTAGES, "weights": WEIGHTS} | columns
-    return Tokens(
+    given = {"behaviour_logprobs": OLD, "old_logprobs": OLD, "advantages": ADVANTAGES, "weights": WEIGHTS} | columns
+    return Actions(
         logprobs=tensor(NEW[part]) if logprobs is None else logprobs,
         entropies=torch.zeros(len(NEW[part])),
         sequences=torch.arange(SIZE)[: len(NEW[part])] // 10,
@@ -43,8 +43,8 @@ def tokens(part: slice = slice(None), *, logprobs: torch.Tensor | None = None, *
 
 
 def clipped_loss(
-    given: Tokens, denominator: float, kl_coefficient: float = 0.0, **more: CorrectionConfig
-) -> tuple[torch.Tensor, Metrics]:
+    given: Actions, denominator: float, kl_coefficient: float = 0.0, **more: CorrectionConfig
+) -> tuple[torch.Tensor, LossMetrics]:
     objective = Objective(policy=policy_loss_of(LossConfig(clip_low=0.2, clip_high=0.28)), kl=KLConfig(), **more)
     return policy_loss(given, denominator, objective, kl_coefficient=kl_coefficient)
 
@@ -67,7 +67,7 @@ def brute_force(kl_coefficient: float, importance: np.ndarray) -> float:
 def test_policy_loss_equals_a_brute_force_sum(kl_coefficient: float, weighted: bool) -> None:
     behaviour = OLD + 0.5 * np.sin(np.arange(SIZE))
     correction = {"correction": CorrectionConfig(high=1.3)} if weighted else {}
-    given = tokens(behaviour=behaviour, reference=REFERENCE)
+    given = tokens(behaviour_logprobs=behaviour, reference_logprobs=REFERENCE)
     loss, _ = clipped_loss(given, 77.0, kl_coefficient, **correction)
     expected = np.minimum(np.exp(OLD - behaviour), 1.3) if weighted else np.ones(SIZE)
     assert float(loss) == pytest.approx(brute_force(kl_coefficient, expected), rel=1e-5)
@@ -107,7 +107,7 @@ def test_an_empty_micro_batch_costs_nothing_and_still_has_a_gradient() -> None:
 def test_how_much_a_correction_changes_is_measured_by_the_weights_that_were_used() -> None:
     behaviour = OLD + RNG.normal(0, 0.5, SIZE)
     weights = np.minimum(np.exp(OLD - behaviour), 1.5)
-    _, metrics = clipped_loss(tokens(behaviour=behaviour), 1.0, correction=CorrectionConfig(high=1.5))
+    _, metrics = clipped_loss(tokens(behaviour_logprobs=behaviour), 1.0, correction=CorrectionConfig(high=1.5))
     assert float(metrics.sums["correction/weight_mean"]) == pytest.approx(weights.sum(), rel=1e-5)
     assert float(metrics.sums["correction/abs_dev"]) == pytest.approx(np.abs(weights - 1).sum(), rel=1e-5)
     _, same = clipped_loss(tokens(), 1.0, correction=CorrectionConfig())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rlhf.trainer.advantages.whitening import masked_values
+from rlhf.trainer.config import KlEstimator
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +21,7 @@ def overlong_penalty(lengths: ArrayLike, *, max_tokens: int, buffer_tokens: int,
     return -factor * np.clip(into_buffer / buffer_tokens, 0.0, 1.0)
 
 
-def kl_estimate(log_ratio: ArrayLike, estimator: Literal["k1", "k2", "k3"]) -> Floats:
+def kl_estimate(log_ratio: ArrayLike, estimator: KlEstimator) -> Floats:
     """Estimate of KL(policy, reference) at every token, any shape in nats, from `log policy - log reference` (Schulman
     2020; see `rlhf.trainer.losses.kl` for the use of each estimator)."""
     d = np.asarray(log_ratio, dtype=np.float64)

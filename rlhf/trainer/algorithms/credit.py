@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from rlhf.trainer.advantages import kl_estimate
-from rlhf.trainer.algorithms.episodes import Episodes, Estimator, episodes_of
+from rlhf.trainer.algorithms.episodes import Episodes, episodes_of
 from rlhf.trainer.algorithms.estimators import estimate
 from rlhf.trainer.algorithms.registry import needs_of, needs_reference
 from rlhf.trainer.batching.batch import Batch
 from rlhf.trainer.batching.forward_outputs import Column
-from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.config import KlEstimator, TrainerConfig
 
 
 def forward_columns(trainer: TrainerConfig) -> tuple[Column, ...]:
@@ -47,12 +47,12 @@ def with_advantages(
     return filled, _metrics(episodes, estimates.returns, _kl_shown(trainer))
 
 
-def _kl_shown(trainer: TrainerConfig) -> Estimator:
+def _kl_shown(trainer: TrainerConfig) -> KlEstimator:
     """What is steered is shown: the estimator of the price. A teacher is followed by k1."""
     return trainer.kl.estimator if trainer.kl.coefficient else "k1"
 
 
-def _metrics(episodes: Episodes, returns: np.ndarray, estimator: Estimator) -> dict[str, float]:
+def _metrics(episodes: Episodes, returns: np.ndarray, estimator: KlEstimator) -> dict[str, float]:
     found: dict[str, float] = {}
     if episodes.values is not None:
         found |= {"critic/value_mean": float(episodes.values[episodes.mask].mean())}

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.trainer.advantages import kl_estimate, kl_penalised, outcome_rewards, overlong_penalty
 from rlhf.trainer.batching.batch import Batch
-from rlhf.trainer.config import OverlongConfig
+from rlhf.trainer.config import KlEstimator, OverlongConfig
 
-Estimator = Literal["k1", "k2", "k3"]
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -54,7 +53,7 @@ def episodes_of(
     overlong: OverlongConfig,
     max_tokens: int,
     kl_in_reward: float = 0.0,
-    estimator: Estimator = "k1",
+    estimator: KlEstimator = "k1",
 ) -> Episodes:
     """The episodes of a batch that has rewards, with the columns that the ranks computed.
     `kl_in_reward` is the price of a nat of KL to the reference, by `estimator`."""

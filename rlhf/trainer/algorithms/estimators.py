@@ -36,7 +36,7 @@ from rlhf.trainer.algorithms.registry import ESTIMATORS, called_with
 from rlhf.trainer.config import AdvantageConfig
 
 Doubles = NDArray[np.float64]
-Estimator = Callable[[Episodes], Estimates]
+AdvantageEstimator = Callable[[Episodes], Estimates]
 
 
 def estimate(episodes: Episodes, config: AdvantageConfig) -> Estimates:
@@ -53,11 +53,11 @@ def estimate(episodes: Episodes, config: AdvantageConfig) -> Estimates:
     return Estimates(advantages, estimates.returns)
 
 
-def estimator_of(config: AdvantageConfig) -> Estimator:
+def estimator_of(config: AdvantageConfig) -> AdvantageEstimator:
     """The recipe's estimator. Raises `ConfigError` for a user-defined one that cannot be imported, or does not accept
     `advantage.arguments`."""
     setting = "trainer.advantage.estimator"
-    estimator: Estimator = called_with(ESTIMATORS, config.estimator, setting, config, config.arguments)
+    estimator: AdvantageEstimator = called_with(ESTIMATORS, config.estimator, setting, config, config.arguments)
     return estimator
 
 

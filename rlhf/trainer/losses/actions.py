@@ -1,49 +1,64 @@
-"""The inputs of a policy loss."""
+"""The inputs and the metrics of losses."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Actions:
-    """Sampled tokens, one sequence per row, all `[B, T]`. Where `mask` is false nothing is read: any value there, NaN
-    included, is replaced by 0 and gets no gradient."""
+    """ACTION tokens as a loss reads them, every column `[A]`: those of one sequence after another, without padding.
+
+    The gradient flows through `logprobs` and, where the recipe's loss reads them, `entropies`. A sequence is one
+    context of the model: an episode whose context was rewritten has several."""
 
     logprobs: Tensor
-    """Log-probs of the policy being trained, in nats; the gradient flows here."""
+    """Log-probs of the policy being trained, in nats."""
     old_logprobs: Tensor
     """Log-probs of the policy in the denominator of the ratio (the proximal policy)."""
-    advantages: Tensor
-    mask: Tensor
-    """`bool`: true at ACTION tokens."""
-    behaviour_logprobs: Tensor | None = None
+    behaviour_logprobs: Tensor
     """Log-probs of the policy that sampled, as the engine gave them."""
+    advantages: Tensor
+    entropies: Tensor
+    """Entropy of the distribution that each token was sampled from, in nats."""
+    weights: Tensor
+    """A token's weight in the loss before the division by the denominator of the step."""
+    sequences: Tensor
+    """`int64`: the number of each token's sequence, from 0, non-decreasing, without gaps."""
     reference_logprobs: Tensor | None = None
     """Log-probs of the frozen policy, where the run has one."""
-    entropies: Tensor | None = None
-    """Entropy of the distribution that each token was sampled from, in nats; the gradient flows here too."""
-
-    def __post_init__(self) -> None:
-        for name in ("logprobs", "old_logprobs", "advantages", "behaviour_logprobs", "reference_logprobs", "entropies"):
-            column = getattr(self, name)
-            if column is not None:
-                object.__setattr__(self, name, zeroed(column, self.mask))
 
     @property
     def log_ratio(self) -> Tensor:
-        """log pi(token) / pi_old(token), `[B, T]`."""
+        """log pi(token) / pi_old(token), `[A]`."""
         return self.logprobs - self.old_logprobs
 
 
-def zeroed(values: Tensor, mask: Tensor) -> Tensor:
-    """`values` where `mask` is true, 0 elsewhere. Not a product: NaN times 0 is NaN."""
-    return torch.where(mask, values, 0.0)
+@dataclass(frozen=True, slots=True)
+class LossMetrics:
+    """Metrics of a loss, in a form that sums over micro-batches and ranks: `sums` are totals over the same number of
+    tokens, `count`; `maxima` are largest values. Tensors, so that nothing waits for the GPU."""
+
+    count: int
+    sums: Mapping[str, Tensor] = field(default_factory=dict)
+    maxima: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def row_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of each row over `mask`, `[B, 1]`; 0 for a row without any."""
-    return zeroed(values, mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
+def largest(values: Tensor) -> Tensor:
+    """The largest value; 0 for an empty tensor."""
+    return values.max() if values.numel() else values.new_zeros(())
+
+
+def over_sequences(values: Tensor, sequences: Tensor, reduction: Literal["sum", "mean"]) -> Tensor:
+    """The sum or the mean of `values` `[A]` over the tokens of each sequence, on each of these tokens: `[A]`, without
+    gradient. Added in float64 and in a fixed order, on GPUs too."""
+    if not len(values):
+        return values.detach()
+    sizes = torch.bincount(sequences)
+    reduced = torch.segment_reduce(values.detach().double(), reduction, lengths=sizes)
+    return reduced[sequences].to(values.dtype)

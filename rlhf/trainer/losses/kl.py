@@ -15,14 +15,12 @@ or k3 with `exact_gradient`. Nothing is clamped: a penalty that is cut off pulls
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from rlhf.trainer.losses.actions import zeroed
-
-Estimator = Literal["k1", "k2", "k3"]
+from rlhf.trainer.config import KlEstimator
 
 
 def k1(log_ratio: Tensor) -> Tensor:
@@ -41,19 +39,19 @@ def k3(log_ratio: Tensor) -> Tensor:
     return torch.expm1(log_ratio) - log_ratio
 
 
-ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
+KL_ESTIMATORS: Mapping[KlEstimator, Callable[[Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
 
 
 def kl_penalty(
-    logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: Estimator, *, exact_gradient: bool = False
+    logprobs: Tensor, reference_logprobs: Tensor, estimator: KlEstimator, *, exact_gradient: bool = False
 ) -> Tensor:
-    """Estimate of KL(policy, reference) at every token, in nats, `[B, T]`; 0 where `mask` `bool [B, T]` is false.
+    """Estimate of KL(policy, reference) at every token, in nats, any shape.
 
     With `exact_gradient` the value is the estimator's and the gradient is k2's, whose expectation on-policy is the
     gradient of KL (arXiv 2506.09477).
     """
-    log_ratio = zeroed(reference_logprobs, mask) - zeroed(logprobs, mask)
-    value = ESTIMATORS[estimator](log_ratio)
+    log_ratio = reference_logprobs - logprobs
+    value = KL_ESTIMATORS[estimator](log_ratio)
     if not exact_gradient:
         return value
     carrier = k2(log_ratio)

@@ -14,30 +14,12 @@ from torch import Tensor
 
 from rlhf.trainer.algorithms.registry import LOSSES, called_with
 from rlhf.trainer.config import CorrectionConfig, KLConfig, LossConfig
-from rlhf.trainer.losses.actions import Actions
+from rlhf.trainer.losses.actions import Actions, LossMetrics, largest
 from rlhf.trainer.losses.kl import k3, kl_penalty
-from rlhf.trainer.losses.metrics import Metrics, largest
 from rlhf.trainer.losses.off_policy import corrected, masked_ratios, mismatch, ratio, truncated
-from rlhf.trainer.losses.rows import ActionSequences
 
-PolicyLoss = Callable[[Actions], tuple[Tensor, Metrics]]
-"""A policy loss: the losses of tokens `[B, T]` and metrics, with one sequence per row."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Tokens:
-    """ACTION tokens of a micro-batch, `[A]`. The gradient flows through `logprobs` and, where the loss reads them,
-    `entropies`; `proximal` are the log-probs in the denominator of the ratio, `reference` those of the frozen
-    policy."""
-
-    logprobs: Tensor
-    entropies: Tensor
-    behaviour: Tensor
-    proximal: Tensor
-    advantages: Tensor
-    weights: Tensor
-    sequences: Tensor
-    reference: Tensor | None = None
+PolicyLoss = Callable[[Actions], tuple[Tensor, LossMetrics]]
+"""A policy loss: the losses of tokens `[A]` and metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,27 +43,30 @@ def policy_loss_of(config: LossConfig) -> PolicyLoss:
 
 
 def policy_loss(
-    tokens: Tokens, denominator: float, objective: Objective, *, kl_coefficient: float
-) -> tuple[Tensor, Metrics]:
+    actions: Actions, denominator: float, objective: Objective, *, kl_coefficient: float
+) -> tuple[Tensor, LossMetrics]:
     """Corrected losses of tokens, plus `kl_coefficient` times the KL term, minus the entropy bonus; summed with the
     tokens' weights and divided by `denominator`."""
-    rows = ActionSequences(tokens.sequences)
-    per_token, seen = _policy_term(tokens, rows, objective)
+    per_token, seen = objective.policy(actions)
     sums = dict(seen.sums)
-    if objective.kl is not None and tokens.reference is not None:
-        everywhere = torch.ones_like(tokens.sequences, dtype=torch.bool)
+    if objective.correction is not None:
+        importance = importance_weights(actions, objective.correction)
+        sums |= {
+            "correction/weight_mean": importance.sum(),
+            "correction/abs_dev": (importance - 1).abs().sum(),
+            "correction/masked_fraction": (importance == 0).float().sum(),
+        }
+        per_token = corrected(per_token, importance)
+    if objective.kl is not None and actions.reference_logprobs is not None:
+        config = objective.kl
         kl = kl_penalty(
-            tokens.logprobs,
-            tokens.reference,
-            everywhere,
-            objective.kl.estimator,
-            exact_gradient=objective.kl.exact_gradient,
+            actions.logprobs, actions.reference_logprobs, config.estimator, exact_gradient=config.exact_gradient
         )
         per_token = per_token + kl_coefficient * kl
         sums["policy/kl_reference"] = kl.detach().sum()
     if objective.entropy_coefficient:
-        per_token = per_token - objective.entropy_coefficient * tokens.entropies
-    return aggregate(per_token, tokens.weights, denominator), Metrics(seen.count, sums, seen.maxima)
+        per_token = per_token - objective.entropy_coefficient * actions.entropies
+    return aggregate(per_token, actions.weights, denominator), LossMetrics(seen.count, sums, seen.maxima)
 
 
 def aggregate(per_token: Tensor, weights: Tensor, denominator: float) -> Tensor:
@@ -90,58 +75,35 @@ def aggregate(per_token: Tensor, weights: Tensor, denominator: float) -> Tensor:
     return (per_token * weights).sum() / denominator
 
 
-def _policy_term(tokens: Tokens, rows: ActionSequences, objective: Objective) -> tuple[Tensor, Metrics]:
-    per_token, seen = objective.policy(
-        Actions(
-            rows.spread(tokens.logprobs),
-            rows.spread(tokens.proximal),
-            rows.spread(tokens.advantages),
-            rows.mask,
-            behaviour_logprobs=rows.spread(tokens.behaviour),
-            reference_logprobs=None if tokens.reference is None else rows.spread(tokens.reference),
-            entropies=rows.spread(tokens.entropies),
-        )
-    )
-    per_token = rows.gather(per_token)
-    if objective.correction is None:
-        return per_token, seen
-    importance = importance_weights(tokens, rows, objective.correction)
-    sums = {
-        "correction/weight_mean": importance.sum(),
-        "correction/abs_dev": (importance - 1).abs().sum(),
-        "correction/masked_fraction": (importance == 0).float().sum(),
-    }
-    seen = Metrics(seen.count, {**seen.sums, **sums}, seen.maxima)
-    return corrected(per_token, importance), seen
-
-
-def importance_weights(tokens: Tokens, rows: ActionSequences, correction: CorrectionConfig) -> Tensor:
+def importance_weights(actions: Actions, correction: CorrectionConfig) -> Tensor:
     """Ratio of proximal to behaviour policy for every token, bounded as the recipe says, without gradient: `[A]`."""
     if correction.method == "none":
-        return torch.ones_like(tokens.proximal)
-    ratios = ratio(rows.spread(tokens.proximal), rows.spread(tokens.behaviour), rows.mask, correction.level)
+        return torch.ones_like(actions.old_logprobs)
+    ratios = ratio(actions.old_logprobs, actions.behaviour_logprobs, actions.sequences, correction.level)
     if correction.method == "truncate":
-        return rows.gather(truncated(ratios, high=correction.high))
-    return rows.gather(masked_ratios(ratios, low=correction.low, high=correction.high))
+        return truncated(ratios, high=correction.high)
+    return masked_ratios(ratios, low=correction.low, high=correction.high)
 
 
-def sft_loss(logprobs: Tensor, weights: Tensor, denominator: float) -> tuple[Tensor, Metrics]:
+def sft_loss(logprobs: Tensor, weights: Tensor, denominator: float) -> tuple[Tensor, LossMetrics]:
     """Negative log-likelihood of the response tokens, weighted and divided like `policy_loss`."""
-    return aggregate(-logprobs, weights, denominator), Metrics(logprobs.numel(), {"sft/nll": -logprobs.detach().sum()})
+    return aggregate(-logprobs, weights, denominator), LossMetrics(
+        logprobs.numel(), {"sft/nll": -logprobs.detach().sum()}
+    )
 
 
-def off_policy_metrics(logprobs: Tensor, entropy: Tensor, behaviour_logprobs: Tensor) -> Metrics:
+def off_policy_metrics(logprobs: Tensor, entropy: Tensor, behaviour_logprobs: Tensor) -> LossMetrics:
     """Divergence of the policy from the one that sampled: k3 of KL(behaviour, policy), and entropy, in nats."""
     log_ratio = logprobs.detach() - behaviour_logprobs
-    return Metrics(
+    return LossMetrics(
         logprobs.numel(), {"policy/approx_kl": k3(log_ratio).sum(), "policy/entropy": entropy.detach().sum()}
     )
 
 
-def engine_difference(logprobs: Tensor, behaviour_logprobs: Tensor, high: float) -> Metrics:
+def engine_difference(logprobs: Tensor, behaviour_logprobs: Tensor, high: float) -> LossMetrics:
     """Difference between learner and engine before any step: mean and largest difference of log-probs, and the metrics
     of `rlhf.trainer.losses.off_policy.mismatch`."""
     difference = (logprobs - behaviour_logprobs).abs()
-    seen = mismatch(logprobs, behaviour_logprobs, torch.ones_like(logprobs, dtype=torch.bool), high)
+    seen = mismatch(logprobs, behaviour_logprobs, high)
     sums = {"policy/logprob_difference": difference.sum(), **seen.sums}
-    return Metrics(logprobs.numel(), sums, {"policy/logprob_difference_max": largest(difference)})
+    return LossMetrics(logprobs.numel(), sums, {"policy/logprob_difference_max": largest(difference)})

@@ -3,12 +3,12 @@
 Three policies: *behaviour* sampled (the engine, in its precision, at its version), *proximal* is the learner's before
 the update, *current* is being trained. Here the weight is proximal over behaviour, a constant to the gradient.
 
-Methods are sentences of three words, *ratio*, *truncated*, *kept*:
+Each method composes `ratio` with a bound:
 
     TIS      truncated(ratio(…, level), high=2)                       weights above the bound are cut to it
-    IcePop   r * kept(r, low=0.5, high=2)  with  r = ratio(…, "token")  tokens outside are dropped (arXiv 2510.18855)
-    MIS      the same at "sequence" or "geometric" level: whole sequences are dropped
-    mixed    ratio(…, "token") * kept(ratio(…, "geometric"), 0.9, 1.1)  sequences dropped, tokens weighted
+    IcePop   masked_ratios(ratio(…, "token"), low=0.5, high=2)        tokens outside are dropped (arXiv 2510.18855)
+    MIS      the same at "sequence" or "geometric" level              whole sequences are dropped
+    mixed    ratio(…, "token") * within_bounds(ratio(…, "geometric"), low=0.9, high=1.1)
 """
 
 from __future__ import annotations
@@ -19,23 +19,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlhf.trainer.losses.actions import row_mean, zeroed
+from rlhf.trainer.losses.actions import LossMetrics, over_sequences
 from rlhf.trainer.losses.kl import k1, k3
-from rlhf.trainer.losses.metrics import Metrics
 
 Level = Literal["token", "sequence", "geometric"]
-"""`token`: each token's ratio. `sequence`: the product over the row, unbiased, with a variance that grows with its
-length. `geometric`: the geometric mean over the row, comparable between lengths."""
+"""`token`: each token's ratio. `sequence`: the product over the sequence, unbiased, with a variance that grows with its
+length. `geometric`: the geometric mean over the sequence, comparable between lengths."""
 
 
-def ratio(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, mask: Tensor, level: Level) -> Tensor:
-    """Proximal over behaviour probability at `level`, without gradient, `[B, T]`; 0 where `mask` `bool` is false."""
-    log_ratio = zeroed(proximal_logprobs.detach() - behaviour_logprobs, mask)
-    if level == "sequence":
-        log_ratio = log_ratio.sum(-1, keepdim=True)
-    elif level == "geometric":
-        log_ratio = row_mean(log_ratio, mask)
-    return zeroed(torch.exp(log_ratio).expand(mask.shape), mask)
+def ratio(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, sequences: Tensor, level: Level) -> Tensor:
+    """Proximal over behaviour probability at `level`, without gradient, `[A]`; `sequences` are those of `Actions`."""
+    log_ratio = proximal_logprobs.detach() - behaviour_logprobs
+    if level != "token":
+        log_ratio = over_sequences(log_ratio, sequences, "sum" if level == "sequence" else "mean")
+    return torch.exp(log_ratio)
 
 
 def truncated(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Tensor:
@@ -51,7 +48,7 @@ def within_bounds(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -
 
 def masked_ratios(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Tensor:
     """Ratios in `[low, high]` unchanged, 0 elsewhere (also for an infinite one)."""
-    return zeroed(ratios, within_bounds(ratios, low=low, high=high))
+    return torch.where(within_bounds(ratios, low=low, high=high), ratios, 0.0)
 
 
 def corrected(per_token: Tensor, importance: Tensor) -> Tensor:
@@ -62,11 +59,11 @@ def corrected(per_token: Tensor, importance: Tensor) -> Tensor:
     return torch.where(importance > 0, per_token * importance, 0.0)
 
 
-def mismatch(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, mask: Tensor, high: float) -> Metrics:
-    """Difference between learner and engine on the engine's samples, `[B, T]`: k1 and k3 estimates of KL(behaviour,
+def mismatch(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, high: float) -> LossMetrics:
+    """Difference between learner and engine on the engine's samples: k1 and k3 estimates of KL(behaviour,
     proximal), the number of tokens whose ratio is above `high`, and the sums of weights and of their squares, from
     which the effective sample size of any number of parts follows."""
-    log_ratio = (proximal_logprobs.detach() - behaviour_logprobs)[mask]
+    log_ratio = proximal_logprobs.detach() - behaviour_logprobs
     weights = torch.exp(log_ratio)
     bounded = weights.clamp(max=high)
     sums = {
@@ -76,4 +73,4 @@ def mismatch(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, mask: Tensor
         "mismatch/weight_squared": bounded.square().sum(),
         "mismatch/truncated_fraction": (weights > high).float().sum(),
     }
-    return Metrics(log_ratio.numel(), sums)
+    return LossMetrics(log_ratio.numel(), sums)

@@ -1,4 +1,4 @@
-"""Policy losses: `Actions` in, `(loss of every token [B, T], metrics)` out.
+"""Token-level losses: `Actions` in, `(loss of every token [A], metrics)` out; and the critic's.
 
 As in the papers, no log-ratio is clamped before `exp`: a clamp would silently remove the gradient of exactly those
 tokens that deviate most. A ratio that overflows makes the loss infinite, and an infinite or NaN loss ends the run with
@@ -10,18 +10,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlhf.trainer.losses.actions import Actions, row_mean
-from rlhf.trainer.losses.metrics import Metrics, largest
+from rlhf.trainer.losses.actions import Actions, LossMetrics, largest, over_sequences
 
 
-def policy_gradient(actions: Actions) -> tuple[Tensor, Metrics]:
+def policy_gradient(actions: Actions) -> tuple[Tensor, LossMetrics]:
     """`-A log pi` (REINFORCE, Williams 1992): correct only for samples of the current policy."""
-    return -actions.advantages * actions.logprobs, Metrics(int(actions.mask.sum()))
+    return -actions.advantages * actions.logprobs, LossMetrics(len(actions.logprobs))
 
 
 def ppo(
     actions: Actions, *, clip_low: float, clip_high: float, dual_clip: float | None = None
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Tensor, LossMetrics]:
     """PPO's clipped surrogate (arXiv 1707.06347), `-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)`.
 
     Two bounds: clip-higher (DAPO, arXiv 2503.14476). `dual_clip` `c > 1` caps the loss of a token of negative advantage
@@ -29,23 +28,25 @@ def ppo(
     """
     ratio = torch.exp(actions.log_ratio)
     return clipped(ratio, actions.advantages, clip_low, clip_high, dual_clip), clip_metrics(
-        ratio, actions, clip_low, clip_high, dual_clip
+        ratio, actions.advantages, clip_low, clip_high, dual_clip
     )
 
 
-def gspo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tensor, Metrics]:
+def gspo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tensor, LossMetrics]:
     """PPO with one ratio per sequence, the geometric mean of its tokens' ratios (arXiv 2507.18071).
 
     In the paper's GSPO-token form: the value is the sequence's, and the gradient reaches a token through its own
     log-prob and its own advantage. With one advantage per sequence it equals GSPO exactly; with an advantage per token
     (PPO with a critic, process rewards) each token keeps its own credit.
     """
-    sequence = row_mean(actions.log_ratio, actions.mask).detach()
+    sequence = over_sequences(actions.log_ratio, actions.sequences, "mean")
     ratio = torch.exp(sequence + actions.logprobs - actions.logprobs.detach())
-    return clipped(ratio, actions.advantages, clip_low, clip_high), clip_metrics(ratio, actions, clip_low, clip_high)
+    return clipped(ratio, actions.advantages, clip_low, clip_high), clip_metrics(
+        ratio, actions.advantages, clip_low, clip_high
+    )
 
 
-def cispo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tensor, Metrics]:
+def cispo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tensor, LossMetrics]:
     """REINFORCE weighted by the clipped ratio without gradient: `-sg(clip(r)) A log pi` (arXiv 2506.13585).
 
     No token loses its gradient, unlike PPO. Bounds are relative as in the other losses, `[1 - clip_low, 1 +
@@ -54,23 +55,33 @@ def cispo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tenso
     ratio = torch.exp(actions.log_ratio.detach())
     weight = ratio.clamp(1 - clip_low, 1 + clip_high)
     sums = {
-        "policy/clip_fraction_low": (actions.mask & (ratio < 1 - clip_low)).float().sum(),
-        "policy/clip_fraction_high": (actions.mask & (ratio > 1 + clip_high)).float().sum(),
+        "policy/clip_fraction_low": (ratio < 1 - clip_low).float().sum(),
+        "policy/clip_fraction_high": (ratio > 1 + clip_high).float().sum(),
     }
-    metrics = Metrics(int(actions.mask.sum()), sums, {"policy/ratio_max": _ratio_max(ratio, actions)})
-    return -weight * actions.advantages * actions.logprobs, metrics
+    return -weight * actions.advantages * actions.logprobs, LossMetrics(len(ratio), sums, _ratio_max(ratio))
 
 
-def sapo(actions: Actions, *, temperature_positive: float, temperature_negative: float) -> tuple[Tensor, Metrics]:
+def sapo(actions: Actions, *, temperature_positive: float, temperature_negative: float) -> tuple[Tensor, LossMetrics]:
     """A soft gate in place of the clip: `-(4 / t) sigmoid(t (r - 1)) A`, with `t` chosen by the sign of A (arXiv
     2511.20347)."""
     ratio = torch.exp(actions.log_ratio)
     positive, negative = (torch.full_like(ratio, t) for t in (temperature_positive, temperature_negative))
     temperature = torch.where(actions.advantages > 0, positive, negative)
     gate = torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature
-    return -gate * actions.advantages, Metrics(
-        int(actions.mask.sum()), maxima={"policy/ratio_max": _ratio_max(ratio, actions)}
-    )
+    return -gate * actions.advantages, LossMetrics(len(ratio), maxima=_ratio_max(ratio))
+
+
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float | None = None) -> Tensor:
+    """The critic's loss of every token, `(v - R)² / 2`, any shape.
+
+    With `clip`, the maximum of that and of the loss of `v` clipped to within `clip` of `old_values` (PPO's code, arXiv
+    1707.06347; see also 2005.12729), so that one update cannot move the critic farther than that.
+    """
+    plain = (values - returns).square()
+    if clip is None:
+        return plain / 2
+    near = old_values + (values - old_values).clamp(-clip, clip)
+    return torch.maximum(plain, (near - returns).square()) / 2
 
 
 def clipped(
@@ -85,19 +96,19 @@ def clipped(
 
 
 def clip_metrics(
-    ratio: Tensor, actions: Actions, clip_low: float, clip_high: float, dual_clip: float | None = None
-) -> Metrics:
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> LossMetrics:
     """The number of tokens whose gradient is removed by the clip, on either side, and by the dual clip; and the largest
     ratio."""
-    negative, positive = actions.mask & (actions.advantages < 0), actions.mask & (actions.advantages > 0)
+    negative, positive = advantages < 0, advantages > 0
     sums = {
         "policy/clip_fraction_low": (negative & (ratio < 1 - clip_low)).float().sum(),
         "policy/clip_fraction_high": (positive & (ratio > 1 + clip_high)).float().sum(),
     }
     if dual_clip is not None:
         sums["policy/clip_fraction_dual"] = (negative & (ratio > dual_clip)).float().sum()
-    return Metrics(int(actions.mask.sum()), sums, {"policy/ratio_max": _ratio_max(ratio, actions)})
+    return LossMetrics(len(ratio), sums, _ratio_max(ratio))
 
 
-def _ratio_max(ratio: Tensor, actions: Actions) -> Tensor:
-    return largest(ratio.detach()[actions.mask])
+def _ratio_max(ratio: Tensor) -> dict[str, Tensor]:
+    return {"policy/ratio_max": largest(ratio.detach())}

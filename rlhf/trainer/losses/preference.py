@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rlhf.trainer.losses.metrics import Metrics
+from rlhf.trainer.losses.actions import LossMetrics
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,10 +61,10 @@ def ipo(pairs: Pairs, beta: float) -> Tensor:
     return (pairs.margin - 1 / (2 * beta)).square()
 
 
-def divergence(logprobs: Tensor, reference_logprobs: Tensor) -> Metrics:
+def divergence(logprobs: Tensor, reference_logprobs: Tensor) -> LossMetrics:
     """The log-ratios of answers `[N]`, policy over reference; KTO's baseline is computed from their mean over all ranks
     (`rlhf.trainer.pair_learner.kto_baseline`)."""
-    return Metrics(len(logprobs), {"pairs/log_ratio": (logprobs - reference_logprobs).detach().sum()})
+    return LossMetrics(len(logprobs), {"pairs/log_ratio": (logprobs - reference_logprobs).detach().sum()})
 
 
 def kto(

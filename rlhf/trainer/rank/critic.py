@@ -13,7 +13,7 @@ from rlhf.models.probe import check_packed_forward
 from rlhf.models.scalar import check_same_vocabulary, load_scalar
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch
 from rlhf.trainer.config import CriticConfig
-from rlhf.trainer.losses import Metrics, value_loss
+from rlhf.trainer.losses import LossMetrics, value_loss
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.sequence_parallel import as_scalar_head
@@ -55,10 +55,10 @@ class Critic:
             assert columns.returns is not None, "advantages with a critic have targets"
             values = self._forward(microbatch, self._ids(microbatch.sources))
             old, returns = self._column(columns.values), self._column(columns.returns)
-            losses = value_loss(values, old, returns, torch.ones_like(values, dtype=torch.bool), self.config.value_clip)
+            losses = value_loss(values, old, returns, self.config.value_clip)
             if self.config.value_clip is not None:
                 clipped = ((values.detach() - old).abs() > self.config.value_clip).float().sum()
-                accumulator.see(Metrics(len(values), {"critic/clip_fraction": clipped}))
+                accumulator.see(LossMetrics(len(values), {"critic/clip_fraction": clipped}))
             yield losses.sum() / minibatch.tokens
 
     def _forward(self, microbatch: MicroBatch, places: Tensor) -> Tensor:

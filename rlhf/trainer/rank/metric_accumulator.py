@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlhf.trainer.answers import Disagreement, RankAnswer
-from rlhf.trainer.losses import Metrics
+from rlhf.trainer.losses import LossMetrics
 
 
 class MetricAccumulator:
@@ -25,7 +25,7 @@ class MetricAccumulator:
         self._places: list[np.ndarray] = [np.zeros(0, np.int64)]
         self._logprobs: list[Tensor] = []
 
-    def see(self, metrics: Metrics) -> None:
+    def see(self, metrics: LossMetrics) -> None:
         for name, value in metrics.sums.items():
             self.add(name, value, metrics.count)
         for name, value in metrics.maxima.items():

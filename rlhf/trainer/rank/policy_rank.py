@@ -29,8 +29,8 @@ from rlhf.trainer.answers import Disagreement, RankAnswer
 from rlhf.trainer.batching.batch import Floats, MicroBatch, Minibatch, microbatches_of
 from rlhf.trainer.batching.forward_outputs import Column
 from rlhf.trainer.losses import (
+    Actions,
     Objective,
-    Tokens,
     engine_difference,
     off_policy_metrics,
     policy_loss,
@@ -202,16 +202,16 @@ class Rank(ModelRank):
                 if self.routing and later is not None:
                     differing, chosen = self.routing.disagreement()
                     accumulator.add("moe/routing_disagreement", differing, chosen)
-                tokens = self._tokens(microbatch, logprobs, entropies)
+                actions = self._actions(microbatch, logprobs, entropies)
                 loss, metrics = policy_loss(
-                    tokens, minibatch.denominator, self.objective, kl_coefficient=arguments.kl_coefficient
+                    actions, minibatch.denominator, self.objective, kl_coefficient=arguments.kl_coefficient
                 )
                 accumulator.see(metrics)
-                distance = off_policy_metrics(logprobs, entropies, tokens.behaviour)
+                distance = off_policy_metrics(logprobs, entropies, actions.behaviour_logprobs)
                 accumulator.see(distance)
                 strayed.add_(distance.sums["policy/approx_kl"])
                 if first:
-                    self._record(microbatch, tokens, accumulator, untouched=later is not None)
+                    self._record(microbatch, actions, accumulator, untouched=later is not None)
                 passes.append(logprobs.detach())
                 yield loss + self._balance_loss(microbatch, minibatch, accumulator)
 
@@ -242,31 +242,33 @@ class Rank(ModelRank):
         with otherwise_rounded(self.policy):
             return [self._scored(self.engine, microbatch) for microbatch in microbatches]
 
-    def _tokens(self, microbatch: MicroBatch, logprobs: Tensor, entropies: Tensor) -> Tokens:
+    def _actions(self, microbatch: MicroBatch, logprobs: Tensor, entropies: Tensor) -> Actions:
         """A micro-batch as its loss reads it. With a single step the proximal log-probs are those of its own pass."""
         columns = microbatch.per_token
         behaviour = proximal = self._tensor(columns.behaviour)
         if self.settings.trainer.old_logprobs == "recomputed":
             proximal = logprobs.detach() if columns.proximal is None else self._tensor(columns.proximal)
-        return Tokens(
+        return Actions(
             logprobs=logprobs,
-            entropies=entropies,
-            behaviour=behaviour,
-            proximal=proximal,
+            old_logprobs=proximal,
+            behaviour_logprobs=behaviour,
             advantages=self._tensor(columns.advantages),
+            entropies=entropies,
             weights=self._tensor(columns.weights),
             sequences=self._tensor(microbatch.sequences),
-            reference=None if columns.reference is None else self._tensor(columns.reference),
+            reference_logprobs=None if columns.reference is None else self._tensor(columns.reference),
         )
 
     def _record(
-        self, microbatch: MicroBatch, tokens: Tokens, accumulator: MetricAccumulator, *, untouched: bool
+        self, microbatch: MicroBatch, actions: Actions, accumulator: MetricAccumulator, *, untouched: bool
     ) -> None:
-        """The learner's log-probs before the update, or where nobody computed them, in the pass of their first step."""
+        """Keep the learner's log-probs before the update: those computed before, or those of the first step's pass."""
         column = microbatch.per_token.proximal
-        before = tokens.logprobs.detach() if column is None else self._tensor(column)
+        before = actions.logprobs.detach() if column is None else self._tensor(column)
         if column is not None or untouched:
-            accumulator.see(engine_difference(before, tokens.behaviour, self.settings.trainer.correction.high))
+            accumulator.see(
+                engine_difference(before, actions.behaviour_logprobs, self.settings.trainer.correction.high)
+            )
         accumulator.keep(microbatch.places, before)
 
     def _too_far(self, divergence: Tensor, tokens: int) -> bool:

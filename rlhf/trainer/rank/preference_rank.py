@@ -12,7 +12,7 @@ from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch
 from rlhf.trainer.batching.pairs import sides
 from rlhf.trainer.config import PreferenceConfig
-from rlhf.trainer.losses import Metrics
+from rlhf.trainer.losses import LossMetrics
 from rlhf.trainer.losses.preference import Pairs, divergence, dpo, implicit_reward, ipo, kto
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
@@ -93,13 +93,13 @@ def pair_losses(config: PreferenceConfig, chosen: ReplyLogprobs, rejected: Reply
 
 def preference_metrics(
     config: PreferenceConfig, chosen: ReplyLogprobs, rejected: ReplyLogprobs, losses: Tensor
-) -> Metrics:
+) -> LossMetrics:
     """Means over pairs: how often the implicit reward of the chosen reply is higher (a tie counts half), by how much,
     and both rewards. `ipo` compares means per token, and its rewards are per token too."""
     if config.loss == "ipo":
         chosen, rejected = (_by_the_token(side) for side in (chosen, rejected))
     better, worse = (implicit_reward(side.policy, side.reference, config.beta) for side in (chosen, rejected))
-    return Metrics(
+    return LossMetrics(
         len(losses),
         {
             "pairs/loss": losses.sum(),

@@ -11,7 +11,7 @@ from rlhf.models.probe import check_packed_forward
 from rlhf.models.scalar import is_scalar, load_scalar
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch
 from rlhf.trainer.batching.pairs import sides
-from rlhf.trainer.losses import Metrics
+from rlhf.trainer.losses import LossMetrics
 from rlhf.trainer.losses.preference import bradley_terry
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
@@ -62,11 +62,11 @@ class RewardRank(PairRank):
         return scores
 
 
-def ranking_metrics(chosen: Tensor, rejected: Tensor, losses: Tensor) -> Metrics:
+def ranking_metrics(chosen: Tensor, rejected: Tensor, losses: Tensor) -> LossMetrics:
     """Means over pairs: how often the chosen reply scores higher (a tie counts half), by how much, and the scores
     themselves."""
     right = torch.sign(chosen - rejected).add(1).div(2)
-    return Metrics(
+    return LossMetrics(
         len(losses),
         {
             "pairs/loss": losses.sum(),

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from rlhf.trainer.algorithms.kl_control import AdaptiveKL
-from rlhf.trainer.losses.kl import ESTIMATORS, kl_penalty
+from rlhf.trainer.losses.kl import KL_ESTIMATORS, kl_penalty
 from tests.goldens.records import Answer, Record
 from tests.goldens.tensors import gradient, leaf, numbers, tensor
 
@@ -17,14 +17,13 @@ def answer(record: Record) -> Mapping[str, Answer]:
     if "kl_seq" in record.inputs:
         return {"coef": Answer(_coefficients(record))}
     name = record.params["estimator"].removesuffix("+").replace("low_var_kl", "k3")
-    if name not in ESTIMATORS:
+    if name not in KL_ESTIMATORS:
         return {}
     exact = record.params["estimator"].endswith("+") or record.variant.endswith("_onpolicy")
     logprobs = leaf(record.inputs["logp"])
     kl = kl_penalty(
         logprobs,
         tensor(record.inputs["ref_logp"]),
-        torch.ones(logprobs.shape, dtype=torch.bool),
         name,
         exact_gradient=exact,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tests.goldens.families.aggregations import COUNTS_EVERY_ROW, aggregated
 from tests.goldens.families.policy_loss import bounds
 from tests.goldens.records import Answer, Record
 from tests.goldens.tensors import gradient, leaf, numbers, tensor
+from tests.trainer.losses.made import flat, sequences_of, spread
 from tests.trainer.losses.summed import summed
 
 Params = Mapping[str, Any]
@@ -29,8 +31,14 @@ def answer(record: Record) -> Mapping[str, Answer]:
 
 
 def _ratio(record: Record, level: Level) -> Tensor:
-    mask = tensor(record.inputs["mask"]) > 0
-    return ratio(tensor(record.inputs["old_logp"]), tensor(record.inputs["rollout_logp"]), mask, level)
+    """Of rows `[B, T]`, 0 outside the mask."""
+    mask = _mask(record)
+    old, behaviour = (tensor(record.inputs[name])[mask] for name in ("old_logp", "rollout_logp"))
+    return spread(ratio(old, behaviour, sequences_of(mask), level), mask)
+
+
+def _mask(record: Record) -> Tensor:
+    return tensor(record.inputs["mask"]) > 0
 
 
 def _interval(params: Params) -> dict[str, float]:
@@ -134,18 +142,19 @@ def _corrected_ppo(record: Record) -> Mapping[str, Answer]:
 
 
 def _loss(record: Record, weights: Tensor) -> Mapping[str, Answer]:
-    logprobs, mask = leaf(record.inputs["logp"]), tensor(record.inputs["mask"]) > 0
+    logprobs, mask = leaf(record.inputs["logp"]), _mask(record)
     advantages = tensor(record.inputs["adv"])
     if record.peer == "trl":
         advantages = tensor(record.inputs["adv_seq"])[:, None].expand(mask.shape)
-    actions = Actions(logprobs, tensor(record.inputs["old_logp"]), advantages, mask)
+    actions = flat(mask, logprobs, tensor(record.inputs["old_logp"]), advantages)
     dual = record.params.get("dual_c")
     per_token, _ = ppo(actions, **bounds(record.params), dual_clip=dual)
-    return _answers(record, corrected(per_token, weights), logprobs)
+    return _answers(record, corrected(per_token, weights[mask]), logprobs)
 
 
 def _answers(record: Record, per_token: Tensor, logprobs: Tensor) -> dict[str, Answer]:
-    rtol, loss = _rtol(record), aggregated(per_token, tensor(record.inputs["mask"]) > 0, record)
+    mask = _mask(record)
+    rtol, loss = _rtol(record), aggregated(spread(per_token, mask), mask, record)
     return {
         "loss": Answer(numbers(loss), rtol=rtol),
         "grad": Answer(gradient(loss, logprobs), rtol=rtol),
@@ -154,8 +163,9 @@ def _answers(record: Record, per_token: Tensor, logprobs: Tensor) -> dict[str, A
 
 def _to_behaviour(record: Record) -> tuple[Actions, Tensor]:
     """Losses whose ratio is to the behaviour policy directly."""
-    logprobs, mask = leaf(record.inputs["logp"]), tensor(record.inputs["mask"]) > 0
-    return Actions(logprobs, tensor(record.inputs["rollout_logp"]), tensor(record.inputs["adv"]), mask), logprobs
+    logprobs = leaf(record.inputs["logp"])
+    old, advantages = (tensor(record.inputs[name]) for name in ("rollout_logp", "adv"))
+    return flat(_mask(record), logprobs, old, advantages), logprobs
 
 
 def _cispo(record: Record) -> Mapping[str, Answer]:
@@ -166,26 +176,26 @@ def _cispo(record: Record) -> Mapping[str, Answer]:
 def _gspo(record: Record) -> Mapping[str, Answer]:
     """OpenRLHF takes the ratio to the behaviour policy, NeMo to the proximal one and weights the sequence."""
     actions, logprobs = _to_behaviour(record)
-    weights = torch.ones_like(actions.advantages)
+    mask, weights = _mask(record), torch.ones_like(actions.advantages)
     if record.variant == "gspo_seqis":
-        actions = Actions(logprobs, tensor(record.inputs["old_logp"]), actions.advantages, actions.mask)
-        weights = _ratio(record, "sequence")
+        actions = replace(actions, old_logprobs=tensor(record.inputs["old_logp"])[mask])
+        weights = _ratio(record, "sequence")[mask]
     per_token = corrected(gspo(actions, **bounds(record.params))[0], weights)
-    whole = float(len(actions.mask)) if record.peer in COUNTS_EVERY_ROW else None
-    loss, rtol = summed(per_token, actions.mask, "sequence_mean", whole), _rtol(record)
+    whole = float(len(mask)) if record.peer in COUNTS_EVERY_ROW else None
+    loss, rtol = summed(spread(per_token, mask), mask, "sequence_mean", whole), _rtol(record)
     return {"loss": Answer(numbers(loss), rtol=rtol), "grad": Answer(gradient(loss, logprobs), rtol=rtol)}
 
 
 def _reinforce(record: Record) -> Mapping[str, Answer]:
     actions, logprobs = _to_behaviour(record)
-    ratios = ratio(actions.logprobs, actions.old_logprobs, actions.mask, "token")
+    ratios = ratio(actions.logprobs, actions.old_logprobs, actions.sequences, "token")
     if record.variant == "rollout_is":
         low, high = bounds(record.params).values()
         weights = masked_ratios(ratios, low=1 - low, high=1 + high)
     else:
         weights = truncated(ratios, **_interval(record.params))
     answers = _answers(record, corrected(policy_gradient(actions)[0], weights), logprobs)
-    return answers | {"weights": Answer(numbers(weights), where=record.inputs["mask"])}
+    return answers | {"weights": Answer(numbers(spread(weights, _mask(record))), where=record.inputs["mask"])}
 
 
 def _rtol(record: Record) -> float:

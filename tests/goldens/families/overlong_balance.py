@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rlhf.trainer.advantages import overlong_penalty
-from rlhf.trainer.batching.packing import Row, deal, pack_rows
+from rlhf.trainer.batching.packing import PackedRow, deal, pack_rows
 from tests.goldens.records import Answer, Record
 
 
@@ -40,6 +40,6 @@ def _packing(record: Record) -> Mapping[str, Answer]:
 def _balance(record: Record) -> Mapping[str, Answer]:
     lengths, ranks = record.inputs["lengths"].tolist(), record.params["k"]
     longest_first = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    shares = deal([Row((index,), lengths[index]) for index in longest_first], ranks)
+    shares = deal([PackedRow((index,), lengths[index]) for index in longest_first], ranks)
     sums = [sum(row.tokens for row in share) for share in shares]
     return {"quality": Answer(max(sums) * ranks / sum(lengths), at_most=True), "sums": Answer(sorted(sums))}

@@ -8,17 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf.trainer.losses import Actions, Metrics
+from rlhf.trainer.losses import Actions, LossMetrics
 from rlhf.trainer.losses.kl import k1, kl_penalty
 from rlhf.trainer.losses.off_policy import corrected
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
 from tests.goldens.families.aggregations import aggregated
 from tests.goldens.records import Answer, Record
 from tests.goldens.tensors import gradient, leaf, numbers, tensor
+from tests.trainer.losses.made import flat, spread
 from tests.trainer.losses.summed import summed
 
 Params = Mapping[str, Any]
-PerToken = tuple[Tensor, Metrics]
+PerToken = tuple[Tensor, LossMetrics]
 
 
 def answer(record: Record) -> Mapping[str, Answer]:
@@ -35,25 +36,28 @@ def _answer(record: Record, method: Callable[[Actions, Params], PerToken]) -> Ma
     logprobs, mask = leaf(record.inputs["logp"]), tensor(record.inputs["mask"]) > 0
     advantages = tensor(record.inputs["adv_tok" if "tok" in record.variant.split(".") else "adv_seq"])
     old = logprobs.detach() if record.variant.startswith("on_policy") else tensor(record.inputs["old_logp"])
-    actions = Actions(logprobs, old, advantages, mask)
+    actions = flat(mask, logprobs, old, advantages)
     per_token, metrics = method(actions, record.params)
     if record.params.get("is_weights"):
-        per_token = corrected(per_token, tensor(record.inputs["is_weights"]))
+        per_token = corrected(per_token, tensor(record.inputs["is_weights"])[mask])
     if "beta" in record.params:
-        per_token = per_token + record.params["beta"] * _penalty(actions, record)
-    return _answers(record, actions, per_token, metrics, logprobs)
+        per_token = per_token + record.params["beta"] * _penalty(actions, mask, record)
+    return _answers(record, actions, mask, per_token, metrics, logprobs)
 
 
 def _answers(
-    record: Record, actions: Actions, per_token: Tensor, metrics: Metrics, logprobs: Tensor
+    record: Record, actions: Actions, mask: Tensor, per_token: Tensor, metrics: LossMetrics, logprobs: Tensor
 ) -> Mapping[str, Answer]:
+    rows = spread(per_token, mask)
     rtol = 1e-4 if float(actions.log_ratio.detach().abs().max()) > 10 else 1e-5
     if "elem" in record.outputs:
-        grad = gradient(torch.where(actions.mask, per_token, 0.0), logprobs)
-        return {"elem": Answer(numbers(per_token), where=numbers(actions.mask), rtol=rtol), "grad": Answer(grad)}
-    loss = aggregated(per_token, actions.mask, record)
+        return {
+            "elem": Answer(numbers(rows), where=numbers(mask), rtol=rtol),
+            "grad": Answer(gradient(rows, logprobs)),
+        }
+    loss = aggregated(rows, mask, record)
     clipped = metrics.sums.get("policy/clip_fraction_low", 0.0) + metrics.sums.get("policy/clip_fraction_high", 0.0)
-    divergence = summed(k1(actions.log_ratio), actions.mask, "token_mean")
+    divergence = summed(spread(k1(actions.log_ratio), mask), mask, "token_mean")
     return {
         "loss": Answer(numbers(loss), rtol=rtol),
         "grad": Answer(gradient(loss, logprobs), rtol=rtol),
@@ -63,10 +67,10 @@ def _answers(
     }
 
 
-def _penalty(actions: Actions, record: Record) -> Tensor:
+def _penalty(actions: Actions, mask: Tensor, record: Record) -> Tensor:
     """KL to the reference at every token: NeMo with the gradient of KL itself, TRL with the estimator's own."""
-    reference = tensor(record.inputs["ref_logp"])
-    penalty = kl_penalty(actions.logprobs, reference, actions.mask, "k3", exact_gradient=record.peer == "nemo")
+    reference = tensor(record.inputs["ref_logp"])[mask]
+    penalty = kl_penalty(actions.logprobs, reference, "k3", exact_gradient=record.peer == "nemo")
     return penalty * torch.exp(actions.log_ratio) if record.params.get("use_bias_correction_kl") else penalty
 
 

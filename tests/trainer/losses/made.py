@@ -37,8 +37,27 @@ REFERENCE = NEW + random(0, 0.5)
 ADVANTAGES = random(0, 1)
 
 
-def actions(logprobs: Tensor = NEW, rows: slice = slice(None)) -> Actions:
-    return Actions(logprobs[rows], OLD[rows], ADVANTAGES[rows], MASK[rows])
+def sequences_of(mask: Tensor) -> Tensor:
+    """The number of each token's sequence, `[A]`, where every row of `mask` `bool [B, T]` with a token is one."""
+    return torch.nonzero(mask)[:, 0].unique(return_inverse=True)[1]
+
+
+def flat(mask: Tensor, logprobs: Tensor, old: Tensor, advantages: Tensor, **columns: Tensor) -> Actions:
+    """The tokens of rows `[B, T]` as a loss reads them."""
+    nothing = torch.zeros(int(mask.sum()), dtype=logprobs.dtype)
+    given = {"logprobs": logprobs, "old_logprobs": old, "advantages": advantages} | columns
+    chosen = {name: column[mask] for name, column in given.items()}
+    rest = dict.fromkeys(("behaviour_logprobs", "entropies", "weights"), nothing)
+    return Actions(**(rest | chosen), sequences=sequences_of(mask))
+
+
+def spread(per_token: Tensor, mask: Tensor) -> Tensor:
+    """`[A]` as rows `[B, T]`, 0 outside the mask."""
+    return torch.zeros(mask.shape, dtype=per_token.dtype).index_put((mask,), per_token)
+
+
+def actions(logprobs: Tensor = NEW) -> Actions:
+    return flat(MASK, logprobs, OLD, ADVANTAGES)
 
 
 def tokens() -> list[tuple[int, int]]:
@@ -47,13 +66,11 @@ def tokens() -> list[tuple[int, int]]:
 
 
 def table(of_token: Callable[[int, int], float]) -> Tensor:
-    """A function of a token's place, evaluated one by one in float64; 0 outside the mask."""
-    result = torch.zeros(ROWS, LENGTH, dtype=torch.float64)
-    for row, column in tokens():
-        result[row, column] = of_token(row, column)
-    return result
+    """A function of a token's place, evaluated one by one in float64: `[A]`."""
+    return torch.tensor([of_token(*place) for place in tokens()], dtype=torch.float64)
 
 
 def assert_equal(ours: Tensor, expected: Tensor) -> None:
-    """Equal on the mask to the precision of float64."""
-    torch.testing.assert_close(ours.detach()[MASK], expected[MASK], rtol=1e-12, atol=1e-12)
+    """Equal to the precision of float64. Rows `[B, T]` are compared on the mask."""
+    found = ours.detach()[MASK] if ours.dim() == 2 else ours.detach()
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,8 @@ from rlhf.errors import ConfigError
 from rlhf.trainer.config import CorrectionConfig, KLConfig, LossConfig
 from rlhf.trainer.losses import (
     Actions,
-    Metrics,
+    LossMetrics,
     Objective,
-    Tokens,
     engine_difference,
     off_policy_metrics,
     policy_loss,
@@ -23,46 +23,40 @@ from rlhf.trainer.losses import (
 )
 from rlhf.trainer.losses.microbatch import importance_weights
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
-from rlhf.trainer.losses.rows import ActionSequences
-from tests.trainer.losses.made import ADVANTAGES, BEHAVIOUR, MASK, NEW, OLD, REFERENCE, actions
+from tests.trainer.losses.made import ADVANTAGES, BEHAVIOUR, MASK, NEW, OLD, REFERENCE, actions, sequences_of
 
-SEQUENCES = torch.nonzero(MASK)[:, 0].unique(return_inverse=True)[1]
-"""Of the tokens of the mask, without the row that has none."""
-FULL = MASK.any(-1)
 CLIPS = {"clip_low": 0.1, "clip_high": 0.3}
 TEMPERATURES = {"temperature_positive": 1.5, "temperature_negative": 0.5}
 
 
-def flat_tokens(logprobs: torch.Tensor = NEW, **changes: torch.Tensor | None) -> Tokens:
+def flat_tokens(logprobs: torch.Tensor = NEW, **changes: torch.Tensor | None) -> Actions:
     given: dict[str, Any] = {
-        "logprobs": logprobs[MASK], "entropies": torch.arange(float(MASK.sum())), "behaviour": BEHAVIOUR[MASK],
-        "proximal": OLD[MASK], "advantages": ADVANTAGES[MASK], "weights": torch.linspace(0.5, 2.0, int(MASK.sum())),
-        "sequences": SEQUENCES,
+        "logprobs": logprobs[MASK], "entropies": torch.arange(float(MASK.sum())), "behaviour_logprobs": BEHAVIOUR[MASK],
+        "old_logprobs": OLD[MASK], "advantages": ADVANTAGES[MASK], "weights": torch.linspace(0.5, 2.0, int(MASK.sum())),
+        "sequences": sequences_of(MASK),
     }  # fmt: skip
-    return Tokens(**(given | changes))
+    return Actions(**(given | changes))
 
 
-def nothing(given: Actions) -> tuple[torch.Tensor, Metrics]:
+def nothing(given: Actions) -> tuple[torch.Tensor, LossMetrics]:
     """A policy loss of 0 for every token."""
-    return 0 * given.logprobs, Metrics(int(given.mask.sum()))
+    return 0 * given.logprobs, LossMetrics(len(given.logprobs))
 
 
-def own_loss(given: Actions) -> tuple[torch.Tensor, Metrics]:
-    return given.logprobs * 7, Metrics(1)
+def own_loss(given: Actions) -> tuple[torch.Tensor, LossMetrics]:
+    return given.logprobs * 7, LossMetrics(1)
 
 
-def all_columns(given: Actions, *, sharpness: float, floor: float = 0.0) -> tuple[torch.Tensor, Metrics]:
+def all_columns(given: Actions, *, sharpness: float, floor: float = 0.0) -> tuple[torch.Tensor, LossMetrics]:
     """A loss of everything that there is to see, each column with a weight of its own."""
-    assert given.behaviour_logprobs is not None
     assert given.reference_logprobs is not None
-    assert given.entropies is not None
     told = given.logprobs + 2 * given.old_logprobs + 3 * given.behaviour_logprobs + 5 * given.reference_logprobs
-    return sharpness * (told + 7 * given.entropies + 11 * given.advantages) + floor, Metrics(int(given.mask.sum()))
+    return sharpness * (told + 7 * given.entropies + 11 * given.advantages) + floor, LossMetrics(len(given.logprobs))
 
 
 def test_a_loss_of_one_s_own_sees_all_columns_and_has_the_recipe_s_arguments() -> None:
     entropies = torch.arange(float(MASK.sum()), requires_grad=True)
-    given = flat_tokens(reference=REFERENCE[MASK], entropies=entropies)
+    given = flat_tokens(reference_logprobs=REFERENCE[MASK], entropies=entropies)
     config = LossConfig(policy=f"{__name__}:all_columns", arguments={"sharpness": 0.5})
     loss, seen = policy_loss(given, 2.0, Objective(policy=policy_loss_of(config)), kl_coefficient=1.0)
     columns = (
@@ -94,7 +88,7 @@ def test_a_loss_that_cannot_be_called_so_is_one_line_before_anything_is_learnt(a
     ids=["ppo", "dual-clip", "gspo", "cispo", "sapo", "policy-gradient", "own"],
 )
 def test_a_recipe_s_policy_loss_is_the_function_of_its_name_with_its_settings(
-    settings: dict[str, Any], expected: tuple[torch.Tensor, Metrics]
+    settings: dict[str, Any], expected: tuple[torch.Tensor, LossMetrics]
 ) -> None:
     per_token, metrics = policy_loss_of(LossConfig(**settings))(actions())
     torch.testing.assert_close(per_token, expected[0])
@@ -108,13 +102,12 @@ def test_a_loss_that_cannot_be_imported_is_named_with_its_setting() -> None:
         policy_loss_of(LossConfig(policy="tests.nowhere:loss"))
 
 
-def test_the_policy_s_term_is_of_sequences_in_rows_and_summed_with_weights() -> None:
+def test_the_policy_s_term_is_summed_with_weights() -> None:
     given = flat_tokens()
     loss, seen = policy_loss(given, 3.0, Objective(policy=policy_loss_of(LossConfig(policy="gspo")), kl=KLConfig()),
                              kl_coefficient=0.0)  # fmt: skip
-    rows, metrics = gspo(actions(rows=FULL), clip_low=0.2, clip_high=0.28)
-    expected = (rows[MASK[FULL]] * given.weights).sum() / 3.0
-    torch.testing.assert_close(loss, expected)
+    per_token, metrics = gspo(actions(), clip_low=0.2, clip_high=0.28)
+    torch.testing.assert_close(loss, (per_token * given.weights).sum() / 3.0)
     assert seen.count == metrics.count == int(MASK.sum())
     assert set(seen.sums) == {"policy/clip_fraction_low", "policy/clip_fraction_high"}
     assert float(seen.maxima["policy/ratio_max"]) == pytest.approx(float(metrics.maxima["policy/ratio_max"]))
@@ -126,7 +119,7 @@ def test_kl_is_a_term_of_every_token_at_its_price_and_is_told_whatever_that_is(
 ) -> None:
     d = NEW[MASK] - REFERENCE[MASK]
     values = {"k1": d, "k2": d.square() / 2, "k3": torch.exp(-d) - 1 + d}[estimator]
-    given = flat_tokens(reference=REFERENCE[MASK])
+    given = flat_tokens(reference_logprobs=REFERENCE[MASK])
     objective = Objective(policy=nothing, kl=KLConfig(estimator=estimator))
     loss, seen = policy_loss(given, 2.0, objective, kl_coefficient=coefficient)
     assert float(loss) == pytest.approx(float((coefficient * values * given.weights).sum()) / 2.0)
@@ -135,9 +128,7 @@ def test_kl_is_a_term_of_every_token_at_its_price_and_is_told_whatever_that_is(
 
 def test_the_exact_gradient_of_kl_is_that_of_half_the_square() -> None:
     logprobs = NEW[MASK].clone().requires_grad_()
-    given = flat_tokens(logprobs=NEW)
-    given = Tokens(**{name: getattr(given, name) for name in ("entropies", "behaviour", "proximal", "advantages",
-                      "weights", "sequences")}, logprobs=logprobs, reference=REFERENCE[MASK])  # fmt: skip
+    given = replace(flat_tokens(reference_logprobs=REFERENCE[MASK]), logprobs=logprobs)
     objective = Objective(policy=nothing, kl=KLConfig(estimator="k1", exact_gradient=True))
     loss, seen = policy_loss(given, 1.0, objective, kl_coefficient=2.0)
     loss.backward()
@@ -176,7 +167,7 @@ def test_a_correction_weighs_tokens_as_its_method_and_level_say(method: str, lev
         "none": torch.ones_like(plain),
     }[method]
     given = flat_tokens()
-    torch.testing.assert_close(importance_weights(given, ActionSequences(SEQUENCES), correction), expected)
+    torch.testing.assert_close(importance_weights(given, correction), expected)
     loss, seen = policy_loss(given, 1.0, Objective(policy=own_loss, kl=KLConfig(), correction=correction),
                              kl_coefficient=0.0)  # fmt: skip
     assert float(loss) == pytest.approx(float((7 * given.logprobs * expected * given.weights).sum()))
@@ -197,12 +188,12 @@ def test_a_correction_leaves_what_the_policy_s_loss_says() -> None:
 
 
 def test_a_dropped_token_costs_nothing_however_large_its_loss() -> None:
-    def endless(given: Actions) -> tuple[torch.Tensor, Metrics]:
-        return torch.where(given.log_ratio > 0, torch.inf, given.logprobs), Metrics(1)
+    def endless(given: Actions) -> tuple[torch.Tensor, LossMetrics]:
+        return torch.where(given.log_ratio > 0, torch.inf, given.logprobs), LossMetrics(1)
 
     grown = NEW > OLD
     proximal, behaviour = torch.where(grown, OLD, NEW), torch.where(grown, OLD - 9, NEW)
-    given = flat_tokens(proximal=proximal[MASK], behaviour=behaviour[MASK])
+    given = flat_tokens(old_logprobs=proximal[MASK], behaviour_logprobs=behaviour[MASK])
     correction = CorrectionConfig(method="mask", high=2.0)
     loss, seen = policy_loss(given, 1.0, Objective(policy=endless, kl=KLConfig(), correction=correction),
                              kl_coefficient=0.0)  # fmt: skip

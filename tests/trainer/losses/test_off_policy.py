@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from rlhf.trainer.losses.off_policy import masked_ratios, mismatch, ratio, truncated, within_bounds
-from tests.trainer.losses.made import BEHAVIOUR, LENGTH, MASK, OLD, assert_equal, table, tokens
+from tests.trainer.losses.made import BEHAVIOUR, LENGTH, MASK, OLD, assert_equal, sequences_of, table, tokens
+
+TOKENS = (OLD[MASK], BEHAVIOUR[MASK], sequences_of(MASK))
 
 
 def log_ratio(row: int, column: int) -> float:
@@ -29,45 +31,41 @@ levels = pytest.mark.parametrize("level", list(BY_LEVEL))
 
 @levels
 def test_ratios_are_of_tokens_their_product_or_their_geometric_mean(level: str) -> None:
-    found = ratio(OLD, BEHAVIOUR, MASK, level)
-    assert_equal(found, table(BY_LEVEL[level]))
-    assert (found[~MASK] == 0).all()
+    assert_equal(ratio(*TOKENS, level), table(BY_LEVEL[level]))
 
 
 @levels
 def test_truncated_weights_are_cut_to_the_bounds_and_masked_ones_dropped(level: str) -> None:
-    ratios = ratio(OLD, BEHAVIOUR, MASK, level)
+    ratios = ratio(*TOKENS, level)
     one = BY_LEVEL[level]
     assert_equal(truncated(ratios, high=1.1), table(lambda r, c: min(one(r, c), 1.1)))
     assert_equal(truncated(ratios, low=0.8, high=1.1), table(lambda r, c: min(max(one(r, c), 0.8), 1.1)))
     assert_equal(
         masked_ratios(ratios, low=0.8, high=1.1), table(lambda r, c: one(r, c) if 0.8 <= one(r, c) <= 1.1 else 0.0)
     )
-    inside = within_bounds(ratios, low=0.8, high=1.1)[MASK]
+    inside = within_bounds(ratios, low=0.8, high=1.1)
     assert inside.any()
     assert not inside.all()
 
 
 def test_a_ratio_that_is_just_a_bound_is_within_it() -> None:
     assert within_bounds(torch.tensor([0.5, 1.0, 2.0]), low=0.5, high=2.0).all()
-    everything = torch.ones(1, 3, dtype=torch.bool)
-    assert float(mismatch(OLD[:1, :3], OLD[:1, :3], everything, high=1.0).sums["mismatch/truncated_fraction"]) == 0
+    assert float(mismatch(OLD[0], OLD[0], high=1.0).sums["mismatch/truncated_fraction"]) == 0
 
 
 def test_weights_carry_no_gradient() -> None:
-    assert not ratio(OLD.clone().requires_grad_(), BEHAVIOUR, MASK, "token").requires_grad
+    assert not ratio(OLD[MASK].clone().requires_grad_(), *TOKENS[1:], "token").requires_grad
 
 
 def test_a_long_sequence_whose_product_overflows_is_cut_or_dropped_and_never_a_nan() -> None:
-    everything = torch.ones(1, 400, dtype=torch.bool)
-    ratios = ratio(torch.zeros(1, 400), torch.full((1, 400), -3.0), everything, "sequence")
+    ratios = ratio(torch.zeros(400), torch.full((400,), -3.0), torch.zeros(400, dtype=torch.int64), "sequence")
     assert torch.isinf(ratios).all()
     assert (truncated(ratios, high=2.0) == 2).all()
     assert (masked_ratios(ratios, high=2.0) == 0).all()
 
 
 def test_mismatch_measures_both_divergences_and_the_clipped_tokens() -> None:
-    seen = mismatch(OLD, BEHAVIOUR, MASK, high=1.2)
+    seen = mismatch(OLD[MASK], BEHAVIOUR[MASK], high=1.2)
     differences = [log_ratio(*place) for place in tokens()]
     weights = [min(math.exp(x), 1.2) for x in differences]
     expected = {

@@ -9,7 +9,7 @@ import torch
 
 from rlhf.trainer.losses.off_policy import corrected
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
-from tests.trainer.losses.made import ADVANTAGES, LENGTH, MASK, NEW, OLD, actions, assert_equal, table, tokens
+from tests.trainer.losses.made import ADVANTAGES, LENGTH, MASK, NEW, OLD, actions, assert_equal, flat, table, tokens
 
 
 def ratio(row: int, column: int) -> float:
@@ -39,7 +39,7 @@ def test_ppo_is_the_smaller_of_two_surrogates_and_the_dual_clip_bounds_it(dual_c
 def test_decoupled_ppo_weights_the_surrogate_of_each_token() -> None:
     weights = torch.full_like(NEW, 0.7)
     weights[2] = 0.0
-    per_token = corrected(ppo(actions(), clip_low=0.2, clip_high=0.28)[0], weights)
+    per_token = corrected(ppo(actions(), clip_low=0.2, clip_high=0.28)[0], weights[MASK])
     expected = table(lambda r, c: (0.0 if r == 2 else 0.7) * surrogate(ratio(r, c), advantage(r, c), 0.2, 0.28))
     assert_equal(per_token, expected)
 
@@ -51,8 +51,7 @@ def test_gspo_is_ppo_of_the_geometric_mean_of_the_ratios_of_a_sequence() -> None
 
 def test_the_gradient_of_gspo_with_one_advantage_a_sequence_is_that_of_the_sequence_ratio() -> None:
     logprobs = NEW.clone().requires_grad_()
-    batch = actions(logprobs)
-    constant = type(batch)(logprobs, OLD, torch.ones_like(NEW), MASK)
+    constant = flat(MASK, logprobs, OLD, torch.ones_like(NEW))
     gspo(constant, clip_low=0.9, clip_high=9.0)[0].sum().backward()
     expected = table(lambda r, c: -sequence_ratio(r))
     assert_equal(logprobs.grad, expected)

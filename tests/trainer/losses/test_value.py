@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from rlhf.trainer.losses.entropy import entropy
-from rlhf.trainer.losses.value import value_loss
-from tests.trainer.losses.made import ADVANTAGES, MASK, NEW, OLD, assert_equal, table
+from rlhf.models.head import chosen_logprobs
+from rlhf.trainer.losses import value_loss
+from tests.trainer.losses.made import ADVANTAGES, NEW, OLD, assert_equal, table
 
 
 @pytest.mark.parametrize("clip", [None, 0.2])
@@ -19,14 +19,13 @@ def test_the_value_loss_is_half_the_larger_of_two_squares(clip: float | None) ->
         held = value if clip is None else old + min(max(value - old, -clip), clip)
         return max((value - target) ** 2, (held - target) ** 2) / 2
 
-    assert_equal(value_loss(NEW, OLD, ADVANTAGES, MASK, clip), table(expected))
+    assert_equal(value_loss(NEW, OLD, ADVANTAGES, clip), table(expected))
 
 
 @pytest.mark.parametrize("up", [1.0, -1.0])
 def test_a_value_that_has_moved_beyond_the_clip_towards_its_target_learns_no_more(up: float) -> None:
     values = torch.tensor([0.5 * up, -0.5 * up], requires_grad=True)
-    both = torch.ones(2, dtype=torch.bool)
-    losses = value_loss(values, torch.zeros(2), torch.full((2,), up), both, clip=0.2)
+    losses = value_loss(values, torch.zeros(2), torch.full((2,), up), clip=0.2)
     losses.sum().backward()
     assert losses.tolist() == pytest.approx([0.8**2 / 2, 1.5**2 / 2])
     assert values.grad.tolist() == [0.0, -1.5 * up]
@@ -36,7 +35,7 @@ def test_a_value_that_has_moved_beyond_the_clip_towards_its_target_learns_no_mor
 def test_the_entropy_is_that_of_the_tempered_distribution_with_its_gradient(temperature: float) -> None:
     numbers = [0.5, -1.0, 3.0, 0.0]
     logits = torch.tensor([numbers], requires_grad=True)
-    found = entropy(logits, temperature)
+    _, found = chosen_logprobs(logits, torch.tensor([1]), temperature, entropy_gradient=True)
     found.sum().backward()
     weights = [math.exp(x / temperature) for x in numbers]
     shares = [weight / sum(weights) for weight in weights]
@@ -44,8 +43,3 @@ def test_the_entropy_is_that_of_the_tempered_distribution_with_its_gradient(temp
     slopes = [-p * (math.log(p) + expected) / temperature for p in shares]
     assert found.tolist() == [pytest.approx(expected, rel=1e-6)]
     assert logits.grad[0].tolist() == pytest.approx(slopes, rel=1e-5, abs=1e-7)
-
-
-@pytest.mark.parametrize("shape", [(4,), (2, 3, 4)])
-def test_the_entropy_is_over_the_vocabulary_however_many_axes_there_are(shape: tuple[int, ...]) -> None:
-    assert entropy(torch.zeros(shape)).flatten().tolist() == pytest.approx([math.log(4)] * (math.prod(shape) // 4))
