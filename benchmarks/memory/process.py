@@ -80,13 +80,7 @@ def generate(case: dict[str, Any]) -> None:
 
     recipe = load_recipe(Path("recipes/quickstart.yaml"), case["overrides"]).recipe
     engine = VllmEngine(
-        EngineSettings(
-            model=case["folder"],
-            dtype=recipe.model.dtype,
-            kv_cache_megabytes=recipe.rollout.kv_cache_megabytes,
-            max_sequences=recipe.rollout.max_sequences,
-            weight_transfer="gloo",
-        )
+        EngineSettings(model_path=case["folder"], model=recipe.model, rollout=recipe.rollout, weight_transfer="gloo")
     )
     rng = np.random.default_rng(0)
     for index in range(64):

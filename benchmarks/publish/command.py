@@ -20,8 +20,10 @@ from benchmarks.publish.model import CONTEXT_TOKENS, PARAMETERS, VOCABULARY, sav
 from benchmarks.publish.processes import ProcessWorker
 from rlhf.cluster.cpu_memory import CPU_MEMORY
 from rlhf.models.config import ModelConfig
+from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.environment import engine_environment
+from rlhf.rollout.vllm.settings import EngineSettings
 from rlhf.runs.tracing import Clock
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
@@ -85,14 +87,14 @@ def main(arguments: Sequence[str]) -> None:
 
 async def figures(case: Case, folder: Path, rounds: int) -> Measured:
     """Start the processes of one plan, and measure."""
-    settings = {
-        "model": str(folder),
-        "dtype": case.dtype,
-        "max_context_tokens": CONTEXT_TOKENS,
-        "kv_cache_megabytes": 64,
-        "weight_transfer": "gloo",
-        "command_timeout_seconds": SECONDS,
-    }
+    settings = EngineSettings(
+        model_path=str(folder),
+        model=ModelConfig(path=str(folder), dtype=case.dtype),
+        rollout=RolloutConfig(
+            max_context_tokens=CONTEXT_TOKENS, kv_cache_megabytes=64, weight_sync_timeout_seconds=SECONDS
+        ),
+        weight_transfer="gloo",
+    )
     plain = {name: value for name, value in engine_environment("cpu").items() if name not in CPU_MEMORY}
     engine_class, rank_class = (
         "rlhf.rollout.vllm.engine_worker:EngineWorker",
@@ -125,7 +127,7 @@ async def joined(case: Case, folder: Path, engine: ProcessWorker, workers: Seque
     config = TrainerConfig.model_validate({"deepspeed": {"ranks": case.ranks, "zero_stage": case.stage}})
     model = ModelConfig.model_validate({"path": str(folder), "dtype": case.dtype})
     learner = CountingLearner(workers, config, publish_timeout_seconds=SECONDS)
-    target = RemoteEngine(engine, publish_timeout_seconds=SECONDS)
+    target = RemoteEngine(engine, RolloutConfig(weight_sync_timeout_seconds=SECONDS))
     await asyncio.gather(
         learner.start(LearnerSettings(model_path=str(folder), model=model, trainer=config)), target.start()
     )

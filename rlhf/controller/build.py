@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -37,7 +37,6 @@ from rlhf.reward.live import LiveReward
 from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelSettings
 from rlhf.reward.reward import make_reward
-from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.dry_run import opening_of
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
@@ -149,38 +148,17 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
 
 def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:
     """The settings of an engine of one GPU for `model`; `publishes` is whether it receives weight syncs."""
-    rollout = recipe.rollout
     adapters = adapters_of(recipe, model) if publishes and recipe.model.publishes_adapters else None
     return EngineSettings(
-        model=model,
-        dtype=recipe.model.dtype,
+        model_path=model,
+        model=recipe.model.model_copy(update={"lora": adapters}),
+        rollout=recipe.rollout,
         stop_token_ids=tuple(dict.fromkeys((*stop_token_ids, *recipe.sampling.stop_token_ids))),
         stop=recipe.sampling.stop,
-        max_context_tokens=rollout.max_context_tokens,
-        max_sequences=rollout.max_sequences,
-        kv_cache_megabytes=rollout.kv_cache_megabytes,
-        gpu_memory_utilization=rollout.gpu_memory_utilization,
         weight_transfer=engine_backend(transfer_backend(recipe)) if publishes else None,
-        lora_rank=adapters.rank if adapters else 0,
-        lora_targets=adapters.target_modules if adapters else (),
-        trust_remote_code=recipe.model.trust_remote_code,
         routing=publishes and routing_of(recipe, model) != "ignore",
-        repeatable=rollout.repeatable,
         sleeps=publishes and recipe.cluster.placement == "colocated",
         device=engine_device(recipe),
-        start_timeout_seconds=rollout.start_timeout_seconds,
-        command_timeout_seconds=rollout.weight_sync_timeout_seconds,
-        vllm=rollout.vllm,
-    )
-
-
-def make_engine(config: RolloutConfig, worker: Worker, tensor_parallel_size: int) -> RemoteEngine:
-    return RemoteEngine(
-        worker,
-        transfer_ranks=tensor_parallel_size,
-        start_timeout_seconds=config.start_timeout_seconds,
-        generate_timeout_seconds=config.generate_timeout_seconds,
-        publish_timeout_seconds=config.weight_sync_timeout_seconds,
     )
 
 
@@ -331,9 +309,9 @@ async def spawn_engines(recipe: Recipe, cluster: Cluster, settings: EngineSettin
     """The engines of all sizes, not started yet; `settings` are theirs but for the size."""
 
     async def of_size(role: str, size: int) -> list[RemoteEngine]:
-        sized = asdict(replace(settings, tensor_parallel_size=size))
+        sized = replace(settings, tensor_parallel_size=size)
         workers = await cluster.spawn(role, lambda index: {"name": worker_name(role, index), "settings": sized})
-        return [make_engine(recipe.rollout, worker, size) for worker in workers]
+        return [RemoteEngine(worker, recipe.rollout, transfer_ranks=size) for worker in workers]
 
     spawned = await asyncio.gather(*(of_size(role, size) for role, size in engine_sizes(recipe).items()))
     return tuple(engine for engines in spawned for engine in engines)

@@ -19,8 +19,9 @@ from rlhf.cluster.handle import WorkerHandle
 from rlhf.cluster.worker import Worker
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
 from rlhf.rollout.clock import RunningClock
+from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.vllm.engine_worker import EngineWorker
-from rlhf.rollout.vllm.settings import EngineFacts, Finished, GenerateRequest, RefusedRequest
+from rlhf.rollout.vllm.settings import CPU_SEQUENCES, EngineFacts, GenerateRequest, RefusedRequest
 from rlhf.types import Completion, FinishReason, PolicyVersion, Prompt, Sampling, TokenLogprobs
 from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
 
@@ -68,19 +69,16 @@ class RemoteEngine:
     def __init__(
         self,
         worker: Worker,
+        config: RolloutConfig,
         *,
         transfer_ranks: int = 1,
-        max_sequences: int = 256,
-        start_timeout_seconds: float = 300,
-        generate_timeout_seconds: float = 300,
-        publish_timeout_seconds: float = 120,
     ) -> None:
         self.name, self.transfer_ranks = worker.name, transfer_ranks
         self._worker = WorkerHandle[EngineWorker](worker)
-        self._start_seconds, self._generate_seconds = start_timeout_seconds, generate_timeout_seconds
-        self._publish_seconds = publish_timeout_seconds
+        self._start_seconds, self._generate_seconds = config.start_timeout_seconds, config.generate_timeout_seconds
+        self._publish_seconds = config.weight_sync_timeout_seconds
         # A request for which vLLM has no free slot waits here instead: its deadline starts only when vLLM has it.
-        self._places = asyncio.Semaphore(max_sequences)
+        self._places = asyncio.Semaphore(config.max_sequences or CPU_SEQUENCES)
         self._clock = RunningClock()
         self._ids = itertools.count()
         self._outbox: list[GenerateRequest] = []
@@ -127,7 +125,7 @@ class RemoteEngine:
 
     async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
         """Sample `tokens` more tokens after `token_ids`, at temperature 1."""
-        return completion_of(await self._call(lambda engine: engine.extend(token_ids, tokens)), self.name)
+        return await self._call(lambda engine: engine.extend(token_ids, tokens))
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
         """Join the transfer group; this engine's ranks start at `first_rank`."""
@@ -187,8 +185,8 @@ class RemoteEngine:
 
     async def _collect(self) -> None:
         while self._pending:
-            for reply in await self._call(lambda engine: engine.collect(POLL_SECONDS)):
-                self._settle(reply)
+            for request_id, reply in (await self._call(lambda engine: engine.collect(POLL_SECONDS))).items():
+                self._settle(request_id, reply)
 
     async def _abort(self, request_id: str) -> None:
         await self._call(lambda engine: engine.abort([request_id]))
@@ -197,12 +195,12 @@ class RemoteEngine:
         """Call the worker; the deadline allows for a weight sync that runs meanwhile."""
         return await self._worker.call(ask, timeout_seconds=self._publish_seconds + CALL_SECONDS)
 
-    def _settle(self, reply: Finished | RefusedRequest) -> None:
-        pending = self._pending.pop(reply.id, None)
+    def _settle(self, request_id: str, reply: Completion | RefusedRequest) -> None:
+        pending = self._pending.pop(request_id, None)
         if pending is None:
             return
-        if isinstance(reply, Finished):
-            pending.finish(completion_of(reply, self.name))
+        if isinstance(reply, Completion):
+            pending.finish(reply)
         elif reply.broken:
             pending.fail(EngineBroken(self.name, reply.detail))
         else:
@@ -224,15 +222,3 @@ class RemoteEngine:
         lost, self._pending = self._pending, {}
         for pending in lost.values():
             pending.fail(error)
-
-
-def completion_of(reply: Finished, engine: str) -> Completion:
-    """The engine's reply as a `Completion`."""
-    return Completion(
-        token_ids=reply.token_ids,
-        logprobs=reply.logprobs,
-        versions=reply.versions,
-        finish_reason=reply.reason,
-        engine=engine,
-        routing=reply.routing,
-    )

@@ -149,9 +149,8 @@ def engine_after_update(family: Family, folder: Path, lora: LoraConfig | None = 
 
 def _engine(folder: Path, adapters: LoraConfig | None) -> ThreadedEngine:
     """What an engine raises at its start refuses the model, as it ends a run before the first update."""
-    rank, targets = (adapters.rank, adapters.target_modules) if adapters else (0, ())
     try:
-        return ThreadedEngine(folder, "float32", lora_rank=rank, lora_targets=targets)
+        return ThreadedEngine(folder, "float32", lora=adapters)
     except (AssertionError, RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
         raise ConfigError(f"engine-0 cannot start: {type(error).__name__}: {error}") from error
 

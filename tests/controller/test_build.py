@@ -14,6 +14,7 @@ from rlhf.data.tasks import conversations_of
 from rlhf.errors import DeadlinePassed, ModelError
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import REWARD, reward_roles
+from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.settings import EngineFacts
 from rlhf.types import Message, Scored, Task
@@ -33,7 +34,7 @@ class Hanging:
 
 
 async def test_an_engine_that_cannot_stop_does_not_hide_what_ended_the_run() -> None:
-    await stop_engines([RemoteEngine(Hanging())])
+    await stop_engines([RemoteEngine(Hanging(), RolloutConfig())])
 
 
 class Starting:
@@ -46,7 +47,7 @@ class Starting:
         Starting.at_once = max(Starting.at_once, Starting.at_work)
         await asyncio.sleep(0)
         Starting.at_work -= 1
-        return EngineFacts(96, 64, "0", seconds=1)
+        return EngineFacts(96, 64, "0", seconds=1, max_sequences=4)
 
 
 @pytest.mark.parametrize(("together", "at_once"), [(True, 4), (False, 1)])

@@ -11,11 +11,23 @@ import torch
 from rlhf.models.config import LoraConfig, ModelConfig, TinyModelConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.tiny import save_tiny
-from rlhf.rollout.vllm.settings import Finished, GenerateRequest
+from rlhf.rollout.vllm.settings import GenerateRequest
 from rlhf.trainer.config import DeepSpeedConfig, OptimizerConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, TokenKind, Trajectory, Updated
+from rlhf.types import (
+    Completion,
+    EpisodeStatus,
+    Group,
+    Sample,
+    Scored,
+    Segment,
+    Task,
+    Ticket,
+    TokenKind,
+    Trajectory,
+    Updated,
+)
 from rlhf.weight_sync.canary import canary, tolerance_for
 from rlhf.weight_sync.publish import Publisher
 from tests.integration.learner_ranks import ProcessWorker
@@ -79,11 +91,10 @@ class Sampled:
             for n, prompt in enumerate(prompts)
         ]
         self.engine.worker.submit(requests)
-        replies: dict[str, Finished] = {}
+        replies: dict[str, Any] = {}
         while len(replies) < len(requests):
-            for reply in self.engine.worker.collect(60):
-                assert isinstance(reply, Finished), reply
-                replies[reply.id] = reply
+            replies |= self.engine.worker.collect(60)
+        assert all(isinstance(reply, Completion) for reply in replies.values()), replies
         samples = [_sample(prompt, replies[str(n)], float(rng.integers(0, 2))) for n, prompt in enumerate(prompts)]
         return [
             Group(
@@ -126,7 +137,7 @@ async def started(
     return Sampled(engine, learner, publisher)
 
 
-def _sample(prompt: np.ndarray, reply: Finished, reward: float) -> Sample:
+def _sample(prompt: np.ndarray, reply: Completion, reward: float) -> Sample:
     actions = len(reply.token_ids)
     before = np.zeros(len(prompt))
     segment = Segment(

@@ -23,8 +23,10 @@ from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.engine_worker import import_engine
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.rollout.vllm.process import undisturbed_process
-from rlhf.rollout.vllm.settings import EngineSettings, Finished, GenerateRequest
+from rlhf.rollout.vllm.settings import GenerateRequest
+from rlhf.types import Completion
 from rlhf.weight_sync.types import Manifest
+from tests.rollout.vllm.made import made_settings
 
 if TYPE_CHECKING:
     from rlhf.rollout.vllm.vllm_engine import VllmEngine
@@ -67,7 +69,7 @@ def started(model: Path) -> Iterator[VllmEngine]:
         import_engine()
         from rlhf.rollout.vllm.vllm_engine import VllmEngine
 
-        engine = VllmEngine(EngineSettings(model=str(model), kv_cache_megabytes=32, stop_token_ids=(40,)))
+        engine = VllmEngine(made_settings(model, kv_cache_megabytes=32, stop_token_ids=(40,)))
     try:
         yield engine
     finally:
@@ -79,11 +81,11 @@ def sharpen(model: nn.Module) -> None:
     model.model.norm.weight.data.mul_(2)
 
 
-def play(engine: VllmEngine) -> tuple[dict[str, Finished], Sequence[np.ndarray]]:
+def play(engine: VllmEngine) -> tuple[dict[str, Completion], Sequence[np.ndarray]]:
     """Replies that get other weights, and a canary's log-probs, while they are in flight."""
     for request in REQUESTS:
         engine.add(request)
-    replies = {reply.id: reply for _ in range(STEPS) for reply in engine.step()}
+    replies = {name: reply for _ in range(STEPS) for name, reply in engine.step().items()}
     engine.prepare(NOTHING)
     old = engine.token_logprobs(CANARY, timeout_seconds=60).logprobs
     engine._engine.apply_model(sharpen)
@@ -91,7 +93,7 @@ def play(engine: VllmEngine) -> tuple[dict[str, Finished], Sequence[np.ndarray]]
     new = engine.token_logprobs(CANARY, timeout_seconds=60).logprobs
     engine.resume()
     while engine.busy:
-        replies |= {reply.id: reply for reply in engine.step()}
+        replies |= engine.step()
     return replies, (old, new)
 
 

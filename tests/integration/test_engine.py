@@ -20,10 +20,11 @@ from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, save_tiny
 from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.rollout.vllm.settings import UNPUBLISHED, Finished, GenerateRequest, RefusedRequest
-from rlhf.types import FinishReason
+from rlhf.rollout.vllm.settings import UNPUBLISHED, GenerateRequest, RefusedRequest
+from rlhf.types import Completion, FinishReason
 from rlhf.weight_sync.types import Manifest
 from tests.pace import scaled
+from tests.rollout.vllm.made import made_settings
 
 if TYPE_CHECKING:
     from rlhf.rollout.vllm.vllm_engine import VllmEngine
@@ -46,13 +47,13 @@ class Served:
     worker: EngineWorker
     model: PreTrainedModel
 
-    def answer(self, *requests: GenerateRequest) -> list[Finished]:
+    def answer(self, *requests: GenerateRequest) -> list[Completion]:
         self.worker.submit(requests)
         return self.wait_for(requests)
 
-    def wait_for(self, requests: tuple[GenerateRequest, ...]) -> list[Finished]:
+    def wait_for(self, requests: tuple[GenerateRequest, ...]) -> list[Completion]:
         replies = collect(self.worker, len(requests))
-        assert all(isinstance(reply, Finished) for reply in replies.values()), replies
+        assert all(isinstance(reply, Completion) for reply in replies.values()), replies
         return [replies[request.id] for request in requests]
 
     def logprobs(self, token_ids: np.ndarray, temperature: float = 1.0) -> torch.Tensor:
@@ -61,18 +62,18 @@ class Served:
             logits = self.model(torch.tensor(token_ids[None].astype(np.int64))).logits[0]
         return torch.log_softmax(logits / temperature, dim=-1)
 
-    def assert_logprobs_of(self, prompt: np.ndarray, reply: Finished, temperature: float) -> None:
+    def assert_logprobs_of(self, prompt: np.ndarray, reply: Completion, temperature: float) -> None:
         whole = np.concatenate([prompt, reply.token_ids])
         expected = self.logprobs(whole, temperature)[len(prompt) - 1 : -1]
         expected = expected.gather(-1, torch.tensor(reply.token_ids[:, None].astype(np.int64)))[:, 0]
         assert np.abs(expected.numpy() - reply.logprobs).max() < TOLERANCE / min(temperature, 1.0)
 
 
-def collect(worker: EngineWorker, count: int) -> dict[str, Finished | RefusedRequest]:
-    replies: dict[str, Finished | RefusedRequest] = {}
+def collect(worker: EngineWorker, count: int) -> dict[str, Completion | RefusedRequest]:
+    replies: dict[str, Completion | RefusedRequest] = {}
     deadline = time.monotonic() + scaled(60)
     while len(replies) < count and time.monotonic() < deadline:
-        replies |= {reply.id: reply for reply in worker.collect(1.0)}
+        replies |= worker.collect(1.0)
     return replies
 
 
@@ -103,7 +104,7 @@ def served(folder: Path, architecture: str, tied: bool) -> Served:
             parameter.mul_(4)
     model.save_pretrained(folder)
     (folder / "generation_config.json").write_text(json.dumps(HOSTILE))
-    settings = {"model": str(folder), "stop_token_ids": (STOP,), "kv_cache_megabytes": 32, "max_sequences": 32}
+    settings = made_settings(folder, stop_token_ids=(STOP,), kv_cache_megabytes=32, max_sequences=32)
     worker = EngineWorker("engine-0", settings)
     worker.start()
     return Served(worker, model.double())
@@ -148,10 +149,10 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def test_a_reply_ends_at_a_stop_token_that_it_includes_or_at_its_budget(engine: Served) -> None:
     replies = engine.answer(*(request(f"r{n}", seed=n, temperature=1.5, max_tokens=100) for n in range(24)))
-    stopped = [reply for reply in replies if reply.reason is FinishReason.STOP]
+    stopped = [reply for reply in replies if reply.finish_reason is FinishReason.STOP]
     assert stopped
     assert all(reply.token_ids[-1] == STOP and STOP not in reply.token_ids[:-1] for reply in stopped)
-    cut = [reply for reply in replies if reply.reason is FinishReason.LENGTH]
+    cut = [reply for reply in replies if reply.finish_reason is FinishReason.LENGTH]
     assert cut
     assert all(len(reply.token_ids) == 100 and STOP not in reply.token_ids for reply in cut)
     assert all(len(r.token_ids) == len(r.logprobs) == len(r.versions) for r in replies)
@@ -171,8 +172,8 @@ def test_a_prompt_that_is_too_long_is_refused_at_once_and_others_are_answered(en
     too_long, fine = request("long", length=128), request("fine")
     engine.worker.submit([too_long, fine])
     replies = collect(engine.worker, 2)
-    assert replies["long"] == RefusedRequest("long", "a prompt of 128 tokens leaves no room in a context of 128")
-    assert isinstance(replies["fine"], Finished)
+    assert replies["long"] == RefusedRequest("a prompt of 128 tokens leaves no room in a context of 128")
+    assert isinstance(replies["fine"], Completion)
     with pytest.raises(ValueError, match="engine-0 cannot give log-probs: a prompt of 128 tokens"):
         engine.worker.token_logprobs(tokens(0, 128))
 
@@ -180,12 +181,11 @@ def test_a_prompt_that_is_too_long_is_refused_at_once_and_others_are_answered(en
 def test_a_reply_that_is_cut_off_comes_back_with_what_was_said_and_is_the_beginning_of_the_whole(
     engine: Served,
 ) -> None:
-    whole = next(
-        reply
+    seed, whole = next(
+        (n, reply)
         for n in range(20)
         if len((reply := engine.answer(request(f"whole{n}", seed=n, max_tokens=119))[0]).token_ids) > 100
     )
-    seed = int(whole.id.removeprefix("whole"))
     long = request("slow", seed=seed, max_tokens=119)
     engine.worker.submit([long])
     deadline = time.monotonic() + 30
@@ -193,14 +193,14 @@ def test_a_reply_that_is_cut_off_comes_back_with_what_was_said_and_is_the_beginn
         time.sleep(0.001)
     engine.worker.cut_off(["slow", "never heard of"])
     (cut,) = engine.wait_for((long,))
-    assert cut.reason is FinishReason.TIME
+    assert cut.finish_reason is FinishReason.TIME
     assert 5 <= len(cut.token_ids) < len(whole.token_ids)
     assert cut.token_ids.tolist() == whole.token_ids[: len(cut.token_ids)].tolist()
     assert cut.logprobs.tobytes() == whole.logprobs[: len(cut.token_ids)].tobytes()
     assert cut.versions.tolist() == [UNPUBLISHED] * len(cut.token_ids)
     engine.worker.cut_off(["slow"])
     assert collect(engine.worker, 0) == {}, "what has ended is not touched"
-    assert isinstance(engine.answer(request("after"))[0], Finished)
+    assert isinstance(engine.answer(request("after"))[0], Completion)
 
 
 def spoken(engine: VllmEngine) -> int:
@@ -222,7 +222,7 @@ def test_a_pause_keeps_every_request_and_every_token(engine: Served) -> None:
     engine.worker.submit(requests[:7])
     engine.worker.prepare(Manifest(tensors=()))
     engine.worker.submit(requests[7:])
-    assert engine.worker.collect(0.3) == []
+    assert engine.worker.collect(0.3) == {}
     engine.worker.resume()
     for before, after in zip(expected, engine.wait_for(requests), strict=True):
         assert after.token_ids.tolist() == before.token_ids.tolist()
@@ -237,7 +237,7 @@ def test_a_canary_is_answered_in_the_pause_while_requests_wait_and_each_token_ha
     engine.worker.prepare(Manifest(tensors=()))
     engine.worker.commit(5)
     assert np.array_equal(engine.worker.token_logprobs(ids).logprobs, before)
-    assert engine.worker.collect(0.2) == []
+    assert engine.worker.collect(0.2) == {}
     engine.worker.resume()
     for reply in engine.wait_for(requests):
         first = int((reply.versions == UNPUBLISHED).sum())
@@ -251,7 +251,7 @@ def make_engine(tmp_path: Path) -> Iterator[Callable[..., EngineWorker]]:
     save_tiny(TinyModelConfig(hidden_size=64, heads=2), 0, tmp_path)
 
     def make(**settings: object) -> EngineWorker:
-        made.append(EngineWorker("engine-1", {"model": str(tmp_path), "kv_cache_megabytes": 16, **settings}))
+        made.append(EngineWorker("engine-1", made_settings(tmp_path, kv_cache_megabytes=16, **settings)))
         made[-1].start()
         return made[-1]
 
@@ -268,7 +268,7 @@ def test_a_reply_ends_with_a_text_and_its_last_token_is_the_one_that_makes_it(
     worker = make_engine(stop=(tokenizer.decode(said[place : place + 2]),))
     worker.submit([GenerateRequest("said", prompt, 0, len(said), 0), GenerateRequest("cut", prompt, 0, place + 1, 0)])
     replies = collect(worker, 2)
-    assert [replies[name].reason for name in ("said", "cut")] == [FinishReason.STOP, FinishReason.LENGTH]
+    assert [replies[name].finish_reason for name in ("said", "cut")] == [FinishReason.STOP, FinishReason.LENGTH]
     assert replies["said"].token_ids.tolist() == said[: place + 2]
     assert len(replies["said"].logprobs) == len(replies["said"].versions) == place + 2
 
@@ -302,9 +302,9 @@ def test_a_phase_that_fails_leaves_an_engine_that_serves_no_more(make_engine: Ca
     worker.submit([request("under-way", max_tokens=200)])
     with pytest.raises(EngineBroken, match=r"engine-1 is broken .* receive failed with RuntimeError"):
         worker.receive({"names": []})
-    assert collect(worker, 1)["under-way"] == RefusedRequest("under-way", worker._cause, broken=True)
+    assert collect(worker, 1)["under-way"] == RefusedRequest(worker._cause, broken=True)
     worker.submit([request("later")])
-    assert collect(worker, 1)["later"] == RefusedRequest("later", worker._cause, broken=True)
+    assert collect(worker, 1)["later"] == RefusedRequest(worker._cause, broken=True)
     for ask in (worker.resume, lambda: worker.commit(1), lambda: worker.token_logprobs(tokens(0))):
         with pytest.raises(EngineBroken, match="receive failed"):
             ask()
@@ -335,7 +335,7 @@ def test_settings_that_vllm_refuses_are_the_users_to_put_right(make_engine: Call
 def test_two_tensor_parallel_processes_sample_and_score_as_one_model_and_leave_no_segment(tmp_path: Path) -> None:
     save_tiny(TinyModelConfig(hidden_size=128, heads=2, kv_heads=2), 0, tmp_path)
     before = set(Path("/dev/shm").glob("vllm_dist_*"))
-    settings = {"model": str(tmp_path), "kv_cache_megabytes": 32, "tensor_parallel_size": 2}
+    settings = made_settings(tmp_path, kv_cache_megabytes=32, tensor_parallel_size=2)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
     pair = Served(EngineWorker("engine-2", settings), model)
     pair.worker.start()

@@ -24,6 +24,7 @@ from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.types import Completion, Prompt, Sampling
 from rlhf.weight_sync.types import Manifest
 from tests.integration.torch_learner import TorchLearner, assert_sampled_by
+from tests.rollout.vllm.made import made_settings
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -47,9 +48,9 @@ async def joined(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Join
     config = TinyModelConfig(architecture="qwen2", hidden_size=64, heads=2, tie_word_embeddings=False)
     folder = save_tiny(config, 0, tmp_path_factory.mktemp("model"))
     worker = LocalWorker("engine-0", WorkerHost("rlhf.rollout.vllm.engine_worker:EngineWorker", 8))
-    settings = {"model": str(folder), "kv_cache_megabytes": KV_CACHE_BYTES >> 20, "weight_transfer": "gloo"}
+    settings = made_settings(folder, kv_cache_megabytes=KV_CACHE_BYTES >> 20, weight_transfer="gloo")
     await worker.construct({"name": "engine-0", "settings": settings}, 60)
-    engine = RemoteEngine(worker)
+    engine = RemoteEngine(worker, settings.rollout)
     await engine.start()
     learner = TorchLearner(folder, "float32")
     meeting = await learner.rendezvous(2)

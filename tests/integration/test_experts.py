@@ -11,8 +11,8 @@ import pytest
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.rollout.vllm.settings import EngineSettings
 from rlhf.rollout.vllm.vllm_engine import engine_args
+from tests.rollout.vllm.made import made_settings
 
 pytestmark = pytest.mark.engine
 
@@ -27,6 +27,6 @@ def test_vllm_on_a_cpu_refuses_to_say_its_routing(
     for name, value in {**engine_environment("cpu"), "VLLM_USE_V2_MODEL_RUNNER": runner}.items():
         monkeypatch.setitem(os.environ, name, value)
     tiny = TinyModelConfig(architecture="qwen3_moe", hidden_size=64, intermediate_size=96)
-    arguments = engine_args(EngineSettings(model=str(save_tiny(tiny, 0, tmp_path))))
+    arguments = engine_args(made_settings(save_tiny(tiny, 0, tmp_path)))
     with pytest.raises(ValueError, match=why):
         replace(arguments, enable_return_routed_experts=True).create_engine_config()

@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from rlhf.errors import RlhfError
 from rlhf.models.config import ModelConfig, TinyModelConfig
 from rlhf.models.tiny import save_tiny
+from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig, WeightSyncConfig
@@ -29,6 +30,7 @@ from rlhf.trainer.settings import LearnerSettings
 from rlhf.weight_sync.types import Manifest, TensorSpec
 from tests.integration.ipc_members import EngineProcess, digest, mark, mark_rank, rank_on_gpu, spoil
 from tests.integration.learner_ranks import ProcessWorker, rank_processes
+from tests.rollout.vllm.made import made_settings
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -77,7 +79,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
         deepspeed=DeepSpeedConfig(ranks=len(GPUS), zero_stage=0, timeout_seconds=60),
         weight_sync=WeightSyncConfig(bucket_megabytes=0.05),
     )
-    engine = {"model": folder, "kv_cache_megabytes": 16, "weight_transfer": "ipc_buckets"}
+    engine = made_settings(folder, kv_cache_megabytes=16, weight_transfer="ipc_buckets")
     with rank_processes(len(GPUS)) as ranks, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         processes = [EngineProcess(f"engine-{n}", gpu, Path(memory), engine) for n, gpu in enumerate(PLACES)]
         try:
@@ -91,7 +93,7 @@ async def met(
     folder: str, trainer: TrainerConfig, ranks: list[ProcessWorker], processes: list[EngineProcess], memory: Path
 ) -> Sides:
     learner = RemoteLearner(ranks, trainer, transfer_backend="ipc")
-    engines = [RemoteEngine(process) for process in processes]
+    engines = [RemoteEngine(process, RolloutConfig()) for process in processes]
     await learner.start(LearnerSettings(model_path=folder, model=ModelConfig(path=folder), trainer=trainer))
     for rank, gpu in zip(ranks, GPUS, strict=True):
         rank.inspect(rank_on_gpu, gpu, memory).result(60)

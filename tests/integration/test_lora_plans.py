@@ -67,7 +67,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     os.environ.update(engine_environment("cpu"))
     folder = made_folder(tmp_path_factory.mktemp("model"), tied=tied)
     lora = {"whole": None, "merged": MERGED, "adapter": ADAPTER}[form]
-    adapters = {"lora_rank": lora.rank, "lora_targets": lora.target_modules} if lora and form == "adapter" else {}
+    adapters = {"lora": lora} if form == "adapter" else {}
     engine = ThreadedEngine(Path(folder), "float32", **adapters)
     yield Served(folder, engine, lora)
     engine.stop()

@@ -72,8 +72,7 @@ def started(case: Case, folder: Path) -> Iterator[tuple[LoraLearner, ThreadedEng
     engine = ThreadedEngine(
         folder,
         case.dtype,
-        lora_rank=case.lora.rank if adapters else 0,
-        lora_targets=case.lora.target_modules if adapters else (),
+        lora=case.lora if adapters else None,
     )
     try:
         yield LoraLearner(folder, case), engine
@@ -139,7 +138,7 @@ async def test_requests_in_flight_go_on_with_the_new_adapter_and_each_token_says
     old = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
     learner.update(0.05)
     await publisher.publish()
-    (reply,) = await asyncio.to_thread(engine.worker.collect, 60)
+    (reply,) = (await asyncio.to_thread(engine.worker.collect, 60)).values()
     whole = np.concatenate([prompt, reply.token_ids])
     new_scores = (await learner.token_logprobs(whole))[len(prompt) - 1 :]
     learner.model.load_state_dict(old)

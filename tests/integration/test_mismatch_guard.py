@@ -169,7 +169,7 @@ def test_two_hundred_healthy_updates_raise_no_alarm(
     os.environ.update(engine_environment("cpu"))
     folder = hot_folder(tmp_path) if name == "hot" else save_tiny(SHAPE, 0, tmp_path)
     adapters = lora if lora and lora.weight_sync == "adapter" else None
-    slots = {"lora_rank": adapters.rank, "lora_targets": adapters.target_modules} if adapters else {}
+    slots = {"lora": adapters}
     engine = ThreadedEngine(folder, dtype, **slots)
     try:
         run = begin(engine, single, lora=lora)

@@ -19,7 +19,8 @@ from rlhf.models.policy import PolicyModel
 from rlhf.models.routing import REPLAYED, RoutingReplay
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.rollout.vllm.settings import Finished, GenerateRequest
+from rlhf.rollout.vllm.settings import GenerateRequest
+from rlhf.types import Completion
 from tests.architectures.families import FAMILIES, save
 from tests.integration.torch_learner import ThreadedEngine
 
@@ -43,15 +44,14 @@ def engine(folder: Path) -> Iterator[ThreadedEngine]:
     engine.stop()
 
 
-def replies(engine: ThreadedEngine, prompts: list[np.ndarray]) -> list[Finished]:
+def replies(engine: ThreadedEngine, prompts: list[np.ndarray]) -> list[Completion]:
     """All asked at once; in the order of the prompts."""
     engine.worker.submit([GenerateRequest(str(n), prompt, 1.0, REPLY, n) for n, prompt in enumerate(prompts)])
-    told: dict[str, Any] = {}
-    while len(told) < len(prompts):
-        for reply in engine.worker.collect(30):
-            assert isinstance(reply, Finished), reply
-            told[reply.id] = reply
-    return [told[str(n)] for n in range(len(prompts))]
+    found: dict[str, Any] = {}
+    while len(found) < len(prompts):
+        found |= engine.worker.collect(30)
+    assert all(isinstance(reply, Completion) for reply in found.values()), found
+    return [found[str(n)] for n in range(len(prompts))]
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def noisy_router(engine: ThreadedEngine, size: float) -> Iterator[None]:
         each(lambda router: delattr(router, "select_experts"))
 
 
-def gap(folder: Path, told: list[tuple[np.ndarray, Finished]], mode: RoutingMode) -> tuple[float, float, float]:
+def gap(folder: Path, told: list[tuple[np.ndarray, Completion]], mode: RoutingMode) -> tuple[float, float, float]:
     """Largest and mean difference of log-probs between engine and learner, and how often they choose otherwise."""
     model = load_policy(str(folder))
     policy, routing = PolicyModel(model), RoutingReplay(model, mode)
@@ -133,8 +133,8 @@ def test_a_prompt_from_the_cache_keeps_the_experts_that_it_was_computed_with(eng
 def test_a_reply_cut_off_in_mid_sentence_brings_its_experts(engine: ThreadedEngine) -> None:
     engine.worker.submit([GenerateRequest("long", PROMPTS[0], 1.0, 150, 0)])
     engine.worker.cut_off(["long"])
-    (said,) = engine.worker.collect(30)
-    assert isinstance(said, Finished)
+    (said,) = engine.worker.collect(30).values()
+    assert isinstance(said, Completion)
     assert said.routing is None or len(said.routing) == len(PROMPTS[0]) + len(said.token_ids) - 1
 
 

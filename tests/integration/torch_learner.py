@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.models.rounding import rounded
-from rlhf.rollout.engine import completion_of
 from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
 from rlhf.weight_sync import weights
 from rlhf.weight_sync.broadcast import BroadcastSender
 from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
+from tests.rollout.vllm.made import made_settings
 from tests.weight_sync.transports import rendezvous
 
 BUCKET_BYTES = 2**16
@@ -112,15 +112,17 @@ class ThreadedEngine:
         self.name = "engine-0"
         self.worker = EngineWorker(
             self.name,
-            {
-                "model": str(folder),
-                "dtype": dtype,
-                "weight_transfer": "gloo",
-                "kv_cache_megabytes": 16,
-                "max_sequences": 8,
-                "command_timeout_seconds": 60,
-                **settings,
-            },
+            made_settings(
+                folder,
+                **{
+                    "dtype": dtype,
+                    "weight_transfer": "gloo",
+                    "kv_cache_megabytes": 16,
+                    "max_sequences": 8,
+                    "weight_sync_timeout_seconds": 60,
+                }
+                | settings,
+            ),
         )
         self.worker.start()
 
@@ -140,7 +142,7 @@ class ThreadedEngine:
         return await asyncio.to_thread(self.worker.token_logprobs, token_ids)
 
     async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
-        return completion_of(await asyncio.to_thread(self.worker.extend, token_ids, tokens), self.name)
+        return await asyncio.to_thread(self.worker.extend, token_ids, tokens)
 
     async def resume(self) -> None:
         await asyncio.to_thread(self.worker.resume)

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, WorkerDied
+from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.engine import RemoteEngine
-from rlhf.rollout.vllm.settings import Finished, GenerateRequest, RefusedRequest
+from rlhf.rollout.vllm.settings import GenerateRequest, RefusedRequest
 from rlhf.types import Completion, FinishReason, Prompt, Sampling
 from rlhf.weight_sync.types import Endpoint, Manifest, Rendezvous, TensorSpec
 
-Reply = Finished | RefusedRequest
+Reply = Completion | RefusedRequest
 
 
 def echo(request: GenerateRequest) -> Reply:
     length = len(request.token_ids)
-    return Finished(
-        request.id, request.token_ids, np.zeros(length, np.float32), np.full(length, 7, np.int32), FinishReason.STOP
-    )
+    return completion(request.token_ids, np.full(length, 7, np.int32))
+
+
+def completion(token_ids: np.ndarray, versions: np.ndarray, reason: FinishReason = FinishReason.STOP) -> Completion:
+    return Completion(
+        token_ids=token_ids, logprobs=np.zeros(len(token_ids), np.float32), versions=versions, finish_reason=reason,
+        engine="engine-0",
+    )  # fmt: skip
 
 
 class FakeWorker:
@@ -33,7 +40,7 @@ class FakeWorker:
     def __init__(self, answer: Callable[[GenerateRequest], Reply | None] = echo) -> None:
         self.answer = answer
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        self.replies: asyncio.Queue[Reply] = asyncio.Queue()
+        self.replies: asyncio.Queue[tuple[str, Reply]] = asyncio.Queue()
         self.dead: WorkerDied | None = None
         self.take = asyncio.Event()
         self.take.set()
@@ -46,17 +53,17 @@ class FakeWorker:
             await self.take.wait()
             for request in args[0]:
                 if reply := self.answer(request):
-                    self.replies.put_nowait(reply)
+                    self.replies.put_nowait((request.id, reply))
         return await self._collect(args[0]) if method == "collect" else None
 
-    async def _collect(self, seconds: float) -> list[Reply]:
+    async def _collect(self, seconds: float) -> dict[str, Reply]:
         try:
             replies = [await asyncio.wait_for(self.replies.get(), seconds)]
         except TimeoutError:
-            return []
+            return {}
         while not self.replies.empty():
             replies.append(self.replies.get_nowait())
-        return replies
+        return dict(replies)
 
     def batches(self) -> list[int]:
         return [len(args[0]) for method, args in self.calls if method == "submit"]
@@ -69,7 +76,7 @@ def ask(engine: RemoteEngine, token: int, session: str = "s") -> asyncio.Task[Co
 
 async def test_the_requests_of_one_tick_travel_together_and_each_gets_its_own_reply() -> None:
     worker = FakeWorker()
-    engine = RemoteEngine(worker)
+    engine = RemoteEngine(worker, RolloutConfig())
     completions = await asyncio.gather(*(ask(engine, token) for token in range(100)))
     assert worker.batches() == [100]
     assert [int(completion.token_ids[0]) for completion in completions] == list(range(100))
@@ -80,7 +87,7 @@ async def test_the_requests_of_one_tick_travel_together_and_each_gets_its_own_re
 
 async def test_nothing_is_asked_of_the_worker_when_nobody_waits() -> None:
     worker = FakeWorker()
-    engine = RemoteEngine(worker)
+    engine = RemoteEngine(worker, RolloutConfig())
     await ask(engine, 1)
     await asyncio.sleep(0)
     count = len(worker.calls)
@@ -90,7 +97,9 @@ async def test_nothing_is_asked_of_the_worker_when_nobody_waits() -> None:
 
 
 async def test_a_refused_request_names_engine_session_and_reason_and_harms_no_other() -> None:
-    engine = RemoteEngine(FakeWorker(lambda r: RefusedRequest(r.id, "too long") if r.token_ids[0] == 1 else echo(r)))
+    engine = RemoteEngine(
+        FakeWorker(lambda r: RefusedRequest("too long") if r.token_ids[0] == 1 else echo(r)), RolloutConfig()
+    )
     refused, answered = ask(engine, 1, session="train-3-0"), ask(engine, 2)
     with pytest.raises(GenerateFailed, match="engine-0 could not answer session train-3-0: too long"):
         await refused
@@ -98,7 +107,7 @@ async def test_a_refused_request_names_engine_session_and_reason_and_harms_no_ot
 
 
 async def test_a_broken_engine_is_another_error_than_a_bad_request() -> None:
-    engine = RemoteEngine(FakeWorker(lambda request: RefusedRequest(request.id, "a step failed", broken=True)))
+    engine = RemoteEngine(FakeWorker(lambda request: RefusedRequest("a step failed", broken=True)), RolloutConfig())
     with pytest.raises(EngineBroken, match="engine-0 is broken and serves no more: a step failed"):
         await ask(engine, 1)
 
@@ -114,20 +123,20 @@ class SlowWorker(FakeWorker):
         if method == "cut_off":
             for request_id in args[0]:
                 request = GenerateRequest(request_id, np.full(self._said, 5, np.int32), 1, 1, 0)
-                self.replies.put_nowait(echo(request)._replace(reason=FinishReason.TIME))
+                self.replies.put_nowait((request.id, replace(echo(request), finish_reason=FinishReason.TIME)))
         return await super().call(method, *args, timeout_seconds=timeout_seconds, **kwargs)
 
 
 async def test_a_reply_that_passes_its_time_is_cut_off_and_has_what_was_said_so_far() -> None:
     worker = SlowWorker()
-    completion = await ask(RemoteEngine(worker, generate_timeout_seconds=0.05), 1)
+    completion = await ask(RemoteEngine(worker, RolloutConfig(generate_timeout_seconds=0.05)), 1)
     assert completion.token_ids.tolist() == [5, 5, 5]
     assert completion.finish_reason is FinishReason.TIME
     assert "abort" not in [method for method, _ in worker.calls], "it has ended"
 
 
 async def test_a_reply_may_have_less_time_than_the_engine_would_give_it() -> None:
-    engine = RemoteEngine(SlowWorker(), generate_timeout_seconds=60)
+    engine = RemoteEngine(SlowWorker(), RolloutConfig(generate_timeout_seconds=60))
     prompt, sampling = Prompt(token_ids=np.array([1], np.int32)), Sampling(max_seconds=0.05)
     async with asyncio.timeout(5):
         completion = await engine.generate(prompt, sampling=sampling, seed=0, session="s")
@@ -136,7 +145,7 @@ async def test_a_reply_may_have_less_time_than_the_engine_would_give_it() -> Non
 
 async def test_the_pause_of_a_publish_is_not_charged_to_a_reply() -> None:
     worker = SlowWorker()
-    engine = RemoteEngine(worker, generate_timeout_seconds=0.1)
+    engine = RemoteEngine(worker, RolloutConfig(generate_timeout_seconds=0.1))
     waiting = ask(engine, 1)
     await asyncio.sleep(0.02)
     await engine.prepare(Manifest(tensors=()))
@@ -153,7 +162,7 @@ async def test_a_request_of_which_nothing_comes_passes_its_deadline_by_name(
     worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlhf.rollout.engine.CALL_SECONDS", 0.05)
-    engine = RemoteEngine(worker, generate_timeout_seconds=0.05)
+    engine = RemoteEngine(worker, RolloutConfig(generate_timeout_seconds=0.05))
     with pytest.raises(DeadlinePassed, match=r"engine-0 \(session train-1-2\) did not answer within 0\.05 s"):
         await ask(engine, 1, session="train-1-2")
 
@@ -161,7 +170,7 @@ async def test_a_request_of_which_nothing_comes_passes_its_deadline_by_name(
 async def test_the_deadline_counts_from_when_the_engine_has_the_request() -> None:
     worker = FakeWorker()
     worker.take.clear()
-    engine = RemoteEngine(worker, generate_timeout_seconds=0.05)
+    engine = RemoteEngine(worker, RolloutConfig(generate_timeout_seconds=0.05))
     waiting = ask(engine, 1)
     await asyncio.sleep(0.15)
     assert not waiting.done()
@@ -171,7 +180,7 @@ async def test_the_deadline_counts_from_when_the_engine_has_the_request() -> Non
 
 async def test_a_request_that_is_cancelled_is_given_up_on_the_engine() -> None:
     worker = FakeWorker(lambda request: None)
-    engine = RemoteEngine(worker)
+    engine = RemoteEngine(worker, RolloutConfig())
     waiting = ask(engine, 1, session="gone")
     await asyncio.sleep(0.01)
     waiting.cancel()
@@ -182,23 +191,23 @@ async def test_a_request_that_is_cancelled_is_given_up_on_the_engine() -> None:
 
 async def test_a_reply_in_the_tick_of_its_cancellation_harms_no_other() -> None:
     worker = FakeWorker(lambda request: None)
-    engine = RemoteEngine(worker)
+    engine = RemoteEngine(worker, RolloutConfig())
     waiting, other = ask(engine, 1, session="gone"), ask(engine, 2, session="other")
     await asyncio.sleep(0.01)
     waiting.cancel()  # its future ends now, and its request is given up one tick later
-    engine._settle(echo(GenerateRequest("gone/0", np.ones(1, np.int32), 1, 1, 0)))
-    worker.replies.put_nowait(echo(GenerateRequest("other/1", np.array([2], np.int32), 1, 1, 0)))
+    engine._settle("gone/0", completion(np.ones(1, np.int32), np.zeros(1, np.int32)))
+    worker.replies.put_nowait(("other/1", completion(np.array([2], np.int32), np.zeros(1, np.int32))))
     assert (await other).token_ids.tolist() == [2]
     assert waiting.cancelled()
 
 
 async def test_a_worker_that_died_fails_all_that_wait_and_all_that_come() -> None:
     worker = FakeWorker(lambda request: None)
-    engine = RemoteEngine(worker)
+    engine = RemoteEngine(worker, RolloutConfig())
     waiting = [ask(engine, token) for token in range(3)]
     await asyncio.sleep(0.01)
     worker.dead = WorkerDied("engine-0", "killed by SIGKILL")
-    worker.replies.put_nowait(echo(GenerateRequest("unknown", np.zeros(1, np.int32), 1, 1, 0)))
+    worker.replies.put_nowait(("unknown", completion(np.zeros(1, np.int32), np.zeros(1, np.int32))))
     for task in waiting:
         with pytest.raises(WorkerDied, match="engine-0 died"):
             await task
@@ -208,7 +217,7 @@ async def test_a_worker_that_died_fails_all_that_wait_and_all_that_come() -> Non
 
 async def test_stopping_gives_up_what_is_under_way() -> None:
     worker = FakeWorker(lambda request: None)
-    engine = RemoteEngine(worker)
+    engine = RemoteEngine(worker, RolloutConfig())
     waiting = ask(engine, 1)
     await asyncio.sleep(0.01)
     await engine.stop()
@@ -219,7 +228,7 @@ async def test_stopping_gives_up_what_is_under_way() -> None:
 
 async def test_a_publish_asks_the_phases_of_the_worker() -> None:
     worker = FakeWorker()
-    engine = RemoteEngine(worker, transfer_ranks=2)
+    engine = RemoteEngine(worker, RolloutConfig(), transfer_ranks=2)
     manifest = Manifest(tensors=(TensorSpec(name="norm.weight", dtype="float32", shape=(4,)),))
     meeting = Rendezvous(backend="gloo", endpoint=Endpoint(address="::1", port=1), world_size=3, timeout_seconds=1)
     await engine.connect(meeting, 1)

@@ -69,7 +69,7 @@ def check(trajectory: Trajectory, engine: ScriptedEngine) -> None:
         samples=(Sample(trajectory=trajectory, score=Scored(value=0.0)),),
     )  # fmt: skip
     batch = build_batch([group])
-    trained = np.concatenate([sequence.token_ids[sequence.actions] for sequence in batch.sequences])
+    trained = np.concatenate([sequence.token_ids[sequence.action_mask] for sequence in batch.sequences])
     assert trained.tolist() == sampled.tolist()
     assert batch.per_token.behaviour.tolist() == logprobs.tolist()
     turns = [(segment, turn) for segment in trajectory.segments for turn in segment.turns]

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.group import GroupRollout
-from rlhf.rollout.vllm.settings import Finished, GenerateRequest
+from rlhf.rollout.vllm.settings import GenerateRequest
 from rlhf.trainer.algorithms.statistics import batch_statistics
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.loop import Loop
-from rlhf.types import EpisodeStatus, FinishReason, Group, Sampling, Updated
+from rlhf.types import Completion, EpisodeStatus, FinishReason, Group, Sampling, Updated
 from rlhf.weight_sync.types import Manifest
 from tests.fakes import FakeLearner, FakeRenderer, FakeReward, FakeTasks
 from tests.trainer.test_loop import Boundary
@@ -40,7 +41,7 @@ class TickingWorker:
         self.said: dict[str, int] = {}
         self._rng = np.random.default_rng(0)
         self._began: dict[str, tuple[GenerateRequest, int, float]] = {}
-        self._outbox: list[Finished] = []
+        self._outbox: dict[str, Completion] = {}
         self._paused_at: float | None = None
         self._paused_seconds = 0.0
 
@@ -56,12 +57,12 @@ class TickingWorker:
             tokens = 2 + int(self._rng.exponential(MEAN_TOKENS))
             self._began[request.id] = (request, tokens, self._now)
 
-    async def _collect(self, seconds: float) -> list[Finished]:
+    async def _collect(self, seconds: float) -> dict[str, Completion]:
         await asyncio.sleep(0.01)
         for request_id, (_, tokens, _) in tuple(self._began.items()):
             if self._spoken(request_id) >= tokens:
                 self._end(request_id, tokens, FinishReason.STOP)
-        outbox, self._outbox = self._outbox, []
+        outbox, self._outbox = self._outbox, {}
         return outbox
 
     async def _cut_off(self, ids: Sequence[str]) -> None:
@@ -90,7 +91,9 @@ class TickingWorker:
         del self._began[request_id]
         self.said[request_id] = tokens
         logprobs, versions = np.full(tokens, -0.5, np.float32), np.zeros(tokens, np.int32)
-        self._outbox.append(Finished(request_id, np.full(tokens, 3, np.int32), logprobs, versions, reason))
+        self._outbox[request_id] = Completion(
+            token_ids=np.full(tokens, 3, np.int32), logprobs=logprobs, versions=versions, finish_reason=reason
+        )
 
 
 class PublishingLearner(FakeLearner):
@@ -114,7 +117,7 @@ class PublishingLearner(FakeLearner):
 
 async def test_the_lengths_that_are_trained_are_those_at_the_cut() -> None:
     worker = TickingWorker()
-    engine = RemoteEngine(worker, max_sequences=4096, generate_timeout_seconds=BUDGET_SECONDS)
+    engine = RemoteEngine(worker, RolloutConfig(max_sequences=4096, generate_timeout_seconds=BUDGET_SECONDS))
     learner = PublishingLearner(engine)
     rollout = GroupRollout(
         engine=engine, renderer=FakeRenderer(), reward=FakeReward(*[1.0, 0.0] * (SIZE // 2)), group_size=SIZE,

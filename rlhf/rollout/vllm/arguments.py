@@ -11,12 +11,10 @@ from vllm.config import WeightTransferConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.usage.usage_lib import UsageContext
 
-from rlhf.rollout.vllm.settings import EngineSettings
+from rlhf.rollout.vllm.settings import CPU_SEQUENCES, EngineSettings
 
 CPU_MEMORY_SHARE = 0.01
 """On a CPU vLLM checks that this share of RAM is free, and allocates `kv_cache_megabytes` of it."""
-CPU_SEQUENCES = 256
-"""Sequences at once on a CPU, where vLLM has no figures for different machines."""
 WORKER_EXTENSION = "rlhf.weight_sync.vllm_worker.WorkerExtension"
 SLOT_RANKS = (1, 8, 16, 32, 64, 128, 256, 512)
 """The adapter ranks that vLLM supports."""
@@ -24,22 +22,22 @@ SLOT_RANKS = (1, 8, 16, 32, 64, 128, 256, 512)
 
 def engine_args(settings: EngineSettings) -> EngineArgs:
     """The engine's arguments. `generation_config="vllm"`: a model folder's `generation_config.json` has no effect."""
-    on_cpu = settings.device == "cpu"
+    on_cpu, model, rollout = settings.device == "cpu", settings.model, settings.rollout
     ours: dict[str, Any] = {
-        "model": settings.model,
+        "model": settings.model_path,
         "skip_tokenizer_init": not settings.stop,  # to detect stop texts, vLLM decodes while sampling
-        "trust_remote_code": settings.trust_remote_code,
-        "dtype": settings.dtype,
+        "trust_remote_code": model.trust_remote_code,
+        "dtype": model.dtype,
         "generation_config": "vllm",
         "logprobs_mode": "processed_logprobs",
-        "max_model_len": settings.max_context_tokens,
-        "max_num_seqs": settings.max_sequences or (CPU_SEQUENCES if on_cpu else None),
+        "max_model_len": rollout.max_context_tokens,
+        "max_num_seqs": rollout.max_sequences or (CPU_SEQUENCES if on_cpu else None),
         "tensor_parallel_size": settings.tensor_parallel_size,
         # Left to itself vLLM takes Ray in a Ray worker, with a placement group that is not its own, and refuses.
         "distributed_executor_backend": "mp" if settings.tensor_parallel_size > 1 else None,
         "enforce_eager": on_cpu,
-        "gpu_memory_utilization": CPU_MEMORY_SHARE if on_cpu else settings.gpu_memory_utilization,
-        "kv_cache_memory_bytes": settings.kv_cache_megabytes * 2**20 if on_cpu else None,
+        "gpu_memory_utilization": CPU_MEMORY_SHARE if on_cpu else rollout.gpu_memory_utilization,
+        "kv_cache_memory_bytes": rollout.kv_cache_megabytes * 2**20 if on_cpu else None,
         "weight_transfer_config": _weight_transfer(settings),
         "worker_extension_cls": WORKER_EXTENSION,
         "enable_prefix_caching": True,
@@ -51,7 +49,7 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
         "enable_return_routed_experts": settings.routing and not on_cpu,
         "enable_sleep_mode": settings.sleeps and not on_cpu,
     }
-    return EngineArgs(**(ours | lora_arguments(settings) | dict(settings.vllm)))
+    return EngineArgs(**(ours | lora_arguments(settings) | rollout.vllm))
 
 
 def usage_context(settings: EngineSettings) -> UsageContext:
@@ -62,13 +60,14 @@ def usage_context(settings: EngineSettings) -> UsageContext:
 
 def lora_arguments(settings: EngineSettings) -> dict[str, Any]:
     """vLLM's arguments for one adapter of the settings' rank and targets; empty without an adapter."""
-    if not settings.lora_rank:
+    lora = settings.model.lora
+    if lora is None:
         return {}
     return {
         "enable_lora": True,
         "max_loras": 1,
-        "max_lora_rank": min(size for size in SLOT_RANKS if size >= settings.lora_rank),
-        "lora_target_modules": list(settings.lora_targets),
+        "max_lora_rank": min(size for size in SLOT_RANKS if size >= lora.rank),
+        "lora_target_modules": list(lora.target_modules),
     }
 
 

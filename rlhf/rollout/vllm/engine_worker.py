@@ -6,7 +6,8 @@ import importlib
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,9 @@ from numpy.typing import NDArray
 from rlhf.cluster.attempt import Raised, attempt
 from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken
 from rlhf.rollout.vllm.refusal import why_refused
-from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, Finished, GenerateRequest, RefusedRequest
+from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, GenerateRequest, RefusedRequest
 from rlhf.rollout.vllm.thread import EngineThread
-from rlhf.types import PolicyVersion, TokenLogprobs
+from rlhf.types import Completion, PolicyVersion, TokenLogprobs
 from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
 
 if TYPE_CHECKING:
@@ -26,19 +27,18 @@ T = TypeVar("T")
 
 
 class EngineWorker:
-    """Runs in a Ray actor or in this process. `settings` are those of `EngineSettings`, as a dict.
+    """Runs in a Ray actor or in this process.
 
     `submit` takes a batch and returns at once; `collect` waits for whatever has ended since. A weight sync is `connect`
     once, then `prepare`, `receive`, `commit`, (`token_logprobs`,) `resume`. When a step or a phase fails or exceeds its
     deadline, the engine is broken: every request in flight is refused, and every later call raises `EngineBroken`.
     """
 
-    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
-        self.name = name
-        self.settings = EngineSettings(**settings)
-        self._seconds = self.settings.command_timeout_seconds
+    def __init__(self, name: str, settings: EngineSettings) -> None:
+        self.name, self.settings = name, settings
+        self._seconds = settings.rollout.weight_sync_timeout_seconds
         self._thread: EngineThread[VllmEngine] = EngineThread(name, deliver=self._deliver, fail=self._fail_step)
-        self._outbox: queue.SimpleQueue[Finished | RefusedRequest] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[tuple[str, Completion | RefusedRequest]] = queue.SimpleQueue()
         self._in_flight: set[str] = set()
         self._cause = ""
 
@@ -46,7 +46,9 @@ class EngineWorker:
         """Import vllm and load the model. Raises `ConfigError` where vLLM refuses the settings."""
         began = time.monotonic()
         try:
-            self._thread.start(lambda: _build(self.settings), timeout_seconds=self.settings.start_timeout_seconds)
+            self._thread.start(
+                lambda: _build(self.settings), timeout_seconds=self.settings.rollout.start_timeout_seconds
+            )
         except ValueError as error:
             raise ConfigError(f"{self.name} cannot start: {_one_line(error)}") from error
         facts = self._thread.run(lambda engine: engine.facts, awaited="facts", timeout_seconds=self._seconds)
@@ -57,14 +59,15 @@ class EngineWorker:
         """Accept requests; those that cannot be answered are returned by `collect` as `RefusedRequest`."""
         self._thread.run(lambda engine: self._take(engine, requests), awaited="submit", timeout_seconds=self._seconds)
 
-    def collect(self, timeout_seconds: float) -> list[Finished | RefusedRequest]:
-        """All replies since the last call; waits at most `timeout_seconds` for the first one."""
+    def collect(self, timeout_seconds: float) -> dict[str, Completion | RefusedRequest]:
+        """All replies since the last call, by request; waits at most `timeout_seconds` for the first one."""
         try:
-            replies = [self._outbox.get(timeout=timeout_seconds)]
+            replies = dict([self._outbox.get(timeout=timeout_seconds)])
         except queue.Empty:
-            return []
+            return {}
         while not self._outbox.empty():
-            replies.append(self._outbox.get())
+            request_id, reply = self._outbox.get()
+            replies[request_id] = reply
         return replies
 
     def abort(self, ids: Sequence[str]) -> None:
@@ -89,11 +92,12 @@ class EngineWorker:
             "token_logprobs", lambda engine: engine.token_logprobs(token_ids, timeout_seconds=self._seconds)
         )
 
-    def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Finished:
+    def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
         """Sample `tokens` more tokens after `token_ids`, at temperature 1 with the engine's current weights, while all
         other requests wait."""
         request = GenerateRequest("extend", token_ids, temperature=1, max_tokens=tokens, seed=0)
-        return self._phase("extend", lambda engine: engine.extend(request, timeout_seconds=self._seconds))
+        completion = self._phase("extend", lambda engine: engine.extend(request, timeout_seconds=self._seconds))
+        return replace(completion, engine=self.name)
 
     def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
         """Join the transfer group; this engine's ranks start at `first_rank`."""
@@ -145,7 +149,7 @@ class EngineWorker:
         for request in requests:
             detail = self._cause or why_refused(request, self.facts)
             if detail:
-                self._outbox.put(RefusedRequest(request.id, detail, broken=bool(self._cause)))
+                self._outbox.put((request.id, RefusedRequest(detail, broken=bool(self._cause))))
             else:
                 self._in_flight.add(request.id)
                 engine.add(request)
@@ -157,10 +161,10 @@ class EngineWorker:
     def _cut_off(self, engine: VllmEngine, ids: Sequence[str]) -> None:
         self._deliver(engine.cut_off([request_id for request_id in ids if request_id in self._in_flight]))
 
-    def _deliver(self, replies: list[Finished]) -> None:
-        for reply in replies:
-            self._in_flight.discard(reply.id)
-            self._outbox.put(reply)
+    def _deliver(self, completions: Mapping[str, Completion]) -> None:
+        for request_id, completion in completions.items():
+            self._in_flight.discard(request_id)
+            self._outbox.put((request_id, replace(completion, engine=self.name)))
 
     def _fail_step(self, error: BaseException) -> None:
         self._break(f"a step failed with {_one_line(error)}")
@@ -169,7 +173,7 @@ class EngineWorker:
         self._cause = self._cause or cause
         lost, self._in_flight = self._in_flight, set()
         for request_id in lost:
-            self._outbox.put(RefusedRequest(request_id, self._cause, broken=True))
+            self._outbox.put((request_id, RefusedRequest(self._cause, broken=True)))
 
 
 def import_engine() -> None:

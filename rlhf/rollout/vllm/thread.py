@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from typing import Generic, Protocol, TypeVar
 
 from rlhf.cluster.attempt import Raised, attempt
 from rlhf.errors import DeadlinePassed, EngineBroken
-from rlhf.rollout.vllm.settings import Finished
+from rlhf.types import Completion
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class Steppable(Protocol):
 
     @property
     def busy(self) -> bool: ...
-    def step(self) -> list[Finished]: ...
+    def step(self) -> dict[str, Completion]: ...
     def close(self) -> None: ...
 
 
@@ -37,7 +37,7 @@ class EngineThread(Generic[E]):
     """
 
     def __init__(
-        self, name: str, *, deliver: Callable[[list[Finished]], None], fail: Callable[[BaseException], None]
+        self, name: str, *, deliver: Callable[[Mapping[str, Completion]], None], fail: Callable[[BaseException], None]
     ) -> None:
         self.name = name
         self._deliver, self._fail = deliver, fail

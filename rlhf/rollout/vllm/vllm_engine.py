@@ -18,6 +18,7 @@ from vllm.inputs.engine import tokens_input
 from vllm.logprobs import FlatLogprobs
 from vllm.model_executor.models import ModelRegistry
 from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import RequestOutputKind
 from vllm.transformers_utils.config import get_config
 from vllm.v1.core.sched.request_queue import create_request_queue
 from vllm.v1.engine import FinishReason as Ended
@@ -32,12 +33,11 @@ from rlhf.rollout.vllm.settings import (
     UNPUBLISHED,
     EngineFacts,
     EngineSettings,
-    Finished,
     GenerateRequest,
     requests_have_seeds,
 )
 from rlhf.rollout.vllm.sleeping import Sleeper
-from rlhf.types import FinishReason, PolicyVersion, Routing, TokenLogprobs
+from rlhf.types import Completion, FinishReason, PolicyVersion, Routing, TokenLogprobs
 from rlhf.weight_sync.lora import POLICY, adapter_names
 from rlhf.weight_sync.rehearsal import rehearse
 from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
@@ -64,8 +64,10 @@ class VllmEngine:
         self._engine.set_weight_version(str(UNPUBLISHED))
         self._finished: dict[str, RequestOutput] = {}
         self._paused = False
-        self._sleeper = Sleeper(self._engine, keeps_base=settings.lora_rank > 0, on_cpu=settings.device == "cpu")
-        self._adapter = POLICY if settings.lora_rank else None
+        self._sleeper = Sleeper(
+            self._engine, keeps_base=settings.model.lora is not None, on_cpu=settings.device == "cpu"
+        )
+        self._adapter = POLICY if settings.model.lora else None
         if self._adapter:
             self._engine.collective_rpc("serve_zero_adapter")
         self._acknowledged: Manifest | None = None
@@ -103,26 +105,27 @@ class VllmEngine:
             self._internal_ids.pop(request_id, None)
         self._engine.abort_request(ids, internal=False)
 
-    def cut_off(self, ids: list[str]) -> list[Finished]:
+    def cut_off(self, ids: list[str]) -> dict[str, Completion]:
         """End requests now, and return the tokens sampled so far; nothing for requests that have ended."""
         processor: Any = self._engine.output_processor
-        said = []
+        completions = {}
         for request_id in ids:
             for internal_id in processor.external_req_ids.get(request_id, ()):
                 state = processor.request_states[internal_id]
                 output = state.make_request_output([], None, Ended.ABORT, None)
                 if self._is_running(internal_id):
                     self._attach_routing(output)
-                said.append(finished_of(output, cut_off=True))
+                completions[request_id] = completion_of(output, cut_off=True)
         self.abort(ids)
-        return said
+        return completions
 
-    def step(self) -> list[Finished]:
-        """Run one step of the scheduler and the model; returns the replies that ended since the last step."""
+    def step(self) -> dict[str, Completion]:
+        """Run one step of the scheduler and the model; returns the replies that ended since the last step, by
+        request."""
         if not self._paused:
             self._step()
         finished, self._finished = self._finished, {}
-        return [finished_of(output) for output in finished.values()]
+        return {request_id: completion_of(output) for request_id, output in finished.items()}
 
     def token_logprobs(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenLogprobs:
         """Log-probs of given tokens at temperature 1, or of rows of them, recomputed, never from a cache."""
@@ -131,7 +134,7 @@ class VllmEngine:
             outputs = self._run_to_end("token_logprobs", rows, SCORING, timeout_seconds)
         return _scored(outputs, token_ids.shape[:-1])
 
-    def extend(self, request: GenerateRequest, *, timeout_seconds: float) -> Finished:
+    def extend(self, request: GenerateRequest, *, timeout_seconds: float) -> Completion:
         """A reply that only its token budget ends, sampled alone while the engine is paused.
 
         It leaves the process's random state unchanged: a learner in the same process shares that state, and a resumed
@@ -139,7 +142,7 @@ class VllmEngine:
         """
         with self._alone() if self._paused else _as_it_is(), torch.random.fork_rng(devices=[]):
             endless = sampling_params(request, replace(self._settings, stop_token_ids=(), stop=()))
-            return finished_of(*self._run_to_end("extend", [request.token_ids], endless, timeout_seconds))
+            return completion_of(*self._run_to_end("extend", [request.token_ids], endless, timeout_seconds))
 
     def prepare(self, manifest: Manifest) -> None:
         """Stop sampling and drop all keys and values; requests keep their position.
@@ -312,22 +315,23 @@ def sampling_params(request: GenerateRequest, settings: EngineSettings, *, seede
         logprobs=0,
         flat_logprobs=True,
         detokenize=bool(settings.stop),
+        # Otherwise vLLM makes an output of every request in every step, and nothing reads them.
+        output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
 
-def finished_of(output: RequestOutput, *, cut_off: bool = False) -> Finished:
+def completion_of(output: RequestOutput, *, cut_off: bool = False) -> Completion:
     """vLLM's output as plain arrays. Raises `RuntimeError` for an end without a known reason, unless it was
     `cut_off`."""
     (completion,) = output.outputs
     reason = FinishReason.TIME.value if cut_off else completion.finish_reason
     if reason not in ("stop", "length", "time"):
         raise RuntimeError(f"vLLM ended request {output.request_id} with {completion.finish_reason!r}")
-    return Finished(
-        id=output.request_id,
+    return Completion(
         token_ids=np.array(completion.token_ids, dtype=np.int32),
         logprobs=_sampled_logprobs(completion),
         versions=_versions(completion),
-        reason=FinishReason(reason),
+        finish_reason=FinishReason(reason),
         routing=_routing(completion),
     )
 
@@ -366,7 +370,7 @@ def _versions(completion: CompletionOutput) -> NDArray[np.int32]:
 def _know_model_class(settings: EngineSettings) -> None:
     """Import the model's class here. Otherwise vLLM starts a Python process to inspect it: 10 s on a machine without a
     cached result."""
-    config = get_config(settings.model, trust_remote_code=settings.trust_remote_code)
+    config = get_config(settings.model_path, trust_remote_code=settings.model.trust_remote_code)
     for architecture in config.architectures or ():
         lazy = ModelRegistry.models.get(architecture)
         if lazy is not None and settings.device == "cpu":

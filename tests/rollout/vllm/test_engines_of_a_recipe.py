@@ -13,7 +13,8 @@ from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_roles, engine_sizes
 from rlhf.rollout.config import RolloutConfig
-from rlhf.rollout.vllm.settings import EngineSettings, requests_have_seeds
+from rlhf.rollout.vllm.settings import requests_have_seeds
+from tests.rollout.vllm.made import made_settings
 from tests.small_tasks import sorting
 
 
@@ -40,10 +41,10 @@ def test_engines_of_each_size_are_workers_of_a_role_with_their_gpus() -> None:
 
 
 def test_requests_have_seeds_unless_a_gpu_would_sample_one_by_one() -> None:
-    settings = EngineSettings(model="a", device="cuda")
+    settings = made_settings("a", device="cuda")
     assert requests_have_seeds(settings, model_runner=2)
     assert not requests_have_seeds(settings, model_runner=1)
-    assert requests_have_seeds(replace(settings, repeatable=True), model_runner=1)
+    assert requests_have_seeds(made_settings("a", device="cuda", repeatable=True), model_runner=1)
     assert requests_have_seeds(replace(settings, device="cpu"), model_runner=1)
 
 

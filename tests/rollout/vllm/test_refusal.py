@@ -9,7 +9,7 @@ from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.rollout.vllm.refusal import why_refused
 from rlhf.rollout.vllm.settings import EngineFacts, GenerateRequest
 
-FACTS = EngineFacts(max_context_tokens=8, vocab_size=10, vllm_version="0", seconds=1)
+FACTS = EngineFacts(max_context_tokens=8, vocab_size=10, vllm_version="0", seconds=1, max_sequences=4)
 
 
 def request(*tokens: int, temperature: float = 1.0, max_tokens: int = 4) -> GenerateRequest:

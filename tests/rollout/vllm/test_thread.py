@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from rlhf.errors import DeadlinePassed, EngineBroken
-from rlhf.rollout.vllm.settings import Finished
 from rlhf.rollout.vllm.thread import EngineThread
+from rlhf.types import Completion
 from tests.pace import scaled
 
 
@@ -28,7 +28,7 @@ class CountingEngine:
     def busy(self) -> bool:
         return self.left > 0
 
-    def step(self) -> list[Finished]:
+    def step(self) -> dict[str, Completion]:
         self.threads.add(threading.current_thread().name)
         self.steps += 1
         if self.faulty and self.left == 1:

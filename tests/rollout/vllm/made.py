@@ -1,0 +1,27 @@
+"""Settings of engines for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rlhf.models.config import ModelConfig
+from rlhf.rollout.config import RolloutConfig
+from rlhf.rollout.vllm.settings import EngineSettings
+
+
+def made_settings(folder: Path | str, **given: Any) -> EngineSettings:
+    """Settings of an engine on the model in `folder`; each of `given` is a field of `RolloutConfig`, of `ModelConfig`
+    or of `EngineSettings`."""
+    rollout, model = (
+        {n: v for n, v in given.items() if n in known.model_fields} for known in (RolloutConfig, ModelConfig)
+    )
+    own = {name: value for name, value in given.items() if name not in rollout and name not in model}
+    size = rollout.pop("tensor_parallel_size", 1)
+    return EngineSettings(
+        model_path=str(folder),
+        model=ModelConfig(path=str(folder), **model),
+        rollout=RolloutConfig(**rollout),
+        tensor_parallel_size=size,
+        **own,
+    )
