@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.controller.build import learner_settings, make_learner
-from rlhf.controller.dataset_trainer import StepResult
+from rlhf.controller.dataset_trainer import DatasetUpdate
 from rlhf.controller.run import Counts
 from rlhf.data.order import TaskOrder
 from rlhf.data.tasks import Tell
@@ -38,7 +38,7 @@ class OfflineTrainer:
         learnt = range(self.learner.version * self._batch_size)
         self._samples = sum(len(self._order[ordinal].trainable) for ordinal in learnt)
 
-    async def update(self) -> StepResult:
+    async def update(self) -> DatasetUpdate:
         first = self.learner.version * self._batch_size
         groups = [self._order[ordinal] for ordinal in range(first, first + self._batch_size)]
         statistics = batch_statistics(groups, version=0)
@@ -46,7 +46,7 @@ class OfflineTrainer:
         self._samples += len(updated.samples)
         # Versions are those of the recording run: staleness is not defined in the updates of this run.
         told = {name: value for name, value in statistics.items() if not name.startswith("staleness/")}
-        return StepResult(metrics=told | dict(updated.metrics), tokens=int(statistics["tokens/trained"]))
+        return DatasetUpdate(metrics=told | dict(updated.metrics), tokens=int(statistics["tokens/trained"]))
 
     async def evaluate(self) -> tuple[SetResult, ...]:
         return ()

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from rlhf.protocols import Learner
 from rlhf.runs.tracing import Clock
-from rlhf.trainer.settings import Held
+from rlhf.trainer.settings import Residency
 from rlhf.types import Group, PolicyVersion, Updated, Written
 
 
@@ -27,7 +27,7 @@ class HoldingLearner(Learner, Protocol):
 
     @property
     def version(self) -> PolicyVersion: ...
-    async def hold(self, held: Held) -> None: ...
+    async def hold(self, held: Residency) -> None: ...
     async def export(self, path: Path) -> None: ...
 
 
@@ -45,7 +45,7 @@ class Publishes(Protocol):
     async def publish(self) -> PolicyVersion: ...
 
 
-class Phases:
+class DeviceTurns:
     """A `Learner` and a `WeightSync` in one, since each needs the devices that the other has."""
 
     def __init__(self, learner: HoldingLearner, publisher: Publishes, engines: Sequence[Sleeps], clock: Clock) -> None:
@@ -90,6 +90,6 @@ class Phases:
             await asyncio.gather(*(engine.sleep() for engine in self._engines))
         await self._hold("everything")
 
-    async def _hold(self, held: Held) -> None:
+    async def _hold(self, held: Residency) -> None:
         with self._clock.span("hold", held=held):
             await self._learner.hold(held)

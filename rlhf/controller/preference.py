@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.controller.build import learner_of, learner_settings
-from rlhf.controller.dataset_trainer import StepResult
+from rlhf.controller.dataset_trainer import DatasetUpdate
 from rlhf.controller.run import Counts
 from rlhf.data.config import DatasetConfig
 from rlhf.data.overlap import check_overlap, questions_of_pairs
@@ -52,11 +52,11 @@ class PreferenceTrainer:
     def evaluates(self) -> bool:
         return bool(self._held_out)
 
-    async def update(self) -> StepResult:
+    async def update(self) -> DatasetUpdate:
         pairs = list(islice(self._pairs, self._batch_size))
         metrics = await self.learner.prefer(pairs)
         tokens = sum(len(segment.token_ids) for pair in pairs for segment in (pair.chosen, pair.rejected))
-        return StepResult(metrics=metrics, tokens=tokens)
+        return DatasetUpdate(metrics=metrics, tokens=tokens)
 
     async def evaluate(self) -> tuple[SetResult, ...]:
         return tuple(

@@ -28,9 +28,9 @@ from rlhf.controller.instrumentation import (
     ObservedRollout,
     ObservedWeights,
 )
-from rlhf.controller.phases import Phases
+from rlhf.controller.phases import DeviceTurns
 from rlhf.controller.resume import ResumePoint, reported_updates
-from rlhf.controller.run import Boundary, Callback, Counts, Metrics, Pace, Position, Run
+from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
 from rlhf.data.mixing import MixedOrder
 from rlhf.data.overlap import check_overlap, questions_of
@@ -47,8 +47,8 @@ from rlhf.trainer.algorithms.registry import needs_of
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.loop import Loop
-from rlhf.types import PolicyVersion, Task, Updated
+from rlhf.trainer.loop import Boundary, Loop
+from rlhf.types import PolicyVersion, Task
 from rlhf.weight_sync.publish import Publisher
 
 EXPLAINED_SECONDS = 60.0
@@ -85,7 +85,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         await starting
         publisher, phases = await make_publisher(recipe, learner, serving, context.clock), None
         if recipe.cluster.placement == "colocated":
-            phases = Phases(learner, publisher, serving.engines, context.clock)
+            phases = DeviceTurns(learner, publisher, serving.engines, context.clock)
         for words in serving.renderer.told:
             view.message(words)
         length = serving.renderer.prompt_tokens
@@ -129,8 +129,8 @@ class Playing:
         tasks: MixedOrder[Task],
         serving: Serving,
         problems: Mapping[str, Sequence[Task]],
-        learner: RemoteLearner | Phases,
-        publisher: Publisher | Phases,
+        learner: RemoteLearner | DeviceTurns,
+        publisher: Publisher | DeviceTurns,
     ) -> None:
         recipe, folder, clock, view = context.recipe, context.folder, context.clock, context.view
         before = context.point.trainer_state if context.point else None
@@ -168,10 +168,7 @@ class Playing:
         return self._evaluator is not None
 
     async def train(self, updates: int, boundary: Boundary) -> None:
-        async def between(version: PolicyVersion, updated: Updated | None) -> bool:
-            return await boundary(version, updated.metrics if updated else None)
-
-        await self._loop.run(updates, between)
+        await self._loop.run(updates, boundary)
 
     async def evaluate(self, version: PolicyVersion) -> Evaluation:
         assert self._evaluator is not None, "asked of a recipe that holds problems out"

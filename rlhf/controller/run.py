@@ -6,7 +6,7 @@ The kind defines what an update is (`rlhf.controller.rl`, `rlhf.controller.super
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -22,12 +22,10 @@ from rlhf.runs.provenance import Provenance
 from rlhf.runs.summary import SAVED, SetSummary, Summary
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.buffer import Accounts
-from rlhf.types import PolicyVersion
+from rlhf.trainer.loop import Boundary
+from rlhf.types import PolicyVersion, Updated
 
 Metrics = Mapping[str, float]
-Boundary = Callable[[PolicyVersion, Metrics | None], Awaitable[bool]]
-"""Called when the weights of a version are in all engines: before the first update without metrics, then after each
-update with its metrics. Returning True ends the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,9 +193,9 @@ class Run:
             return f"{SAVED}: {self.left}"
         return f"finished: {self.stopped}" if self.stopped else "finished"
 
-    async def _boundary(self, version: PolicyVersion, metrics: Metrics | None) -> bool:
+    async def _boundary(self, version: PolicyVersion, updated: Updated | None) -> bool:
         self.version, self.evaluation = version, None
-        begins = metrics is None
+        begins, metrics = updated is None, updated.metrics if updated else None
         if begins:
             for callback in self.callbacks:
                 await callback.on_train_begin(self)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.controller.build import learner_settings, make_learner
-from rlhf.controller.dataset_trainer import StepResult
+from rlhf.controller.dataset_trainer import DatasetUpdate
 from rlhf.controller.run import Counts
 from rlhf.data.selection import PromptTokens
 from rlhf.data.tasks import Tell, load_sets, mixed, training_tasks
@@ -41,10 +41,10 @@ class SftTrainer:
         await self.learner.load(checkpoint)
         await asyncio.to_thread(deque, islice(self._demonstrations, self.counts.samples), 0)
 
-    async def update(self) -> StepResult:
+    async def update(self) -> DatasetUpdate:
         batch = list(islice(self._demonstrations, self._batch_size))
         metrics = await self.learner.imitate(demonstration_batch(batch))
-        return StepResult(metrics=metrics, tokens=sum(int(one.action_mask.sum()) for one in batch))
+        return DatasetUpdate(metrics=metrics, tokens=sum(int(one.action_mask.sum()) for one in batch))
 
     async def evaluate(self) -> tuple[SetResult, ...]:
         return ()

@@ -21,14 +21,13 @@ from rlhf.types import Message
 
 ANNOUNCE_EVERY = 50
 DEMONSTRATIONS = "model.warmup.demonstrations"
-Conversation = Sequence[Message]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons:
     """Demonstrations for the warm-up of a tiny model: the conversations, and what identifies them for caching."""
 
-    conversations: Sequence[Conversation]
+    conversations: Sequence[Sequence[Message]]
     decides: str
 
 
@@ -79,7 +78,7 @@ def lessons_of(recipe: Recipe) -> Lessons | None:
     return Lessons(conversations=conversations, decides=digest)
 
 
-def _conversation(made: object, name: str) -> Conversation:
+def _conversation(made: object, name: str) -> Sequence[Message]:
     """What was made, as a conversation with something to imitate. Raises `DataError`."""
     messages = list(made) if isinstance(made, Sequence) else []
     if not all(isinstance(one, Message) for one in messages) or all(one.role != "assistant" for one in messages):

@@ -10,7 +10,7 @@ from rlhf.cluster.worker import Cluster, Worker
 from rlhf.controller.build import spawn_learners
 from rlhf.controller.context import RunContext, begun
 from rlhf.controller.dataset_trainer import DatasetTrainer
-from rlhf.controller.run import Boundary, Callback, Counts, Metrics, Pace, Position, Run
+from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
 from rlhf.data.tasks import Tell
 from rlhf.recipe.kinds import OF_EXAMPLES, start_of
@@ -19,7 +19,8 @@ from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.provenance import Provenance
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.types import PolicyVersion
+from rlhf.trainer.loop import Boundary
+from rlhf.types import PolicyVersion, Updated
 
 StartDataset = Callable[[Recipe, Sequence[Worker], str, Tell], Awaitable[DatasetTrainer]]
 """Starts the workers' ranks on the model's folder, loads the data, and reports to the user. A user-defined one also
@@ -77,7 +78,7 @@ class LearningFromData:
             with self._clock.span("train", version=version):
                 step = await self._trainer.update()
             self._tokens = step.tokens
-            stop = await boundary(version, step.metrics)
+            stop = await boundary(version, Updated(metrics=step.metrics, samples=()))
 
     async def evaluate(self, version: PolicyVersion) -> Evaluation:
         return Evaluation(sets=await self._trainer.evaluate())

@@ -14,7 +14,7 @@ from rlhf.trainer.buffer import Accounts
 from rlhf.types import PolicyVersion
 
 TRAINER_STATE = "trainer_state.json"
-Evaluations = tuple[tuple[PolicyVersion, Evaluation], ...]
+VersionedEvaluations = tuple[tuple[PolicyVersion, Evaluation], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class TrainerState:
     """Lengths of the record files in bytes, by name."""
     metrics: Mapping[str, float]
     """Metrics of the checkpoint's update: it is reported after the checkpoint is written."""
-    evaluations: Evaluations
+    evaluations: VersionedEvaluations
     """The evaluations before this checkpoint, without their groups."""
     wall_seconds: float
     provenance: Mapping[str, str] = field(default_factory=dict)

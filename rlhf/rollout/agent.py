@@ -50,9 +50,9 @@ class WithAgent:
                 returned = await self.programs.outcome_of(self.program, *given, seconds=self.timeout_seconds)
             finally:
                 self.sessions.close(session)
-        return (self._judged(task, session, returned),)
+        return (self._outcome(task, session, returned),)
 
-    def _judged(self, task: Task, session: AgentSession, returned: Any) -> Trajectory | Failed:
+    def _outcome(self, task: Task, session: AgentSession, returned: Any) -> Trajectory | Failed:
         """The outcome of the episode. Raises the engine's error where that error ended the agent, or must end
         the run."""
         if isinstance(returned, NotStarted):

@@ -9,17 +9,15 @@ from numpy.typing import NDArray
 
 from rlhf.types import Completion, Routing, Segment, TokenKind, Turn
 
-Ids = NDArray[np.int32]
-
 
 class Context:
     """A prompt, followed by replies and the environment's messages after each. Append-only."""
 
-    def __init__(self, prompt: Ids) -> None:
-        self._tokens: list[Ids] = []
+    def __init__(self, prompt: NDArray[np.int32]) -> None:
+        self._tokens: list[NDArray[np.int32]] = []
         self._kinds: list[NDArray[np.int8]] = []
         self._logprobs: list[NDArray[np.float32]] = []
-        self._versions: list[Ids] = []
+        self._versions: list[NDArray[np.int32]] = []
         self._routing: list[Routing] = []
         self._turns: list[Turn] = []
         self._add(prompt, TokenKind.PROMPT)
@@ -28,7 +26,7 @@ class Context:
         return sum(len(tokens) for tokens in self._tokens)
 
     @property
-    def token_ids(self) -> Ids:
+    def token_ids(self) -> NDArray[np.int32]:
         """All tokens so far, `int32 [T]`."""
         return np.concatenate(self._tokens).astype(np.int32)
 
@@ -49,11 +47,11 @@ class Context:
             self._routing.append(completion.routing[sum(map(len, self._routing)) :])
         self._turns.append(Turn(start=start, stop=len(self)))
 
-    def hear(self, token_ids: Ids) -> None:
+    def hear(self, token_ids: NDArray[np.int32]) -> None:
         """Append what the environment said, and the header of the next reply."""
         self._add(token_ids, TokenKind.ENV)
 
-    def judge(self, reward: float | None) -> None:
+    def reward_turn(self, reward: float | None) -> None:
         """Add the environment's reward to the last turn."""
         self._turns[-1] = replace(self._turns[-1], reward=reward)
 
@@ -87,7 +85,7 @@ class Context:
         routing: Routing = np.concatenate([known, unknown])
         return routing
 
-    def _add(self, token_ids: Ids, kind: TokenKind) -> None:
+    def _add(self, token_ids: NDArray[np.int32], kind: TokenKind) -> None:
         self._tokens.append(token_ids)
         self._kinds.append(np.full(len(token_ids), kind, np.int8))
         self._logprobs.append(np.zeros(len(token_ids), np.float32))

@@ -109,7 +109,7 @@ class AnswerOnce:
 
     async def __call__(self, task: Task, policy: PolicyClient, seed: int) -> tuple[Trajectory | Failed, ...]:
         try:
-            state = opened(task, policy, task.messages, None)
+            state = open_episode(task, policy, task.messages, None)
         except Unplayable as error:
             return (error.failed,)
         completion = await generate_reply(state, policy, turn=0)
@@ -120,7 +120,7 @@ class AnswerOnce:
         return (state.record(EpisodeStatus.TERMINATED),)
 
 
-def opened(
+def open_episode(
     task: Task, policy: PolicyClient, first: Sequence[Message], last_turns: int | None, role: str = AGENT
 ) -> EpisodeState:
     """The state of an episode that starts with these messages. Raises `Unplayable`, and `ModelError`."""

@@ -62,7 +62,7 @@ class GroupRollout:
         played = [outcome for outcomes in await asyncio.gather(*plays) for outcome in outcomes]
         scored = await self._scored(task, played)
         samples, beside = scored[: self.samples], scored[self.samples :]
-        return self._judge(Group(ticket=ticket, task=task, samples=samples, baseline=next(iter(beside), None)))
+        return self._outcome(Group(ticket=ticket, task=task, samples=samples, baseline=next(iter(beside), None)))
 
     async def _episode(
         self, task: Task, ticket: Ticket, sample: int, sampling: Sampling
@@ -105,7 +105,7 @@ class GroupRollout:
             for episode in episodes
         )
 
-    def _judge(self, group: Group) -> Group | Filtered | Failed:
+    def _outcome(self, group: Group) -> Group | Filtered | Failed:
         if len(group.trainable) < min(2, self.samples):
             return Failed(kind="too_few_survivors", detail=describe_losses(group), samples=group.samples)
         if group.baseline and (loss := group.baseline.failure_kind):

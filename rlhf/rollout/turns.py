@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rlhf.errors import EnvironmentFailed, ModelError
 from rlhf.protocols import Environment, Environments
-from rlhf.rollout.episode import AGENT, EpisodeState, PolicyClient, Unplayable, generate_reply, opened
+from rlhf.rollout.episode import AGENT, EpisodeState, PolicyClient, Unplayable, generate_reply, open_episode
 from rlhf.rollout.timed_environment import TimedEnvironment
 from rlhf.rollout.tool_calls import Spoken, ToolFormat, plain_text
 from rlhf.types import (
@@ -106,7 +106,7 @@ class MultiAgentState:
         role = self.actor(heard)
         state = self.states.get(role)
         if state is None:
-            state = opened(self.task, self.policy, heard.messages, self.rules.last_turns, role)
+            state = open_episode(self.task, self.policy, heard.messages, self.rules.last_turns, role)
             self.states[role] = state
         elif not state.history.grow(state.response, heard.messages, self.policy.max_context_tokens):
             return None
@@ -164,7 +164,7 @@ async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, heard: O
             agents.cut_off(None)
             return EpisodeStatus.TRUNCATED
         heard = answer
-        state.history.context.judge(heard.reward)
+        state.history.context.reward_turn(heard.reward)
         if heard.terminated:
             agents.conclude(heard)
             return EpisodeStatus.TERMINATED

@@ -14,7 +14,7 @@ from rlhf.config import Config, Origins
 from rlhf.errors import UserError
 from rlhf.runs.durable import private_folder, write_durably
 from rlhf.runs.owner import FOLDER as OWNER
-from rlhf.runs.owner import Owner, Tell, silent
+from rlhf.runs.owner import Notify, Owner, silent
 from rlhf.runs.resolved import resolved_yaml
 
 FOLDERS = ("logs", "checkpoints", "tensorboard")
@@ -33,7 +33,7 @@ class RunFolder:
     owner: Owner | None = None
 
     @classmethod
-    def create(cls, path: Path, tell: Tell = silent) -> RunFolder:
+    def create(cls, path: Path, tell: Notify = silent) -> RunFolder:
         """Make and own an empty run folder, accessible only to this user; an existing one is moved aside to `NAME.1`,
         `NAME.2`, …, never overwritten.
 
@@ -51,7 +51,7 @@ class RunFolder:
             return cls(path, owner)._with_folders()
 
     @classmethod
-    def keep(cls, path: Path, tell: Tell = silent) -> RunFolder:
+    def keep(cls, path: Path, tell: Notify = silent) -> RunFolder:
         """Own the existing run folder at `path` with its contents and mode; make an empty one where there is none.
 
         Raises `RunTaken` while another process owns it, and `UserError` where it cannot be used.

@@ -29,7 +29,7 @@ TOUCH_SECONDS = 5.0
 WATCH_SECONDS = 30.0
 """An owner on another machine whose file is not touched for this long is considered dead: six missed heartbeats."""
 LOOK_SECONDS = 0.5
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 def silent(words: str) -> None:
@@ -91,7 +91,7 @@ class Owner:
         self._touching.start()
 
     @classmethod
-    def claim(cls, run: Path, tell: Tell = silent, watch_seconds: float = WATCH_SECONDS) -> Owner:
+    def claim(cls, run: Path, tell: Notify = silent, watch_seconds: float = WATCH_SECONDS) -> Owner:
         """Own the existing run folder `run`. Raises `RunTaken` while another owner is alive."""
         folder = run / FOLDER
         folder.mkdir(exist_ok=True)
@@ -178,7 +178,7 @@ def read_claim(path: Path) -> Claim | None:
         raise
 
 
-def lives(path: Path, tell: Tell, watch_seconds: float) -> bool:
+def lives(path: Path, tell: Notify, watch_seconds: float) -> bool:
     """Whether the owner that `path` names is alive. Takes `watch_seconds` when it may be on another machine."""
     claim = read_claim(path)
     if claim is not None and claim.ended:

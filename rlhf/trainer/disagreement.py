@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.trainer.answers import Disagreement
+from rlhf.trainer.arrays import Ints
 from rlhf.trainer.batching.batch import Batch
 from rlhf.types import PolicyVersion
 
-Ints = NDArray[np.int64]
 LONG = "only long ones: the attention window or the rope scaling of learner and engine differ; compare model.attention"
 SOME = "some of any length: rows of several sequences are not computed apart; use another model.attention"
 ALL = (

@@ -32,7 +32,7 @@ from rlhf.trainer.batching.forward_outputs import Column, with_forward_outputs
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.disagreement import explain_disagreement
 from rlhf.trainer.rank.learner_worker import LearnerWorker
-from rlhf.trainer.settings import Held, LearnerSettings, UpdateArguments
+from rlhf.trainer.settings import LearnerSettings, Residency, UpdateArguments
 from rlhf.types import Group, PolicyVersion, Routing, TrainedSample, Updated, Written
 from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
 
@@ -127,7 +127,7 @@ class RemoteLearner:
         """Write the policy as a Hugging Face folder with tokenizer and chat template."""
         await self._all(lambda worker: worker.model.export(path), self._seconds)
 
-    async def hold(self, held: Held) -> None:
+    async def hold(self, held: Residency) -> None:
         """Have everything on the ranks' devices, only the weights, or nothing; the bytes stay the same."""
         await self._all(lambda worker: worker.model.hold(held), self._seconds)
 

@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import NotFinite
+from rlhf.trainer.arrays import Doubles, Ints
 from rlhf.types import EpisodeStatus, Group, Scored, Trajectory
-
-Doubles = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

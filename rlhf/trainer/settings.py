@@ -14,8 +14,9 @@ from rlhf.trainer.config import TrainerConfig
 Trained = Literal["policy", "preference", "reward_model"]
 """What ranks train: a policy, a policy on pairs, or a reward model."""
 
-Held = Literal["everything", "weights", "nothing"]
-"""What a rank has on its device: what an update needs; what forward passes and weight syncs need; or hardly a byte."""
+Residency = Literal["everything", "weights", "nothing"]
+"""The tensors that a rank keeps on its device: all that an update needs; those of forward passes and weight syncs; or
+none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.controller.phases import Phases
+from rlhf.controller.phases import DeviceTurns
 from rlhf.errors import SaveFailed
 from rlhf.runs.tracing import Clock
-from rlhf.trainer.settings import Held
+from rlhf.trainer.settings import Residency
 from rlhf.types import Group, PolicyVersion, Updated, Written
 
 SYNC = ["hold weights", "publish", "hold nothing"]
@@ -27,7 +27,7 @@ class Devices:
         self.seen: list[str] = []
         self.full = False
 
-    async def hold(self, held: Held) -> None:
+    async def hold(self, held: Residency) -> None:
         self.seen.append(f"hold {held}")
 
     async def update(self, groups: Sequence[Group]) -> Updated:
@@ -62,8 +62,8 @@ class Engine:
         self._seen.append(f"sleep {self._index}")
 
 
-def phases(devices: Devices) -> Phases:
-    return Phases(devices, devices, [devices.engine(0), devices.engine(1)], Clock())
+def phases(devices: Devices) -> DeviceTurns:
+    return DeviceTurns(devices, devices, [devices.engine(0), devices.engine(1)], Clock())
 
 
 def test_an_update_waits_for_all_engines_to_sleep_and_a_weight_sync_for_the_optimizer_to_leave() -> None:

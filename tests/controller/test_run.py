@@ -14,7 +14,7 @@ from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption
 from rlhf.controller.context import RunContext, begin, run_folder
 from rlhf.controller.preemption import Leaving
 from rlhf.controller.provided_callbacks import BestCheckpoint, EarlyStopping
-from rlhf.controller.run import Boundary, Callback, Counts, Metrics, Pace, Position, Run
+from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.train import reports
 from rlhf.controller.user_callbacks import user_callbacks
 from rlhf.errors import CallbackFailed, ConfigError
@@ -25,6 +25,8 @@ from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.summary import Summary
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView, UpdateLine
+from rlhf.trainer.loop import Boundary
+from rlhf.types import Updated
 from tests.small_tasks import sorting
 
 SORTING = {"model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"}}
@@ -71,7 +73,7 @@ class FakeKind:
         stop = await boundary(self.learner.version, None)
         while not stop:
             self.learner.version += 1
-            stop = await boundary(self.learner.version, {"loss": 1 / self.learner.version})
+            stop = await boundary(self.learner.version, Updated(metrics={"loss": 1 / self.learner.version}, samples=()))
 
     async def evaluate(self, version: int) -> Evaluation:
         self.asked.append(version)

@@ -21,8 +21,6 @@ from rlhf.rollout.history import Renderer
 from rlhf.rollout.tool_calls import Spoken, ToolFormat
 from rlhf.types import Completion, EpisodeStatus, FinishReason, Message, Task, Timings, Trajectory
 
-Ids = NDArray[np.int32]
-
 
 @dataclass(eq=False)
 class Thread:
@@ -40,7 +38,7 @@ class ThreadPosition:
     length: int
 
     @property
-    def token_ids(self) -> Ids:
+    def token_ids(self) -> NDArray[np.int32]:
         return self.thread.context.token_ids[: self.length]
 
     @property
@@ -58,8 +56,8 @@ class TokenizedRequest:
     asked: AgentRequest
     mark: Mark
     thread: Thread
-    heard: Ids | None
-    token_ids: Ids
+    heard: NDArray[np.int32] | None
+    token_ids: NDArray[np.int32]
     new: tuple[Message, ...]
 
 
@@ -68,7 +66,7 @@ class Replied:
     """The reply message for the agent, with its prompt tokens and its completion."""
 
     message: Message
-    token_ids: Ids
+    token_ids: NDArray[np.int32]
     completion: Completion
 
 
@@ -162,7 +160,7 @@ class Capture:
 
     def _continued(
         self, asked: AgentRequest, marks: Sequence[Mark]
-    ) -> tuple[ThreadPosition, Ids, tuple[Message, ...]] | None:
+    ) -> tuple[ThreadPosition, NDArray[np.int32], tuple[Message, ...]] | None:
         """The longest known conversation ending in a reply that the request continues, with the tokens to append and
         the new messages. Threads that are not busy are preferred.
 
@@ -183,10 +181,10 @@ class Capture:
         self,
         asked: AgentRequest,
         mark: Mark,
-        token_ids: Ids,
+        token_ids: NDArray[np.int32],
         new: tuple[Message, ...],
         thread: Thread | None = None,
-        heard: Ids | None = None,
+        heard: NDArray[np.int32] | None = None,
     ) -> TokenizedRequest:
         opened = thread or Thread(Context(token_ids))
         return TokenizedRequest(asked=asked, mark=mark, thread=opened, heard=heard, token_ids=token_ids, new=new)

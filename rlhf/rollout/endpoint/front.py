@@ -24,7 +24,7 @@ class EndSessionRequest(BaseModel):
 
 PolicyOf = Callable[[int], PolicyClient]
 """The policy client of the n-th episode."""
-Keep = Callable[[Trajectory, float | None], None]
+KeepTrajectory = Callable[[Trajectory, float | None], None]
 """Receives an ended episode with its reward."""
 
 
@@ -33,7 +33,9 @@ class Front:
     `lease_seconds`, or evicted for a new one, is saved as truncated, without a reward. A session without any reply
     saves nothing."""
 
-    def __init__(self, sessions: AgentSessions, policy_of: PolicyOf, keep: Keep, *, lease_seconds: float) -> None:
+    def __init__(
+        self, sessions: AgentSessions, policy_of: PolicyOf, keep: KeepTrajectory, *, lease_seconds: float
+    ) -> None:
         self._sessions, self._policy_of, self._keep = sessions, policy_of, keep
         self._lease_seconds = lease_seconds
         self._opened = 0

@@ -13,16 +13,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rlhf.trainer.advantages.whitening import masked_values
-
-Floats = NDArray[np.float64]
+from rlhf.trainer.arrays import Doubles
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimates:
     """`advantages` and the critic's targets `returns` (advantages plus values), `float64 [B, T]`, 0 where masked."""
 
-    advantages: Floats
-    returns: Floats
+    advantages: Doubles
+    returns: Doubles
 
 
 def gae(
@@ -83,7 +82,7 @@ def gae_per_turn(
     return Estimates(masked_values(spread[0], live), masked_values(spread[1], live))
 
 
-def length_adaptive_lambda(lengths: ArrayLike, *, alpha: float) -> Floats:
+def length_adaptive_lambda(lengths: ArrayLike, *, alpha: float) -> Doubles:
     """`1 - 1 / (alpha length)` within [0, 1], `float64 [B]`: in long answers the outcome propagates further back (VAPO,
     arXiv 2504.05118). `lengths [B]` are action tokens."""
     scaled = np.maximum(alpha * np.asarray(lengths, dtype=np.float64), 1.0)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rlhf.trainer.advantages.relative import group_relative, per_group
 from rlhf.trainer.advantages.whitening import masked_values, whiten
+from rlhf.trainer.arrays import Doubles
 
-Floats = NDArray[np.float64]
 
-
-def rewards_to_go(rewards: ArrayLike, mask: ArrayLike, *, gamma: float = 1.0) -> Floats:
+def rewards_to_go(rewards: ArrayLike, mask: ArrayLike, *, gamma: float = 1.0) -> Doubles:
     """Discounted sum of the rewards from each action on, `G_t = r_t + gamma G_next`, 0 where masked.
 
     The environment's tokens are not steps: a reward after a tool's reply is discounted once.
@@ -27,7 +26,7 @@ def rewards_to_go(rewards: ArrayLike, mask: ArrayLike, *, gamma: float = 1.0) ->
     return returns
 
 
-def outcome_rewards(scores: ArrayLike, mask: ArrayLike) -> Floats:
+def outcome_rewards(scores: ArrayLike, mask: ArrayLike) -> Doubles:
     """Token rewards `[B, T]` of outcome scores `[B]`: the score at a row's last action, 0 elsewhere. A row without
     actions is all zeros."""
     live = np.asarray(mask) > 0
@@ -35,17 +34,17 @@ def outcome_rewards(scores: ArrayLike, mask: ArrayLike) -> Floats:
     return masked_values(np.broadcast_to(np.asarray(scores, dtype=np.float64)[:, None], live.shape), is_last)
 
 
-def over_tokens(advantages: ArrayLike, mask: ArrayLike) -> Floats:
+def over_tokens(advantages: ArrayLike, mask: ArrayLike) -> Doubles:
     """Broadcast one advantage per sequence `[B]` to each of its action tokens, `[B, T]`."""
     return masked_values(np.broadcast_to(np.asarray(advantages, dtype=np.float64)[:, None], np.shape(mask)), mask)
 
 
-def reinforce_plus_plus(rewards: ArrayLike, mask: ArrayLike, *, gamma: float = 1.0, ddof: int = 1) -> Floats:
+def reinforce_plus_plus(rewards: ArrayLike, mask: ArrayLike, *, gamma: float = 1.0, ddof: int = 1) -> Doubles:
     """Rewards to go, whitened over all action tokens of the batch (REINFORCE++, arXiv 2501.03262)."""
     return whiten(rewards_to_go(rewards, mask, gamma=gamma), mask, ddof=ddof)
 
 
-def reinforce_plus_plus_baseline(scores: ArrayLike, groups: ArrayLike, mask: ArrayLike, *, ddof: int = 1) -> Floats:
+def reinforce_plus_plus_baseline(scores: ArrayLike, groups: ArrayLike, mask: ArrayLike, *, ddof: int = 1) -> Doubles:
     """Difference from the group's mean, whitened over all action tokens of the batch (REINFORCE++-baseline, arXiv
     2501.03262): divided by the batch's standard deviation, not by that of a small group. `scores` and `groups` are
     `[B]`."""
@@ -53,7 +52,7 @@ def reinforce_plus_plus_baseline(scores: ArrayLike, groups: ArrayLike, mask: Arr
     return whiten(over_tokens(centred, mask), mask, ddof=ddof)
 
 
-def remax(rewards: ArrayLike, baseline: ArrayLike, mask: ArrayLike) -> Floats:
+def remax(rewards: ArrayLike, baseline: ArrayLike, mask: ArrayLike) -> Doubles:
     """Rewards to go minus the reward of the greedy answer to the same prompt, `baseline [B]` (ReMax, arXiv
     2310.10505)."""
     return rewards_to_go(rewards, mask) - over_tokens(baseline, mask)

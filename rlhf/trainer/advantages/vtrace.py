@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rlhf.trainer.advantages.whitening import masked_values
-
-Floats = NDArray[np.float64]
+from rlhf.trainer.arrays import Doubles
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,8 +16,8 @@ class VTrace:
     """The critic's `targets` (v_s of the paper) and the `advantages` of the policy gradient, `float64 [B, T]`. The
     importance weight is already included in the advantage: the loss is `-advantage * logprob`, without a ratio."""
 
-    targets: Floats
-    advantages: Floats
+    targets: Doubles
+    advantages: Doubles
 
 
 def vtrace(
@@ -61,5 +60,5 @@ def vtrace(
     return VTrace(targets, advantages)
 
 
-def _capped(weight: Floats, bar: float | None) -> Floats:
+def _capped(weight: Doubles, bar: float | None) -> Doubles:
     return weight if bar is None else np.minimum(weight, bar)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from rlhf.trainer.arrays import Doubles
 
 VARIANCE_EPSILON = 1e-8
 
@@ -21,9 +21,9 @@ class Moments:
     variance: float
 
 
-def masked_values(values: ArrayLike, mask: ArrayLike) -> Floats:
+def masked_values(values: ArrayLike, mask: ArrayLike) -> Doubles:
     """`values` as float64, with exactly 0 where `mask` is 0, whatever the value there (NaN and infinity included)."""
-    chosen: Floats = np.where(np.asarray(mask) > 0, np.asarray(values, dtype=np.float64), 0.0)
+    chosen: Doubles = np.where(np.asarray(mask) > 0, np.asarray(values, dtype=np.float64), 0.0)
     return chosen
 
 
@@ -37,7 +37,7 @@ def masked_moments(values: ArrayLike, mask: ArrayLike, *, ddof: int = 1) -> Mome
     return Moments(chosen.size, float(chosen.mean()), float(chosen.var(ddof=ddof)))
 
 
-def whiten(values: ArrayLike, mask: ArrayLike, *, ddof: int = 1, shift_mean: bool = True) -> Floats:
+def whiten(values: ArrayLike, mask: ArrayLike, *, ddof: int = 1, shift_mean: bool = True) -> Doubles:
     """`(values - mean) / sqrt(variance + 1e-8)` over the positions where `mask` is not 0, and 0 elsewhere; any shape.
 
     `ddof` 1 is the sample variance, as for a group's rewards: a batch is a sample of the policy's behaviour. `ddof` 0

@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.trainer.advantages import kl_estimate, kl_penalised, outcome_rewards, overlong_penalty
+from rlhf.trainer.arrays import Doubles, Ints
 from rlhf.trainer.batching.batch import Batch
 from rlhf.trainer.config import KlEstimator, OverlongConfig
-
-Doubles = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlhf.errors import NotFinite
 from rlhf.trainer.advantages import (
@@ -33,9 +32,9 @@ from rlhf.trainer.advantages import (
 )
 from rlhf.trainer.algorithms.episodes import Episodes
 from rlhf.trainer.algorithms.registry import ESTIMATORS, called_with
+from rlhf.trainer.arrays import Doubles
 from rlhf.trainer.config import AdvantageConfig
 
-Doubles = NDArray[np.float64]
 AdvantageEstimator = Callable[[Episodes], Estimates]
 
 

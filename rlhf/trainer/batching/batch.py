@@ -16,20 +16,18 @@ from numpy.typing import NDArray
 
 from rlhf.errors import NotFinite
 from rlhf.trainer.aggregation import Aggregation, denominator, token_weights
+from rlhf.trainer.arrays import Floats, Ints
 from rlhf.trainer.batching.packing import (
     PackedRow,
-    context_tokens,
     cut_microbatches,
     deal,
     group_by_prefix,
     grouped_tokens,
     pack_rows,
+    tokens_before_actions,
 )
 from rlhf.trainer.rewards import EpisodeRewards, episode_rewards
 from rlhf.types import EpisodeStatus, Group, PolicyVersion, Routing, Segment
-
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
 
 ROW_TOKENS = 512
 """Long enough for a group of short samples, so that its prompt is computed once, and short enough to distribute rows
@@ -316,7 +314,7 @@ def _microbatch(batch: Batch, prefix_groups: Sequence[tuple[int, ...]], rows: Se
     for r, row in enumerate(rows):
         stop = 0
         for members in (prefix_groups[index] for index in row.members):
-            start, shared = stop, context_tokens(batch.sequences[members[0]])
+            start, shared = stop, tokens_before_actions(batch.sequences[members[0]])
             put(r, start, batch.sequences[members[0]], 0, shared)
             stop += shared
             for n in members:

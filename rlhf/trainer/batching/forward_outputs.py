@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from rlhf.trainer.batching.batch import Batch, Floats, Minibatch, microbatches_of, places_of
+from rlhf.trainer.arrays import Floats
+from rlhf.trainer.batching.batch import Batch, Minibatch, microbatches_of, places_of
 
 Column = Literal["proximal", "reference", "values"]
 """A column of `PerToken`. With `values` a rank also answers `last_values` `float32 [S]`, the critic's values behind the

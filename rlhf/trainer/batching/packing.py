@@ -19,14 +19,14 @@ class PackedRow:
     tokens: int
 
 
-def context_tokens(segment: Segment) -> int:
+def tokens_before_actions(segment: Segment) -> int:
     """Number of tokens before the first ACTION token."""
     return int(segment.action_mask.argmax())
 
 
 def grouped_tokens(sequences: Sequence[Segment], members: Sequence[int]) -> int:
     """Number of tokens of a prefix group: the shared context once, and every member's own tokens."""
-    shared = context_tokens(sequences[members[0]])
+    shared = tokens_before_actions(sequences[members[0]])
     return shared + sum(len(sequences[n].token_ids) - shared for n in members)
 
 
@@ -40,7 +40,7 @@ def group_by_prefix(
     filled: dict[bytes, int] = {}
     for n in chosen:
         segment = sequences[n]
-        shared = context_tokens(segment)
+        shared = tokens_before_actions(segment)
         own = len(segment.token_ids) - shared
         key = segment.token_ids[:shared].tobytes()
         alike = groups.setdefault(key, [])

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlhf.trainer.batching.batch import Batch, Ints, MicroBatch, assemble
+from rlhf.trainer.arrays import Ints
+from rlhf.trainer.batching.batch import Batch, MicroBatch, assemble
 from rlhf.types import Segment
 
 

@@ -22,12 +22,12 @@ from torch import Tensor
 from rlhf.trainer.losses.actions import LossMetrics, over_sequences
 from rlhf.trainer.losses.kl import k1, k3
 
-Level = Literal["token", "sequence", "geometric"]
+RatioLevel = Literal["token", "sequence", "geometric"]
 """`token`: each token's ratio. `sequence`: the product over the sequence, unbiased, with a variance that grows with its
 length. `geometric`: the geometric mean over the sequence, comparable between lengths."""
 
 
-def ratio(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, sequences: Tensor, level: Level) -> Tensor:
+def ratio(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, sequences: Tensor, level: RatioLevel) -> Tensor:
     """Proximal over behaviour probability at `level`, without gradient, `[A]`; `sequences` are those of `Actions`."""
     log_ratio = proximal_logprobs.detach() - behaviour_logprobs
     if level != "token":

@@ -34,13 +34,13 @@ class MismatchGuard:
         gaps = _joined([(own - engine).abs()[current] for own, engine, current in seen], self._device)
         if self._limits is None:
             self._limits = self._measured(seen, rounded())
-        refused = self._judged(gaps, self._limits)
+        refused = self._disagreement(gaps, self._limits)
         if refused is None:
             return None
         self._limits = self._limits.or_looser(self._measured(seen, rounded()))
-        return self._judged(gaps, self._limits)
+        return self._disagreement(gaps, self._limits)
 
-    def _judged(self, gaps: Tensor, limits: LogprobTolerance) -> Disagreement | None:
+    def _disagreement(self, gaps: Tensor, limits: LogprobTolerance) -> Disagreement | None:
         figures = torch.tensor([len(gaps), gaps.sum(), (gaps > limits.high).sum()], dtype=torch.float64)
         tokens, total, above = _summed(figures, self._device).tolist()
         mean, share = total / max(tokens, 1), above / max(tokens, 1)

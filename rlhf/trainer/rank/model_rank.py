@@ -26,7 +26,7 @@ from rlhf.trainer.rank.export import export_weights
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.offload import RankOffload
 from rlhf.trainer.rank.process_memory import freed_at_once
-from rlhf.trainer.settings import Held, LearnerSettings
+from rlhf.trainer.settings import LearnerSettings, Residency
 from rlhf.types import PolicyVersion, Written
 from rlhf.weight_sync import weights
 
@@ -54,7 +54,7 @@ class ModelRank:
             "vocab_size": int(config.vocab_size),
         }
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: Residency) -> None:
         """Have everything on the device, or only the weights, or nothing: engines use its memory meanwhile."""
         self._offload.hold(self, self.module, held)
 

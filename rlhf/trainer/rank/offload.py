@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf.models.offload import OffloadedStorages, give_back
-from rlhf.trainer.settings import Held
+from rlhf.trainer.settings import Residency
 
 SEARCHED = ("rlhf.", "deepspeed.", "torch.optim.", "torch.nn.")
 """Beginnings of the modules whose objects are searched for tensors."""
@@ -30,7 +30,7 @@ class RankOffload:
         self._device = device
         self._storages = OffloadedStorages()
 
-    def hold(self, rank: object, policy: nn.Module, held: Held) -> None:
+    def hold(self, rank: object, policy: nn.Module, held: Residency) -> None:
         """Have just this part of `rank` on the device; all bytes are as before."""
         weights = list(weights_of(policy)) if held == "weights" else []
         if held == "everything":

@@ -26,7 +26,8 @@ from rlhf.models.routing import RoutingReplay
 from rlhf.models.scalar import check_same_vocabulary
 from rlhf.trainer.algorithms.registry import needs_of, needs_reference
 from rlhf.trainer.answers import Disagreement, RankAnswer
-from rlhf.trainer.batching.batch import Floats, MicroBatch, Minibatch, microbatches_of
+from rlhf.trainer.arrays import Floats
+from rlhf.trainer.batching.batch import MicroBatch, Minibatch, microbatches_of
 from rlhf.trainer.batching.forward_outputs import Column
 from rlhf.trainer.losses import (
     Actions,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlhf.trainer.answers import effective_sample_size
 from rlhf.trainer.losses import Actions
-from rlhf.trainer.losses.off_policy import Level, corrected, masked_ratios, ratio, truncated, within_bounds
+from rlhf.trainer.losses.off_policy import RatioLevel, corrected, masked_ratios, ratio, truncated, within_bounds
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo
 from tests.goldens.families.aggregations import COUNTS_EVERY_ROW, aggregated
 from tests.goldens.families.policy_loss import bounds
@@ -30,7 +30,7 @@ def answer(record: Record) -> Mapping[str, Answer]:
     return {} if rule is None else rule(record)
 
 
-def _ratio(record: Record, level: Level) -> Tensor:
+def _ratio(record: Record, level: RatioLevel) -> Tensor:
     """Of rows `[B, T]`, 0 outside the mask."""
     mask = _mask(record)
     old, behaviour = (tensor(record.inputs[name])[mask] for name in ("old_logp", "rollout_logp"))
@@ -63,7 +63,7 @@ def _weights(record: Record, weights: Tensor) -> Mapping[str, Answer]:
     return {"weights": Answer(numbers(weights), where=where, rtol=_rtol(record)), "ess": Answer(ess)}
 
 
-def _level(record: Record) -> Level:
+def _level(record: Record) -> RatioLevel:
     return "sequence" if "sequence" in record.variant else "token"
 
 
@@ -82,7 +82,7 @@ def _masked(record: Record) -> Mapping[str, Answer]:
 def _rejection(record: Record) -> Mapping[str, Answer]:
     """verl's k1 statistics are log-ratios turned round: kept where behaviour over proximal is within the bounds."""
     mode = record.params["mode"]
-    levels: dict[str, Level] = {"token_k1": "token", "seq_sum_k1": "sequence", "seq_mean_k1": "geometric"}
+    levels: dict[str, RatioLevel] = {"token_k1": "token", "seq_sum_k1": "sequence", "seq_mean_k1": "geometric"}
     if mode not in levels:
         return {}
     low, high = _interval(record.params).values()  # a single bound is one on either side
@@ -94,7 +94,11 @@ def _rejection(record: Record) -> Mapping[str, Answer]:
 
 def _keep(record: Record) -> Mapping[str, Answer]:
     """SkyRL's masks: of tokens, or of rows by the product or the geometric mean."""
-    levels: dict[str, Level] = {"seqmask_geometric": "geometric", "seqmask_product": "sequence", "token_mask": "token"}
+    levels: dict[str, RatioLevel] = {
+        "seqmask_geometric": "geometric",
+        "seqmask_product": "sequence",
+        "token_mask": "token",
+    }
     keep, mask = (
         within_bounds(_ratio(record, levels[record.variant]), **_interval(record.params)),
         record.inputs["mask"] > 0,
@@ -134,7 +138,7 @@ def _corrected_ppo(record: Record) -> Mapping[str, Answer]:
     interval = _interval(record.params)
     if kind == "seq-mask-tis":
         return _loss(record, _ratio(record, "token") * within_bounds(_ratio(record, "geometric"), **interval))
-    level: Level = "sequence" if "sequence" in kind else "token"
+    level: RatioLevel = "sequence" if "sequence" in kind else "token"
     bounded = masked_ratios if kind == "icepop" or kind.endswith("_mask") else truncated
     if record.peer == "trl":
         interval = {"low": 0.5 if bounded is masked_ratios else 0.0, "high": 2.0}
