@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.colocation.memory import Sample, Span, largest, span_at
-from rlhf.recipe.planning.processes import Part, PhaseName, Phases, held
+from rlhf.recipe.planning.processes import MemoryByPhase, Part, PhaseName, held
 
 State = Literal["generate", "train", "weight sync"]
 PLANNED: Mapping[State, tuple[PhaseName, ...]] = {
@@ -51,7 +51,7 @@ class Account:
 
 
 def account(
-    learner: Phases, engine: Phases, ranks: int, engines: int, samples: Mapping[State, Sample]
+    learner: MemoryByPhase, engine: MemoryByPhase, ranks: int, engines: int, samples: Mapping[State, Sample]
 ) -> list[Account]:
     """The account of every state that was seen."""
     return [

@@ -27,7 +27,7 @@ from rlhf.trainer.config import CorrectionConfig
 
 LOOKED_AT, SOLVED = 1000, 100
 """Number of rows of a local file whose unit tests are read, and of those whose solutions are run."""
-Row = tuple[str, str]
+LabelledText = tuple[str, str]
 """A label and its text."""
 ISOLATED = {"thread": "in threads", "process": "each session in a process"}
 """Descriptions of the values of `environment.isolation`."""
@@ -47,13 +47,13 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     return 0
 
 
-def print_rows(rows: Sequence[Row]) -> None:
+def print_rows(rows: Sequence[LabelledText]) -> None:
     """Print labels and texts in two columns."""
     for label, text in rows:
         print(f"{label:<15}{text}")
 
 
-def parts(recipe: Recipe) -> list[Row]:
+def parts(recipe: Recipe) -> list[LabelledText]:
     """The model, the data, the environment and the run folder."""
     held_out = [describe_evaluation(name, one) for name, one in recipe.data.eval_sets.items()]
     return [
@@ -103,7 +103,7 @@ async def _forms(rows: Sequence[Mapping[str, Any]], config: CodeRewardConfig) ->
     return found
 
 
-def derived(recipe: Recipe) -> list[Row]:
+def derived(recipe: Recipe) -> list[LabelledText]:
     """Batch sizes and counts that follow from the recipe."""
     trainer, tokens = recipe.trainer, recipe.sampling.max_tokens
     return [
@@ -172,7 +172,7 @@ def describe_model(model: ModelConfig) -> str:
     )
 
 
-def describe_folder(model: ModelConfig) -> list[Row]:
+def describe_folder(model: ModelConfig) -> list[LabelledText]:
     """Family and size of a model folder. Empty for tiny models, which have their own line, and for names on the hub."""
     if model.path is None or is_hub_name(model.path):
         return []
@@ -191,7 +191,7 @@ def describe_family(config: Values) -> str:
     return str(config["model_type"]) + (f" ({', '.join(map(str, architectures))})" if architectures else "")
 
 
-def describe_environment(config: EnvironmentConfig) -> list[Row]:
+def describe_environment(config: EnvironmentConfig) -> list[LabelledText]:
     """The environment, the rules of its turns, and where it runs."""
     seen = "all of it" if config.last_n is None else f"the last {count(config.last_n, 'turn')}"
     if config.last_n == 0:

@@ -39,7 +39,7 @@ RAY_SOCKET_BYTES, UNIX_SOCKET_BYTES = 64, 107
 """Bytes that Ray appends to the temporary folder for its socket paths, and the longest path of a unix socket."""
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     """Severity of a finding."""
 
     OK = "ok"
@@ -49,7 +49,7 @@ class Level(StrEnum):
     """Training is impossible."""
 
 
-ANSI = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "1;31"}
+ANSI = {Severity.OK: "32", Severity.WARN: "33", Severity.FAIL: "1;31"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,17 @@ class Diagnosis:
     """The result of one check; `advice` says what to do if it is not ok."""
 
     subject: str
-    level: Level
+    level: Severity
     seen: str
     advice: str = ""
 
 
 def run_doctor() -> int:
     """Print every finding; return 1 if one of them makes training impossible."""
-    return int(any(finding.level is Level.FAIL for finding in print_findings()))
+    return int(any(finding.level is Severity.FAIL for finding in print_diagnoses()))
 
 
-def print_findings() -> list[Diagnosis]:
+def print_diagnoses() -> list[Diagnosis]:
     """Look at this machine and this installation, and print what was found."""
     findings = [finding for look in LOOKS for finding in look()]
     for finding in findings:
@@ -84,7 +84,7 @@ def run_gpu_doctor(model: str | None, nodes: int, report_file: Path | None) -> i
         return NO_GPU
     if report_file and not report_file.parent.is_dir():
         raise UserError(f"--json {report_file}: there is no folder {report_file.parent}")
-    findings = print_findings()
+    findings = print_diagnoses()
     folder = Path(tempfile.mkdtemp(prefix="gpu-doctor-", dir=Path.cwd() if nodes > 1 else None))
     names = ", ".join(sorted({gpu.name for gpu in seen}))
     print(f"{len(seen)} x {names}, {nodes} node(s); logs and runs are in {folder}")
@@ -110,12 +110,12 @@ def report(finding: Diagnosis, *, colour: bool) -> str:
     if colour:
         level = f"\033[{ANSI[finding.level]}m{level}\033[0m"
     line = f"{level} {finding.subject:<16}{finding.seen}"
-    return line if finding.level is Level.OK else f"{line}\n{'':<22}→ {finding.advice}"
+    return line if finding.level is Severity.OK else f"{line}\n{'':<22}→ {finding.advice}"
 
 
-def judge(subject: str, good: bool, seen: str, advice: str, otherwise: Level = Level.WARN) -> Diagnosis:
-    """Level OK if `good`, else `otherwise` with its advice."""
-    return Diagnosis(subject, Level.OK, seen) if good else Diagnosis(subject, otherwise, seen, advice)
+def judge(subject: str, good: bool, seen: str, advice: str, otherwise: Severity = Severity.WARN) -> Diagnosis:
+    """Severity OK if `good`, else `otherwise` with its advice."""
+    return Diagnosis(subject, Severity.OK, seen) if good else Diagnosis(subject, otherwise, seen, advice)
 
 
 def python() -> Iterable[Diagnosis]:
@@ -129,7 +129,7 @@ def packages() -> Iterable[Diagnosis]:
     """Check that the required packages are installed."""
     for name in NEEDED:
         version = installed(name)
-        yield judge(name, version is not None, version or "missing", "run make setup", Level.FAIL)
+        yield judge(name, version is not None, version or "missing", "run make setup", Severity.FAIL)
     yield from vllm()
 
 
@@ -137,7 +137,7 @@ def vllm() -> Iterable[Diagnosis]:
     """Check that there is one build of vLLM with the torch that it was built for: its kernels load with no other."""
     builds = {name: version for name in VLLM_BUILDS if (version := installed(name))}
     seen = ", ".join(f"{name} {version}" for name, version in builds.items()) or "missing"
-    yield judge("vllm", len(builds) == 1, seen, "run make setup: exactly one build must be installed", Level.FAIL)
+    yield judge("vllm", len(builds) == 1, seen, "run make setup: exactly one build must be installed", Severity.FAIL)
     for name in builds:
         built_for, torch = required_torch(name), (installed("torch") or "").partition("+")[0]
         if built_for and torch:
@@ -170,14 +170,14 @@ def gpus() -> Iterable[Diagnosis]:
     lines = [f"{gpu.name}, {gpu.bytes / GIB:.0f} GiB" for gpu in present_gpus()]
     shown = len(this_machines_gpus())
     hidden = f"; CUDA_VISIBLE_DEVICES leaves {shown}" if shown < len(lines) else ""
-    yield Diagnosis("gpus", Level.OK, "; ".join(lines) + hidden if lines else "none: everything runs on the CPU")
+    yield Diagnosis("gpus", Severity.OK, "; ".join(lines) + hidden if lines else "none: everything runs on the CPU")
     if lines:
         header = Path(sysconfig.get_paths()["include"], "Python.h")
         compiler = next(filter(None, map(shutil.which, ("gcc", "clang", "cc"))), "no C compiler")
         seen = f"{compiler}, {header if header.exists() else 'no Python.h'}"
         good = compiler != "no C compiler" and header.exists()
         advice = "Triton compiles its first kernel with them: apt-get install build-essential python3-dev"
-        yield judge("C compiler", good, seen, advice, Level.FAIL)
+        yield judge("C compiler", good, seen, advice, Severity.FAIL)
 
 
 def ports() -> Iterable[Diagnosis]:
@@ -186,10 +186,10 @@ def ports() -> Iterable[Diagnosis]:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             seen = f"127.0.0.1 has free ones, {listener.getsockname()[1]} for instance"
-        yield Diagnosis("ports", Level.OK, seen)
+        yield Diagnosis("ports", Severity.OK, seen)
     except OSError as error:
         seen = f"cannot bind to 127.0.0.1: {error.strerror}"
-        yield Diagnosis("ports", Level.FAIL, seen, "workers meet on loopback: allow it")
+        yield Diagnosis("ports", Severity.FAIL, seen, "workers meet on loopback: allow it")
 
 
 def storage() -> Iterable[Diagnosis]:
@@ -218,7 +218,7 @@ def sandbox_isolation() -> Iterable[Diagnosis]:
     try:
         chosen = choose()
     except SandboxUnavailable as error:
-        yield Diagnosis("sandbox", Level.WARN, "none: rewards by code and Python tools do not run", str(error))
+        yield Diagnosis("sandbox", Severity.WARN, "none: rewards by code and Python tools do not run", str(error))
         return
     isolation = chosen.isolation
     over = "; ".join(f"not {level}: {reason}" for level, reason in chosen.passed_over)

@@ -16,13 +16,14 @@ from rlhf.cluster.machine import this_machine
 from rlhf.cluster.plan import describe, plan
 from rlhf.cluster.resources import Resources
 from rlhf.errors import PlacementError
+from rlhf.models.folder import Values
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.model_configs import Values, model_values
+from rlhf.recipe.model_configs import model_values
 from rlhf.recipe.planning.estimate import Estimate, changes_that_fit, estimate_run, least_ranks
 from rlhf.recipe.planning.known_shapes import known_model
 from rlhf.recipe.planning.layout import PROMPT_TOKENS, RunLayout, layout_of
 from rlhf.recipe.planning.machines import GIB, Machine, card_of_driver, machine_of
-from rlhf.recipe.planning.processes import PHASES, Phases, held
+from rlhf.recipe.planning.processes import PHASES, MemoryByPhase, held
 from rlhf.recipe.planning.shape import Activations, ModelShape, some_recomputed
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
@@ -34,7 +35,7 @@ DENSE_TOKENS = 4096
 """Up to this length rows whose replies share a prompt are attended with a mask, which is part of the activations."""
 IMPOSSIBLE = 1
 """Exit code of a plan that does not fit."""
-Row = tuple[str, ...]
+Cells = tuple[str, ...]
 
 
 def run_plan(
@@ -158,14 +159,14 @@ def engine_lines(found: Estimate) -> Iterable[str]:
         yield from memory_table(size, phases)
 
 
-def memory_table(process: str, phases: Phases) -> list[str]:
+def memory_table(process: str, phases: MemoryByPhase) -> list[str]:
     """GiB of every part in every phase, a column each; a card's memory first, then the machine's."""
     lines = []
     for place, named in (("device", "on its device"), ("host", "in host memory")):
         parts = list(dict.fromkeys(part.what for name in PHASES for part in phases[name] if part.place == place))
         if not parts:
             continue
-        rows: list[Row] = [(f"{process}, {named}, GiB", *PHASES)]
+        rows: list[Cells] = [(f"{process}, {named}, GiB", *PHASES)]
         for what in parts:
             sums = [sum(p.bytes for p in phases[name] if p.what == what and p.place == place) for name in PHASES]
             rows.append((what, *(f"{bytes / GIB:.2f}" if bytes else "-" for bytes in sums)))
@@ -176,7 +177,7 @@ def memory_table(process: str, phases: Phases) -> list[str]:
     return lines
 
 
-def columns(rows: Sequence[Row]) -> list[str]:
+def columns(rows: Sequence[Cells]) -> list[str]:
     """Rows with their first column to the left and numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [

@@ -7,13 +7,12 @@ import json
 import os
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from rlhf.errors import ModelError
 from rlhf.models.config import ModelConfig, TinyModelConfig
+from rlhf.models.folder import Values
 from rlhf.recipe.preflight import is_hub_name, read_model_config
 
-Values = dict[str, Any]
 TINY_VOCABULARY = 288
 """The byte tokenizer's tokens, rounded up (`rlhf.models.tiny`)."""
 

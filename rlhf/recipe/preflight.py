@@ -22,11 +22,10 @@ from rlhf.errors import ConfigError, DataError, ModelError, PlacementError
 from rlhf.http.binding import token_from
 from rlhf.http.config import check_recording
 from rlhf.models.dimensions import check_dimensions, embedding_rows
-from rlhf.models.folder import text_config
+from rlhf.models.folder import Values, text_config
 from rlhf.models.headers import tensor_shapes
 from rlhf.models.remote_code import brings_code, check_remote_code
 from rlhf.models.tokenizer_files import check_template, check_tokenizer, check_vocabulary
-from rlhf.recipe.heads import check_heads
 from rlhf.recipe.kinds import start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_one_gpu
@@ -331,3 +330,30 @@ def _row(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return row if isinstance(row, dict) else None
+
+
+def check_heads(recipe: Recipe, config: Values) -> None:
+    """Check that an engine's GPUs, and ranks that share rows, can divide the attention heads of the model. Raises
+    `ConfigError`."""
+    text = text_config(config)
+    heads = text.get("num_attention_heads")
+    shared = text.get("num_key_value_heads") or heads
+    if not isinstance(heads, int) or not isinstance(shared, int):
+        return
+    sizes: dict[str, tuple[int, ...]] = {
+        "trainer.deepspeed.sequence_parallel": (recipe.trainer.deepspeed.sequence_parallel,)
+    }
+    if recipe.plays:
+        sizes["rollout.tensor_parallel_size"] = recipe.rollout.tensor_parallel_sizes
+    fitting = [size for size in range(1, heads + 1) if divides(size, heads, shared)]
+    for key, size in ((key, size) for key, all_sizes in sizes.items() for size in all_sizes):
+        if size not in fitting:
+            raise ConfigError(
+                f"{key} is {size}, but the model has {heads} attention heads and {shared} key/value heads, which are "
+                f"computed whole; use one of {', '.join(map(str, fitting))}"
+            )
+
+
+def divides(size: int, heads: int, shared: int) -> bool:
+    """Whether `size` processes have equally many heads, and as many key/value heads, or one each that several have."""
+    return heads % size == 0 and (shared % size == 0 or size % shared == 0)

@@ -14,7 +14,7 @@ from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig
 from rlhf.trainer.checkpoint import CHECKPOINTS, model_folder
 
-Values = Mapping[str, Any]
+RecipeValues = Mapping[str, Any]
 
 
 def located(loaded: LoadedRecipe, *, resumed: bool = False) -> LoadedRecipe:
@@ -29,7 +29,7 @@ def located(loaded: LoadedRecipe, *, resumed: bool = False) -> LoadedRecipe:
     return with_sizes(replace(loaded, recipe=with_folders(loaded.recipe, before)))
 
 
-def with_folders(recipe: Recipe, before: Values) -> Recipe:
+def with_folders(recipe: Recipe, before: RecipeValues) -> Recipe:
     """Implements `located`. `before` are the values of the same recipe when the run began."""
     trainer, critic, began = recipe.trainer, recipe.trainer.critic, _below(before, "trainer")
     changed_critic = critic and _changed(critic, "path", critic.path, _below(began, "critic"))
@@ -42,20 +42,20 @@ def with_folders(recipe: Recipe, before: Values) -> Recipe:
     return recipe.model_copy(update=parts)
 
 
-def _located_reward(reward: RewardConfig, before: Values) -> RewardConfig:
+def _located_reward(reward: RewardConfig, before: RecipeValues) -> RewardConfig:
     began = _below(before, "parts")
     parts = {name: _changed(part, "model", part.model, _below(began, name)) for name, part in reward.parts.items()}
     return _changed(reward, "model", reward.model, before).model_copy(update={"parts": parts})
 
 
-def _changed(part: C, key: str, name: str | None, before: Values) -> C:
+def _changed(part: C, key: str, name: str | None, before: RecipeValues) -> C:
     began = before.get(key)
     if name and began and (Path(name).expanduser() / CHECKPOINTS) in Path(began).parents:
         return part.model_copy(update={key: began})
     return part.model_copy(update={key: name and model_folder_of(name)})
 
 
-def _below(values: Values, key: str) -> Values:
+def _below(values: RecipeValues, key: str) -> RecipeValues:
     return values.get(key) or {}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf.cluster.gpus import Gpu
 from rlhf.commands import doctor
-from rlhf.commands.doctor import Diagnosis, Level, report
+from rlhf.commands.doctor import Diagnosis, Severity, report
 from rlhf.sandbox.groups import GroupParent
 from rlhf.sandbox.isolation import Interpreter, IsolationLevel, SandboxIsolation
 from rlhf.sandbox.levels import ChosenIsolation
@@ -25,24 +25,24 @@ def test_a_torch_that_vllm_was_not_built_for_is_found(monkeypatch: pytest.Monkey
     monkeypatch.setattr(doctor, "installed", versions.get)
     monkeypatch.setattr(doctor, "required_torch", lambda package: "2.13.0")
     levels = {finding.subject: finding.level for finding in doctor.vllm()}
-    assert levels == {"vllm": Level.OK, "vllm and torch": Level.WARN, "torchvision": Level.WARN}
+    assert levels == {"vllm": Severity.OK, "vllm and torch": Severity.WARN, "torchvision": Severity.WARN}
 
 
-@pytest.mark.parametrize(("threads", "level"), [("1", Level.OK), ("4096", Level.WARN), ("many", Level.WARN)])
-def test_more_threads_than_cores_is_found(monkeypatch: pytest.MonkeyPatch, threads: str, level: Level):
+@pytest.mark.parametrize(("threads", "level"), [("1", Severity.OK), ("4096", Severity.WARN), ("many", Severity.WARN)])
+def test_more_threads_than_cores_is_found(monkeypatch: pytest.MonkeyPatch, threads: str, level: Severity):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     assert {finding.subject: finding.level for finding in doctor.cores()}["threads"] is level
 
 
 def test_a_folder_too_long_for_rays_sockets_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(doctor.tempfile, "gettempdir", lambda: "/" + "long" * 20)
-    assert {finding.subject: finding.level for finding in doctor.storage()}["temporary files"] is Level.WARN
+    assert {finding.subject: finding.level for finding in doctor.storage()}["temporary files"] is Severity.WARN
 
 
 def test_advice_stands_below_what_is_wrong_and_nowhere_else():
-    assert "\n" not in report(Diagnosis("disk", Level.OK, "80 GiB", "make room"), colour=False)
-    assert report(Diagnosis("disk", Level.WARN, "1 GiB", "make room"), colour=False).endswith("→ make room")
-    assert "\033[33m" in report(Diagnosis("disk", Level.WARN, "1 GiB", "make room"), colour=True)
+    assert "\n" not in report(Diagnosis("disk", Severity.OK, "80 GiB", "make room"), colour=False)
+    assert report(Diagnosis("disk", Severity.WARN, "1 GiB", "make room"), colour=False).endswith("→ make room")
+    assert "\033[33m" in report(Diagnosis("disk", Severity.WARN, "1 GiB", "make room"), colour=True)
 
 
 def test_limits_that_are_not_exact_are_named(monkeypatch: pytest.MonkeyPatch):
@@ -50,8 +50,8 @@ def test_limits_that_are_not_exact_are_named(monkeypatch: pytest.MonkeyPatch):
     exact = replace(loose, level=IsolationLevel.BUBBLEWRAP, groups=GroupParent(folder="/sys/fs/cgroup/x"))
     over = ((IsolationLevel.BUBBLEWRAP, "bwrap is not installed"),)
     for chosen, levels in (
-        (ChosenIsolation(isolation=exact), [Level.OK, Level.OK]),
-        (ChosenIsolation(isolation=loose, passed_over=over, no_groups="no cgroup v2"), [Level.WARN, Level.WARN]),
+        (ChosenIsolation(isolation=exact), [Severity.OK, Severity.OK]),
+        (ChosenIsolation(isolation=loose, passed_over=over, no_groups="no cgroup v2"), [Severity.WARN, Severity.WARN]),
     ):
         monkeypatch.setattr("rlhf.commands.doctor.choose", lambda chosen=chosen: chosen)
         found = list(doctor.sandbox_isolation())
@@ -68,7 +68,7 @@ def test_gpus_are_those_of_the_driver_and_kernels_need_a_compiler(monkeypatch: p
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     found, compiler = doctor.gpus()
     assert found.seen == "NVIDIA X1, 80 GiB; NVIDIA X1, 80 GiB; CUDA_VISIBLE_DEVICES leaves 1"
-    assert (compiler.level, compiler.seen.partition(",")[0]) == (Level.FAIL, "no C compiler")
+    assert (compiler.level, compiler.seen.partition(",")[0]) == (Severity.FAIL, "no C compiler")
     monkeypatch.setattr(doctor, "present_gpus", lambda: ())
     monkeypatch.setattr(doctor, "this_machines_gpus", lambda: ())
     assert [one.seen for one in doctor.gpus()] == ["none: everything runs on the CPU"]

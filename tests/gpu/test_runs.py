@@ -14,7 +14,7 @@ import pytest
 
 from rlhf.commands.gpu_checks.machine import GpuMachine
 from rlhf.commands.gpu_checks.table import COLOCATED, HALVES, WHOLE
-from rlhf.commands.gpu_checks.training import run_end, train_command, train_run
+from rlhf.commands.gpu_checks.training import run_command, run_end, train_run
 from rlhf.types import Message
 
 pytestmark = [pytest.mark.gpu, pytest.mark.engine, pytest.mark.timeout(1000)]
@@ -62,7 +62,7 @@ def test_a_run_whose_engine_is_killed_ends_with_an_error_that_names_it(machine: 
 
 def killed_run(machine: GpuMachine, overrides: Sequence[str], victim: str) -> tuple[int, Path, Path]:
     """Train, and kill the worker `victim` after the first update, often while weights are on their way."""
-    command, run, log = train_command(machine, "killed", overrides)
+    command, run, log = run_command(machine, "killed", overrides)
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:

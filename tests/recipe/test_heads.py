@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rlhf.errors import ConfigError
-from rlhf.recipe.heads import check_heads
 from rlhf.recipe.loading import recipe_from
+from rlhf.recipe.preflight import check_heads
 from tests.small_tasks import sorting
 
 QWEN = {"num_attention_heads": 28, "num_key_value_heads": 4}

@@ -20,7 +20,6 @@ from rlhf.commands.gpu_checks.machine import Finding, GpuMachine
 
 START_SECONDS = 90.0
 """Deadline for all ranks to meet and to add up."""
-REPEATS = 5
 MOST_SKEW_SECONDS = 1.0
 """Beyond this, times in spans and logs of different nodes cannot be compared."""
 ANSWER_SECONDS = 60.0
@@ -70,10 +69,10 @@ def add_up(ranks: int, meeting: Path, on_gpu: bool, megabytes: int, rank: int) -
     right = bool((values == ranks * (ranks + 1) / 2).all())
     torch.distributed.barrier()
     started = time.perf_counter()
-    for _ in range(REPEATS):
+    for _ in range(5):
         torch.distributed.all_reduce(values)
     float(values[0])  # waits for the device
-    seconds = (time.perf_counter() - started) / REPEATS
+    seconds = (time.perf_counter() - started) / 5
     torch.distributed.destroy_process_group()
     return right, 2 * (ranks - 1) / ranks * values.numel() * 4 / seconds / 1e9
 

@@ -17,8 +17,6 @@ from rlhf.errors import PlacementError
 
 FREE_SHARE = 0.9
 """Least share of a GPU's memory that must be free."""
-Uuids = dict[str, tuple[int, int]]
-"""Compute capability by UUID."""
 
 
 def gpus_agree(machine: GpuMachine) -> Finding:
@@ -39,8 +37,8 @@ def gpus_agree(machine: GpuMachine) -> Finding:
     )
 
 
-def seen_by_torch() -> Uuids:
-    """List what torch sees."""
+def seen_by_torch() -> dict[str, tuple[int, int]]:
+    """List the compute capability of each GPU that torch sees, by UUID."""
     found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return {f"GPU-{str(gpu.uuid).removeprefix('GPU-')}": (gpu.major, gpu.minor) for gpu in found}
 

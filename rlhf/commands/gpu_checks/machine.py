@@ -14,7 +14,6 @@ from rlhf.models.config import TinyModelConfig
 GIB = 2**30
 DEEP = TinyModelConfig(hidden_size=1024, intermediate_size=4864, layers=24, heads=16, kv_heads=2)
 """Nearly the shape of Qwen2.5-0.5B, whose 14 heads four GPUs cannot share."""
-DEEP_VOCABULARY = 151_936
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class Sizes:
     attended: int = 2048
     """Tokens of the sequence on which attention is compared."""
     shape: TinyModelConfig = DEEP
-    vocabulary: int = DEEP_VOCABULARY
+    vocabulary: int = 151_936
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

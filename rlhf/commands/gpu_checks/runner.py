@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rlhf.cluster.host import resolve_name
-from rlhf.commands.gpu_checks.table import Check
+from rlhf.commands.gpu_checks.table import GpuCheck
 
 RUNNER = "rlhf.commands.gpu_checks.runner"
 GRACE_SECONDS = 40.0
@@ -47,7 +47,7 @@ class GpuResult:
 
 
 def run_checks(
-    checks: Iterable[Check], installed: Collection[str], folder: Path, *, gpus: int, nodes: int, model: str | None
+    checks: Iterable[GpuCheck], installed: Collection[str], folder: Path, *, gpus: int, nodes: int, model: str | None
 ) -> list[GpuResult]:
     """Run the checks that this machine can do, and skip the others by name. Print each result as soon as it is known;
     logs and runs go to `folder`."""
@@ -57,13 +57,13 @@ def run_checks(
         if lacks:
             result = GpuResult(name=check.name, state="skip", expected="", found=lacks)
         else:
-            result = run_check(check, folder, gpus=gpus, nodes=nodes, model=model)
+            result = run_gpu_check(check, folder, gpus=gpus, nodes=nodes, model=model)
         print(result.line, flush=True)
         results.append(result)
     return results
 
 
-def run_check(check: Check, folder: Path, *, gpus: int, nodes: int, model: str | None) -> GpuResult:
+def run_gpu_check(check: GpuCheck, folder: Path, *, gpus: int, nodes: int, model: str | None) -> GpuResult:
     """Run one check in a process of its own, and end all that it started."""
     own = folder / re.sub(r"\W+", "_", check.name)
     own.mkdir()

@@ -15,7 +15,7 @@ ZERO_3 = "trainer.deepspeed.zero_stage=3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class GpuCheck:
     """`function` is `module:function`, called with the machine and `arguments`. It needs `gpus` on each of `nodes`, and
     the `packages` installed."""
 
@@ -37,28 +37,27 @@ class Check:
         return f"needs {', '.join(missing)}, not installed" if missing else ""
 
 
-def _check(name: str, function: str, packages: tuple[str, ...] = (), *, seconds: float = 120, gpus: int = 1) -> Check:
-    function = f"rlhf.commands.gpu_checks.{function}"
-    return Check(name=name, function=function, packages=packages, deadline_seconds=seconds, gpus=gpus)
+def _check(
+    name: str, function: str, packages: tuple[str, ...] = (), arguments: tuple[str, ...] = (), *,
+    seconds: float = 120, gpus: int = 1, nodes: int = 1,
+) -> GpuCheck:  # fmt: skip
+    return GpuCheck(
+        name=name, function=f"rlhf.commands.gpu_checks.{function}", gpus=gpus, nodes=nodes, packages=packages,
+        arguments=arguments, deadline_seconds=seconds,
+    )  # fmt: skip
 
 
-def _plan(name: str, *arguments: str, gpus: int = 1) -> Check:
+def _plan(name: str, *arguments: str, gpus: int = 1) -> GpuCheck:
     """A supervised run, and the one in float32 that it is compared with."""
-    return Check(
-        name=name, function="rlhf.commands.gpu_checks.training:learner_plan", gpus=gpus, packages=RANKS,
-        arguments=arguments, deadline_seconds=1000,
-    )  # fmt: skip
+    return _check(name, "training:learner_plan", RANKS, arguments, seconds=1000, gpus=gpus)
 
 
-def _publish(name: str, *arguments: str, gpus: int = 1, nodes: int = 1) -> Check:
+def _publish(name: str, *arguments: str, gpus: int = 1, nodes: int = 1) -> GpuCheck:
     """A run with an engine."""
-    return Check(
-        name=name, function="rlhf.commands.gpu_checks.training:publishes", gpus=gpus, nodes=nodes, packages=RUNS,
-        arguments=arguments, deadline_seconds=500,
-    )  # fmt: skip
+    return _check(name, "training:publishes", RUNS, arguments, seconds=500, gpus=gpus, nodes=nodes)
 
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[GpuCheck, ...] = (
     _check("GPUs agree", "facts:gpus_agree"),
     _check("driver", "facts:driver_serves_torch"),
     _check("GPUs are free", "facts:gpus_are_free"),
@@ -97,10 +96,7 @@ CHECKS: tuple[Check, ...] = (
         "colocated, 8 and 4 of 2", *COLOCATED,
         "trainer.deepspeed.ranks=8", ZERO_3, "rollout.engines=4", "rollout.tensor_parallel_size=2", gpus=8,
     ),
-    Check(
-        name="nodes' clocks and folder", function="rlhf.commands.gpu_checks.communication:clocks_and_folder", nodes=2,
-        packages=("ray",),
-    ),
+    _check("nodes' clocks and folder", "communication:clocks_and_folder", ("ray",), nodes=2),
     _publish(
         "publish between nodes", *WHOLE,
         "trainer.deepspeed.ranks=2", ZERO_3, "cluster.learner_placement=spread", "rollout.engines=2", gpus=2, nodes=2,

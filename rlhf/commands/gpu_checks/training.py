@@ -18,7 +18,6 @@ from rlhf.types import Message, Task
 
 LOSS_OFF = 0.03
 """Largest difference of a first loss from the run in float32, relative."""
-DIFFERENCE = "weight_sync/logprob_difference"
 SUPERVISED = ("kind=sft", "data.train.response_column=response", "trainer.deepspeed.gpus_per_rank=1")
 
 
@@ -80,13 +79,13 @@ class RunEnd:
 
 def train_run(machine: GpuMachine, name: str, overrides: Sequence[str]) -> RunEnd:
     """Train the checks' recipe with `overrides` in the run folder called `name`. The check's deadline ends it."""
-    command, run, log = train_command(machine, name, overrides)
+    command, run, log = run_command(machine, name, overrides)
     with log.open("ab") as output:
         code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
     return run_end(code, run, log)
 
 
-def train_command(machine: GpuMachine, name: str, overrides: Sequence[str]) -> tuple[list[str], Path, Path]:
+def run_command(machine: GpuMachine, name: str, overrides: Sequence[str]) -> tuple[list[str], Path, Path]:
     """Write the recipe of a run; return its command, its folder, and the file for its output."""
     from rlhf.commands.gpu_checks.made_model import checked_model  # with transformers, which most checks do not need
 
@@ -112,7 +111,7 @@ def run_end(code: int, run: Path, log: Path) -> RunEnd:
 def publishes(machine: GpuMachine, *overrides: str) -> Finding:
     """Two updates whose weights the engines get: the start check, every canary and the mismatch guard must hold."""
     end = train_run(machine, "publish", overrides)
-    gaps, syncs = end.values(DIFFERENCE), end.values("seconds/weight_sync")
+    gaps, syncs = end.values("weight_sync/logprob_difference"), end.values("seconds/weight_sync")
     expected = "2 updates, each proved by the canary"
     if not end.finished(2) or len(gaps) != 2 or not all(map(math.isfinite, gaps)):
         return Finding(good=False, expected=expected, found=end.described)

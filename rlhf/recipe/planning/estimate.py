@@ -11,15 +11,15 @@ from rlhf.recipe.planning.layout import EngineLayout, LearnerLayout, RunLayout
 from rlhf.recipe.planning.machines import ALLOCATOR_SHARE, GIB, Card, Machine
 from rlhf.recipe.planning.processes import (
     PHASES,
+    MemoryByPhase,
     PhaseName,
-    Phases,
     cache_tokens,
     engine_phases,
     held,
     learner_phases,
     peak,
 )
-from rlhf.recipe.planning.shape import Activations, Line, ModelShape
+from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape
 
 ActivationsOf = Callable[[int], Activations]
 """The activations of the model where every n-th layer is computed again; 0: none."""
@@ -51,8 +51,8 @@ class Estimate:
     machine: Machine
     run: RunLayout
     plan: Plan | None
-    learner: Phases
-    engines: tuple[Phases, ...]
+    learner: MemoryByPhase
+    engines: tuple[MemoryByPhase, ...]
     cache_tokens: tuple[int, ...]
     shortages: tuple[Shortage, ...]
     microbatch: int | None
@@ -90,7 +90,7 @@ def estimate_run(
 
 
 def shortages(
-    run: RunLayout, machine: Machine, plan: Plan | None, learner: Phases, engines: Sequence[Phases]
+    run: RunLayout, machine: Machine, plan: Plan | None, learner: MemoryByPhase, engines: Sequence[MemoryByPhase]
 ) -> Iterator[Shortage]:
     """List every place that would overflow, in its worst phase."""
     card = machine.card
@@ -172,7 +172,7 @@ def _changes(learner: LearnerLayout, sequence: int) -> Iterator[tuple[dict[str, 
 
 
 def _of_engines_cards(
-    run: RunLayout, layout: EngineLayout, card: Card, learner: Phases, engine: Phases
+    run: RunLayout, layout: EngineLayout, card: Card, learner: MemoryByPhase, engine: MemoryByPhase
 ) -> Iterator[Shortage]:
     """Cards with one of these engines' processes, and with a rank where they are the ranks' too."""
     size = f" of {layout.parallel}" if len(run.engines) > 1 else ""
@@ -185,14 +185,14 @@ def _of_engines_cards(
         yield from _overflowing(f"a card with an engine{size}", card.memory, engine)
 
 
-def _overflowing(where: str, available: int, *processes: Phases) -> Iterator[Shortage]:
+def _overflowing(where: str, available: int, *processes: MemoryByPhase) -> Iterator[Shortage]:
     needed = {phase: sum(held(one[phase], "device") for one in processes) for phase in PHASES}
     phase = max(PHASES, key=lambda name: needed[name])
     if needed[phase] > available:
         yield Shortage(where=where, phase=phase, needed=needed[phase], available=available)
 
 
-def _on_host(phases: Phases, phase: PhaseName, card: Card | None) -> int:
+def _on_host(phases: MemoryByPhase, phase: PhaseName, card: Card | None) -> int:
     return held(phases[phase], "host") + (0 if card else held(phases[phase], "device"))
 
 
@@ -203,5 +203,5 @@ def _counts(plan: Plan | None) -> dict[str, Counter[str]]:
     return counts
 
 
-_ZERO = Line(base=0.0, each=0.0)
+_ZERO = LinearBytes(base=0.0, each=0.0)
 NO_ACTIVATIONS = Activations(saved=_ZERO, decoder_peak=_ZERO, head_peak=_ZERO)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from rlhf.recipe.model_configs import Values, known_models
-from rlhf.recipe.planning.shape import DTYPE_BYTES, Activations, Line, ModelShape, head_line
+from rlhf.models.folder import Values
+from rlhf.recipe.model_configs import known_models
+from rlhf.recipe.planning.shape import DTYPE_BYTES, Activations, LinearBytes, ModelShape, head_line
 
 Slopes = tuple[float, float]
 STORED_LENGTHS, STORED_TOKENS = (512, 8192, 1), 16384
@@ -29,7 +30,9 @@ class KnownModel:
         """Estimate the passes on a GPU with so much memory."""
         saved, peak = self.checkpointed if checkpointing else self.plain
         head = head_line(self.shape.vocabulary, self.shape.hidden_size, DTYPE_BYTES["bfloat16"], memory)
-        return Activations(saved=Line(base=0.0, each=saved), decoder_peak=Line(base=0.0, each=peak), head_peak=head)
+        return Activations(
+            saved=LinearBytes(base=0.0, each=saved), decoder_peak=LinearBytes(base=0.0, each=peak), head_peak=head
+        )
 
 
 def known_model(name: str, values: Values) -> KnownModel | None:

@@ -22,11 +22,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.attention import decoder_of
+from rlhf.models.folder import Values
 from rlhf.models.loading import DTYPES, first_line, ready_to_train
 from rlhf.models.policy import row_arguments
-from rlhf.recipe.planning.shape import Activations, Line, ModelShape, head_line
-
-Values = dict[str, Any]
+from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape, head_line
 
 
 def shape_of(name: str, values: Values) -> ModelShape:
@@ -85,7 +84,7 @@ def activations_of(
     }
     layers = int(config.get_text_config().num_hidden_layers)
     saved, peak = (
-        Line.through(*((at, one[which] + (layers - 1) * (two[which] - one[which]))
+        LinearBytes.through(*((at, one[which] + (layers - 1) * (two[which] - one[which]))
                        for at, (one, two) in points.items()))
         for which in (0, 1)
     )  # fmt: skip

@@ -49,7 +49,7 @@ class Part:
     place: Place = "device"
 
 
-Phases = Mapping[PhaseName, tuple[Part, ...]]
+MemoryByPhase = Mapping[PhaseName, tuple[Part, ...]]
 """What a process holds, by phase."""
 
 
@@ -58,14 +58,14 @@ def held(parts: Iterable[Part], place: Place) -> int:
     return sum(part.bytes for part in parts if part.place == place)
 
 
-def peak(phases: Phases, place: Place) -> int:
+def peak(phases: MemoryByPhase, place: Place) -> int:
     """Return the most bytes of any phase."""
     return max(held(parts, place) for parts in phases.values())
 
 
 def learner_phases(
     shape: ModelShape, layout: LearnerLayout, activations: Activations, *, parked: bool = False, heap: bool = True
-) -> Phases:
+) -> MemoryByPhase:
     """Estimate the memory of one rank. `parked`: its state waits in host memory, of a run on a CPU in files, while
     engines generate, and all but its weights during a weight sync. `heap`: a CPU's allocator keeps what is freed."""
     base, sent = _process(layout), Part(what=BUCKETS, bytes=_buckets(shape, layout))
@@ -80,7 +80,7 @@ def learner_phases(
     waiting = _away(layout, states, of=states) if parked else states
     sending = _away(layout, states, of=[part for part in states if part.what != "weights"]) if parked else states
     loading = [replace(states[0], place="device"), *_loading(shape, layout)]
-    phases: Phases = {
+    phases: MemoryByPhase = {
         "load": (*base, *loading),
         "generate": (*ready, *waiting),
         "forward and backward": (*ready, *passing),
@@ -102,7 +102,7 @@ def least_state(parameters: int, layout: LearnerLayout, adapter: int = 0) -> int
     return held([*_states(parameters, adapter, layout), *_gradients(parameters, adapter, layout)], "device")
 
 
-def engine_phases(shape: ModelShape, layout: EngineLayout, card: Card | None, *, asleep: bool = False) -> Phases:
+def engine_phases(shape: ModelShape, layout: EngineLayout, card: Card | None, *, asleep: bool = False) -> MemoryByPhase:
     """Estimate the memory of an engine's process. `asleep`: while ranks train, weights and KV cache are freed."""
     awake = engine_parts(shape, layout, card)
     sleeping = tuple(part for part in awake if part.what in KEPT_ASLEEP)

@@ -42,21 +42,21 @@ class ModelShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LinearBytes:
     """Bytes as a function of a number of tokens, measured at two numbers."""
 
     base: float
     each: float
 
     @classmethod
-    def through(cls, a: tuple[int, float], b: tuple[int, float]) -> Line:
+    def through(cls, a: tuple[int, float], b: tuple[int, float]) -> LinearBytes:
         """The line through two measurements `(tokens, bytes)`."""
         each = (b[1] - a[1]) / (b[0] - a[0])
         return cls(base=a[1] - each * a[0], each=each)
 
-    def plus(self, other: Line, times: float = 1) -> Line:
+    def plus(self, other: LinearBytes, times: float = 1) -> LinearBytes:
         """The sum of this line and so many of the other."""
-        return Line(base=self.base + times * other.base, each=self.each + times * other.each)
+        return LinearBytes(base=self.base + times * other.base, each=self.each + times * other.each)
 
     def at(self, tokens: int) -> int:
         return round(max(self.base + self.each * tokens, 0))
@@ -70,9 +70,9 @@ class Activations:
     `head_peak` the most that the head adds to `saved`: lines over the tokens of a micro-batch.
     """
 
-    saved: Line
-    decoder_peak: Line
-    head_peak: Line
+    saved: LinearBytes
+    decoder_peak: LinearBytes
+    head_peak: LinearBytes
 
     def peak(self, tokens: int) -> int:
         """The most that is alive at once for a micro-batch of so many tokens."""
@@ -87,10 +87,10 @@ def some_recomputed(none: Activations, all: Activations, share: float) -> Activa
     return Activations(saved=saved, decoder_peak=peak, head_peak=none.head_peak)
 
 
-def head_line(vocabulary: int, hidden_size: int, width: int, memory: int | None) -> Line:
+def head_line(vocabulary: int, hidden_size: int, width: int, memory: int | None) -> LinearBytes:
     """Estimate what the head adds on a GPU of so much `memory`, or without it on a CPU, with weights of `width` bytes:
     a chunk's logits (four times in float32; in 16 bits thrice, and once in these) or two gradients of the head's
     weights, whichever is more; the sum of these gradients; and the gradients of the hidden states."""
     logits = (16 if width == 4 else 14) * tokens_at_once(vocabulary, memory) * vocabulary
     weights = vocabulary * hidden_size * width
-    return Line(base=max(logits, 2 * weights) + weights, each=2 * hidden_size * width)
+    return LinearBytes(base=max(logits, 2 * weights) + weights, each=2 * hidden_size * width)

@@ -80,7 +80,7 @@ class StoredTensor:
     def read(self, start: int, target: Tensor) -> None:
         """Fill `target`, one-dimensional, with the elements from `start` on, in its own precision and on its device.
         Raises `CheckpointError` for a file that is damaged."""
-        with opened(self.file) as content:  # for this range alone: pages of a mapped file count as memory
+        with open_tensors(self.file) as content:  # for this range alone: pages of a mapped file count as memory
             stored = content.get_slice(self.name)
             for at in range(0, len(target), AT_ONCE):
                 part = target[at : at + AT_ONCE]
@@ -89,13 +89,13 @@ class StoredTensor:
 
 def stored_tensors(file: Path) -> tuple[list[StoredTensor], Mapping[str, str]]:
     """Return the tensors of a safetensors file and its metadata. Raises `CheckpointError`."""
-    with opened(file) as content:
+    with open_tensors(file) as content:
         counts = {name: prod(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
         return [StoredTensor(name=name, file=file, count=count) for name, count in counts.items()], content.metadata()
 
 
 @contextmanager
-def opened(file: Path) -> Iterator[Any]:
+def open_tensors(file: Path) -> Iterator[Any]:
     """Open a safetensors file for reading. Raises `CheckpointError`."""
     try:
         with safe_open(file, framework="pt") as content:

@@ -16,7 +16,7 @@ from rlhf.cluster.host import resolve_name
 from rlhf.commands.gpu_checks import arithmetic, communication, facts, made_model, training
 from rlhf.commands.gpu_checks.communication import NodeAnswer
 from rlhf.commands.gpu_checks.machine import DEEP, Finding, GpuMachine
-from rlhf.commands.gpu_checks.table import CHECKS, Check
+from rlhf.commands.gpu_checks.table import CHECKS, GpuCheck
 from rlhf.commands.gpu_checks.training import RunEnd, recipe_of
 from rlhf.errors import ModelError, PlacementError
 from rlhf.recipe.loading import load_recipe
@@ -52,13 +52,13 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     return install_nvml(monkeypatch, FakeNvml())
 
 
-def performed(check: Check, machine: GpuMachine) -> Finding:
+def performed(check: GpuCheck, machine: GpuMachine) -> Finding:
     finding: Finding = resolve_name(check.function)(machine, *check.arguments)
     return finding
 
 
 @pytest.mark.parametrize("check", HERE, ids=lambda check: check.name)
-def test_a_machine_that_is_well_passes(check: Check, folder: Path) -> None:
+def test_a_machine_that_is_well_passes(check: GpuCheck, folder: Path) -> None:
     found = performed(check, cpu_machine(folder))
     assert found.good, found
 
@@ -187,7 +187,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, *end: RunEnd, **metrics: Any) -> R
 
 @pytest.mark.parametrize("check", TRAINED, ids=lambda check: check.name)
 def test_a_run_that_is_well_passes_and_one_that_ends_early_does_not(
-    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: GpuCheck, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded(monkeypatch)
     assert performed(check, cpu_machine(tmp_path)).good
@@ -214,7 +214,7 @@ def test_a_run_that_ends_well_and_measures_a_fault_is_found(
 
 
 @pytest.mark.parametrize("check", TRAINED, ids=lambda check: check.name)
-def test_every_run_is_a_recipe_that_starts(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_run_is_a_recipe_that_starts(check: GpuCheck, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts on a machine with the GPUs that the check asks for, which share the made model's heads."""
     runs = recorded(monkeypatch)
     performed(check, cpu_machine(tmp_path))
@@ -257,7 +257,7 @@ def test_all_ranks_add_up(folder: Path) -> None:
 @pytest.mark.engine
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("check", TRAINED, ids=lambda check: check.name)
-def test_every_run_trains_on_cpus(check: Check, folder: Path) -> None:
+def test_every_run_trains_on_cpus(check: GpuCheck, folder: Path) -> None:
     """The same runs with workers that reserve no GPU."""
     own = folder / check.name.replace(" ", "_")
     own.mkdir()

@@ -14,8 +14,8 @@ import pytest
 
 from rlhf.commands import doctor
 from rlhf.commands.gpu_checks import runner
-from rlhf.commands.gpu_checks.runner import GpuResult, run_check, run_checks
-from rlhf.commands.gpu_checks.table import CHECKS, Check
+from rlhf.commands.gpu_checks.runner import GpuResult, run_checks, run_gpu_check
+from rlhf.commands.gpu_checks.table import CHECKS, GpuCheck
 from rlhf.errors import UserError
 from tests.commands.conftest import Command
 from tests.nvml import FakeGpu, FakeNvml, install_nvml
@@ -25,8 +25,8 @@ PACKAGES = {name for check in CHECKS for name in check.packages}
 
 
 def result(folder: Path, name: str, seconds: float = 60) -> GpuResult:
-    check = Check(name=name, function=f"tests.commands.gpu_checks.endings:{name}", deadline_seconds=seconds)
-    return run_check(check, folder, gpus=1, nodes=1, model=None)
+    check = GpuCheck(name=name, function=f"tests.commands.gpu_checks.endings:{name}", deadline_seconds=seconds)
+    return run_gpu_check(check, folder, gpus=1, nodes=1, model=None)
 
 
 def test_a_line_has_what_was_expected_and_found(tmp_path: Path) -> None:
@@ -55,10 +55,10 @@ def test_a_check_that_hangs_ends_at_its_deadline_with_all_that_it_started(tmp_pa
 def passing(monkeypatch: pytest.MonkeyPatch, states: dict[str, str]) -> None:
     """Checks end as `states` say, or well, without being run."""
 
-    def run(check: Check, folder: Path, **machine: Any) -> GpuResult:
+    def run(check: GpuCheck, folder: Path, **machine: Any) -> GpuResult:
         return GpuResult(name=check.name, state=states.get(check.name, "ok"), expected="", found="")
 
-    monkeypatch.setattr(runner, "run_check", run)
+    monkeypatch.setattr(runner, "run_gpu_check", run)
 
 
 def test_a_check_that_the_machine_cannot_do_is_skipped_by_name(
