@@ -1,5 +1,5 @@
-"""One side of the benchmark, in a process of its own: prints runs a second, and processor seconds a run, on one level
-of the tree on `PYTHONPATH`."""
+"""Measure one isolation level of the tree on `PYTHONPATH`, in a separate process: print runs per second and processor
+seconds per run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CODE = "print(sum(range(1000)))"
 
 
 async def rate(level: str, runs: int) -> tuple[float, float]:
-    """Runs a second, as many at once as there are cores, and processor seconds of each with all that the service does
-    for it. The first ones are not counted."""
+    """Return runs per second, with as many at a time as there are cores, and processor seconds per run, those of the
+    service included. The first runs are not counted."""
     sandbox = Sandbox(queue=Queue(), chosen=choose(levels=(IsolationLevel(level),)))
     await sandbox.start()
     await _many(sandbox, sandbox.queue.runs)
@@ -30,7 +30,7 @@ async def rate(level: str, runs: int) -> tuple[float, float]:
 
 
 def _used() -> float:
-    """Processor seconds of this process and of its children that have ended."""
+    """Return processor seconds of this process and of its children that have ended."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

@@ -12,24 +12,24 @@ import typer
 from rlhf.commands.server_options import Certificate, Key, LimitTexts, Names, access_of, check_reach
 from rlhf.http.binding import Access, token_from
 from rlhf.http.limits import SANDBOX
-from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.limits import MIB, SandboxLimits
 from rlhf.sandbox.pool import Queue, Sandbox
-
-MIB = 1024 * 1024
 
 
 def sandbox(
-    host: Annotated[str, typer.Option(help="Address to listen on; another than loopback needs a token.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. All but loopback need a token.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
-    runs: Annotated[int, typer.Option(min=1, help="Programs that run at once.")] = os.cpu_count() or 1,
-    waiting: Annotated[int, typer.Option(min=0, help="Programs that may wait; one more is answered 503.")] = 1024,
-    wait_seconds: Annotated[float, typer.Option(min=0.1, help="The longest that a program waits.")] = 300.0,
-    run_seconds: Annotated[float, typer.Option(min=0.1, help="The longest that a program runs.")] = 60.0,
-    memory_mb: Annotated[int, typer.Option(min=64, help="Memory of a run, in MiB.")] = 1024,
-    disk_mb: Annotated[int, typer.Option(min=1, help="Files of a run, in MiB.")] = 64,
-    processes: Annotated[int, typer.Option(min=1, help="Processes and threads of a run.")] = 64,
+    runs: Annotated[int, typer.Option(min=1, help="Programs that run at the same time.")] = os.cpu_count() or 1,
+    waiting: Annotated[int, typer.Option(min=0, help="Programs that may wait; a further one gets a 503.")] = 1024,
+    wait_seconds: Annotated[float, typer.Option(min=0.1, help="Longest time that a program waits.")] = 300.0,
+    run_seconds: Annotated[float, typer.Option(min=0.1, help="Longest time that a program runs.")] = 60.0,
+    memory_mb: Annotated[int, typer.Option(min=64, help="Memory of one run, in MiB.")] = 1024,
+    disk_mb: Annotated[int, typer.Option(min=1, help="Files of one run, in MiB.")] = 64,
+    processes: Annotated[int, typer.Option(min=1, help="Processes and threads of one run.")] = 64,
     python: Annotated[Path | None, typer.Option(help="The Python that runs the code, with its packages.")] = None,
-    allow_rlimits: Annotated[bool, typer.Option(help="Run code without isolation where none works.")] = False,
+    allow_rlimits: Annotated[bool, typer.Option(help="Run code without isolation if none works.")] = False,
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the bearer token.")] = None,
     name: Names = None,
     certificate: Certificate = None,

@@ -28,10 +28,6 @@ OLD_SECONDS = 60.0
 PROCESSES, SUBTREE = "cgroup.procs", "cgroup.subtree_control"
 
 
-class NoGroups(Exception):
-    """This process cannot make control groups on this machine; the message says why."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupParent:
     """The folder in which each run gets a group. `shares` says that the kernel divides processor time by run and not
@@ -61,36 +57,36 @@ def find_group_parent() -> tuple[GroupParent | None, str]:
         here, top = own_group(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
         parent = delegating_group(here, top)
         _sweep(parent.folder)
-    except (OSError, NoGroups) as error:
+    except OSError as error:
         return None, f"cgroup v2: {error}"
     return parent, ""
 
 
 def own_group(groups: str, mounts: str) -> tuple[Path, Path]:
     """This process's group and the topmost visible one, as folders; from `/proc/self/cgroup` and
-    `/proc/self/mountinfo`. Raises `NoGroups`."""
+    `/proc/self/mountinfo`. Raises `OSError`."""
     own = next((line.removeprefix("0::") for line in groups.splitlines() if line.startswith("0::")), None)
     mounted = next((line.split(" ") for line in mounts.splitlines() if " - cgroup2 " in line), None)
     if own is None or mounted is None:
-        raise NoGroups("it is not mounted")
+        raise OSError("it is not mounted")
     root, point = mounted[3:5]
     inside = os.path.relpath(own, root)
     if ".." in inside.split("/"):
-        raise NoGroups(f"the cgroup of this process lies outside what is mounted at {point}")
+        raise OSError(f"the cgroup of this process lies outside what is mounted at {point}")
     return Path(point, inside), Path(point)
 
 
 def delegating_group(here: Path, top: Path) -> GroupParent:
     """The nearest group at or above ours that delegates the controllers and is writable. If there is none, our own
     group, whose processes are moved to a child group first, because a group with processes cannot delegate
-    controllers. Raises `NoGroups`, `OSError`."""
+    controllers. Raises `OSError`."""
     for folder in (here, *here.parents):
         if folder.is_relative_to(top) and _listed(folder / SUBTREE) >= CONTROLLERS and _writable(folder):
             return GroupParent(folder=str(folder), shares=_shares_processor(folder))
     if not _listed(here / "cgroup.controllers") >= CONTROLLERS:
-        raise NoGroups(f"{here} has no controllers of memory and processes")
+        raise OSError(f"{here} has no controllers of memory and processes")
     if not (_writable(here) and os.access(here / SUBTREE, os.W_OK)):
-        raise NoGroups(f"{here} cannot be written to (start it with systemd-run --user -p Delegate=yes)")
+        raise OSError(f"{here} cannot be written to (start it with systemd-run --user -p Delegate=yes)")
     if (here / "cgroup.type").exists():  # the root group may have processes
         _move_processes(here, here / SERVICE)
     (here / SUBTREE).write_text(" ".join(f"+{name}" for name in sorted(CONTROLLERS)))
