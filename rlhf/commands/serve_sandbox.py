@@ -17,9 +17,7 @@ from rlhf.sandbox.pool import Queue, Sandbox
 
 
 def sandbox(
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. All but loopback need a token.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on. All but loopback need a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
     runs: Annotated[int, typer.Option(min=1, help="Programs that run at the same time.")] = os.cpu_count() or 1,
     waiting: Annotated[int, typer.Option(min=0, help="Programs that may wait; a further one gets a 503.")] = 1024,

@@ -14,7 +14,6 @@ FOLDER = "/tmp"
 """The run's folder: a tmpfs of the size in the limits."""
 PACKAGE_ROOT = "/run/supervisor"
 """Where the supervisor's own source is mounted."""
-PACKAGE = "rlhf/sandbox"
 SUPERVISOR_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", "CAP_DAC_READ_SEARCH")
 """Capabilities of a supervisor that is root in the sandbox: to start the program as another user, to kill it and to
 read its files."""
@@ -35,7 +34,7 @@ def bubblewrap_command(package_root: str, python: Interpreter, jail: Jail, limit
         *("--perms", "1777", "--size", str(limits.disk_bytes), "--tmpfs", FOLDER),
         *("--symlink", FOLDER, "/dev/shm"),
         *("--ro-bind", f"{package_root}/rlhf/__init__.py", f"{PACKAGE_ROOT}/rlhf/__init__.py"),
-        *("--ro-bind", f"{package_root}/{PACKAGE}", f"{PACKAGE_ROOT}/{PACKAGE}"),
+        *("--ro-bind", f"{package_root}/rlhf/sandbox", f"{PACKAGE_ROOT}/rlhf/sandbox"),
         *("--remount-ro", "/"),
     ]
     namespaces = _namespaces(privileged=jail.uid is not None)

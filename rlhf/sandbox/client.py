@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import httpx
 from pydantic import ValidationError
 
 from rlhf.http.exchange import HttpResponse, client, json_body, send_request
 from rlhf.http.untrusted_text import InvalidJson, escape_to_line, read_json
-from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, SandboxBusy, SandboxUnavailable
+from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxBroken, SandboxBusy, SandboxUnavailable
 from rlhf.sandbox.wire import RunCodeResponse, request_of, run_of
 
 CONNECT_SECONDS = 10.0
 BUSY = (429, 503)
+AGAIN_SECONDS = 1.0
 JSON = {"Content-Type": "application/json"}
 
 
@@ -59,6 +61,40 @@ class RemoteSandbox:
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+class RetryingRunner:
+    """A `ProgramRunner` that sends at most `at_once` programs at a time to `runner`, and retries when it is busy.
+
+    A program that was refused because the sandbox was busy has not run, so a retry is safe. Programs that use all of
+    their time delay others but do not make them fail. `SandboxBusy` is raised only if no program finished for
+    `patience_seconds`.
+    """
+
+    def __init__(self, runner: ProgramRunner, at_once: int, patience_seconds: float) -> None:
+        self._runner, self._patience_seconds = runner, patience_seconds
+        self._slots = asyncio.Semaphore(at_once)
+        self._served = 0.0
+
+    async def start(self) -> None:
+        await self._runner.start()
+
+    async def run(self, program: Program) -> ProgramResult:
+        """Run `program` and return its result. Raises `SandboxBroken`, `SandboxBusy`."""
+        async with self._slots:
+            asked = time.monotonic()
+            while True:
+                try:
+                    result = await self._runner.run(program)
+                    self._served = time.monotonic()
+                    return result
+                except SandboxBusy:
+                    if time.monotonic() - max(asked, self._served) > self._patience_seconds:
+                        raise
+                    await asyncio.sleep(AGAIN_SECONDS)
+
+    async def close(self) -> None:
+        await self._runner.close()
 
 
 def _run_in(where: str, answer: HttpResponse) -> ProgramResult:

@@ -108,8 +108,8 @@ def probe(isolation: SandboxIsolation) -> str:
 
 
 def _missing(level: IsolationLevel, python: Interpreter) -> str:
-    if level is IsolationLevel.BUBBLEWRAP and shutil.which("bwrap") is None:
-        return "bwrap is not installed"
-    if level is IsolationLevel.BUBBLEWRAP and any(Path(folder).is_relative_to(FOLDER) for folder in python.folders):
+    if level is not IsolationLevel.BUBBLEWRAP:
+        return ""
+    if any(Path(folder).is_relative_to(FOLDER) for folder in python.folders):
         return f"it lies below {FOLDER}, which is empty in every run; use a Python elsewhere"
-    return ""
+    return "" if shutil.which("bwrap") else "bwrap is not installed"

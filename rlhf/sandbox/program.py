@@ -12,15 +12,8 @@ from rlhf.errors import RlhfError, UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Python code to run. Paths in `files` and `fetch` are relative to the folder in which it runs.
-
-    `memory_bytes` of 0 asks for all that the sandbox gives. With `two_users`, and where the sandbox has user ids to
-    lend (started as root), the program starts with two: the effective one, whose folder it is, and another as the real
-    one.
-    A process of it may take either, and those of the one can neither signal those of the other nor touch their files.
-    Without user ids to lend its first process may close itself to its children (`PR_SET_DUMPABLE`); what that process
-    holds is not measured then.
-    """
+    """Python code to run. Paths in `files` and `fetch` are relative to the folder in which it runs. `memory_bytes` of 0
+    asks for all that the sandbox gives."""
 
     code: str
     stdin: bytes = b""
@@ -28,7 +21,6 @@ class Program:
     fetch: tuple[str, ...] = ()
     wall_seconds: float = 10.0
     memory_bytes: int = 0
-    two_users: bool = False
 
 
 class TerminationReason(StrEnum):

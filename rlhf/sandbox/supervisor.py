@@ -25,10 +25,8 @@ from rlhf.sandbox.run_request import Jail, RunReport, RunRequest, unpack_request
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 LOOK_SECONDS = 0.05
 """Seconds between two measurements of the folder."""
-REAP_SECONDS, PAUSE_SECONDS = 10.0, 0.002
-PIPE_SECONDS = 5.0
-CHUNK_BYTES = 1 << 16
-CANNOT_START = 126
+REAP_SECONDS, PIPE_SECONDS, PAUSE_SECONDS = 10.0, 5.0, 0.002
+CHUNK_BYTES, CANNOT_START = 1 << 16, 126
 REFUSED = "refused: "
 
 

@@ -24,8 +24,6 @@ class RunCodeRequest(BaseModel):
     files: dict[str, Base64Bytes | None] = {}
     """File contents in base64, by relative path."""
     fetch_files: list[str] = []
-    two_users: bool = False
-    """An extension of this server; others ignore it. See `Program`."""
 
 
 class RunResult(BaseModel):
@@ -66,7 +64,6 @@ def program_of(request: RunCodeRequest) -> Program:
         fetch=tuple(request.fetch_files),
         wall_seconds=request.run_timeout,
         memory_bytes=max(request.memory_limit_MB, 0) * MIB,
-        two_users=request.two_users,
     )
 
 
@@ -80,7 +77,6 @@ def request_of(program: Program) -> dict[str, object]:
         "memory_limit_MB": program.memory_bytes // MIB or -1,
         "files": {path: base64.b64encode(content).decode() for path, content in program.files.items()},
         "fetch_files": list(program.fetch),
-        **({"two_users": True} if program.two_users else {}),
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 from rlhf.errors import RlhfError
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.scoring import CodeScorer
-from rlhf.sandbox.in_turn import InTurn
+from rlhf.sandbox.client import RetryingRunner
 from rlhf.sandbox.program import Program, ProgramResult, SandboxBusy, TerminationReason
 from rlhf.types import Scored
 
@@ -60,7 +60,7 @@ class Place:
 
 
 def scorer(place: Place, at_once: int = 64, **settings: float) -> CodeScorer:
-    return CodeScorer(CodeRewardConfig(**settings), InTurn(place, at_once, 5.0))  # type: ignore[arg-type]
+    return CodeScorer(CodeRewardConfig(**settings), RetryingRunner(place, at_once, 5.0))  # type: ignore[arg-type]
 
 
 async def test_the_pairs_of_a_reply_hold_one_place_and_end_together() -> None:
@@ -79,7 +79,7 @@ async def test_pairs_that_are_left_when_the_time_of_all_is_over_fail() -> None:
 
 
 async def test_replies_that_hang_take_no_number_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf.sandbox.in_turn.AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr("rlhf.sandbox.client.AGAIN_SECONDS", 0.001)
     place = Place()
     asked = scorer(place, at_once=3)
     scores = await asyncio.gather(*(asked.score(code, PAIRS) for code in ("hang", "print(1)", "hang", "print(1)")))
@@ -102,8 +102,8 @@ class Full(Place):
 
 
 async def test_a_sandbox_that_serves_nobody_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf.sandbox.in_turn.AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr("rlhf.sandbox.client.AGAIN_SECONDS", 0.001)
     full = Full()
     with pytest.raises(RlhfError, match="full"):
-        await asyncio.wait_for(InTurn(full, 1, 0.05).run(Program(code="1")), 5)
+        await asyncio.wait_for(RetryingRunner(full, 1, 0.05).run(Program(code="1")), 5)
     assert full.refused > 1

@@ -34,8 +34,7 @@ from rlhf.reward.code.rows import (
     with_prefix,
 )
 from rlhf.reward.code.script_program import LENGTH_DIGITS
-from rlhf.sandbox.client import RemoteSandbox
-from rlhf.sandbox.in_turn import InTurn
+from rlhf.sandbox.client import RemoteSandbox, RetryingRunner
 from rlhf.sandbox.limits import MIB, SandboxLimits
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxBroken, SandboxBusy, TerminationReason
@@ -280,7 +279,7 @@ def make_runner(config: CodeRewardConfig) -> ProgramRunner:
         at_once = config.max_concurrent_requests
         seconds = max(QUEUE_SECONDS, at_once * config.timeout_seconds)  # were each of ours to use all of its
         remote = RemoteSandbox(config.url, token_from(config.token_env), seconds)
-        return InTurn(remote, at_once, seconds)
+        return RetryingRunner(remote, at_once, seconds)
     longest = max(config.timeout_seconds, config.pairs_timeout_seconds)
     limits = SandboxLimits(wall_seconds=longest, memory_bytes=config.memory_mb * MIB)
     queue = Queue(runs=config.max_concurrent_runs, waiting=1_000_000, wait_seconds=WAIT_SECONDS)
