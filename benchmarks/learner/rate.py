@@ -62,7 +62,7 @@ def products(model: PolicyModel, micro: MicroBatch) -> Callable[[], None]:
 
 def optimizer_step(rounds: int) -> Figure:
     """The step's share of an update of one rank, through DeepSpeed as ranks do it."""
-    zero.join(0, 1, LearnerWorker(loopback=True).endpoint(), "cpu", timeout_seconds=60)
+    zero.join(0, 1, LearnerWorker(loopback=True).group_address(), "cpu", timeout_seconds=60)
     trainer = TrainerConfig()
     settings = LearnerSettings(model_path="", model=ModelConfig(path="made"), trainer=trainer)
     engine = zero.build_engine(

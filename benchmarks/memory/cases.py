@@ -70,9 +70,9 @@ def measured_bytes(case: Case, folder: Path) -> int:
     """The largest peak resident memory of the case's processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        endpoint = {"address": "127.0.0.1", "port": free.getsockname()[1]}
+        address = {"host": "127.0.0.1", "port": free.getsockname()[1]}
     common: dict[str, Any] = {
-        "kind": case.kind, "folder": str(folder), "overrides": case.overrides(folder), "endpoint": endpoint,
+        "kind": case.kind, "folder": str(folder), "overrides": case.overrides(folder), "address": address,
     }  # fmt: skip
     of_kind = {"DS_ACCELERATOR": "cpu"} if case.kind == "learner" else engine_environment("cpu")
     children = [_started(common | {"rank": rank}, of_kind) for rank in range(case.ranks)]

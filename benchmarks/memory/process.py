@@ -33,12 +33,12 @@ def learn(case: dict[str, Any]) -> None:
     from rlhf.trainer.batching.batch import build_minibatches
     from rlhf.trainer.rank.learner_worker import LearnerWorker
     from rlhf.trainer.settings import LearnerSettings
-    from rlhf.weight_sync.types import Endpoint
+    from rlhf.weight_sync.types import GroupAddress
 
     recipe = load_recipe(Path("recipes/quickstart.yaml"), case["overrides"]).recipe
     settings = LearnerSettings(model_path=case["folder"], model=recipe.model, trainer=recipe.trainer)
     worker, ranks = LearnerWorker(loopback=True), recipe.trainer.deepspeed.ranks
-    worker.start(case["rank"], ranks, Endpoint(**case["endpoint"]), settings)
+    worker.start(case["rank"], ranks, GroupAddress(**case["address"]), settings)
     tokens = recipe.trainer.tokens_per_microbatch
     batch = made_batch(2 * ranks * tokens // SEQUENCE_TOKENS)
     parts = build_minibatches(batch, minibatches=1, ranks=ranks, tokens_per_microbatch=tokens)

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def ranks(folder: Path, *, stage: int, saves: bool) -> dict[str, float]:
     """The peaks of every phase, the larger of the ranks, each a process of its own."""
-    endpoint = LearnerWorker(loopback=True).endpoint()
+    address = LearnerWorker(loopback=True).group_address()
     context = multiprocessing.get_context("spawn")
     answers, ended = context.Queue(), context.Barrier(RANKS)
     os.environ |= rank_environment("cpu") | {"OMP_NUM_THREADS": "1"}
@@ -60,7 +60,7 @@ def ranks(folder: Path, *, stage: int, saves: bool) -> dict[str, float]:
         RankPlan(
             rank=rank,
             ranks=RANKS,
-            endpoint=endpoint,
+            address=address,
             warm=settings(folder / "small", stage),
             measured=settings(folder / "large", stage),
             state=folder / "state",

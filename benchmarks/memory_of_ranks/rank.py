@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.rank.process_memory import freed_at_once
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.weight_sync.types import Endpoint
+from rlhf.weight_sync.types import GroupAddress
 
 if TYPE_CHECKING:
     from rlhf.trainer.rank.policy_rank import Rank
@@ -30,7 +30,7 @@ class RankPlan:
 
     rank: int
     ranks: int
-    endpoint: Endpoint
+    address: GroupAddress
     warm: LearnerSettings
     measured: LearnerSettings
     state: Path
@@ -42,7 +42,7 @@ def run(plan: RankPlan) -> dict[str, float]:
     worker = LearnerWorker()
 
     def start(settings: LearnerSettings) -> Rank:
-        worker.start(plan.rank, plan.ranks, plan.endpoint, settings)
+        worker.start(plan.rank, plan.ranks, plan.address, settings)
         step(worker.policy)
         return worker.policy
 

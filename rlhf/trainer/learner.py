@@ -77,9 +77,9 @@ class RemoteLearner:
     async def start(self, settings: LearnerSettings) -> dict[str, Any]:
         """Start every rank and join them. Returns rank 0's facts; raises `ModelError` for an invalid model."""
         seconds = self._config.deepspeed.start_timeout_seconds
-        endpoint = await self._ranks[0].call(lambda worker: worker.endpoint(), timeout_seconds=seconds)
+        address = await self._ranks[0].call(lambda worker: worker.group_address(), timeout_seconds=seconds)
         size = len(self._ranks)
-        facts = await self._each(lambda worker, n: worker.start(n, size, endpoint, settings), range(size), seconds)
+        facts = await self._each(lambda worker, n: worker.start(n, size, address, settings), range(size), seconds)
         return facts[0]
 
     async def update(self, groups: Sequence[Group]) -> Updated:
@@ -133,12 +133,12 @@ class RemoteLearner:
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
         backend = self._transfer_backend
-        endpoint = await self._ranks[0].call(
-            lambda worker: worker.endpoint(backend), timeout_seconds=self._publish_seconds
+        address = await self._ranks[0].call(
+            lambda worker: worker.group_address(backend), timeout_seconds=self._publish_seconds
         )
         return Rendezvous(
             backend=backend,
-            endpoint=endpoint,
+            address=address,
             world_size=world_size,
             timeout_seconds=self._publish_seconds,
             bucket_bytes=self._config.weight_sync.bucket_bytes(on_gpu=backend != "gloo"),

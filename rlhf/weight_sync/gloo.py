@@ -27,10 +27,10 @@ class GlooGroup:
     def __init__(self, rank: int, rendezvous: Rendezvous) -> None:
         self.device = torch.device("cpu")
         self._timeout_seconds = rendezvous.timeout_seconds
-        endpoint = rendezvous.endpoint
+        address = rendezvous.address
         member = f"rank {rank} of {rendezvous.world_size}"
-        with self._named(f"joining the transfer group at {endpoint.address}:{endpoint.port} as {member}"):
-            store = open_store(rank, endpoint, rendezvous.timeout_seconds)
+        with self._named(f"joining the transfer group at {address.host}:{address.port} as {member}"):
+            store = open_store(rank, address, rendezvous.timeout_seconds)
             self._group: Any = ProcessGroupGloo(store, rank, rendezvous.world_size, gloo_options(rendezvous))
         self._started: deque[Any] = deque()
 
@@ -72,5 +72,5 @@ def gloo_options(rendezvous: Rendezvous) -> Any:
     that the host name resolves to, which may be an unrelated network in a run on one machine."""
     chosen: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     chosen._timeout = timedelta(seconds=rendezvous.timeout_seconds)
-    chosen._devices = [ProcessGroupGloo.create_device(hostname=interface_toward(rendezvous.endpoint.address).address)]
+    chosen._devices = [ProcessGroupGloo.create_device(hostname=interface_toward(rendezvous.address.host).address)]
     return chosen

@@ -33,7 +33,7 @@ class HandleExchange:
 
     def __init__(self, rendezvous: Rendezvous, *, hosts: bool) -> None:
         self._seconds = rendezvous.timeout_seconds
-        self._store = open_store(ROOT if hosts else ROOT + 1, rendezvous.endpoint, self._seconds)
+        self._store = open_store(ROOT if hosts else ROOT + 1, rendezvous.address, self._seconds)
 
     def set(self, key: str, value: str = "") -> None:
         """Write a value."""

@@ -42,7 +42,7 @@ class NcclGroup:
         # vLLM replaces the current stream of the thread that joins.
         before = torch.cuda.current_stream(device)
         self._group: Any = uid_init_process_group(
-            b64decode(rendezvous.endpoint.nccl_id), rank, rendezvous.world_size, device.index or 0
+            b64decode(rendezvous.address.nccl_id), rank, rendezvous.world_size, device.index or 0
         )
         torch.cuda.set_stream(before)
         if not self._group.available:

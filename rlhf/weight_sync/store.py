@@ -12,22 +12,22 @@ from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from rlhf.weight_sync.types import Endpoint
+from rlhf.weight_sync.types import GroupAddress
 
 ROOT = 0
 """The rank that hosts the store."""
 
 
-def open_store(rank: int, endpoint: Endpoint, timeout_seconds: float) -> Any:
-    """The store at `endpoint`. Rank 0 hosts it there, on no other interface; the others wait for it."""
-    address, port, timeout = endpoint.address, endpoint.port, timedelta(seconds=timeout_seconds)
+def open_store(rank: int, address: GroupAddress, timeout_seconds: float) -> Any:
+    """The store at `address`. Rank 0 hosts it there, on no other interface; the others wait for it."""
+    host, port, timeout = address.host, address.port, timedelta(seconds=timeout_seconds)
     if rank != ROOT:
-        return TCPStore(address, port, is_master=False, timeout=timeout)
+        return TCPStore(host, port, is_master=False, timeout=timeout)
     # A socket of our own, because the store's would listen on every interface.
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listening = socket.create_server((address, port), family=family, backlog=1024)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=1024)
     return TCPStore(
-        address,
+        host,
         port,
         is_master=True,
         timeout=timeout,

@@ -42,11 +42,11 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """Where processes of one run connect to each other: an address and a port, and for nccl its unique id in base64,
+class GroupAddress:
+    """The address at which the members of a process group find each other; for nccl also its unique id in base64,
     which members must know."""
 
-    address: str
+    host: str
     port: int
     nccl_id: str = field(default="", repr=False)
 
@@ -60,7 +60,7 @@ class Rendezvous:
     """
 
     backend: str
-    endpoint: Endpoint
+    address: GroupAddress
     world_size: int
     timeout_seconds: float
     bucket_bytes: int = 32 * 2**20

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.rank.zero_config import deepspeed_module
-from rlhf.weight_sync.types import Endpoint
+from rlhf.weight_sync.types import GroupAddress
 from tests.integration.learner_ranks import rank_processes
 from tests.pace import scaled
 
@@ -47,8 +47,8 @@ def loss_of(model: nn.Module, rank: int) -> Tensor:
     return -logprobs.gather(1, ids[0, 1:, None]).mean()
 
 
-def engine_of(family: str, rank: int, endpoint: Endpoint, stage: int) -> Any:
-    zero.join(rank, RANKS, endpoint, "cpu", timeout_seconds=60)
+def engine_of(family: str, rank: int, address: GroupAddress, stage: int) -> Any:
+    zero.join(rank, RANKS, address, "cpu", timeout_seconds=60)
     model = made(family)
     config = {
         "train_micro_batch_size_per_gpu": 1,
@@ -65,11 +65,11 @@ def engine_of(family: str, rank: int, endpoint: Endpoint, stage: int) -> Any:
     return engine
 
 
-def sharded_gradient(family: str, rank: int, endpoint: Endpoint) -> tuple[dict[str, Tensor], float]:
+def sharded_gradient(family: str, rank: int, address: GroupAddress) -> tuple[dict[str, Tensor], float]:
     """This rank's gradients of the mean loss of both ranks under ZeRO-3, by AutoEP's names, and the norm of all."""
     from deepspeed.utils import safe_get_full_grad
 
-    engine = engine_of(family, rank, endpoint, stage=3)
+    engine = engine_of(family, rank, address, stage=3)
     engine.backward(loss_of(engine, rank))
     gradients = {name: safe_get_full_grad(p).clone() for name, p in engine.module.named_parameters()}
     engine.step()
@@ -93,9 +93,9 @@ def expected(name: str, rank: int, whole: dict[str, Tensor]) -> Tensor:
 
 
 def on_both(work: Any, *arguments: Any) -> Iterator[Any]:
-    endpoint = LearnerWorker(loopback=True).endpoint()
+    address = LearnerWorker(loopback=True).group_address()
     with rank_processes(RANKS) as workers:
-        futures = [worker.process.submit(work, *arguments, rank, endpoint) for rank, worker in enumerate(workers)]
+        futures = [worker.process.submit(work, *arguments, rank, address) for rank, worker in enumerate(workers)]
         yield from [future.result(timeout=scaled(120)) for future in futures]
 
 
@@ -111,9 +111,9 @@ def test_under_zero_3_the_gradient_of_sharded_experts_is_that_of_the_whole_model
         assert found == pytest.approx(norm, rel=1e-6)
 
 
-def refusal(family: str, stage: int, rank: int, endpoint: Endpoint) -> str:
+def refusal(family: str, stage: int, rank: int, address: GroupAddress) -> str:
     try:
-        engine_of(family, rank, endpoint, stage)
+        engine_of(family, rank, address, stage)
     except AssertionError as error:
         return str(error)
     return ""
@@ -125,8 +125,8 @@ def test_stages_1_and_2_do_not_take_the_optimizer_of_a_learner(stage: int) -> No
         assert "None of the param groups are marked as MoE" in said
 
 
-def names_sent(family: str, rank: int, endpoint: Endpoint) -> set[str]:
-    return set(dict(engine_of(family, rank, endpoint, stage=3).module.named_parameters()))
+def names_sent(family: str, rank: int, address: GroupAddress) -> set[str]:
+    return set(dict(engine_of(family, rank, address, stage=3).module.named_parameters()))
 
 
 def test_sharded_experts_have_neither_the_names_nor_the_shapes_of_the_models_folder() -> None:

@@ -15,7 +15,7 @@ from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.settings import GenerateRequest, RefusedRequest
 from rlhf.types import Completion, FinishReason, Prompt, Sampling
-from rlhf.weight_sync.types import Endpoint, Manifest, Rendezvous, TensorSpec
+from rlhf.weight_sync.types import GroupAddress, Manifest, Rendezvous, TensorSpec
 
 Reply = Completion | RefusedRequest
 
@@ -230,7 +230,7 @@ async def test_a_publish_asks_the_phases_of_the_worker() -> None:
     worker = FakeWorker()
     engine = RemoteEngine(worker, RolloutConfig(), transfer_ranks=2)
     manifest = Manifest(tensors=(TensorSpec(name="norm.weight", dtype="float32", shape=(4,)),))
-    meeting = Rendezvous(backend="gloo", endpoint=Endpoint(address="::1", port=1), world_size=3, timeout_seconds=1)
+    meeting = Rendezvous(backend="gloo", address=GroupAddress(host="::1", port=1), world_size=3, timeout_seconds=1)
     await engine.connect(meeting, 1)
     await engine.prepare(manifest)
     await engine.receive(manifest)

@@ -12,7 +12,7 @@ from rlhf.trainer.batching.batch import microbatches_of, places_of
 from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.types import Group
-from rlhf.weight_sync.types import Endpoint
+from rlhf.weight_sync.types import GroupAddress
 from tests.trainer.made import made_groups, without_score
 
 
@@ -30,8 +30,8 @@ class EchoWorker:
         await asyncio.sleep(self.delay_seconds)
         if self.error:
             raise self.error
-        if method == "endpoint":
-            return Endpoint(address="127.0.0.1", port=5000)
+        if method == "group_address":
+            return GroupAddress(host="127.0.0.1", port=5000)
         places = places_of(arguments[0])
         if method == "policy.forward_outputs":
             return {name: places.astype(np.float32) for name in arguments[1]}
@@ -105,7 +105,7 @@ async def test_a_rank_that_fails_does_not_wait_for_one_that_hangs(monkeypatch: p
 
 async def test_the_transfer_group_meets_at_rank_0_with_the_recipe_s_buckets() -> None:
     rendezvous = await remote(EchoWorker("learner-0"), EchoWorker("learner-1")).rendezvous(3)
-    assert (rendezvous.endpoint, rendezvous.world_size) == (Endpoint(address="127.0.0.1", port=5000), 3)
+    assert (rendezvous.address, rendezvous.world_size) == (GroupAddress(host="127.0.0.1", port=5000), 3)
     assert rendezvous.bucket_bytes == 32 * 2**20
 
 

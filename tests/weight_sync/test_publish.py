@@ -17,7 +17,7 @@ from rlhf.types import Completion, FinishReason, TokenLogprobs
 from rlhf.weight_sync.canary import Canary
 from rlhf.weight_sync.publish import Publisher
 from rlhf.weight_sync.tolerance import LogprobTolerance, uniform_tolerance
-from rlhf.weight_sync.types import Endpoint, Manifest, Rendezvous, TensorSpec
+from rlhf.weight_sync.types import GroupAddress, Manifest, Rendezvous, TensorSpec
 from tests.pace import scaled
 
 DEADLINE = 0.15
@@ -50,7 +50,10 @@ class FakeLearner:
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
         return Rendezvous(
-            backend="fake", endpoint=Endpoint(address="here", port=1), world_size=world_size, timeout_seconds=DEADLINE
+            backend="fake",
+            address=GroupAddress(host="here", port=1),
+            world_size=world_size,
+            timeout_seconds=DEADLINE,
         )
 
     async def connect(self, rendezvous: Rendezvous) -> None:

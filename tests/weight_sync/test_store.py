@@ -60,7 +60,7 @@ def test_a_pickle_that_a_stranger_writes_is_refused_and_not_opened(
     learner = HandleExchange(meeting, hosts=True)
     learner.set("gpu/0", "A")
     engine = IpcInlet(1, meeting)
-    stranger = TCPStore("127.0.0.1", meeting.endpoint.port, is_master=False, timeout=timedelta(seconds=5))
+    stranger = TCPStore("127.0.0.1", meeting.address.port, is_master=False, timeout=timedelta(seconds=5))
     bomb = pickle.dumps(Bomb(tmp_path / "trace"))
     offer = digest(NOTHING, meeting.bucket_bytes).hex().encode()
     stranger.set("0/open/1", offer + b" " + bomb if as_handle else bomb)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlhf.weight_sync.broadcast import BroadcastInlet, BroadcastSender
 from rlhf.weight_sync.buckets import unpack_bucket
-from rlhf.weight_sync.types import Endpoint, Manifest, Rendezvous, TensorSpec
+from rlhf.weight_sync.types import GroupAddress, Manifest, Rendezvous, TensorSpec
 
 
 def rendezvous(world_size: int, *, backend: str = "gloo", timeout_seconds: float = 20, **changes: Any) -> Rendezvous:
@@ -20,7 +20,7 @@ def rendezvous(world_size: int, *, backend: str = "gloo", timeout_seconds: float
         port = free.getsockname()[1]
     return Rendezvous(
         backend=backend,
-        endpoint=Endpoint(address="127.0.0.1", port=port, nccl_id="bmNjbA==" if backend == "nccl" else ""),
+        address=GroupAddress(host="127.0.0.1", port=port, nccl_id="bmNjbA==" if backend == "nccl" else ""),
         world_size=world_size,
         timeout_seconds=timeout_seconds,
         **changes,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf.cluster.interfaces import LOOPBACK, own_address
 from rlhf.trainer.rank.process_memory import freed_at_once
 from rlhf.trainer.settings import LearnerSettings, Trained
-from rlhf.weight_sync.types import Endpoint
+from rlhf.weight_sync.types import GroupAddress
 
 if TYPE_CHECKING:
     from rlhf.trainer.rank.policy_rank import Rank
@@ -31,14 +31,14 @@ def import_ranks() -> None:
 
 class LearnerWorker:
     """Holds one rank: `policy`, `preferences` and `pairs` are it, by what it learns. Call `start` first; only
-    `endpoint` may come before it."""
+    `group_address` may come before it."""
 
     def __init__(self, name: str = "learner-0", *, loopback: bool = False) -> None:
         """With `loopback` all peers of this worker are on its machine, and no other machine can connect."""
         self.name, self._loopback = name, loopback
         self._rank: Rank | RewardRank | None = None
 
-    def endpoint(self, backend: str = "gloo") -> Endpoint:
+    def group_address(self, backend: str = "gloo") -> GroupAddress:
         """An address at which other processes can connect to this worker: its host's, and a port that is free now; with
         nccl also its unique id, by which members find each other."""
         nccl_id = ""
@@ -49,9 +49,9 @@ class LearnerWorker:
         host = LOOPBACK if self._loopback else own_address()
         with socket.socket() as free:
             free.bind((host, 0))
-            return Endpoint(address=host, port=free.getsockname()[1], nccl_id=nccl_id)
+            return GroupAddress(host=host, port=free.getsockname()[1], nccl_id=nccl_id)
 
-    def start(self, rank: int, world_size: int, endpoint: Endpoint, settings: LearnerSettings) -> dict[str, Any]:
+    def start(self, rank: int, world_size: int, address: GroupAddress, settings: LearnerSettings) -> dict[str, Any]:
         """Join the other ranks and load the model. Returns facts: parameters, context length, seconds.
 
         A worker that has started can be started again, with other settings but the same ranks.
@@ -61,7 +61,7 @@ class LearnerWorker:
             os.environ.setdefault("DS_ACCELERATOR", "cpu")
         from rlhf.trainer.rank.zero import join
 
-        join(rank, world_size, endpoint, settings.device, settings.trainer.deepspeed.timeout_seconds)
+        join(rank, world_size, address, settings.device, settings.trainer.deepspeed.timeout_seconds)
         self._rank = None  # frees a former model before the next one is loaded
         policy, preference, reward_model = _kinds()
         kinds: Mapping[Trained, type[Rank | RewardRank]] = {

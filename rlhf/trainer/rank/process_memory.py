@@ -26,7 +26,7 @@ def rank_environment(device: str) -> dict[str, str]:
 def freed_at_once() -> Iterator[None]:
     """Inside, blocks of a mebibyte and more go back to the system when they are freed. While a model is loaded, a shard
     is made, moved into DeepSpeed's buffer of all shards, and freed; while it is saved, each weight is gathered, written
-    and freed. Without this a save of 299 M parameters takes 960 MiB instead of 62 (`benchmarks/memory_of_ranks`)."""
+    and freed. Without this a save of 299 M parameters takes 960 MiB instead of 101 (`benchmarks/memory_of_ranks`)."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:  # another C library than glibc, with another allocator

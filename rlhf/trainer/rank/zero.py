@@ -39,14 +39,14 @@ from rlhf.trainer.rank.state_slices import (
 from rlhf.trainer.rank.zero_config import deepspeed_config, deepspeed_module, learning_rate_factor
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.weight_sync.store import open_store
-from rlhf.weight_sync.types import Endpoint
+from rlhf.weight_sync.types import GroupAddress
 from rlhf.weight_sync.weights import release
 
 SCALARS = "scalars.json"
 """The file of the numbers in a folder of state."""
 
 
-def join(rank: int, world_size: int, endpoint: Endpoint, device: str, timeout_seconds: float) -> None:
+def join(rank: int, world_size: int, address: GroupAddress, device: str, timeout_seconds: float) -> None:
     """Join the ranks' default process group: gloo on a CPU, nccl on GPUs. An existing group is reused.
 
     The group is made here and not by DeepSpeed, whose store would listen on every interface.
@@ -59,16 +59,16 @@ def join(rank: int, world_size: int, endpoint: Endpoint, device: str, timeout_se
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     backend, timeout = "gloo" if device == "cpu" else "nccl", timedelta(seconds=timeout_seconds)
     if not torch.distributed.is_initialized():
-        _stay_on_loopback(endpoint)
+        _stay_on_loopback(address)
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": "0"}
-        store = open_store(rank, endpoint, timeout_seconds)
+        store = open_store(rank, address, timeout_seconds)
         torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     deepspeed.init_distributed(dist_backend=backend, timeout=timeout, verbose=False)
 
 
-def _stay_on_loopback(endpoint: Endpoint) -> None:
+def _stay_on_loopback(address: GroupAddress) -> None:
     """Ranks of one machine open no port that another can reach, unless somebody chose an interface for them."""
-    if endpoint.address == LOOPBACK:
+    if address.host == LOOPBACK:
         for variable, value in interface_environment(interface_toward(LOOPBACK)).items():
             os.environ.setdefault(variable, value)
 

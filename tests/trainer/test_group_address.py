@@ -8,25 +8,25 @@ import torch
 
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.learner_worker import LearnerWorker
-from rlhf.weight_sync.types import Endpoint
+from rlhf.weight_sync.types import GroupAddress
 from tests.warm.calls import WarmCalls
 
 pytestmark = pytest.mark.engine
 
 
-def joined(rank: int, endpoint: Endpoint) -> set[str]:
+def joined(rank: int, address: GroupAddress) -> set[str]:
     """Runs in the rank's process: the addresses on which it listens when it has joined, and summed with the other."""
-    zero.join(rank, 2, endpoint, "cpu", timeout_seconds=20)
+    zero.join(rank, 2, address, "cpu", timeout_seconds=20)
     torch.distributed.all_reduce(torch.ones(1))
     own = psutil.Process().net_connections(kind="tcp")
     return {one.laddr.ip for one in own if one.status == psutil.CONN_LISTEN}
 
 
 def test_ranks_of_one_machine_listen_on_loopback_alone() -> None:
-    endpoint = LearnerWorker(loopback=True).endpoint()
+    address = LearnerWorker(loopback=True).group_address()
     processes = [WarmCalls() for _ in range(2)]
     try:
-        asked = [process.submit(joined, rank, endpoint) for rank, process in enumerate(processes)]
+        asked = [process.submit(joined, rank, address) for rank, process in enumerate(processes)]
         assert [one.result(timeout=60) for one in asked] == [{"127.0.0.1"}, {"127.0.0.1"}]
     finally:
         for process in processes:
