@@ -16,7 +16,6 @@ BENCHMARKS = {
     "learner": "benchmarks.learner.command",
     "memory_of_ranks": "benchmarks.memory_of_ranks.command",
     "memory": "benchmarks.memory.command",
-    "placement": "benchmarks.placement.command",
     "publish": "benchmarks.publish.command",
     "sandbox": "benchmarks.sandbox.command",
 }

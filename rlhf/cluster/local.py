@@ -11,8 +11,7 @@ from typing import Any, Never
 from rlhf.cluster.gpus import VISIBLE
 from rlhf.cluster.host import WorkerHost, value_of
 from rlhf.cluster.machine import this_machine
-from rlhf.cluster.plan import plan
-from rlhf.cluster.resources import Placement, Plan, Role, worker_name
+from rlhf.cluster.roles import Role, check_capacity, role_table, worker_name
 from rlhf.errors import DeadlinePassed, PlacementError
 
 CLOSE_SECONDS = 10.0
@@ -43,7 +42,7 @@ class LocalWorker:
 
 
 class LocalCluster:
-    """The same plan and the same calls as a cluster of processes. A worker cannot die unless this process dies."""
+    """The same calls as a cluster of processes. A worker cannot die unless this process dies."""
 
     def __init__(self) -> None:
         self._roles: dict[str, Role] = {}
@@ -51,22 +50,21 @@ class LocalCluster:
         self._visible = os.environ.get(VISIBLE)
 
     async def start(
-        self, roles: Sequence[Role], log_dir: Path, tell: Callable[[Plan], None] = lambda plan: None
-    ) -> Plan:
-        """Plan, and set the roles' environment variables here. Raises `PlacementError`, also if two roles' variables
-        conflict."""
-        planned = plan(roles, [this_machine()])
-        tell(planned)
-        os.environ.update(thread_environment(planned.placements) | shared_environment(roles) | gpu_environment(roles))
+        self, roles: Sequence[Role], log_dir: Path, report: Callable[[str], None] = lambda table: None
+    ) -> None:
+        """Check that this machine has enough, and set the roles' environment variables here. Raises `PlacementError`,
+        also if two roles' variables conflict."""
+        check_capacity(roles, [this_machine()])
+        report(role_table(roles))
+        os.environ.update(thread_environment(roles) | shared_environment(roles) | gpu_environment(roles))
         self._roles = {role.name: role for role in roles}
-        return planned
 
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> list[LocalWorker]:
         """Construct the role's objects concurrently and wait for all of them."""
-        asked = self._roles[role]
-        names = [worker_name(role, index) for index in range(asked.count)]
-        workers = [LocalWorker(name, WorkerHost(asked.factory, asked.concurrency)) for name in names]
-        starting = (worker.construct(kwargs_of(i), asked.start_timeout_seconds) for i, worker in enumerate(workers))
+        wanted = self._roles[role]
+        names = [worker_name(role, index) for index in range(wanted.count)]
+        workers = [LocalWorker(name, WorkerHost(wanted.factory, wanted.concurrency)) for name in names]
+        starting = (worker.construct(kwargs_of(i), wanted.start_timeout_seconds) for i, worker in enumerate(workers))
         await asyncio.gather(*starting)
         self._workers[role] = workers
         return workers
@@ -109,8 +107,7 @@ def gpu_environment(roles: Iterable[Role]) -> dict[str, str]:
     return {} if any(role.gpus for role in roles) else {VISIBLE: ""}
 
 
-def thread_environment(placements: Sequence[Placement]) -> dict[str, str]:
-    """Variables that limit thread pools to the threads of the largest placement; unlimited pools are many times
-    slower."""
-    threads = str(max((placement.threads for placement in placements), default=1))
+def thread_environment(roles: Iterable[Role]) -> dict[str, str]:
+    """Variables that limit thread pools to the threads of the largest worker; unlimited pools are many times slower."""
+    threads = str(max((role.threads for role in roles), default=1))
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from rlhf.cluster.gpus import this_machines_gpus
-from rlhf.cluster.resources import Resources
+from rlhf.cluster.roles import Resources
 
 
 def this_machine(name: str = "this machine") -> Resources:

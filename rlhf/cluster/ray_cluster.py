@@ -5,48 +5,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
+import shlex
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Never
 
 from rlhf.cluster.blocking import BlockingCalls
 from rlhf.cluster.forking.ray_worker import SOCKET
-from rlhf.cluster.forking.started import ForkServer, forked_environment
+from rlhf.cluster.forking.started import ForkServer, forked_by_ray, forked_environment
+from rlhf.cluster.local import thread_environment
 from rlhf.cluster.machine import this_machine
-from rlhf.cluster.object_store import shared_memory_bytes, store_bytes
-from rlhf.cluster.plan import plan
-from rlhf.cluster.quiet_ray import keep_our_sigterm, quiet_ray, ray_module
-from rlhf.cluster.ray_joining import join_ray, too_few
-from rlhf.cluster.ray_nodes import RayNode, living_nodes
-from rlhf.cluster.ray_places import launch_ray_worker, reserve
-from rlhf.cluster.resources import Placement, Plan, Role
+from rlhf.cluster.placement import Placement, Reservation, living_nodes, placement_table
+from rlhf.cluster.ray_connection import join_ray, keep_our_sigterm, ray_module, start_ray
+from rlhf.cluster.ray_host import RayHost
+from rlhf.cluster.roles import Resources, Role, check_capacity, demand
 from rlhf.cluster.tempdir import socket_folder
-from rlhf.errors import DeadlinePassed
+from rlhf.errors import DeadlinePassed, PlacementError
 
 CLOSE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 20.0
+JOIN_SECONDS = 30.0
+"""Deadline to join a cluster that answers: Ray waits longer on a machine that is not one of its nodes."""
 GRACE_SECONDS = 5.0
 """Added to the time that Ray itself waits."""
 LIST_SECONDS = 10.0
 POLL_SECONDS = 0.5
-PRIVATE_RAY = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",
-    "RAY_prestart_worker_first_driver": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
-    "RAY_worker_niceness": "0",
-}
-"""A new Ray instance listens on the machine's address, so a token of this run protects it. Prestarted workers lack a
-role's environment and would only use cores, so there are none. Ray's output about a dead worker is replaced by the one
-line of `WorkerDied`. By default Ray lowers its workers' priority (nice 15), but they do all the work of a run."""
 
 
 class RayCluster:
-    """One Ray actor process for every placement."""
+    """One Ray actor process for every worker."""
 
     def __init__(
         self,
@@ -55,7 +46,7 @@ class RayCluster:
         nodes: int = 1,
         object_store_bytes: int = 0,
     ) -> None:
-        """Joins the cluster at `address` once it has `nodes` nodes; starts a new one on this machine if `address` is
+        """Join the cluster at `address` once it has `nodes` nodes; start a new one on this machine if `address` is
         None, whose object store has at least `object_store_bytes` if the machine's shared memory does."""
         self._object_store_bytes = object_store_bytes
         self._address, self._nodes = address, nodes
@@ -63,32 +54,33 @@ class RayCluster:
         self._placement_timeout_seconds = placement_timeout_seconds
         self._temp_dir: Path | None = None
         self._forks: ForkServer | None = None
+        self._connected = False
         self._roles: dict[str, Role] = {}
         self._workers: dict[str, list[Any]] = {}
-        self._group: Any = None
+        self._reservation: Reservation | None = None
         self._blocking = BlockingCalls()
+        self.placements: list[Placement] = []
 
     async def start(
-        self, roles: Sequence[Role], log_dir: Path, tell: Callable[[Plan], None] = lambda plan: None
-    ) -> Plan:
-        """Start or join Ray, wait for its nodes, plan, reserve the resources and start one process per worker.
+        self, roles: Sequence[Role], log_dir: Path, report: Callable[[str], None] = lambda table: None
+    ) -> None:
+        """Start or join Ray, wait for its nodes, reserve the resources and start one process per worker.
 
-        A new Ray instance is started only after the plan is made; `tell` receives the plan before resources are
-        reserved. Raises `PlacementError`, and `DeadlinePassed` when the cluster does not provide the resources in time.
+        `report` receives the table of workers as Ray has placed them. Raises `PlacementError` when the cluster has too
+        little, or does not provide it in time.
         """
         if self._address is None:
-            self._start_forks(plan(roles, [this_machine()]), roles, log_dir)
+            check_capacity(roles, [this_machine()])
+            self._start_forks(roles, log_dir)
         deadline = time.monotonic() + self._placement_timeout_seconds
-        starting = "Ray's start" if self._address is None else f"joining the Ray cluster at {self._address}"
-        await self._blocking.run(starting, self._connect, self._placement_timeout_seconds)
+        await self._connect()
         keep_our_sigterm()
-        nodes = await self._gathered(deadline)
-        planned = plan(roles, [node.resources for node in nodes])
-        tell(planned)
+        nodes = await self._wait_for_nodes(deadline)
+        check_capacity(roles, list(nodes.values()))
         self._roles = {role.name: role for role in roles}
-        await self._reserve(planned, {node.name: node.id for node in nodes})
-        await self._launch(planned, log_dir.absolute())
-        return planned
+        await self._reserve(roles, nodes)
+        report(placement_table(self.placements))
+        await self._launch(log_dir.absolute())
 
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> list[Any]:
         """Construct the role's objects concurrently and wait for all of them, within its `start_timeout_seconds`."""
@@ -117,9 +109,10 @@ class RayCluster:
         failure."""
         await asyncio.gather(*(worker.end(CLOSE_SECONDS) for worker in self._all()), return_exceptions=True)
         self._workers.clear()
-        with contextlib.suppress(DeadlinePassed):
-            await self._blocking.run("the end of Ray", lambda: _disconnect(self._group), SHUTDOWN_SECONDS)
-        self._group = None
+        if self._connected:
+            with contextlib.suppress(DeadlinePassed):
+                await self._blocking.run("the end of Ray", partial(_disconnect, self._reservation), SHUTDOWN_SECONDS)
+        self._reservation, self._connected = None, False
         if self._forks:
             self._forks.stop()
         if self._temp_dir:
@@ -128,63 +121,96 @@ class RayCluster:
     def _all(self) -> list[Any]:
         return [worker for workers in self._workers.values() for worker in workers]
 
-    def _start_forks(self, planned: Plan, roles: Sequence[Role], log_dir: Path) -> None:
-        """Starts a fork server for workers of our own Ray instance; it makes their imports while Ray starts."""
+    def _start_forks(self, roles: Sequence[Role], log_dir: Path) -> None:
+        """Start a fork server for workers of our own Ray instance; it makes their imports while Ray starts."""
         self._temp_dir = socket_folder("ray-")
-        environment = forked_environment(planned, roles)
+        environment = forked_environment(roles)
         if environment is not None and SOCKET not in os.environ:
             imports = dict.fromkeys(role.imports for role in roles if role.imports)
             self._forks = ForkServer(self._temp_dir, imports, environment, log_dir / "forks.log")
 
-    def _connect(self) -> None:
-        if self._address is not None:
-            self._head = join_ray(self._address)
-        elif self._temp_dir is not None:
-            start_ray(self._temp_dir, self._object_store_bytes)
+    async def _connect(self) -> None:
+        if self._address is None:
+            assert self._temp_dir is not None
+            self._connected = True
+            starting = partial(start_ray, self._temp_dir, self._object_store_bytes)
+            await self._blocking.run("Ray's start", starting, self._placement_timeout_seconds)
+            return
+        try:
+            self._head = await self._blocking.run("a node", partial(join_ray, self._address), JOIN_SECONDS)
+        except DeadlinePassed:
+            raise PlacementError(
+                f"no node of the Ray cluster at {self._address!r} answers on this machine within {JOIN_SECONDS:g} s; "
+                "start one here, or train on one of its nodes"
+            ) from None
+        self._connected = True
 
-    async def _gathered(self, deadline: float) -> list[RayNode]:
-        """The cluster's nodes, once there are as many as the recipe asks for. Raises `PlacementError`."""
-        while len(nodes := await self._nodes_now()) < self._nodes:
+    async def _wait_for_nodes(self, deadline: float) -> dict[str, Resources]:
+        """Wait until the cluster has as many nodes as the recipe asks for; return them by id. Raises
+        `PlacementError`."""
+        while True:
+            nodes = await self._blocking.run("the list of Ray's nodes", living_nodes, LIST_SECONDS)
+            if len(nodes) >= self._nodes:
+                return nodes
             if time.monotonic() > deadline:
-                names = [node.name for node in nodes]
-                raise too_few(str(self._address), self._nodes, names, self._placement_timeout_seconds)
+                names = ", ".join(node.node for node in nodes.values())
+                raise PlacementError(
+                    f"{len(nodes)} of {self._nodes} nodes have joined the Ray cluster at {self._address!r} within "
+                    f"{self._placement_timeout_seconds:g} s ({names}); start the others, or lower cluster.nodes"
+                )
             await asyncio.sleep(POLL_SECONDS)
-        return nodes
 
-    async def _nodes_now(self) -> list[RayNode]:
-        return await self._blocking.run("the list of Ray's nodes", living_nodes, LIST_SECONDS)
-
-    async def _reserve(self, planned: Plan, ids: Mapping[str, str]) -> None:
-        self._group = reserve(planned, ids)
+    async def _reserve(self, roles: Sequence[Role], nodes: Mapping[str, Resources]) -> None:
+        """Reserve the resources and read the placements. Raises `PlacementError`."""
         seconds = self._placement_timeout_seconds
-        waiting = partial(self._group.wait, seconds)
-        if not await self._blocking.run("Ray's placement group", waiting, seconds + GRACE_SECONDS):
-            raise DeadlinePassed("the placement of all workers on the Ray cluster", seconds)
+        self._reservation = reservation = Reservation(roles)
+        waiting = partial(reservation.is_ready, seconds)
+        if not await self._blocking.run("Ray's placement groups", waiting, 2 * seconds + GRACE_SECONDS):
+            free = await self._blocking.run("the free resources", ray_module().available_resources, LIST_SECONDS)
+            wanted = [f"{demand(roles, 'core')}", demand([role for role in roles if role.own_gpus], "GPU")]
+            raise PlacementError(
+                f"Ray did not find room for all workers within {seconds:g} s ({'; '.join(filter(None, wanted))}): the "
+                f"{len(nodes)} nodes have {free.get('CPU', 0):g} cores and {free.get('GPU', 0):g} GPUs free, and each "
+                "worker needs one node; wait until other programs end, or ask for fewer or smaller workers"
+            )
+        self.placements = reservation.placements({id: node.node for id, node in nodes.items()})
 
-    async def _launch(self, planned: Plan, log_dir: Path) -> None:
+    async def _launch(self, log_dir: Path) -> None:
         """Start every worker's process; those that share GPUs when the GPUs of the others are known."""
         launched: dict[str, Any] = {}
-        for bundle, placement in sorted(enumerate(planned.placements), key=lambda item: _shares_gpus(item[1])):
-            role = self._roles[placement.role]
-            gpus = (
-                await self._gpus_of([launched[name] for name in placement.beside]) if _shares_gpus(placement) else None
-            )
-            launched[placement.worker] = launch_ray_worker(
-                self._group,
-                bundle,
-                placement,
-                role,
-                log_dir / f"{placement.worker}.log",
-                head=self._head,
-                forks=self._forks_of(role),
-                gpus=gpus,
-            )
-            self._workers.setdefault(placement.role, []).append(launched[placement.worker])
+        for placed in sorted(self.placements, key=lambda placed: bool(placed.beside and placed.role.gpus)):
+            gpus = None
+            if placed.beside and placed.role.gpus:
+                gpus = await self._gpus_of([launched[name] for name in placed.beside])
+            worker = self._launched(placed, log_dir / f"{placed.worker}.log", gpus)
+            launched[placed.worker] = worker
+            self._workers.setdefault(placed.role.name, []).append(worker)
 
     async def _gpus_of(self, hosts: Sequence[Any]) -> list[str]:
         """The GPUs of these workers together. Raises `WorkerDied`, `DeadlinePassed`."""
-        asked = await asyncio.gather(*(worker.gpus(self._placement_timeout_seconds) for worker in hosts))
-        return [gpu for gpus in asked for gpu in gpus]
+        lists = await asyncio.gather(*(worker.gpus(self._placement_timeout_seconds) for worker in hosts))
+        return [gpu for gpus in lists for gpu in gpus]
+
+    def _launched(self, placed: Placement, log_file: Path, gpus: Sequence[str] | None) -> Any:
+        """Start one worker's process in its bundle. It sees the `gpus` of other workers, or by default those that Ray
+        has given to it."""
+        from rlhf.cluster.ray_worker import RayWorker
+
+        ray, role, forks = ray_module(), placed.role, self._forks_of(placed.role)
+        in_bundle = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+        host = ray.remote(RayHost).options(
+            num_cpus=role.cpus,
+            num_gpus=role.own_gpus,
+            max_concurrency=1000,
+            runtime_env=forked_by_ray(forks) if forks else quoted_python(sys.executable),
+            scheduling_strategy=in_bundle(placed.group, placement_group_bundle_index=placed.bundle),
+        )
+        # Variables are passed to the actor: in Ray's `runtime_env` they cost a worker two process starts in a row.
+        environment = thread_environment([role]) | dict(role.env)
+        actor = host.remote(
+            role.factory, role.imports, role.concurrency, environment, role.python_path, str(log_file), self._head, gpus
+        )
+        return RayWorker(placed.worker, placed.node, actor)
 
     def _forks_of(self, role: Role) -> Path | None:
         """The socket of the fork server for this role's workers: ours, or that of the process that started this one."""
@@ -194,35 +220,15 @@ class RayCluster:
         return self._forks.socket if self._forks else Path(given) if given else None
 
 
-def _shares_gpus(placement: Placement) -> bool:
-    return bool(placement.beside and placement.gpus)
+def quoted_python(executable: str) -> dict[str, str]:
+    """A runtime environment for an interpreter path with a space: Ray puts the path unquoted into a shell command,
+    which fails."""
+    quoted = shlex.quote(executable)
+    return {} if quoted == executable else {"py_executable": quoted}
 
 
-@cache
-def private_token() -> str:
-    """One token for every Ray instance that this process starts, because a process reads its token only once."""
-    return secrets.token_hex(32)
-
-
-def start_ray(temp_dir: Path, object_store_bytes: int = 0) -> None:
-    """Start a private Ray instance on this machine, with an object store of at least this size where there is room."""
-    os.environ.update(PRIVATE_RAY | {"RAY_AUTH_TOKEN": private_token()})
-    ray = quiet_ray()
-    machine = this_machine()
-    ray.init(
-        address="local",
-        num_cpus=int(machine.cpus),
-        num_gpus=int(machine.gpus),
-        include_dashboard=False,
-        log_to_driver=False,
-        configure_logging=False,
-        object_store_memory=store_bytes(object_store_bytes, shared_memory_bytes()[1]),
-        _temp_dir=str(temp_dir),
-    )
-
-
-def _disconnect(group: Any) -> None:
+def _disconnect(reservation: Reservation | None) -> None:
     ray = ray_module()
-    if group is not None and ray.is_initialized():
-        ray.util.remove_placement_group(group)
+    if reservation is not None and ray.is_initialized():
+        reservation.remove()
     ray.shutdown()

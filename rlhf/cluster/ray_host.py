@@ -17,7 +17,7 @@ from rlhf.cluster.cpu_memory import configure_malloc
 from rlhf.cluster.gpus import VISIBLE
 from rlhf.cluster.host import MethodResult, WorkerHost, find_in, resolve_name
 from rlhf.cluster.interfaces import interface_environment, interface_toward
-from rlhf.cluster.quiet_ray import ray_module
+from rlhf.cluster.ray_connection import ray_module
 
 
 class RayHost:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import signal
+import struct
+import time
 from collections.abc import Mapping
 from typing import Any, Never
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
-from rlhf.cluster.exits import exit_cause, watch_exit
 from rlhf.cluster.host import value_of
 from rlhf.errors import DeadlinePassed, WorkerDied, WorkerFailed
 
 EXIT_GRACE_SECONDS = 5.0
 """Ray reports a broken connection before the kernel has ended the process, and before its parent has reaped it."""
+PIDFD_INFO_EXIT = 1 << 3
+PIDFD_INFO_SIZE = 64
+PIDFD_GET_INFO = (3 << 30) | (PIDFD_INFO_SIZE << 16) | (0xFF << 8) | 11
+EXIT_CODE_OFFSET = 60
+"""`struct pidfd_info` of linux/pidfd.h: mask, cgroup id, eleven ids, exit code."""
+POLL_SECONDS = 0.02
 NODE_DIED = "its node has died"
 """Text in Ray's report of an actor whose node was lost; the node id that follows it is not useful to a reader."""
 
@@ -77,13 +86,13 @@ class RayWorker:
     async def _death(self, error: RayError) -> WorkerDied:
         if self._pidfd is not None and (cause := await exit_cause(self._pidfd, EXIT_GRACE_SECONDS)):
             return WorkerDied(self.name, cause)
-        told = _first_cause(str(error))
+        cause = _last_line(str(error))
         if isinstance(error, ActorUnavailableError):
-            told = f"its node {self._node} does not answer"
-        return WorkerDied(self.name, f"its node {self._node} is lost" if NODE_DIED in told else told)
+            cause = f"its node {self._node} does not answer"
+        return WorkerDied(self.name, f"its node {self._node} is lost" if NODE_DIED in cause else cause)
 
 
-def _first_cause(text: str) -> str:
+def _last_line(text: str) -> str:
     """Ray's own report, without its table of ids."""
     lines = [line.strip() for line in text.splitlines() if line and not line.startswith("\t")]
     return lines[-1] if lines else "its process ended"
@@ -102,3 +111,44 @@ async def _until_readable(descriptor: int, timeout_seconds: float) -> bool:
         loop.remove_reader(watched)
         os.close(watched)
     return True
+
+
+def watch_exit(pid: int) -> int | None:
+    """A pidfd for the process `pid`, or None when the process no longer exists."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+async def exit_cause(pidfd: int, timeout_seconds: float) -> str | None:
+    """`killed by SIGKILL`, `exited with code 3`; None if it has not ended in time, or the kernel does not report it.
+
+    Kernels from 6.15 on report the exit once the parent has reaped the process, which may be later than its end is
+    seen.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while time.monotonic() < deadline:
+        try:
+            status = _wait_status(pidfd)
+        except OSError:
+            return None
+        if status is not None:
+            return _describe_status(status)
+        await asyncio.sleep(POLL_SECONDS)
+    return None
+
+
+def _wait_status(pidfd: int) -> int | None:
+    """The wait status; None before the process is reaped."""
+    info = bytearray(struct.pack("=Q", PIDFD_INFO_EXIT).ljust(PIDFD_INFO_SIZE, b"\0"))
+    fcntl.ioctl(pidfd, PIDFD_GET_INFO, info)
+    status: int = struct.unpack_from("=i", info, EXIT_CODE_OFFSET)[0]
+    return status if struct.unpack_from("=Q", info)[0] & PIDFD_INFO_EXIT else None
+
+
+def _describe_status(status: int) -> str:
+    """Describe a wait status in words."""
+    if os.WIFSIGNALED(status):
+        return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exited with code {os.waitstatus_to_exitcode(status)}"

@@ -1,15 +1,13 @@
-"""Runs a program under supervision, so that no process, shared memory or temporary folder is left when it ends.
+"""Run a program under a guard, so that no process, shared memory or temporary folder is left when it ends.
 
-There are three processes: the outermost (started by the shell), the middle, and the innermost, which runs the program.
-Outermost and middle are subreapers: a process below them that loses its parent, a double-forked daemon included,
-becomes their child. So `/proc` shows every process of the program. If one of the three dies, another one cleans up:
+The guard is the process that the shell started; it forks the program. It is a subreaper: a process below it that loses
+its parent, a double-forked daemon included, becomes its child, so it finds every process of the program.
 
-    innermost killed  ->  the middle sees its child end, and cleans up
-    middle killed     ->  the kernel kills the innermost (parent-death signal); the outermost adopts all, and cleans up
-    outermost killed  ->  the kernel signals the middle, which cleans up
+    program killed  ->  the guard sees its child end, and cleans up
+    guard killed    ->  the kernel sends SIGTERM to the program, which ends in order and cleans up itself
 
-It cannot clean up when outermost and middle are killed in the same instant. Linux only. Call it before any thread is
-started, because a parent-death signal belongs to the thread that forked.
+Nothing cleans up when both are killed at the same moment. Linux only. Call `supervise` before any thread is started,
+because a parent-death signal belongs to the thread that forked.
 """
 
 from __future__ import annotations
@@ -27,18 +25,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from rlhf.cluster.cleanup import Leftovers
+from rlhf.cluster.leftovers import Leftovers, reap_all
 from rlhf.cluster.tempdir import LONGEST_SCRATCH_PARENT, socket_folder
 
 GRACE_SECONDS = 20.0
 """Time that a program has to end after SIGTERM or Ctrl-C before it is killed."""
 TICK_SECONDS = 0.5
-SAME_SIGNAL_SECONDS = 1.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 SI_KERNEL = 0x80
-"""`si_code` of a signal sent by the kernel, such as a terminal's Ctrl-C, which the whole foreground process group
-receives."""
+"""`si_code` of a signal sent by the kernel, such as a terminal's Ctrl-C."""
 
 
 def supervise(main: Callable[[], int]) -> int:
@@ -46,102 +42,73 @@ def supervise(main: Callable[[], int]) -> int:
 
     SIGTERM, SIGHUP and Ctrl-C are passed to `main`, which has `GRACE_SECONDS` to end; SIGUSR1 is passed on without a
     deadline. Temporary files of `main` and of all processes below it (`TMPDIR`) go to a folder that is removed at the
-    end.
+    end. Unless a terminal is attached, `main` leads a process group, so that each signal reaches it once.
     """
     scratch = socket_folder("rlhf-", LONGEST_SCRATCH_PARENT)
-    outermost = Guard(scratch, role="supervisor")
-    return outermost.run(lambda: Guard(scratch, role="controller", overseen=True).run(main))
+    leftovers = Leftovers(scratch)
+    become_subreaper()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    guard, interactive = os.getpid(), os.isatty(0)
+    program = os.fork()
+    if program == 0:
+        if not interactive:
+            os.setpgid(0, 0)
+        _become_program(guard, main, scratch, leftovers, mask)
+    status = _wait_for(program, shares_terminal=interactive)
+    leftovers.remove()
+    shutil.rmtree(scratch, ignore_errors=True)
+    while signal.sigtimedwait(HANDLED, 0):  # signals during cleanup: it ends anyway, with its own exit code
+        pass
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return _exit_code(status)
 
 
-class Guard:
-    """Forks one child, forwards signals to it, waits for its end, and removes all that is left below this process."""
-
-    def __init__(self, scratch: Path, role: str, overseen: bool = False) -> None:
-        self._scratch, self._role, self._overseen = scratch, role, overseen
-        self._parent = os.getppid()
-        self._kill_at: float | None = None
-        self._group_interrupted_at = -SAME_SIGNAL_SECONDS
-        self._leftovers = Leftovers()
-
-    def run(self, main: Callable[[], int]) -> int:
-        """Fork, run `main` in the child, and return its exit code after cleaning up."""
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        guard = os.getpid()
-        child = os.fork()
-        if child == 0:
-            _become_child(guard, main, self._scratch, mask, signal.SIGKILL if self._overseen else signal.SIGTERM)
-        status = self._until_end(child)
-        self._leftovers.remove()
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        while signal.sigtimedwait(HANDLED, 0):  # signals during cleanup: it ends anyway, with its own exit code
-            pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return self._exit_code(status)
-
-    def _until_end(self, child: int) -> int:
-        """Forward signals and reap until the child has ended. Returns its wait status."""
-        while True:
-            event = signal.sigtimedwait(HANDLED, TICK_SECONDS)
-            if event is not None:
-                self._pass_on(event, child)
-            if self._must_kill():
-                os.kill(child, signal.SIGKILL)
-            self._leftovers.notice()
-            status = _reap(child)
-            if status is not None:
-                return status
-
-    def _pass_on(self, event: signal.struct_siginfo, child: int) -> None:
+def _wait_for(program: int, *, shares_terminal: bool) -> int:
+    """Pass signals on to the program and reap until it has ended. Return its wait status."""
+    kill_at: float | None = None
+    while True:
+        event = signal.sigtimedwait(HANDLED, TICK_SECONDS)
         # After the machine was suspended, CPython may return an event that was never filled in, with any number.
-        if event.si_signo not in HANDLED or event.si_signo == signal.SIGCHLD:
-            return
-        if event.si_signo == signal.SIGUSR1:  # a request to `main`, which decides when to end
-            os.kill(child, signal.SIGUSR1)
-            return
-        self._kill_at = self._kill_at or time.monotonic() + GRACE_SECONDS
-        if event.si_signo != signal.SIGINT:
-            os.kill(child, event.si_signo)
-        elif self._interrupt_is_only_ours(event):
-            os.kill(child, signal.SIGINT)
-
-    def _interrupt_is_only_ours(self, event: signal.struct_siginfo) -> bool:
-        """Whether only this process got the SIGINT. A Ctrl-C also reaches the child; `kill -INT` of the outermost does
-        not."""
-        if not self._overseen:
-            return event.si_code != SI_KERNEL
-        if event.si_pid != self._parent:
-            self._group_interrupted_at = time.monotonic()
-        return time.monotonic() - self._group_interrupted_at > SAME_SIGNAL_SECONDS
-
-    def _must_kill(self) -> bool:
-        orphaned = self._overseen and os.getppid() != self._parent
-        return orphaned or (self._kill_at is not None and time.monotonic() > self._kill_at)
-
-    def _exit_code(self, status: int) -> int:
-        if not os.WIFSIGNALED(status):
-            return os.waitstatus_to_exitcode(status)
-        number = os.WTERMSIG(status)
-        if not (self._overseen and os.getppid() != self._parent):
-            print(f"rlhf: the {self._role} was killed by {signal.Signals(number).name}", file=sys.stderr, flush=True)
-        return 128 + number
+        if event is not None and event.si_signo in HANDLED and event.si_signo != signal.SIGCHLD:
+            if event.si_signo != signal.SIGUSR1:
+                kill_at = kill_at or time.monotonic() + GRACE_SECONDS
+            has_it = shares_terminal and event.si_signo == signal.SIGINT and event.si_code == SI_KERNEL
+            if not has_it:
+                os.kill(program, event.si_signo)
+        if kill_at is not None and time.monotonic() > kill_at:
+            os.kill(program, signal.SIGKILL)
+        ended = reap_all()
+        if program in ended:
+            return ended[program]
 
 
-def _become_child(
-    guard: int, main: Callable[[], int], scratch: Path, mask: set[int | signal.Signals], death_signal: signal.Signals
+def _exit_code(status: int) -> int:
+    if not os.WIFSIGNALED(status):
+        return os.waitstatus_to_exitcode(status)
+    number = os.WTERMSIG(status)
+    print(f"rlhf: the controller was killed by {signal.Signals(number).name}", file=sys.stderr, flush=True)
+    return 128 + number
+
+
+def _become_program(
+    guard: int, main: Callable[[], int], scratch: Path, leftovers: Leftovers, mask: set[int | signal.Signals]
 ) -> NoReturn:
-    """Run `main` and exit the process with its exit code; never returns into the guard's frames."""
-    _prctl(PR_SET_PDEATHSIG, death_signal)
+    """Run `main` and exit the process with its exit code; never return into the guard's frames."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != guard:
         os._exit(1)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # until `main` sets a handler
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
     code = _code_of(main)
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
+    if os.getppid() != guard:
+        leftovers.remove()
+        shutil.rmtree(scratch, ignore_errors=True)
     os._exit(code)
 
 
@@ -157,18 +124,9 @@ def _code_of(main: Callable[[], int]) -> int:
         return 1
 
 
-def _reap(child: int) -> int | None:
-    """Reap every child that has ended, adopted ones too; the status of `child` if it is among them."""
-    found = None
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return found
-        if pid == 0:
-            return found
-        if pid == child:
-            found = status
+def become_subreaper() -> None:
+    """Make processes below this one that lose their parent children of this process."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never, Protocol
 
-from rlhf.cluster.resources import Plan, Role
+from rlhf.cluster.roles import Role
 
 
 class Worker(Protocol):
@@ -29,10 +29,10 @@ class Worker(Protocol):
 
 
 class Cluster(Protocol):
-    """A set of workers. `start` plans, reports the plan and reserves resources; `spawn` constructs a role's objects;
-    `watch` raises when a worker dies; `stop` ends all workers."""
+    """A set of workers. `start` reserves resources and passes the table of workers to `report`; `spawn` constructs a
+    role's objects; `watch` raises when a worker dies; `stop` ends all workers."""
 
-    async def start(self, roles: Sequence[Role], log_dir: Path, tell: Callable[[Plan], None] = ...) -> Plan: ...
+    async def start(self, roles: Sequence[Role], log_dir: Path, report: Callable[[str], None] = ...) -> None: ...
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> Sequence[Worker]: ...
     def workers(self, role: str) -> Sequence[Worker]: ...
     async def watch(self) -> Never: ...

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf.cluster.described import describe
+from rlhf.cluster.roles import role_table
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
@@ -19,6 +19,7 @@ from rlhf.recipe.planning.memory_check import check_memory
 from rlhf.recipe.preflight import first_rows, is_hub_name, preflight, read_model_config
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
+from rlhf.recipe.workers import roles_of
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.rows import PythonTests, TestsError
 from rlhf.reward.code.scoring import make_code_scorer
@@ -34,16 +35,15 @@ ISOLATED = {"thread": "in threads", "process": "each session in a process"}
 
 
 def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
-    """Validate a recipe; print its derived values and the placement. Raises `UserError`."""
+    """Validate a recipe; print its derived values and its workers. Raises `UserError`."""
     loaded = located(load_recipe(recipe, overrides)).recipe
-    plan = preflight(loaded)
-    check_memory(loaded, plan)
+    preflight(loaded)
+    check_memory(loaded)
     print_rows([("recipe", str(recipe)), *parts(loaded), *(derived(loaded) if loaded.plays else [])])
     print()
-    if plan is None:
-        print(f"placement is planned when the run joins the cluster at {loaded.cluster.address}")
-    else:
-        print(describe(plan))
+    print(role_table(roles_of(loaded)))
+    if loaded.cluster.address:
+        print(f"whether they fit is checked when the run joins the cluster at {loaded.cluster.address}")
     return 0
 
 

@@ -13,8 +13,7 @@ import psutil
 
 from rlhf.cluster.gpus import this_machines_gpus
 from rlhf.cluster.machine import this_machine
-from rlhf.cluster.plan import describe, plan
-from rlhf.cluster.resources import Resources
+from rlhf.cluster.roles import Resources, check_capacity, role_table
 from rlhf.errors import PlacementError
 from rlhf.models.folder import Values
 from rlhf.recipe.loading import load_recipe
@@ -94,11 +93,12 @@ def planned(
             return known.activations(checkpointing=checkpointing, memory=memory)
         return _activations(shape, values, recipe, run, checkpointing=checkpointing, memory=memory)
 
+    roles, problem = roles_of(recipe), ""
     try:
-        placement, problem = plan(roles_of(recipe), alike_nodes(machine)), ""
+        check_capacity(roles, alike_nodes(machine))
     except PlacementError as error:
-        placement, problem = None, str(error)
-    found = estimate_run(shape, run, machine, placement, measured)
+        problem = str(error)
+    found = estimate_run(shape, run, machine, roles, measured)
     advice = partial(_advice, found, measured)
     return found, f"{problem}; {advice()}" if problem else "" if found.fits else advice()
 
@@ -125,7 +125,7 @@ def _activations(
 
 
 def alike_nodes(machine: Machine) -> list[Resources]:
-    """The machine as the placement plan reads it."""
+    """The machine as its nodes."""
     names = [f"node-{index}" for index in range(1, machine.nodes + 1)] if machine.nodes > 1 else ["this node"]
     return [Resources(node=name, cpus=machine.cores, gpus=machine.cards) for name in names]
 
@@ -139,7 +139,8 @@ def told(found: Estimate, problem: str) -> list[str]:
         f"machine    {found.machine.described}",
         f"an update  {run.samples:,} samples of {run.prompt} + at most {run.reply:,} tokens",
         "",
-        *([describe(found.plan), ""] if found.plan else []),
+        role_table(found.roles),
+        "",
         *memory_table("a rank", found.learner),
         *engine_lines(found),
         *limit_lines(found),
@@ -204,11 +205,9 @@ def limit_lines(found: Estimate) -> Iterable[str]:
 def plan_data(found: Estimate, problem: str) -> dict[str, Any]:
     """Return the plan as JSON: bytes and tokens."""
     data = asdict(found)
-    placements = data.pop("plan")
     return data | {
         "fits": found.fits and not problem,
         "problem": problem,
-        "placements": placements["placements"] if placements else [],
     }
 
 

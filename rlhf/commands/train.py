@@ -29,7 +29,8 @@ def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = Fal
         raise UserError("--start-over goes with --resume; without it a run begins anew in a folder of its own anyway")
     loaded = load_recipe(recipe, overrides)
     recipe_here = located(loaded, resumed=resume).recipe
-    check_memory(recipe_here, preflight(recipe_here))
+    preflight(recipe_here)
+    check_memory(recipe_here)
     return supervise(lambda: run_controller(loaded, clock, leaving, resume=resume, start_over=start_over))
 
 

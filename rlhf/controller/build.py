@@ -13,10 +13,9 @@ from threading import Thread
 from typing import TypeVar
 
 from rlhf.cluster.config import ClusterConfig
-from rlhf.cluster.described import describe
 from rlhf.cluster.local import LocalCluster
 from rlhf.cluster.ray_cluster import RayCluster
-from rlhf.cluster.resources import Role, worker_name
+from rlhf.cluster.roles import Role, worker_name
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.controller.environments import Surroundings, started_surroundings
 from rlhf.data.config import DataConfig
@@ -75,7 +74,7 @@ async def started_cluster(
     try:
         if config.kind == "ray":  # import the tokenizer's libraries while Ray and its workers start
             Thread(target=import_module, args=("rlhf.models.loading",), daemon=True).start()
-        await cluster.start(roles, logs, lambda plan: view.message(describe(plan)))
+        await cluster.start(roles, logs, view.message)
         yield cluster
     finally:
         await cluster.stop()

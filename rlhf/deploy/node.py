@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf.cluster.interfaces import ELSEWHERE, LOOPBACK, Interface, address_of, interface_toward
-from rlhf.cluster.ray_cluster import PRIVATE_RAY
-from rlhf.cluster.ray_joining import ask_for_peers
+from rlhf.cluster.ray_connection import PRIVATE_RAY, check_answers
 from rlhf.cluster.tempdir import socket_folder
 from rlhf.deploy.ending import StopSignals
 from rlhf.deploy.head_watch import HeadWatch, ended_cleanly
@@ -89,7 +88,7 @@ def worker(settings: NodeSettings, ending: StopSignals) -> None:
     if found is None:
         return
     own = own_interface(settings, found.address.rpartition(":")[0])
-    ask_for_peers(found.address)  # a wrong token is refused here at once; Ray's own start reports it only after 20 s
+    check_answers(found.address)  # a wrong token is refused here at once; Ray's own start reports it only after 20 s
     ray = start_ray_node(settings, own, found.address)
     watch = HeadWatch(found.address)
     if ray.until_up(settings.timeout_seconds, lambda: ending.is_asked() or watch.gone() != ""):

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.machine import this_machine
-from rlhf.cluster.plan import plan
-from rlhf.cluster.resources import Plan
+from rlhf.cluster.roles import check_capacity
 from rlhf.config import check_found, is_piece, load_bound, load_piece, read_yaml
 from rlhf.data.config import DatasetConfig
 from rlhf.data.own_tasks import check_tasks
@@ -37,8 +36,8 @@ from rlhf.runs.recorded import episodes_file
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
-def preflight(recipe: Recipe) -> Plan | None:
-    """Check what `recipe` names on this machine, and return its `placement`. Raises a `UserError` of one line."""
+def preflight(recipe: Recipe) -> None:
+    """Check what `recipe` names on this machine. Raises a `UserError` of one line."""
     check_devices(recipe)
     check_engines(recipe)
     check_pieces(recipe)
@@ -53,22 +52,20 @@ def preflight(recipe: Recipe) -> Plan | None:
     check_agent(recipe)
     for key, dataset in recipe.data.sets.items():
         check_dataset(dataset, key)
-    return placement(recipe)
+    check_placement(recipe)
 
 
-def placement(recipe: Recipe) -> Plan | None:
-    """The placement of the workers on this machine; None when the recipe joins a cluster, which alone knows its nodes.
-
-    Raises `PlacementError`.
-    """
+def check_placement(recipe: Recipe) -> None:
+    """Check that this machine has enough for all workers, unless the recipe joins a cluster, which alone knows its
+    nodes. Raises `PlacementError`."""
     if recipe.cluster.address:
-        return None
+        return
     if recipe.cluster.nodes > 1:
         raise PlacementError(
             f"cluster.nodes is {recipe.cluster.nodes}, and without cluster.address this machine is the only one; "
             "give the address of a Ray cluster, or leave cluster.nodes at 1"
         )
-    return plan(roles_of(recipe), [this_machine()])
+    check_capacity(roles_of(recipe), [this_machine()])
 
 
 def check_devices(recipe: Recipe) -> None:

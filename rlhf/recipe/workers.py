@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Literal
 
-from rlhf.cluster.resources import Role
+from rlhf.cluster.roles import Role
 from rlhf.env.config import ENVIRONMENT
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import ScorerConfig

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.cluster.resources import Role
+from rlhf.cluster.roles import Role
 from rlhf.cluster.worker import Cluster
 from rlhf.errors import DataError, DeadlinePassed, PlacementError, WorkerFailed
 

@@ -1,4 +1,4 @@
-"""Joins a cluster, places three workers, and prints as JSON what they and the plan say: ADDRESS NODES SECONDS LOGS."""
+"""Joins a cluster, places three workers, and prints what they and their placements say: ADDRESS NODES SECONDS LOGS."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rlhf.cluster.described import describe
 from rlhf.cluster.ray_cluster import RayCluster
-from rlhf.cluster.resources import Role
+from rlhf.cluster.roles import Role
 from rlhf.errors import RlhfError
 from tests.cluster.contract import WORKERS
 from tests.pace import scaled
@@ -22,11 +21,10 @@ ASKED = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 async def told(address: str, nodes: int, seconds: float, logs: Path) -> dict[str, Any]:
     cluster = RayCluster(address, placement_timeout_seconds=seconds, nodes=nodes)
     try:
-        plan = await cluster.start([CALCULATORS], logs)
+        await cluster.start([CALCULATORS], logs)
         workers = await cluster.spawn("calculator", lambda index: {"index": index})
         return {
-            "plan": describe(plan),
-            "places": [placed.node for placed in plan.placements],
+            "places": [placed.node for placed in cluster.placements],
             "nodes": [await worker.call("ray_node", timeout_seconds=30) for worker in workers],
             "interfaces": [
                 [await worker.call("variable", name, timeout_seconds=scaled(30)) for name in ASKED]

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from rlhf.cluster.exits import exit_cause, watch_exit
+from rlhf.cluster.ray_worker import exit_cause, watch_exit
 from tests.pace import scaled
 
 

@@ -7,14 +7,14 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from rlhf.cluster.forking.started import ForkServer, forked_environment
-from rlhf.cluster.plan import plan
-from rlhf.cluster.resources import Resources, Role
+from rlhf.cluster.roles import Role
 from rlhf.cluster.tempdir import socket_folder
 from tests.pace import scaled
 from tests.warm.client import WarmProcess, ask
@@ -85,14 +85,9 @@ def role(name: str, **changes: object) -> Role:
 
 
 def test_only_roles_that_agree_and_have_no_gpus_are_forked() -> None:
-    machine = [Resources(node="here", cpus=8, gpus=2)]
-
-    def environment(*roles: Role) -> dict[str, str] | None:
-        return forked_environment(plan(roles, machine), roles)
-
-    both = environment(role("a", env={"X": "1"}), role("b", env={"Y": "2"}))
+    both = forked_environment([role("a", env={"X": "1"}), role("b", env={"Y": "2"})])
     assert both is not None
     assert (both["X"], both["Y"], both["OMP_NUM_THREADS"]) == ("1", "2", "1")
-    assert environment(role("a", env={"X": "1"}), role("b", env={"X": "2"})) is None
-    assert environment(role("a"), role("b", gpus=1)) is None
-    assert environment(role("a"), Role(name="b", count=1, cpus=4, factory="sys:path", imports="sys:path")) is None
+    assert forked_environment([role("a", env={"X": "1"}), role("b", env={"X": "2"})]) is None
+    assert forked_environment([role("a"), role("b", gpus=1)]) is None
+    assert forked_environment([role("a"), replace(role("b"), cpus=4)]) is None

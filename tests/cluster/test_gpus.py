@@ -11,7 +11,7 @@ import pytest
 from rlhf.cluster.gpus import Gpu, present_gpus, visible_gpus
 from rlhf.cluster.local import LocalCluster
 from rlhf.cluster.machine import this_machine
-from rlhf.cluster.resources import Role
+from rlhf.cluster.roles import Role
 from tests.nvml import FakeGpu, FakeNvml, install_nvml
 
 EIGHT = tuple(Gpu(index=at, uuid=f"GPU-{at}{at}aa", name="H100", bytes=80 << 30) for at in range(8))

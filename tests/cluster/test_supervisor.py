@@ -1,13 +1,16 @@
-"""What the end of a supervised program looks like from outside, without Ray (test_clean_end is with it)."""
+"""What the end of a supervised program looks like from outside, without Ray (`test_clean_end` does so with Ray)."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.pace import scaled
@@ -80,3 +83,22 @@ os.kill(os.getppid(), signal.SIGCONT)
 time.sleep(0.2)
 return 5"""
     assert supervised(body).returncode == 5
+
+
+@pytest.mark.waits
+def test_after_sigkill_of_the_guard_the_program_ends_in_order_and_takes_its_daemon_with_it(tmp_path: Path) -> None:
+    body = """
+import subprocess, time
+subprocess.Popen(["sh", "-c", "sleep 300 & echo $!"], stdout=open("daemon", "w"))
+while not open("daemon").read().strip(): time.sleep(0.01)
+try:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+finally:
+    open("ended", "w").close()"""
+    assert supervised(f"os.chdir({str(tmp_path)!r})\n{body}").returncode == -signal.SIGKILL
+    daemon, deadline = int((tmp_path / "daemon").read_text()), time.monotonic() + scaled(10)
+    while psutil.pid_exists(daemon) and psutil.Process(daemon).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (tmp_path / "ended").exists()

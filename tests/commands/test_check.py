@@ -27,7 +27,7 @@ def test_a_sound_recipe_is_described(rlhf: Command, recipe: Path, rows: Path):
         "6 groups x 4 samples = 24 samples",
         "12 groups at once",
         str(rows),
-        "engine-0",
+        "engine         1",
         "tiny qwen2",
         weighed,
     ):

@@ -1,6 +1,6 @@
 """A supervised program for `test_clean_end`: a Ray worker litters, then the program waits until it is ended.
 
-Arguments: the folder for its logs and for `ready`, which holds the ids of its three processes, outermost first; the
+Arguments: the folder for its logs and for `ready`, which holds the ids of its guard and its program; the
 name of the shared memory that the worker makes.
 """
 
@@ -21,7 +21,7 @@ def main() -> int:
 
 async def run(folder: Path, memory: str) -> None:
     from rlhf.cluster.ray_cluster import RayCluster
-    from rlhf.cluster.resources import Role
+    from rlhf.cluster.roles import Role
 
     litterer = Role(name="litterer", count=1, cpus=0.5, factory="tests.cluster.workers:Litterer")
     cluster = RayCluster()
@@ -36,11 +36,9 @@ async def run(folder: Path, memory: str) -> None:
 
 
 def announce(folder: Path) -> None:
-    (folder / "writing").write_text(f"{OUTERMOST} {os.getppid()} {os.getpid()}")
+    (folder / "writing").write_text(f"{os.getppid()} {os.getpid()}")
     (folder / "writing").rename(folder / "ready")
 
-
-OUTERMOST = os.getpid()
 
 if __name__ == "__main__":
     sys.exit(supervise(main))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlhf.cluster.ray_cluster import RayCluster
-from rlhf.cluster.resources import Role
+from rlhf.cluster.roles import Role
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.workers import roles_of
 from tests.cluster.contract import WORKERS
@@ -25,12 +25,12 @@ async def asked(roles: list[Role], address: str, nodes: int, log_dir: Path) -> d
     """Each worker's node, and the GPUs that its process sees."""
     cluster = RayCluster(address=address, nodes=nodes)
     try:
-        planned = await cluster.start(roles, log_dir)
+        await cluster.start(roles, log_dir)
         for role in roles:
             await cluster.spawn(role.name, lambda index: {})
         found = {}
-        for placed in planned.placements:
-            worker = cluster.workers(placed.role)[placed.index]
+        for placed in cluster.placements:
+            worker = cluster.workers(placed.role.name)[placed.index]
             shown = await worker.call("variable", "CUDA_VISIBLE_DEVICES", timeout_seconds=scaled(30))
             found[placed.worker] = (placed.node, [gpu for gpu in shown.split(",") if gpu])
         return found

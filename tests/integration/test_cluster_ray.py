@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from rlhf.cluster.ray_cluster import RayCluster
-from rlhf.cluster.resources import Role
+from rlhf.cluster.roles import Role
 from rlhf.errors import PlacementError, WorkerDied
 from tests.cluster.contract import CALCULATORS, STUBBORN, UNFINISHED, WORKERS, Contract
 from tests.pace import scaled

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf.cluster.described import describe
-from rlhf.cluster.plan import plan
-from rlhf.cluster.resources import Resources, Role
-from rlhf.errors import ConfigError, PlacementError
+from rlhf.cluster.placement import bundles_of
+from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.preflight import check_devices
 from rlhf.recipe.schema import Recipe
@@ -66,34 +64,11 @@ def test_weights_travel_by_ipc_and_the_learner_starts_first_where_it_shares_its_
     assert (transfer_backend(made), learner_starts_first(made)) == (backend, first)
 
 
-def test_a_colocated_plan_puts_every_engine_beside_its_ranks() -> None:
-    nodes = [Resources(node=name, cpus=8, gpus=2) for name in "ab"]
+def test_a_colocated_engine_has_a_bundle_with_its_ranks() -> None:
     sizes = ("trainer.deepspeed.ranks=4", "rollout.tensor_parallel_size=2")
-    made = plan(roles_of(recipe(*PAIR, *GPUS, *sizes)), nodes)
-    assert [placed.beside for placed in made.of("engine")] == [("learner-0", "learner-1"), ("learner-2", "learner-3")]
-    assert describe(made).splitlines() == [
-        "worker     node  cores  threads          GPUs",
-        "learner-0  a       0.5        1             1",
-        "learner-1  a       0.5        1             1",
-        "learner-2  b       0.5        1             1",
-        "learner-3  b       0.5        1             1",
-        "engine-0   a         1        1  2 of learner",
-        "engine-1   b         1        1  2 of learner",
-    ]
-
-
-def test_what_does_not_fit_together_is_refused_for_both() -> None:
-    with pytest.raises(PlacementError, match=r"^2 learner\+engine x 1 GPU: 2 GPUs asked, this machine has 1; lower tr"):
-        plan(roles_of(recipe(*PAIR, *GPUS)), [Resources(node="here", cpus=8, gpus=1)])
-
-
-def test_workers_that_cannot_be_dealt_out_are_refused() -> None:
-    ranks = Role(name="rank", count=3, gpus=1, factory="m:R", hint="ranks")
-    engines = Role(name="engine", count=2, gpus=1, factory="m:E", hint="engines", shares_with="rank")
-    with pytest.raises(
-        PlacementError, match="2 engine of 1 GPUs cannot share those of 3 rank of 1; change engines, or"
-    ):
-        plan([ranks, engines], [Resources(node="here", cpus=8, gpus=8)])
+    (bundle,) = bundles_of(roles_of(recipe(*PAIR, *GPUS, *sizes)))
+    assert (bundle.count, bundle.each, bundle.guest and bundle.guest.name) == (2, 2, "engine")
+    assert bundle.resources() == {"CPU": 2 * 0.5 + 2 * 0.5, "GPU": 2}
 
 
 def test_an_evaluation_has_no_ranks_to_share_with() -> None:

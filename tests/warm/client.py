@@ -19,7 +19,7 @@ from typing import IO, Any
 import psutil
 
 from rlhf.cluster.forking.ray_worker import SOCKET
-from rlhf.cluster.ray_cluster import PRIVATE_RAY
+from rlhf.cluster.ray_connection import PRIVATE_RAY
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.rank.process_memory import rank_environment
 from tests.pace import scaled

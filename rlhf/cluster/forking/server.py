@@ -10,13 +10,12 @@ copies a consistent state. It ends with its owner, and all processes that it for
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
 import json
 import os
 import random
 import runpy
-import selectors
+import select
 import signal
 import socket
 import sys
@@ -28,17 +27,18 @@ from typing import Any, NoReturn
 
 import psutil
 
+from rlhf.cluster.child_side import die_with_parent
 from rlhf.cluster.host import resolve_name
+from rlhf.cluster.supervisor import become_subreaper
 
 PACKET_BYTES = 1 << 20
 TICK_SECONDS = 1.0
 REQUEST_SECONDS = 5.0
-PR_SET_CHILD_SUBREAPER = 36
 
 
 def fork_server_main(path: str, owner: int, imports: Sequence[str]) -> None:
     """Listen, import, and then serve fork requests until the owner ends."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    become_subreaper()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(path)
     listening.listen(64)
@@ -49,8 +49,16 @@ def fork_server_main(path: str, owner: int, imports: Sequence[str]) -> None:
     set_by_imports = {name: value for name, value in os.environ.items() if before.get(name) != value}
     gc.collect()
     gc.freeze()  # so that garbage collection in a child does not touch, and so copy, shared pages
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps every child, adopted ones too
+    server = os.getpid()
     try:
-        ForkRequests(listening, owner, set_by_imports).run()
+        while psutil.pid_exists(owner):
+            if select.select([listening], [], [], TICK_SECONDS)[0]:
+                client, _ = listening.accept()
+                if os.fork() == 0:
+                    listening.close()
+                    _serve(client, server, set_by_imports)
+                client.close()
     finally:
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):
@@ -66,79 +74,50 @@ def _import_all(imports: Sequence[str]) -> None:
     del sys.modules["ray"]
 
 
-class ForkRequests:
-    """Serves fork requests one by one, and reports to each client how its process ended."""
-
-    def __init__(self, listening: socket.socket, owner: int, set_by_imports: dict[str, str]) -> None:
-        self._listening, self._owner, self._set_by_imports = listening, owner, set_by_imports
-        self._children: dict[int, socket.socket] = {}
-        self._awoken, self._wake = socket.socketpair()
-        for end in (self._awoken, self._wake):
-            end.setblocking(False)
-
-    def run(self) -> None:
-        """Serve requests and reap children until the owner ends."""
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        selector = selectors.DefaultSelector()
-        selector.register(self._listening, selectors.EVENT_READ)
-        selector.register(self._awoken, selectors.EVENT_READ)
-        while psutil.pid_exists(self._owner):
-            for key, _ in selector.select(TICK_SECONDS):
-                if key.fileobj is self._listening:
-                    self._accept()
-                else:
-                    self._awoken.recv(4096)
-            self._reap()
-
-    def _accept(self) -> None:
-        client, _ = self._listening.accept()
+def _serve(client: socket.socket, server: int, set_by_imports: dict[str, str]) -> NoReturn:
+    """Fork the requested program from this fork, which waits for it and reports how it ended."""
+    try:
+        die_with_parent(server)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         client.settimeout(REQUEST_SECONDS)
-        try:
-            packet, descriptors, _, _ = socket.recv_fds(client, PACKET_BYTES, 8)
-            request = json.loads(packet)
-        except (OSError, ValueError):  # the client is gone, sent nothing, or sent something unreadable
+        packet, descriptors, _, _ = socket.recv_fds(client, PACKET_BYTES, 8)
+        request = json.loads(packet)
+        waiting = os.getpid()
+        program = os.fork()
+        if program == 0:
             client.close()
-            return
-        child = os.fork()
-        if child == 0:
-            self._become(request, descriptors, client)
+            die_with_parent(waiting)
+            _become(request, descriptors, set_by_imports)
         for descriptor in descriptors:
             os.close(descriptor)
-        self._children[child] = client
-        _tell(client, {"pid": child})
-
-    def _reap(self) -> None:
-        """Collect every process that has ended, adopted ones too."""
-        with suppress(ChildProcessError):
-            while (ended := os.wait3(os.WNOHANG))[0]:
-                child, status, used = ended
-                client = self._children.pop(child, None)
-                if client is not None:
-                    _tell(client, {"status": status, "processor_seconds": used.ru_utime + used.ru_stime})
-                    client.close()
-
-    def _become(self, request: dict[str, Any], descriptors: list[int], client: socket.socket) -> NoReturn:
-        """Turn this fork into the requested program, and run it to its end."""
-        signal.set_wakeup_fd(-1)
-        for mine in (self._listening, self._awoken, self._wake, client, *self._children.values()):
-            mine.close()
-        try:
-            _take_over(request, descriptors, self._set_by_imports)
-            code = _exit_code(request["arguments"])
-        except BaseException:  # noqa: BLE001 - the last frame of the process: printed, and turned into its exit code
-            traceback.print_exc()
-            code = 1
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
+        _send(client, {"pid": program})
+        _, status, used = os.wait4(program, 0)
+        _send(client, {"status": status, "processor_seconds": used.ru_utime + used.ru_stime})
+    except (OSError, ValueError):  # the client is gone, sent nothing, or sent something unreadable
+        pass
+    finally:
+        os._exit(0)
 
 
-def _tell(client: socket.socket, answer: dict[str, float]) -> None:
+def _send(client: socket.socket, answer: dict[str, float]) -> None:
     with suppress(OSError):  # the client may have closed its connection
         client.send(json.dumps(answer).encode())
+
+
+def _become(request: dict[str, Any], descriptors: list[int], set_by_imports: dict[str, str]) -> NoReturn:
+    """Turn this fork into the requested program, and run it to its end."""
+    try:
+        _take_over(request, descriptors, set_by_imports)
+        code = _exit_code(request["arguments"])
+    except BaseException:  # noqa: BLE001 - the last frame of the process: printed, and turned into its exit code
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _take_over(request: dict[str, Any], descriptors: list[int], set_by_imports: dict[str, str]) -> None:
@@ -147,8 +126,6 @@ def _take_over(request: dict[str, Any], descriptors: list[int], set_by_imports: 
         os.setsid()
     else:
         os.setpgid(0, 0)  # Ray kills the process group of a worker that ended
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
     ignored = signal.SIGINT in request["ignored_signals"]
     signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
     for target, descriptor in enumerate(descriptors[:3]):

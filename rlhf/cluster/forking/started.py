@@ -6,13 +6,13 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from rlhf.cluster.forking import ray_worker
 from rlhf.cluster.local import gpu_environment, shared_environment, thread_environment
-from rlhf.cluster.resources import Plan, Role
+from rlhf.cluster.roles import Role
 from rlhf.errors import PlacementError
 
 END_SECONDS = 5.0
@@ -44,17 +44,16 @@ class ForkServer:
         self._process.wait(END_SECONDS)
 
 
-def forked_environment(planned: Plan, roles: Iterable[Role]) -> dict[str, str] | None:
-    """Environment of a fork server shared by all workers of a plan; None where they cannot share one.
+def forked_environment(roles: Sequence[Role]) -> dict[str, str] | None:
+    """Return the environment of a fork server shared by all workers; None where they cannot share one.
 
     Variables and thread pools are read at import, so all roles must agree on them. CUDA does not work across a fork.
     """
     chosen = [role for role in roles if role.imports]
-    placements = [placement for placement in planned.placements if placement.role in {role.name for role in chosen}]
-    if len({placement.threads for placement in placements}) != 1 or any(role.gpus for role in chosen):
+    if len({role.threads for role in chosen}) != 1 or any(role.gpus for role in chosen):
         return None
     try:
-        return thread_environment(placements) | shared_environment(chosen) | gpu_environment(chosen)
+        return thread_environment(chosen) | shared_environment(chosen) | gpu_environment(chosen)
     except PlacementError:
         return None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 from rlhf.cluster.heartbeat import HEARTBEAT
-from rlhf.cluster.plan import Plan, Resources, describe, plan
+from rlhf.cluster.roles import Resources, check_capacity, role_table
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.workers import roles_of
@@ -59,6 +59,8 @@ def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:
     small.
     """
     check_kubernetes_job(job)
+    roles = roles_of(loaded.recipe)
+    check_capacity(roles, [Resources(node=f"node-{index}", cpus=job.cpus, gpus=job.gpus) for index in range(job.nodes)])
     entrypoint = ["rlhf", "train", f"{RECIPE_FOLDER}/recipe.yaml", "--address", "auto", "--resume"]
     return Template(template()).substitute(
         name=job.name,
@@ -76,7 +78,7 @@ def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:
         entrypoint=json.dumps(shlex.join(entrypoint)),
         ray_version=ray_version(PINS.read_text()),
         heartbeat=textwrap.indent(heartbeat(), 16 * " "),
-        plan=textwrap.indent(describe(placed(loaded, job)), "# "),
+        roles=textwrap.indent(role_table(roles), "# "),
         recipe=textwrap.indent(resolved_yaml(loaded.recipe, loaded.origins), 4 * " ").rstrip("\n"),
     )
 
@@ -90,12 +92,6 @@ def check_kubernetes_job(job: KubernetesJob) -> None:
         raise ConfigError(f"--memory-per-node {job.memory!r} is no quantity of Kubernetes, such as 64Gi")
     if not re.fullmatch(r"/[\w./-]+", job.workspace):
         raise ConfigError(f"--workspace {job.workspace!r} must be an absolute path of letters, digits and ./_-")
-
-
-def placed(loaded: LoadedRecipe, job: KubernetesJob) -> Plan:
-    """The placement of the run's workers on these nodes. Raises `PlacementError`."""
-    nodes = [Resources(node=f"node-{index}", cpus=job.cpus, gpus=job.gpus) for index in range(job.nodes)]
-    return plan(roles_of(loaded.recipe), nodes)
 
 
 def heartbeat() -> str:

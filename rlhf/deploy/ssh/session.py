@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf.cluster.plan import Resources
+from rlhf.cluster.roles import Resources
 from rlhf.deploy.ssh.hosts_file import SshHost
 from rlhf.deploy.ssh.remote import READY, SAVE
 from rlhf.deploy.ssh.remote_command import RemoteCommand

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rlhf.cluster.resources import Plan
+from rlhf.cluster.roles import Role
 from rlhf.recipe.planning.layout import EngineLayout, LearnerLayout, RunLayout
 from rlhf.recipe.planning.machines import ALLOCATOR_SHARE, GIB, Card, Machine
 from rlhf.recipe.planning.processes import (
@@ -50,7 +49,7 @@ class Estimate:
     shape: ModelShape
     machine: Machine
     run: RunLayout
-    plan: Plan | None
+    roles: tuple[Role, ...]
     learner: MemoryByPhase
     engines: tuple[MemoryByPhase, ...]
     cache_tokens: tuple[int, ...]
@@ -64,9 +63,9 @@ class Estimate:
 
 
 def estimate_run(
-    shape: ModelShape, run: RunLayout, machine: Machine, plan: Plan | None, activations_of: ActivationsOf
+    shape: ModelShape, run: RunLayout, machine: Machine, roles: tuple[Role, ...], activations_of: ActivationsOf
 ) -> Estimate:
-    """Plan a run. `plan` is where its workers go; without one, one of each is looked at."""
+    """Plan a run of these workers."""
     activations = activations_of(run.learner.checkpointing)
     learner = learner_phases(shape, run.learner, activations, parked=run.colocated)
     card = machine.card if any(engine.device == "cuda" for engine in run.engines) else None
@@ -79,18 +78,18 @@ def estimate_run(
         shape=shape,
         machine=machine,
         run=run,
-        plan=plan,
+        roles=roles,
         learner=learner,
         engines=engines,
         cache_tokens=tuple(caches),
-        shortages=tuple(shortages(run, machine, plan, learner, engines)),
+        shortages=tuple(shortages(run, machine, roles, learner, engines)),
         microbatch=microbatch,
         context=None if microbatch is None else min(shape.context_tokens, microbatch, *caches),
     )
 
 
 def shortages(
-    run: RunLayout, machine: Machine, plan: Plan | None, learner: MemoryByPhase, engines: Sequence[MemoryByPhase]
+    run: RunLayout, machine: Machine, roles: Sequence[Role], learner: MemoryByPhase, engines: Sequence[MemoryByPhase]
 ) -> Iterator[Shortage]:
     """List every place that would overflow, in its worst phase."""
     card = machine.card
@@ -99,18 +98,15 @@ def shortages(
             yield from _of_engines_cards(run, layout, card, learner, engine)
         if not (run.engines and (run.colocated or run.shared)) and run.learner.device == "cuda":
             yield from _overflowing("a card with a rank", round((1 - ALLOCATOR_SHARE) * card.memory), learner)
-    counts = _counts(plan) or {"one": Counter(["learner", *(one.role for one in run.engines)])}
+    workers = {role.name: -(-role.count // machine.nodes) for role in roles}  # on a node, if they are spread evenly
     worst: Shortage | None = None
-    for node, workers in counts.items():
-        for phase in PHASES:
-            bytes = workers["learner"] * _on_host(learner, phase, card) + sum(
-                workers[layout.role] * layout.parallel * _on_host(engine, phase, card)
-                for layout, engine in zip(run.engines, engines, strict=True)
-            )
-            if bytes > machine.host_memory and (worst is None or bytes > worst.needed):
-                worst = Shortage(
-                    where=f"host memory of {node}", phase=phase, needed=bytes, available=machine.host_memory
-                )
+    for phase in PHASES:
+        bytes = workers["learner"] * _on_host(learner, phase, card) + sum(
+            workers[layout.role] * layout.parallel * _on_host(engine, phase, card)
+            for layout, engine in zip(run.engines, engines, strict=True)
+        )
+        if bytes > machine.host_memory and (worst is None or bytes > worst.needed):
+            worst = Shortage(where="host memory of a node", phase=phase, needed=bytes, available=machine.host_memory)
     if worst is not None:
         yield worst
 
@@ -194,13 +190,6 @@ def _overflowing(where: str, available: int, *processes: MemoryByPhase) -> Itera
 
 def _on_host(phases: MemoryByPhase, phase: PhaseName, card: Card | None) -> int:
     return held(phases[phase], "host") + (0 if card else held(phases[phase], "device"))
-
-
-def _counts(plan: Plan | None) -> dict[str, Counter[str]]:
-    counts: dict[str, Counter[str]] = {}
-    for placed in plan.placements if plan else ():
-        counts.setdefault(placed.node, Counter())[placed.role] += 1
-    return counts
 
 
 _ZERO = LinearBytes(base=0.0, each=0.0)

@@ -8,7 +8,6 @@ import sys
 import psutil
 
 from rlhf.cluster.gpus import this_machines_gpus
-from rlhf.cluster.resources import Plan
 from rlhf.errors import PlacementError
 from rlhf.recipe.by_size import parameter_count
 from rlhf.recipe.planning.layout import EngineLayout, engine_layouts, learner_layout
@@ -17,11 +16,11 @@ from rlhf.recipe.planning.processes import least_state
 from rlhf.recipe.schema import Recipe
 
 
-def check_memory(recipe: Recipe, plan: Plan | None) -> None:
+def check_memory(recipe: Recipe) -> None:
     """Refuse what this machine cannot hold, and warn where an engine's share of a GPU is too small. Nothing is checked
-    where the run joins a cluster (no `plan`), or where the model's size is unknown. Raises `PlacementError`."""
+    where the run joins a cluster, or where the model's size is unknown. Raises `PlacementError`."""
     parameters = round(parameter_count(recipe))
-    if plan is None or not parameters:
+    if recipe.cluster.address or not parameters:
         return
     on_gpus = recipe.trainer.deepspeed.gpus_per_rank or recipe.rollout.gpus_per_engine
     card = smallest_card() if on_gpus else None

@@ -35,7 +35,6 @@ def test_seventy_billion_weights_on_eight_cards_are_refused_with_the_mend() -> N
 
 def test_the_whole_recipe_on_one_node_is_told_how_many_cards_it_needs() -> None:
     found, problem = planned(load_recipe(LLAMA).recipe, machine_of("8x80GB", 1))
-    assert found.plan is None
     assert "with ZeRO-3 the learner needs at least" in problem
     assert told(found, problem)[-1].startswith("does not fit: ")
 
@@ -51,11 +50,11 @@ def test_what_a_smaller_card_cannot_hold_fits_by_the_overrides_that_are_named() 
     assert mended.fits
 
 
-def test_json_holds_bytes_by_phase_and_placements(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_bytes_by_phase_and_workers(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_plan(recipe_file("gsm8k_one_gpu"), gpus="H100", as_json=True) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["fits"] is True
-    assert [placed["worker"] for placed in said["placements"]] == ["learner-0", "engine-0"]
+    assert [(role["name"], role["count"]) for role in said["roles"]] == [("learner", 1), ("engine", 1)]
     training = {part["what"]: part["bytes"] for part in said["learner"]["forward and backward"]}
     assert training["weights"] == 2 * said["shape"]["parameters"]
     assert training["moments"] == 8 * said["shape"]["parameters"]
@@ -148,5 +147,5 @@ def test_every_process_of_an_engine_of_a_larger_size_takes_host_memory() -> None
     libraries = sum(part.bytes for part in found.engines[0]["generate"] if part.place == "host")
     rank = max(sum(part.bytes for part in parts if part.place == "host") for parts in found.learner.values())
     small = replace(found.machine, host_memory=4 * rank + 4 * libraries - 1)
-    (short,) = shortages(found.run, small, found.plan, found.learner, found.engines)
+    (short,) = shortages(found.run, small, found.roles, found.learner, found.engines)
     assert short.needed == 4 * rank + 4 * libraries
