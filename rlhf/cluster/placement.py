@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -18,6 +18,8 @@ from rlhf.cluster.roles import Resources, Role, gpu_cell, table, worker_name
 from rlhf.errors import PlacementError
 
 HEAD_RESOURCE = "node:__internal_head__"
+NODE_LABEL = "ray.io/node-id"
+"""Ray labels every node with its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +58,17 @@ class Bundle:
 class Reservation:
     """The placement groups of a run: one for roles that are packed, one for each that is spread."""
 
-    def __init__(self, roles: Sequence[Role]) -> None:
-        """Ask Ray for all resources. Raises `PlacementError` where workers cannot share GPUs evenly."""
+    def __init__(self, roles: Sequence[Role], nodes: Mapping[str, Resources]) -> None:
+        """Ask Ray for all resources. Workers without GPUs get nodes without GPUs if these have enough cores for all of
+        them. Raises `PlacementError` where workers cannot share GPUs evenly."""
         self._roles = roles
         bundles = bundles_of(roles)
-        packed = [bundle for bundle in bundles if bundle.role.layout == "pack"]
-        spread = [[bundle] for bundle in bundles if bundle.role.layout == "spread"]
-        self._groups = [
-            (_group(chosen, strategy), chosen)
-            for strategy, chosen in [*(("SPREAD", alone) for alone in spread), ("PACK", packed)]
-            if sum(bundle.count for bundle in chosen)
-        ]
+        without = [bundle for bundle in bundles if "GPU" not in bundle.resources()]
+        spare = [id for id, has in nodes.items() if not has.gpus]
+        cores = sum(nodes[id].cpus for id in spare)
+        apart = without if sum(bundle.count * bundle.resources().get("CPU", 0.0) for bundle in without) <= cores else []
+        rest = [bundle for bundle in bundles if bundle not in apart]
+        self._groups = [*_groups(apart, {NODE_LABEL: f"in({','.join(spare)})"}), *_groups(rest, {})]
 
     def is_ready(self, seconds: float) -> bool:
         """Wait until Ray has reserved everything, at most for this long for each group."""
@@ -112,9 +114,17 @@ def _shared(host: Role, guest: Role | None) -> Bundle:
     return Bundle(host, each, guest)
 
 
-def _group(bundles: Sequence[Bundle], strategy: str) -> Any:
-    resources = [bundle.resources() for bundle in bundles for _ in range(bundle.count)]
-    return ray_module().util.placement_group(resources, strategy=strategy)
+def _groups(bundles: Sequence[Bundle], selector: Mapping[str, str]) -> Iterator[tuple[Any, Sequence[Bundle]]]:
+    """Ask Ray for bundles on the nodes that the label `selector` allows; each group with what is in it."""
+    packed = [bundle for bundle in bundles if bundle.role.layout == "pack"]
+    spread = [[bundle] for bundle in bundles if bundle.role.layout == "spread"]
+    for strategy, chosen in [*(("SPREAD", alone) for alone in spread), ("PACK", packed)]:
+        resources = [bundle.resources() for bundle in chosen for _ in range(bundle.count)]
+        if resources:
+            group = ray_module().util.placement_group(
+                resources, strategy=strategy, bundle_label_selector=[dict(selector)] * len(resources)
+            )
+            yield group, chosen
 
 
 def _in_bundle(bundle: Bundle, place: int, node: str, group: Any, number: int) -> list[Placement]:

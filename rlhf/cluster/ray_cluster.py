@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Never
 
-from rlhf.cluster.blocking import BlockingCalls
 from rlhf.cluster.forking.ray_worker import SOCKET
 from rlhf.cluster.forking.started import ForkServer, forked_by_ray, forked_environment
 from rlhf.cluster.local import thread_environment
+from rlhf.cluster.loop_thread import LoopThread
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.placement import Placement, Reservation, living_nodes, placement_table
 from rlhf.cluster.ray_connection import join_ray, keep_our_sigterm, ray_module, start_ray
@@ -58,7 +58,8 @@ class RayCluster:
         self._roles: dict[str, Role] = {}
         self._workers: dict[str, list[Any]] = {}
         self._reservation: Reservation | None = None
-        self._blocking = BlockingCalls()
+        # Ray asks the kernel to kill its processes when the thread that started them ends; this one stays.
+        self._thread = LoopThread("Ray's blocking calls")
         self.placements: list[Placement] = []
 
     async def start(
@@ -111,7 +112,7 @@ class RayCluster:
         self._workers.clear()
         if self._connected:
             with contextlib.suppress(DeadlinePassed):
-                await self._blocking.run("the end of Ray", partial(_disconnect, self._reservation), SHUTDOWN_SECONDS)
+                await self._thread.call("the end of Ray", partial(_disconnect, self._reservation), SHUTDOWN_SECONDS)
         self._reservation, self._connected = None, False
         if self._forks:
             self._forks.stop()
@@ -134,10 +135,10 @@ class RayCluster:
             assert self._temp_dir is not None
             self._connected = True
             starting = partial(start_ray, self._temp_dir, self._object_store_bytes)
-            await self._blocking.run("Ray's start", starting, self._placement_timeout_seconds)
+            await self._thread.call("Ray's start", starting, self._placement_timeout_seconds)
             return
         try:
-            self._head = await self._blocking.run("a node", partial(join_ray, self._address), JOIN_SECONDS)
+            self._head = await self._thread.call("a node", partial(join_ray, self._address), JOIN_SECONDS)
         except DeadlinePassed:
             raise PlacementError(
                 f"no node of the Ray cluster at {self._address!r} answers on this machine within {JOIN_SECONDS:g} s; "
@@ -149,7 +150,7 @@ class RayCluster:
         """Wait until the cluster has as many nodes as the recipe asks for; return them by id. Raises
         `PlacementError`."""
         while True:
-            nodes = await self._blocking.run("the list of Ray's nodes", living_nodes, LIST_SECONDS)
+            nodes = await self._thread.call("the list of Ray's nodes", living_nodes, LIST_SECONDS)
             if len(nodes) >= self._nodes:
                 return nodes
             if time.monotonic() > deadline:
@@ -163,10 +164,10 @@ class RayCluster:
     async def _reserve(self, roles: Sequence[Role], nodes: Mapping[str, Resources]) -> None:
         """Reserve the resources and read the placements. Raises `PlacementError`."""
         seconds = self._placement_timeout_seconds
-        self._reservation = reservation = Reservation(roles)
+        self._reservation = reservation = Reservation(roles, nodes)
         waiting = partial(reservation.is_ready, seconds)
-        if not await self._blocking.run("Ray's placement groups", waiting, 2 * seconds + GRACE_SECONDS):
-            free = await self._blocking.run("the free resources", ray_module().available_resources, LIST_SECONDS)
+        if not await self._thread.call("Ray's placement groups", waiting, 2 * seconds + GRACE_SECONDS):
+            free = await self._thread.call("the free resources", ray_module().available_resources, LIST_SECONDS)
             wanted = [f"{demand(roles, 'core')}", demand([role for role in roles if role.own_gpus], "GPU")]
             raise PlacementError(
                 f"Ray did not find room for all workers within {seconds:g} s ({'; '.join(filter(None, wanted))}): the "

@@ -34,7 +34,8 @@ def node(
     timeout: Annotated[float, typer.Option(min=1.0, help="Deadline of each wait at the start, in seconds.")] = 300.0,
 ) -> None:
     """Be one machine of a Ray cluster, until told to end (RLHF_RUN_ID, RAY_AUTH_TOKEN)."""
-    from rlhf.deploy.node import NodeSettings, check_token, run_id, run_node
+    from rlhf.deploy.node import NodeSettings, run_node
+    from rlhf.deploy.rendezvous import check_token, run_id
 
     check_token()
     machine = this_machine()

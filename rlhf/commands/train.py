@@ -11,7 +11,7 @@ from pathlib import Path
 from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import tell
 from rlhf.controller.preemption import EXIT_SAVED, Leaving
-from rlhf.deploy.joining import joining
+from rlhf.deploy.rendezvous import joining
 from rlhf.errors import RlhfError, RunTaken, UserError
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.planning.memory_check import check_memory

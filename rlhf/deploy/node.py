@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,6 @@ from pathlib import Path
 from rlhf.cluster.interfaces import ELSEWHERE, LOOPBACK, Interface, address_of, interface_toward
 from rlhf.cluster.ray_connection import PRIVATE_RAY, check_answers
 from rlhf.cluster.tempdir import socket_folder
-from rlhf.deploy.ending import StopSignals
 from rlhf.deploy.head_watch import HeadWatch, ended_cleanly
 from rlhf.deploy.hosts import node_name, print_node_line
 from rlhf.deploy.ray_start import RayProcess, RayStartOptions
@@ -18,8 +18,7 @@ from rlhf.deploy.rendezvous import HeadAddress, is_there, publish, wait_for
 from rlhf.errors import NodeFailed, PlacementError, RlhfError, UserError
 
 LOOK_SECONDS = 0.5
-LEAST_TOKEN = 16
-"""Smallest length of a token that is accepted as a secret."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,20 +37,25 @@ class NodeSettings:
     grace_seconds: float
 
 
-def run_id() -> str:
-    """The run that this process belongs to, from `RLHF_RUN_ID`. Raises `UserError`."""
-    run = os.environ.get("RLHF_RUN_ID", "")
-    if not run:
-        raise UserError("RLHF_RUN_ID is not set; give the nodes of one run the same one, and no other run's")
-    return run
+class StopSignals:
+    """Record the signals that end this process. A training on the node gets a grace period to leave first."""
 
+    def __init__(self, grace_seconds: float) -> None:
+        self._grace_seconds = grace_seconds
+        self._asked_at: float | None = None
+        for number in SIGNALS:
+            signal.signal(number, lambda number, frame: self._ask())
 
-def check_token() -> None:
-    """Check that a token is set: a cluster without one would run anyone's code. Raises `UserError`."""
-    if len(os.environ.get("RAY_AUTH_TOKEN", "")) < LEAST_TOKEN:
-        raise UserError(
-            f"RAY_AUTH_TOKEN is not set, or shorter than {LEAST_TOKEN} characters; export the same on all nodes"
-        )
+    def is_asked(self) -> bool:
+        """Whether a stop signal has arrived."""
+        return self._asked_at is not None
+
+    def is_due(self) -> bool:
+        """Whether a stop signal has arrived and the grace period is over."""
+        return self._asked_at is not None and time.monotonic() - self._asked_at >= self._grace_seconds
+
+    def _ask(self) -> None:
+        self._asked_at = self._asked_at or time.monotonic()
 
 
 def run_node(settings: NodeSettings) -> int:

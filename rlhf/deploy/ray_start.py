@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf.cluster.heartbeat import HEARTBEAT
 from rlhf.cluster.object_store import node_store_bytes
 from rlhf.cluster.ray_connection import PRIVATE_RAY
+from rlhf.deploy.heartbeat import HEARTBEAT
 from rlhf.deploy.hosts import node_name
 from rlhf.errors import DeadlinePassed, NodeFailed
 

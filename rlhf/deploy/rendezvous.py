@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlhf.errors import DeadlinePassed, RendezvousError
+from rlhf.errors import DeadlinePassed, RendezvousError, UserError
 from rlhf.runs.durable import write_durably
 
 LOOK_SECONDS = 0.5
+LEAST_TOKEN = 16
+"""Smallest length of a token that is accepted as a secret."""
+HEAD_SECONDS = 300.0
+"""Deadline for the head's file to appear; the nodes of one job do not start at the same moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +74,28 @@ def wait_for(path: Path, run: str, seconds: float, give_up: Callable[[], bool] =
     if give_up():
         return None
     raise DeadlinePassed(f"the head of run {run!r}, which is to write {path},", seconds)
+
+
+def run_id() -> str:
+    """The run that this process belongs to, from `RLHF_RUN_ID`. Raises `UserError`."""
+    run = os.environ.get("RLHF_RUN_ID", "")
+    if not run:
+        raise UserError("RLHF_RUN_ID is not set; give the nodes of one run the same one, and no other run's")
+    return run
+
+
+def check_token() -> None:
+    """Check that a token is set: a cluster without one would run anyone's code. Raises `UserError`."""
+    if len(os.environ.get("RAY_AUTH_TOKEN", "")) < LEAST_TOKEN:
+        raise UserError(
+            f"RAY_AUTH_TOKEN is not set, or shorter than {LEAST_TOKEN} characters; export the same on all nodes"
+        )
+
+
+def joining(rendezvous: Path | None) -> list[str]:
+    """Return the override for the cluster's address; empty without a file. Raises `UserError`, `DeadlinePassed`."""
+    if rendezvous is None:
+        return []
+    check_token()
+    found = wait_for(rendezvous.absolute(), run_id(), HEAD_SECONDS)
+    return [f"cluster.address={found.address}"] if found else []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rlhf.cluster.child import Child, ChildEnded
+from rlhf.cluster.loop_thread import LoopThread
 from rlhf.errors import ConfigError, DataError, DeadlinePassed
 from rlhf.http.untrusted_text import InvalidJson
 from rlhf.reward.rows import row_line
@@ -53,9 +53,7 @@ class ScorerPool:
             self._slots.put_nowait(None)
         self._started: list[Child] = []
         self._closed = False
-        # Deadlines hold here also while the caller's event loop is busy.
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name=f"scorers of {function}", daemon=True).start()
+        self._thread = LoopThread(f"scorers of {function}")  # deadlines hold while the caller's loop is busy
 
     async def start(self) -> None:
         """Start every worker now, so that an import error of the function is reported early. Raises `ConfigError`."""
@@ -76,13 +74,13 @@ class ScorerPool:
         """Kill the workers. Responses that are being scored return as `died`; waiting ones raise `RuntimeError`."""
         if not self._closed:
             await self._run(self._close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.stop()
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._closed:
             work.close()
             raise RuntimeError("the scorer pool is closed")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        return await self._thread.run(work)
 
     async def _start(self) -> None:
         async with contextlib.AsyncExitStack() as stack:

@@ -9,10 +9,11 @@ import pytest
 from rlhf.cluster import placement
 from rlhf.cluster.placement import HEAD_RESOURCE, Reservation, bundles_of, nodes_of, placement_table
 from rlhf.cluster.ray_cluster import quoted_python
-from rlhf.cluster.roles import Role
+from rlhf.cluster.roles import Resources, Role
 from rlhf.errors import PlacementError
 
-NODES = {"id-a": "a", "id-b": "b"}
+NAMES = {"id-a": "a", "id-b": "b"}
+NODES = {id: Resources(node=name, cpus=8, gpus=8) for id, name in NAMES.items()}
 RANKS = Role(name="rank", count=4, gpus=1, factory="m:R", layout="spread")
 ENGINES = Role(name="engine", count=2, gpus=2, factory="m:E", shares_with="rank")
 SERVERS = Role(name="server", count=3, cpus=2, factory="m:S")
@@ -24,9 +25,14 @@ class FakeRay:
     def __init__(self) -> None:
         self.util = self
         self.asked: list[tuple[list[dict[str, float]], str]] = []
+        self.selectors: list[dict[str, str]] = []
 
-    def placement_group(self, bundles: list[dict[str, float]], strategy: str) -> int:
+    def placement_group(
+        self, bundles: list[dict[str, float]], strategy: str, bundle_label_selector: list[dict[str, str]]
+    ) -> int:
+        assert len(bundle_label_selector) == len(bundles)
         self.asked.append((bundles, strategy))
+        self.selectors.append(bundle_label_selector[0])
         return len(self.asked) - 1
 
     def placement_group_table(self, group: int) -> dict[str, Any]:
@@ -42,12 +48,20 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 
 def test_roles_that_are_spread_have_a_group_each_and_the_others_one(ray: FakeRay) -> None:
-    Reservation([RANKS, SERVERS])
+    Reservation([RANKS, SERVERS], NODES)
     assert ray.asked == [([{"CPU": 1.0, "GPU": 1}] * 4, "SPREAD"), ([{"CPU": 2}] * 3, "PACK")]
 
 
+def test_workers_without_gpus_get_nodes_without_gpus_where_these_have_enough_cores(ray: FakeRay) -> None:
+    Reservation([RANKS, SERVERS], {**NODES, "id-c": Resources(node="c", cpus=6)})
+    Reservation([RANKS, SERVERS], {**NODES, "id-c": Resources(node="c", cpus=5)})
+    assert [(selector, strategy) for selector, (_, strategy) in zip(ray.selectors, ray.asked, strict=True)] == [
+        ({"ray.io/node-id": "in(id-c)"}, "PACK"), ({}, "SPREAD"), ({}, "SPREAD"), ({}, "PACK"),
+    ]  # fmt: skip
+
+
 def test_consecutive_ranks_share_a_node_and_a_table_has_a_line_for_role_and_node(ray: FakeRay) -> None:
-    placed = Reservation([SERVERS, RANKS]).placements(NODES)
+    placed = Reservation([SERVERS, RANKS], NODES).placements(NAMES)
     assert [(at.worker, at.node, at.bundle) for at in placed] == [
         ("server-0", "a", 1), ("server-1", "b", 0), ("server-2", "b", 2),
         ("rank-0", "a", 1), ("rank-1", "a", 3), ("rank-2", "b", 0), ("rank-3", "b", 2),
@@ -62,7 +76,7 @@ def test_consecutive_ranks_share_a_node_and_a_table_has_a_line_for_role_and_node
 
 
 def test_workers_that_share_gpus_are_in_one_bundle(ray: FakeRay) -> None:
-    placed = Reservation([RANKS, ENGINES]).placements(NODES)
+    placed = Reservation([RANKS, ENGINES], NODES).placements(NAMES)
     assert ray.asked == [([{"CPU": 3.0, "GPU": 2}] * 2, "SPREAD")]
     assert [(at.worker, at.node, at.beside) for at in placed] == [
         ("rank-0", "a", ()), ("rank-1", "a", ()), ("rank-2", "b", ()), ("rank-3", "b", ()),

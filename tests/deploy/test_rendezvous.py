@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlhf.deploy.head_watch import ended_cleanly
-from rlhf.deploy.joining import joining
-from rlhf.deploy.rendezvous import HeadAddress, is_there, publish, read_head_address, wait_for
+from rlhf.deploy.rendezvous import HeadAddress, is_there, joining, publish, read_head_address, wait_for
 from rlhf.errors import DeadlinePassed, RendezvousError, UserError
 
 HEAD = HeadAddress(run="run-1", address="10.0.0.1:40123", interface="eth0", host="n1")

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlhf.cluster.heartbeat import LOST_SECONDS
+from rlhf.deploy.heartbeat import LOST_SECONDS
 from rlhf.deploy.ssh.hosts_file import SshHost
 from rlhf.deploy.ssh.remote import SILENCE_SECONDS
 from rlhf.deploy.ssh.remote_command import RemoteCommand

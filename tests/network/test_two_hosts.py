@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.cluster.heartbeat import LOST_SECONDS
+from rlhf.deploy.heartbeat import LOST_SECONDS
 from rlhf.trainer.checkpoint import checkpoints, read_checkpoint
 from tests.end_to_end.test_clean_ends import marked, until
 from tests.network.clusters import Cluster, cluster, received_bytes

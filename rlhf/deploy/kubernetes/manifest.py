@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from rlhf.cluster.heartbeat import HEARTBEAT
 from rlhf.cluster.roles import Resources, check_capacity, role_table
+from rlhf.deploy.heartbeat import HEARTBEAT
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.workers import roles_of

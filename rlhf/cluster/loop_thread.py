@@ -1,0 +1,46 @@
+"""An event loop in a thread, for work whose deadlines must hold while the caller's loop is busy, and for calls that
+block."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from rlhf.errors import DeadlinePassed
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """One daemon thread with an event loop.
+
+    It is a daemon thread, because the program joins other threads at exit, however long a call hangs. Processes that
+    are started in it end with it where a library, or their own request to the kernel, ties them to the thread that
+    started them.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the thread, and return or raise what it does. May be called from any event loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def call(self, awaited: str, function: Callable[[], T], seconds: float) -> T:
+        """Run a function that blocks in the thread; calls run one after the other. Raises `DeadlinePassed` when it does
+        not return in time, earlier calls included."""
+
+        async def work() -> T:
+            return function()
+
+        try:
+            return await asyncio.wait_for(self.run(work()), seconds)
+        except TimeoutError:
+            raise DeadlinePassed(awaited, seconds) from None
+
+    def stop(self) -> None:
+        """End the loop after what has been started in it."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
