@@ -14,13 +14,12 @@ from pydantic import Field, model_validator
 
 from rlhf.config import Config
 from rlhf.env.adapters.blocking import LoopThread
-from rlhf.env.config import Url
 from rlhf.env.encoding import message_data
 from rlhf.env.single_turn import first_messages
 from rlhf.errors import DeadlinePassed, HttpFailed, OpponentFailed
 from rlhf.http.binding import token_from
 from rlhf.http.client import HttpClient
-from rlhf.http.config import HttpConfig
+from rlhf.http.config import HttpConfig, Url
 from rlhf.types import Message, Task
 
 _MAKING = threading.Lock()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from rlhf.config import Config, is_piece
-from rlhf.http.config import RecordingConfig
+from rlhf.http.config import RecordingConfig, Url
 from rlhf.models.tool_formats import ToolFormatName
 
-Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 IsolationKind = Literal["thread", "process"]
 """Where the code of an environment runs."""
 

@@ -18,7 +18,7 @@ OPEN = ("GET", "/health")
 """Answered without a token: load balancers have none, and the answer reveals nothing to them. A wrong token is refused
 here too: clients check their token with this request."""
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-RefusalBody = Callable[[int, str], Mapping[str, Any]]
+RefusalJson = Callable[[int, str], Mapping[str, Any]]
 """Makes the JSON body of a refusal, in the server's own format, from its status and a sentence."""
 
 
@@ -36,7 +36,7 @@ class AccessMiddleware:
     read here, so that no route sees a request that fails."""
 
     def __init__(
-        self, app: ASGIApp, refusal: RefusalBody, access: Access, *, host: str = LOOPBACK, token: str | None = None
+        self, app: ASGIApp, refusal: RefusalJson, access: Access, *, host: str = LOOPBACK, token: str | None = None
     ) -> None:
         self._app, self._refusal, self._limits = app, refusal, access.limits
         self._names = server_names(host, access.names)

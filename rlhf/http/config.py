@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rlhf.config import Config
 from rlhf.errors import RecordingError
+
+Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 
 
 class HttpConfig(Config):

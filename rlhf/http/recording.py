@@ -17,7 +17,6 @@ from rlhf.errors import RecordingError
 from rlhf.http.config import RecordingConfig, check_recording
 from rlhf.runs.durable import private
 
-Line = dict[str, Any]
 Encode = Callable[[Any], str]
 """Writes plain data as one line of JSON."""
 
@@ -55,7 +54,7 @@ class Recorder:
         """Close the file. Later outcomes are dropped: an episode may still run after another one ended the run."""
         self._file.close()
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: dict[str, Any]) -> None:
         if not self._file.closed:
             self._file.write(self._encode(line) + "\n")
             self._file.flush()
@@ -66,7 +65,7 @@ class Replay:
 
     def __init__(self, path: Path, encode: Encode = json.dumps) -> None:
         self._path, self._encode = path, encode
-        self._lines: dict[str, deque[Line]] = defaultdict(deque)
+        self._lines: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
         try:
             for text in filter(None, path.read_text(encoding="utf-8").split("\n")):
                 line = json.loads(text)

@@ -13,7 +13,6 @@ from rlhf.types import Unscored
 
 QUESTIONS = 4096
 """Maximum number of replies in one request."""
-Values = Sequence[float]
 Label = str | int | float | None
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -32,7 +31,7 @@ class Body(Protocol):
     """A request body of one API."""
 
     def questions(self) -> list[ReplyToScore]: ...
-    def answer(self, values: Values) -> Any: ...
+    def answer(self, values: Sequence[float]) -> Any: ...
 
 
 class _Body(BaseModel):
@@ -63,7 +62,7 @@ class GetReward(_Body):
             for query, prompt, label in zip(self.query, prompts, labels, strict=True)
         ]
 
-    def answer(self, values: Values) -> dict[str, Any]:
+    def answer(self, values: Sequence[float]) -> dict[str, Any]:
         return {"rewards": list(values), "scores": list(values), "extra_logs": {}}
 
     def partial(self, scores: Sequence[float | Unscored]) -> dict[str, Any]:
@@ -87,7 +86,7 @@ class SlimeBody(_Body):
     def questions(self) -> list[ReplyToScore]:
         return [ReplyToScore(prompt=_joined(self.prompt), response=self.response, label=_text(self.label))]
 
-    def answer(self, values: Values) -> float:
+    def answer(self, values: Sequence[float]) -> float:
         return values[0]
 
 
@@ -124,7 +123,7 @@ class _InputBody(_VllmBody):
 class ClassifyBody(_InputBody):
     """The body of vLLM's `/classify`, for a model with one label."""
 
-    def answer(self, values: Values) -> dict[str, Any]:
+    def answer(self, values: Sequence[float]) -> dict[str, Any]:
         entries = [
             {"index": index, "label": "LABEL_0", "probs": [value], "num_classes": 1}
             for index, value in enumerate(values)
@@ -135,7 +134,7 @@ class ClassifyBody(_InputBody):
 class PoolingBody(_InputBody):
     """The body of vLLM's `/pooling`."""
 
-    def answer(self, values: Values) -> dict[str, Any]:
+    def answer(self, values: Sequence[float]) -> dict[str, Any]:
         entries = [{"index": index, "object": "pooling", "data": [value]} for index, value in enumerate(values)]
         return self._whole("pool", entries)
 
@@ -161,7 +160,7 @@ class ScoreBody(_VllmBody):
             for prompt, reply in zip(prompts, replies, strict=True)
         ]
 
-    def answer(self, values: Values) -> dict[str, Any]:
+    def answer(self, values: Sequence[float]) -> dict[str, Any]:
         entries = [{"index": index, "object": "score", "score": value} for index, value in enumerate(values)]
         return self._whole("score", entries)
 

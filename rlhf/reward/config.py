@@ -8,10 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rlhf.config import Config, compiled_pattern
-from rlhf.http.config import HttpConfig, RecordingConfig
+from rlhf.http.config import HttpConfig, RecordingConfig, Url
 from rlhf.reward.code.config import CodeRewardConfig
-
-Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 
 
 class RemoteConfig(Config):

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from rlhf.reward.bodies import Body, ClassifyBody, GetReward, PoolingBody, ScoreBody, SlimeBody
 
-Entry = TypeVar("Entry", bound=BaseModel)
+Item = TypeVar("Item", bound=BaseModel)
 
 
 class Rewards(BaseModel):
@@ -40,14 +40,14 @@ class Marked(BaseModel):
     score: float
 
 
-class Listing(BaseModel, Generic[Entry]):
+class Listing(BaseModel, Generic[Item]):
     """The response of vLLM's APIs: one entry for each input."""
 
     id: str
     object: Literal["list"]
     created: int
     model: str
-    data: list[Entry]
+    data: list[Item]
     usage: dict[str, int | None]
 
 

@@ -14,12 +14,11 @@ from rlhf.reward.combine import CombinedReward, WeightedReward
 from rlhf.reward.config import RewardConfig, ScorerConfig
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.reward.failure import FailuresValued
-from rlhf.reward.format import tagged_blocks
 from rlhf.reward.judge import make_judge
 from rlhf.reward.live import LiveReward
 from rlhf.reward.process import ScorerPool
 from rlhf.reward.remote import make_remote
-from rlhf.reward.rules import exact, zero_reward
+from rlhf.reward.rules import exact, tagged_blocks, zero_reward
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
 QUICK = {"exact": exact, "format": tagged_blocks, "none": zero_reward}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf.reward.format import tagged_blocks
+from rlhf.reward.rules import tagged_blocks
 
 TAGS = ("think", "answer")
 
