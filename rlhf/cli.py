@@ -60,7 +60,7 @@ def train(
     ] = None,
     rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
 ) -> None:
-    """Train what a recipe says, and leave a run folder."""
+    """Run the training described by a recipe."""
     given = [*(overrides or []), *commands.train.join_override(address, rendezvous)]
     raise typer.Exit(commands.train.run_train(recipe, given, resume=resume, start_over=start_over))
 
@@ -75,9 +75,9 @@ def plan_recipe(
     nodes: Annotated[int, typer.Option(min=1, help="Number of such nodes.")] = 1,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="The config.json of the recipe's model.")] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 512,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes, seconds, tokens.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes and tokens.")] = False,
 ) -> None:
-    """Say what a recipe will need on which GPUs: memory, largest micro-batch, times; needs none of them."""
+    """Estimate the memory that a recipe needs on given GPUs, and the largest micro-batch that fits."""
     raise typer.Exit(
         commands.plan.run_plan(
             recipe, overrides or [], gpus=gpus, nodes=nodes, config=config, prompt_tokens=prompt_tokens, as_json=as_json
@@ -91,7 +91,7 @@ def evaluate(
     recipe: Annotated[Path, typer.Option("--recipe", metavar="RECIPE", help="The recipe with the held-out tasks.")],
     overrides: Overrides = None,
 ) -> None:
-    """Play a recipe's held-out tasks greedily with a checkpoint."""
+    """Evaluate a checkpoint on a recipe's held-out tasks."""
     raise typer.Exit(commands.eval.run_eval(checkpoint, recipe, overrides or []))
 
 
@@ -101,9 +101,9 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="The user's message.")],
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply in tokens.")] = 128,
     temperature: Annotated[float, typer.Option(min=0.0, help="Softmax temperature; 0 is greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
 ) -> None:
-    """Reply to one message with a checkpoint."""
+    """Generate a reply to one message with a checkpoint."""
     raise typer.Exit(commands.generate.run_generate(checkpoint, prompt, max_tokens, temperature, seed))
 
 
@@ -131,7 +131,7 @@ def reward_check(
     wrong: Annotated[list[str] | None, typer.Option(help="A wrong answer; may be given again.")] = None,
     reply: Annotated[str, typer.Option(help="How a reply states an answer.")] = "{answer}",
 ) -> None:
-    """Score hostile replies; print which are accepted."""
+    """Score hostile replies with a reward and print those that it accepts."""
     others = wrong or ["41", "43", "24", "67"]
     code = commands.reward_check.run_reward_check(
         reward, overrides or [], prompt=prompt, answer=answer, wrong=others, reply=reply
@@ -144,7 +144,7 @@ def export(
     checkpoint: Checkpoint,
     output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make.")],
 ) -> None:
-    """Write a checkpoint's model as a Hugging Face folder."""
+    """Export a checkpoint's model as a Hugging Face folder."""
     raise typer.Exit(commands.export.run_export(checkpoint, output))
 
 
@@ -152,13 +152,13 @@ def export(
 def options(
     prefix: Annotated[str, typer.Argument(help="Only keys that begin with this, for instance trainer.loss.")] = "",
 ) -> None:
-    """List every key of a recipe: type, default, meaning."""
+    """List the keys of a recipe with their types, defaults and meanings."""
     raise typer.Exit(commands.options.run_options(prefix))
 
 
 @app.command()
 def check(recipe: RecipeFile, overrides: Overrides = None) -> None:
-    """Validate a recipe; print what follows from it."""
+    """Validate a recipe and print its derived settings."""
     raise typer.Exit(commands.check.run_check(recipe, overrides or []))
 
 
@@ -169,13 +169,15 @@ app.command()(kubernetes)
 @app.command()
 def doctor(
     gpu: Annotated[bool, typer.Option("--gpu", help="Check the GPUs: minutes; exit code 2 without one.")] = False,
-    model: Annotated[str | None, typer.Option(help="With --gpu: a model to check with, instead of a made one.")] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="With --gpu: nodes of the Ray cluster that this one is in.")] = 1,
+    model: Annotated[
+        str | None, typer.Option(help="With --gpu: the model to check with, instead of a random one.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="With --gpu: number of nodes of the Ray cluster.")] = 1,
     report: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="With --gpu: where the report goes.")
+        Path | None, typer.Option("--json", metavar="FILE", help="With --gpu: file for the report.")
     ] = None,
 ) -> None:
-    """Look at this machine; say what to put right."""
+    """Check this machine and report problems."""
     if not gpu and (model or report or nodes > 1):
         raise UserError("--model, --nodes and --json go with --gpu")
     raise typer.Exit(commands.doctor.run_gpu_doctor(model, nodes, report) if gpu else commands.doctor.run_doctor())
@@ -195,7 +197,7 @@ def serve_reward(
     key: Key = None,
     limit: LimitTexts = None,
 ) -> None:
-    """Serve a reward in all the shapes that trainers speak."""
+    """Serve a reward over the OpenRLHF, slime and vLLM HTTP APIs."""
     code = commands.serve_reward.run_serve_reward(
         reward,
         overrides or [],
@@ -222,7 +224,7 @@ def serve_policy(
     token_env: TokenEnv = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply in tokens.")] = 1024,
     temperature: Annotated[float, typer.Option(min=0.0, help="Softmax temperature; 0 is greedy.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     tool_format: Annotated[
         str, typer.Option(help="How tool calls are written: hermes, llama3_json, none, or module:function.")
     ] = "hermes",
@@ -236,7 +238,7 @@ def serve_policy(
     key: Key = None,
     limit: LimitTexts = None,
 ) -> None:
-    """Serve a checkpoint to agents as OpenAI's API, and keep their episodes."""
+    """Serve a checkpoint over the OpenAI API and record the agents' episodes."""
     settings = commands.serve_policy.PolicySettings(
         host=host,
         port=port,
@@ -276,7 +278,7 @@ def serve_env(
     key: Key = None,
     limit: LimitTexts = None,
 ) -> None:
-    """Serve an environment over the OpenEnv wire."""
+    """Serve an environment over the OpenEnv protocol."""
     settings = commands.serve_env.settings_of(
         host=host,
         port=port,
@@ -298,7 +300,7 @@ def env_check(
     ] = None,
     token_env: TokenEnv = None,
 ) -> None:
-    """Try a live environment server, ours or any of OpenEnv."""
+    """Test a running OpenEnv environment server."""
     raise typer.Exit(commands.env_check.run_env_check(url, token_env, action))
 
 

@@ -69,7 +69,7 @@ DECIDED: Mapping[str, str] = {
     "disable_allgather": "DeepSpeed itself does not read it",
     "checkpoint": "checkpoints are the run's own, see docs/resume.md",
     "activation_checkpointing": "set model.gradient_checkpointing and model.offload_activations",
-    "expert_parallel": "weight syncs and checkpoints hold whole experts, see docs/experts.md",
+    "expert_parallel": "weight syncs and checkpoints hold whole experts, see docs/recipes.md",
     "zero_allow_untested_optimizer": "the optimizer is torch's AdamW",
     "zero_force_ds_cpu_optimizer": "the optimizer is torch's AdamW",
     "tensor_parallel": "learners share a model by ZeRO and trainer.deepspeed.sequence_parallel",

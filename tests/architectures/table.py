@@ -109,7 +109,7 @@ def page(rows: Sequence[Row], today: str) -> str:
         "A family whose critic or adapters are refused still trains without them. A model of a family that is not "
         "listed passes the same tests at the start of a run, except for the gradient. A run that fails one ends with "
         "one line before its first update. Every rank trains all experts, like all other weights: "
-        "[experts.md](experts.md).",
+        "[recipes.md](recipes.md#mixtures-of-experts).",
         "",
         "| model | family | verdict | " + " | ".join(TITLES.values()) + " |",
         "|---|---|---|" + "---|" * len(TITLES),

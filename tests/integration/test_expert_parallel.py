@@ -1,6 +1,6 @@
 """DeepSpeed's AutoEP on two ranks, each with half of the experts: what of it is right, and what is not.
 
-Recipes cannot ask for it (docs/experts.md). These are the measurements behind that.
+Recipes cannot ask for it (docs/recipes.md). These are the measurements behind that.
 """
 
 from __future__ import annotations
