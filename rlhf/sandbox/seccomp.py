@@ -15,16 +15,10 @@ import struct
 from rlhf.sandbox import landlock
 from rlhf.sandbox.run_request import Jail
 
-
-def syscall_table(text: str) -> dict[str, tuple[int | None, ...]]:
-    """Name → number on each of `ARCHITECTURES`."""
-    rows = [row.split() for row in text.split(",")]
-    return {name: tuple(None if number == "-" else int(number) for number in numbers) for name, *numbers in rows}
-
-
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""The column in the tables below, and the kernel's AUDIT_ARCH value."""
-REFUSED = syscall_table(
+"""The column in the tables below, and the kernel's AUDIT_ARCH value. A table has the name of each call and its number
+on each architecture, "-" if there is no such call."""
+REFUSED = (
     # The network and sockets of other processes. `socketpair` is allowed because asyncio uses it to wake itself.
     # `sendmsg` has an address in memory, out of the filter's reach, and can pass open files.
     "socket 41 198, connect 42 203, bind 49 200, sendmsg 46 211, sendmmsg 307 269, io_uring_setup 425 425,"
@@ -40,23 +34,20 @@ REFUSED = syscall_table(
     "semget 64 190, semop 65 193, semctl 66 191, semtimedop 220 192, mq_open 240 180, mq_unlink 241 181,"
     "memfd_create 319 279, io_setup 206 0"
 )
-ATTRIBUTES = syscall_table(
+ATTRIBUTES = (
     "chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -, fchown 93 55, lchown 94 -,"
     "fchownat 260 54, utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, setxattr 188 5, lsetxattr 189 6,"
     "fsetxattr 190 7, removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16"
 )
 """Landlock does not cover them. They return success without effect, because `shutil.copy` and archivers call them on
 their files."""
-ONLY_ITSELF = syscall_table(
+ONLY_ITSELF = (
     "prlimit64 302 261, sched_setaffinity 203 122, sched_setscheduler 144 119, sched_setparam 142 118,"
     "sched_setattr 314 274"
 )
 """Their first argument is a process id, and 0 is the caller."""
-SIGNALS = syscall_table("kill 62 129, tkill 200 130, tgkill 234 131")
-OTHER_SIGNALS = syscall_table("rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240, pidfd_send_signal 424 424")
-WITH_ARGUMENTS = syscall_table(
-    "clone 56 220, clone3 435 435, ioctl 16 29, fcntl 72 25, sendto 44 206, mmap 9 222, fallocate 285 47,truncate 76 45"
-)
+SIGNALS = "kill 62 129, tkill 200 130, tgkill 234 131"
+OTHER_SIGNALS = "rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240, pidfd_send_signal 424 424"
 FIRST_UNKNOWN = 453
 """Calls with this number and higher ones return ENOSYS, as on Linux 6.6; also those of the x32 interface."""
 
@@ -75,35 +66,35 @@ SIGNAL_OWNERS_AND_LEASES = (8, 15, 1024)  # F_SETOWN, F_SETOWN_EX, F_SETLEASE
 def install(jail: Jail) -> None:
     """Install the filter on this thread and its children; it cannot be removed. Needs `no_new_privs`. Raises
     `OSError`."""
-    column, architecture = ARCHITECTURES[os.uname().machine]
+    architecture = ARCHITECTURES[os.uname().machine][1]
     rules: list[bytes] = []
 
-    def add(table: dict[str, tuple[int | None, ...]], *then: bytes, only: str = "") -> None:
-        """`then` decides the calls of the table, or only the one of that name. It must end in a return."""
-        for number in (table[only][column],) if only else (row[column] for row in table.values()):
+    def add(table: str, *then: bytes) -> None:
+        """`then` decides the calls of the table. It must end in a return."""
+        for number in syscall_numbers(table).values():
             rules.extend([] if number is None else [_instruction(EQUAL, number, 0, len(then)), *then])
 
     refuse, allow, abi = _return(REFUSE), _return(ALLOW), landlock.version() if jail.landlock else 0
     add(REFUSED, refuse)
     add(ONLY_ITSELF, _low_half(0), _instruction(EQUAL, 0, 1, 0), refuse, allow)
-    add(WITH_ARGUMENTS, _return(ABSENT), only="clone3")  # its flags are in memory; libc falls back to clone
-    add(WITH_ARGUMENTS, _low_half(0), _instruction(ANY_BIT, NEW_NAMESPACES, 0, 1), refuse, allow, only="clone")
-    add(WITH_ARGUMENTS, _low_half(1), *_refuse_values(SET_ATTRIBUTES), allow, only="ioctl")
-    add(WITH_ARGUMENTS, _low_half(1), *_refuse_values(SIGNAL_OWNERS_AND_LEASES), allow, only="fcntl")
+    add("clone3 435 435", _return(ABSENT))  # its flags are in memory; libc falls back to clone
+    add("clone 56 220", _low_half(0), _instruction(ANY_BIT, NEW_NAMESPACES, 0, 1), refuse, allow)
+    add("ioctl 16 29", _low_half(1), *_refuse_values(SET_ATTRIBUTES), allow)
+    add("fcntl 72 25", _low_half(1), *_refuse_values(SIGNAL_OWNERS_AND_LEASES), allow)
     is_null = [_high_half(4), _instruction(EQUAL, 0, 1, 0), refuse, _low_half(4), _instruction(EQUAL, 0, 1, 0), refuse]
-    add(WITH_ARGUMENTS, *is_null, allow, only="sendto")  # an address reaches sockets of other processes
+    add("sendto 44 206", *is_null, allow)  # an address reaches sockets of other processes
     if not jail.alone:
         add(ATTRIBUTES, _return(PRETEND))
         if abi < landlock.TRUNCATE_SINCE:
-            add(WITH_ARGUMENTS, refuse, only="truncate")
+            add("truncate 76 45", refuse)
         if jail.uid is None and abi < landlock.SCOPES_SINCE:  # nothing else stops a signal to processes of this user
             add(SIGNALS, _low_half(0), _instruction(EQUAL, os.getpid(), 1, 0), refuse, allow)
             add(OTHER_SIGNALS, refuse)
     if jail.entrance is None:  # without a group nothing counts shared memory that is no longer mapped
         has_all = [_instruction(AND, SHARED_ANONYMOUS), _instruction(EQUAL, SHARED_ANONYMOUS, 0, 1)]
-        add(WITH_ARGUMENTS, _low_half(3), *has_all, refuse, allow, only="mmap")
+        add("mmap 9 222", _low_half(3), *has_all, refuse, allow)
     if not jail.sized:  # it reserves space beyond the limit on the size of files; libc writes zeros instead
-        add(WITH_ARGUMENTS, _return(UNSUPPORTED), only="fallocate")
+        add("fallocate 285 47", _return(UNSUPPORTED))
     start = [
         _instruction(LOAD, ARCHITECTURE_AT),
         _instruction(EQUAL, architecture, 1, 0),
@@ -113,6 +104,13 @@ def install(jail: Jail) -> None:
         _return(ABSENT),
     ]
     _load(b"".join([*start, *rules, allow]))
+
+
+def syscall_numbers(table: str) -> dict[str, int | None]:
+    """Name → number on this machine; None if it has no such call."""
+    column = ARCHITECTURES[os.uname().machine][0]
+    rows = ((name, numbers[column]) for name, *numbers in map(str.split, table.split(",")))
+    return {name: None if number == "-" else int(number) for name, number in rows}
 
 
 def _load(program: bytes) -> None:
