@@ -13,12 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.scoring import make_code_scorer
 from rlhf.sandbox.client import RemoteSandbox
 from rlhf.sandbox.program import Program, SandboxBroken, TerminationReason
-from rlhf.types import Scored
-from tests.pace import scaled
 
 pytestmark = pytest.mark.engine
 TOKEN = "a-token"
@@ -127,22 +123,6 @@ async def test_a_full_queue_is_503_and_health_answers_meanwhile(client: httpx.As
     refused = await client.post("/run_code", json={"code": "1"})
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert [told["status"] for told in await asyncio.gather(*naps)] == ["Success"] * 2
-
-
-async def test_replies_that_hang_at_a_busy_server_are_0_and_take_no_number_from_others(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("A_TOKEN", TOKEN)
-    config = CodeRewardConfig(
-        url=url, token_env="A_TOKEN", timeout_seconds=scaled(2), pairs_timeout_seconds=scaled(2.5)
-    )
-    scorer = make_code_scorer(config)
-    pairs = {"tests": [{"input": str(number), "output": "1"} for number in range(2)]}
-    scores = await asyncio.gather(
-        *(scorer.score(code, pairs) for code in ("while 1: pass", "print(1)", "while 1: pass"))
-    )
-    await scorer.close()
-    assert [score.value if isinstance(score, Scored) else score for score in scores] == [0.0, 1.0, 0.0]
 
 
 async def test_our_client_gives_the_same_run_as_a_sandbox_here(url: str) -> None:
