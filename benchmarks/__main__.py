@@ -10,6 +10,7 @@ from rlhf.errors import RlhfError
 
 BENCHMARKS = {
     "canary": "benchmarks.canary.command",
+    "code_reward": "benchmarks.code_reward.command",
     "colocation": "benchmarks.colocation.command",
     "end_to_end": "benchmarks.end_to_end.command",
     "environment": "benchmarks.environment.command",

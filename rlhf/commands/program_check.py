@@ -8,11 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rlhf.commands.hostile_programs import HostileProgram, hostile_programs
 from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
 from rlhf.recipe.loading import load_recipe
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.hostile_programs import HostileProgram, hostile_programs
 from rlhf.reward.code.rows import PythonTests, Tests, TestsError, read_tests
 from rlhf.reward.code.scoring import CodeScorer, make_code_scorer
 from rlhf.types import Scored, Unscored

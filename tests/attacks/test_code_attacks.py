@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from rlhf.commands.hostile_programs import hostile_programs
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.hostile_programs import hostile_programs
 from rlhf.reward.code.rows import PythonTests, read_tests
 from rlhf.reward.code.scoring import CodeScorer
 from rlhf.types import Scored

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from rlhf.commands.hostile_programs import EMPTY, EXACTLY, GIVEN, NAN, hostile_programs
 from rlhf.commands.program_check import program_check, rows_of
 from rlhf.commands.reward_check import run_reward_check
 from rlhf.errors import DataError
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.hostile_programs import EMPTY, EXACTLY, GIVEN, NAN, hostile_programs
 
 CONFIG = CodeRewardConfig(timeout_seconds=8, memory_mb=128)
 WEAK = {

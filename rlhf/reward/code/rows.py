@@ -21,6 +21,8 @@ OUTPUT_BYTES = SandboxLimits().output_bytes
 FUTURE = re.compile(r"^from __future__ import [^(\n]+$", re.MULTILINE)
 ENTRY_POINT = re.compile(r"([A-Za-z_]\w*)(\(\))?(\.[A-Za-z_]\w*)*")
 """A function, or a method: `two_sum`, `Solution().twoSum`."""
+CALLS = {"functional", "function_call"}
+"""Types of cases that are calls of a function."""
 RUNNERS = ("unittest.main(", "pytest.main(", "sys.exit(", "exit(", "quit(", "if __name__")
 SAME = """
 import json as _json, math as _math
@@ -150,25 +152,21 @@ def _pairs_or_calls(value: list[Any], row: Row, entry_point: str | None) -> Test
     return [InputOutput(stdin=case["input"], stdout=case["output"]) for case in cases]
 
 
-def _cases(value: Any) -> Iterator[dict[str, Any]]:
+def _cases(value: Any) -> list[dict[str, Any]]:
     """Mappings with one `input` and one `output` each, of lists of them."""
     if not isinstance(value, Mapping):
         raise TestsError("a pair of input and output is a mapping")
     inputs, outputs = (value.get(f"{key}s", value.get(key)) for key in ("input", "output"))
-    if "inputs" not in value and (_is_call(value) or not isinstance(inputs, list)):
+    if "inputs" not in value and (not isinstance(inputs, list) or CALLS & {value.get("type"), value.get("testtype")}):
         inputs, outputs = [inputs], [outputs]
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise TestsError("inputs and outputs must be two lists of one length")
-    yield from ({**value, "input": one, "output": other} for one, other in zip(inputs, outputs, strict=True))
-
-
-def _is_call(case: Mapping[str, Any]) -> bool:
-    return bool(case.get("fn_name")) or bool({"functional", "function_call"} & {case.get("type"), case.get("testtype")})
+    return [{**value, "input": one, "output": other} for one, other in zip(inputs, outputs, strict=True)]
 
 
 def _function(case: Mapping[str, Any], row: Row, entry_point: str | None) -> str | None:
     """The function that a case calls; None for a program that reads its input."""
-    if not _is_call(case):
+    if not case.get("fn_name") and not CALLS & {case.get("type"), case.get("testtype")}:
         return None
     about = [one for one in (from_json(case.get("metadata")), from_json(row.get("metadata"))) if isinstance(one, dict)]
     name = next(filter(None, (case.get("fn_name"), *(one.get("func_name") for one in about), entry_point)), None)
@@ -178,26 +176,21 @@ def _function(case: Mapping[str, Any], row: Row, entry_point: str | None) -> str
 
 
 def _calls(cases: Sequence[Mapping[str, Any]], function: str) -> PythonTests:
-    """Calls with results as tests in Python. Some data sets put each result into a list of one."""
-    wanted = [_from_lines(case["output"], case)[0] for case in cases]
-    is_wrapped = all(isinstance(one, list) and len(one) == 1 for one in wanted)
-    steps = []
-    for case, expected in zip(cases, wanted, strict=True):
-        given, either = _from_lines(case["input"], case), " or _same(_answer, _wanted[0])" if is_wrapped else ""
-        arguments = given[0] if not isinstance(case["input"], str) and isinstance(given[0], list) else given
-        call = f"_answer, _wanted = {function}(*_json.loads({json.dumps(arguments)!r}))"
-        steps.append((f"{call}, _json.loads({json.dumps(expected)!r})\nassert _same(_answer, _wanted){either}", True))
-    return PythonTests(steps=tuple(steps), names=(re.split(r"[(.]", function)[0],), setup=SAME)
-
-
-def _from_lines(value: Any, case: Mapping[str, Any]) -> list[Any]:
-    """JSON values, one a line of a text. A value that is no text, or of a case whose input is none, stands as it is."""
-    if not isinstance(value, str) or not isinstance(case["input"], str):
-        return [value]
+    """Calls with results as tests in Python. JSON values are given as they are, or as text with one a line. Some data
+    sets put each result into a list of one."""
     try:
-        return [json.loads(line) for line in value.split("\n") if line.strip()] or [None]
-    except ValueError:
+        read = [([json.loads(line) for line in one["input"].split("\n") if line.strip()], json.loads(one["output"]))
+                if isinstance(one["input"], str) else (one["input"], one["output"]) for one in cases]  # fmt: skip
+    except (ValueError, TypeError):
         raise TestsError("the arguments and results of calls are JSON, one a line") from None
+    wrapped = all(isinstance(expected, list) and len(expected) == 1 for _, expected in read)
+    steps = []
+    for given, expected in read:
+        arguments, wanted = json.dumps(given if isinstance(given, list) else [given]), json.dumps(expected)
+        call = f"_answer, _wanted = {function}(*_json.loads({arguments!r})), _json.loads({wanted!r})"
+        either = " or _same(_answer, _wanted[0])" if wrapped else ""
+        steps.append((f"{call}\nassert _same(_answer, _wanted){either}", True))
+    return PythonTests(steps=tuple(steps), names=(re.split(r"[(.]", function)[0],), setup=SAME)
 
 
 @lru_cache(maxsize=1024)
@@ -206,38 +199,34 @@ def _python_tests(
 ) -> PythonTests:
     if setup and not entry_point and free_names(_parsed(setup)):  # it uses the code, which has to be there
         texts, setup = (f"{setup}\n{texts[0]}", *texts[1:]), ""
-    trees, prepares = [_parsed(text) for text in texts], _parsed(setup)
+    trees = [_parsed(text) for text in texts]
     base = re.split(r"[(.]", entry_point)[0] if entry_point else ""
-    bound = bound_names(*trees, prepares) | {*listed, base}
+    bound = bound_names(*trees, _parsed(setup)) | {*listed, base}
     free = [name for name in free_names(*trees) if name not in bound]
     helpers = bound_names(_parsed(prefix)) if entry_point else set()
     if helpers.intersection(free):  # functions of HumanEval's prompt, say: the tests get their own
         setup, free = f"{prefix}\n{setup}", [name for name in free if name not in helpers]
-        trees_of_setup = [_parsed(setup)]
-    else:
-        trees_of_setup = [prepares]
-    steps = tuple(_steps(texts, is_one, entry_point))
-    if not any(is_test for _, is_test in steps) or not any(_decides(node) for tree in trees for node in ast.walk(tree)):
+    steps, all_trees = tuple(_steps(texts, is_one, entry_point)), [*trees, _parsed(setup)]
+    nodes = [node for tree in all_trees for node in ast.walk(tree)]
+    if not any(is_test for _, is_test in steps) or not any(map(_decides, nodes)):
         raise TestsError("nothing in the tests asserts or raises: any code that runs would pass")
+    modules = {name.partition(".")[0] for node in nodes for name in _imported(node)}
+    from_code = [node.names for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "solution"]
     is_checked = any("_solution." in text for text, _ in steps)
-    imports = [node for tree in (*trees, *trees_of_setup) for node in ast.walk(tree)]
-    from_code = [node.names for node in imports if isinstance(node, ast.ImportFrom) and node.module == "solution"]
-    modules = {name.partition(".")[0] for node in imports for name in _imported(node)}
     tested = [] if not base or (is_checked and hasattr(builtins, base)) else [base]
-    imported = [alias.asname or alias.name for names in from_code for alias in names]
-    names = dict.fromkeys((*tested, *listed, *imported, *([] if entry_point else free)))
-    called = [node.func.id for node in imports if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    of_python = () if names or is_checked or "solution" in modules else tuple(filter(builtins.__dict__.get, called))
+    imported = [alias.name for names in from_code for alias in names]
+    names = tuple(dict.fromkeys((*tested, *listed, *imported, *([] if entry_point else free))))
+    called = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    of_python = () if names or is_checked or "solution" in modules else tuple(filter(vars(builtins).get, called))
     if not (names or is_checked or "solution" in modules or of_python):
         raise TestsError("the tests ask the code for nothing")
-    pytest = "\n\n".join(texts) if any(map(needs_pytest, trees)) else ""
+    pytest, together = "\n\n".join(texts) if any(map(needs_pytest, trees)) else "", "solution" not in modules
     why = f"they use {', '.join(free)}, which they do not define" if free and entry_point else ""
     why = why or ("they need pytest" if pytest else "they call functions that Python has too" if of_python else "")
-    why = why or FormDecision([*trees, *trees_of_setup], set(names)).reason()
-    together = "solution" not in modules
+    why = why or FormDecision(all_trees, set(names)).reason()
     return PythonTests(
         steps=steps,
-        names=tuple(names),
+        names=names,
         form="script" if why else "values",
         why=why,
         setup=setup,

@@ -16,6 +16,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+LENGTH_DIGITS = 12
+
 
 class Verdicts:
     """Writes lines: the key of this run, then a test's place (or "setup", "code", "end"), and why it fails, if so."""
@@ -25,6 +27,14 @@ class Verdicts:
 
     def write(self, place: int | str, why: str = "") -> None:
         self._write(self._descriptor, f"{self._key} {json.dumps([place, why[:300]])}\n".encode())
+
+
+def read_request(source: int) -> Any:
+    """Read one JSON text of a stream, not a byte of the next. Its length is before it."""
+    size, data = int(os.read(source, LENGTH_DIGITS)), b""
+    while len(data) < size and (part := os.read(source, size - len(data))):
+        data += part
+    return json.loads(data)
 
 
 def take_output() -> int:

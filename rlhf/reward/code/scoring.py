@@ -13,14 +13,13 @@ import math
 import secrets
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rlhf.errors import ConfigError
 from rlhf.http.binding import token_from
 from rlhf.http.untrusted_text import escape_to_line
-from rlhf.reward.code.block import code_of
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.forms import Form
 from rlhf.reward.code.rows import (
@@ -33,7 +32,8 @@ from rlhf.reward.code.rows import (
     solution_of,
     with_prefix,
 )
-from rlhf.reward.code.script_program import LENGTH_DIGITS
+from rlhf.reward.code.run_tests import LENGTH_DIGITS
+from rlhf.reward.code_block import code_of
 from rlhf.sandbox.client import RemoteSandbox, RetryingRunner
 from rlhf.sandbox.limits import MIB, SandboxLimits
 from rlhf.sandbox.pool import Queue, Sandbox
@@ -81,17 +81,6 @@ def shipped(form: str) -> str:
     return LOAD.format(sources=sources, form=form)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The result of one test: why it failed, or an empty text."""
-
-    why: str = ""
-
-    @property
-    def passed(self) -> bool:
-        return not self.why
-
-
 class CodeScorer:
     """A `Scorer` for code. `row` is the task's row, with the tests in the column that the settings name."""
 
@@ -111,22 +100,27 @@ class CodeScorer:
 
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
         """The share of the row's tests that the reply's code passes, or whether it passes all. Code that fails in any
-        way scores 0. A row without usable tests and a broken sandbox give no score."""
-        code = code_of(response)
-        try:
-            tests = await self.tests_of(row)
-            if isinstance(tests, PythonTests) and tests.form == "script" and self.config.trusting == "refuse":
-                return Unscored(kind="trusting", detail=f"its tests need reward.code.trusting: allow; {tests.why}")
-            if len(code) > LONGEST_CODE:
-                return Scored(value=0.0, detail=f"the code has more than {LONGEST_CODE} letters")
-            code = with_prefix(code, row, self.config)
-            return self._scored(await self._outcomes(code, tests), tests)
-        except TestsError as error:
-            return Unscored(kind="no tests", detail=str(error))
-        except SandboxBusy as error:
-            return Unscored(kind="sandbox", detail=str(error))
-        except SandboxBroken as error:
-            return await self._once_more(code, tests, error)
+        way scores 0. A row without usable tests and a broken sandbox give no score; a sandbox that breaks twice over
+        the code, and judges known code rightly in between, was broken by it."""
+        breaks = 0
+        while True:
+            try:
+                tests, code = await self.tests_of(row), code_of(response)
+                if isinstance(tests, PythonTests) and tests.form == "script" and self.config.trusting == "refuse":
+                    return Unscored(kind="trusting", detail=f"its tests trust the code: {tests.why}")
+                if len(code) > LONGEST_CODE:
+                    return Scored(value=0.0, detail=f"the code has more than {LONGEST_CODE} letters")
+                return self._scored(await self._failures(with_prefix(code, row, self.config), tests), tests)
+            except TestsError as error:
+                return Unscored(kind="no tests", detail=str(error))
+            except SandboxBusy as error:
+                return Unscored(kind="sandbox", detail=str(error))
+            except SandboxBroken as error:
+                breaks += 1
+                if breaks == 2:
+                    return Unscored(kind=BROKE, detail=str(error))
+                if not await self._judges_rightly():
+                    return Unscored(kind="sandbox", detail=str(error))
 
     async def tests_of(self, row: Mapping[str, Any]) -> Tests:
         """The row's tests in the form that they run in, which the data set's own solution decides if it is named.
@@ -146,52 +140,39 @@ class CodeScorer:
     async def _form_of(self, tests: PythonTests, solution: str) -> Form | None:
         forms: tuple[Form, ...] = ("script",) if tests.pytest else ("values", "script")
         for form in forms:
-            if all(outcome.passed for outcome in await self._python(solution, replace(tests, form=form))):
+            if not any(await self._python(solution, replace(tests, form=form))):
                 return form
         return None
 
-    async def _once_more(self, code: str, tests: Tests, error: SandboxBroken) -> Scored | Unscored:
-        """Decide whether the code broke the sandbox: the sandbox still judges known code correctly, and breaks again
-        over this code."""
-        try:
-            if not await self._judges_rightly():
-                return Unscored(kind="sandbox", detail=str(error))
-        except (SandboxBroken, SandboxBusy):
-            return Unscored(kind="sandbox", detail=str(error))
-        try:
-            return self._scored(await self._outcomes(code, tests), tests)
-        except SandboxBusy as again:
-            return Unscored(kind="sandbox", detail=str(again))
-        except SandboxBroken as again:
-            return Unscored(kind=BROKE, detail=str(again))
-
-    def _scored(self, outcomes: Sequence[Outcome], tests: Tests) -> Scored:
-        passed = sum(outcome.passed for outcome in outcomes)
-        value = passed / len(outcomes) if self.config.score == "share" else float(passed == len(outcomes))
+    def _scored(self, failures: Sequence[str], tests: Tests) -> Scored:
+        passed = failures.count("")
+        value = passed / len(failures) if self.config.score == "share" else float(passed == len(failures))
         form = tests.form if isinstance(tests, PythonTests) else "stdin"
-        failed = next((f"; test {n}: {one.why}"[:400] for n, one in enumerate(outcomes, 1) if one.why), "")
+        first = next((f"; test {place}: {why}"[:400] for place, why in enumerate(failures, 1) if why), "")
         how = f"{form}, trusting" if form == "script" else form
-        return Scored(value=value, detail=escape_to_line(f"{passed} of {len(outcomes)} tests pass ({how}){failed}"))
+        return Scored(value=value, detail=escape_to_line(f"{passed} of {len(failures)} tests pass ({how}){first}"))
 
     async def close(self) -> None:
         await self._runner.close()
 
     async def _judges_rightly(self) -> bool:
-        outcomes = await self._python(KNOWN_GOOD, KNOWN_TESTS)
-        return [outcome.passed for outcome in outcomes] == [True, False, False]
+        try:
+            return [not why for why in await self._python(KNOWN_GOOD, KNOWN_TESTS)] == [True, False, False]
+        except (SandboxBroken, SandboxBusy):
+            return False
 
-    async def _outcomes(self, code: str, tests: Tests) -> list[Outcome]:
+    async def _failures(self, code: str, tests: Tests) -> list[str]:
+        """Why each test fails; empty for those that pass."""
         return await (self._python(code, tests) if isinstance(tests, PythonTests) else self._pairs(code, tests))
 
-    async def _python(self, code: str, tests: PythonTests) -> list[Outcome]:
+    async def _python(self, code: str, tests: PythonTests) -> list[str]:
         """Run tests in Python, apart from the code or beside it. Raises `TestsError` if they cannot run here."""
         key, count = secrets.token_hex(16), sum(is_test for _, is_test in tests.steps)
         about = {"code": code, "modules": tests.modules, "setup": tests.setup, "together": tests.together}
         rest = {"key": key, "steps": tests.steps, "names": tests.names}
         rest |= {"needed": tests.needed, "pytest": tests.pytest}
-        parts = [json.dumps(part).encode() for part in (about, rest)]
-        framed = b"".join(b"%*d%s" % (LENGTH_DIGITS, len(part), part) for part in parts)
-        stdin = json.dumps(about | rest).encode() if tests.form == "values" else framed
+        parts: list[dict[str, Any]] = [about | rest] if tests.form == "values" else [about, rest]
+        stdin = b"".join(b"%*d%s" % (LENGTH_DIGITS, len(part), part) for part in map(as_bytes, parts))
         run = await self._run(self._programs[tests.form], stdin, self.config.timeout_seconds)
         verdicts = {str(place): why for place, why in written_lines(run.stdout, f"{key} ", (str | int, str))}
         if "setup" in verdicts:
@@ -203,23 +184,22 @@ class CodeScorer:
         if tests.pytest:
             count = len(verdicts) - 1 if "end" in verdicts and len(verdicts) > 1 else 1
         ended = tests.form == "values" or "end" in verdicts
-        return [Outcome(why=verdicts.get(str(at), silence) if ended else silence) for at in range(count)]
+        return [verdicts.get(str(place), silence) if ended else silence for place in range(count)]
 
-    async def _pairs(self, code: str, pairs: Sequence[InputOutput]) -> list[Outcome]:
+    async def _pairs(self, code: str, pairs: Sequence[InputOutput]) -> list[str]:
         """Run a program on all inputs in one run of the sandbox. A run that ends early is the fault of the input at
         which it ended; another goes on behind it, until the time of all is over."""
-        left, outcomes = self.config.pairs_timeout_seconds, list[Outcome]()
-        while len(outcomes) < len(pairs) and left > 0:
-            rest, seconds = pairs[len(outcomes) :], min(self.config.timeout_seconds, left)
+        left, failures = self.config.pairs_timeout_seconds, list[str]()
+        while len(failures) < len(pairs) and left > 0:
+            rest, seconds = pairs[len(failures) :], min(self.config.timeout_seconds, left)
             asked = {"code": code, "inputs": [pair.stdin for pair in rest], "seconds": seconds}
-            run = await self._run(self._programs["stdin"], json.dumps(asked).encode(), left)
+            run = await self._run(self._programs["stdin"], as_bytes(asked), left)
             left -= max(run.seconds, 0.001)
             ends = written_lines(run.stdout, "", (str, str))
-            outcomes += [printed(why, text, pair.stdout) for (why, text), pair in zip(ends, rest, strict=False)]
+            failures += [output_failure(why, text, pair.stdout) for (why, text), pair in zip(ends, rest, strict=False)]
             if len(ends) < len(rest) and (not run.succeeded or not ends):
-                outcomes.append(Outcome(why=run.detail or "the program ended the run"))
-        over = Outcome(why="the time for all pairs was over before it")
-        return (outcomes + [over] * len(pairs))[: len(pairs)]
+                failures.append(run.detail or "the program ended the run")
+        return (failures + ["the time for all pairs was over before it"] * len(pairs))[: len(pairs)]
 
     async def _run(self, program: str, stdin: bytes, seconds: float) -> ProgramResult:
         memory = self.config.memory_mb * MIB
@@ -240,32 +220,34 @@ def written_lines(stdout: str, before: str, kinds: tuple[Any, ...]) -> list[list
     return [one for one in found if len(one) == len(kinds) and all(map(isinstance, one, kinds))]
 
 
-def printed(why: str, packed: str, wanted: str) -> Outcome:
-    """Whether a program ended well and printed what is wanted: the same lines, blanks at their ends aside. A number
-    with a decimal point may be off by a millionth."""
+def output_failure(why: str, packed: str, wanted: str) -> str:
+    """Why the output of a program is not what is wanted: the same lines, blanks at their ends aside. A number with a
+    decimal point may be off by a millionth."""
     try:
         data = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), 2 * OUTPUT_BYTES)
     except (ValueError, zlib.error):
-        return Outcome(why="the program broke its output")
-    output = data.decode(errors="replace")
-    lines, expected = ([line.rstrip() for line in text.rstrip().split("\n")] for text in (output, wanted))
+        return "the program broke its output"
+    lines, expected = (text.rstrip().split("\n") for text in (data.decode(errors="replace"), wanted))
     right = len(lines) == len(expected) and all(map(same_line, lines, expected))
-    return Outcome(why=why or ("" if right else "it prints something else"))
+    return why or ("" if right else "it prints something else")
 
 
 def same_line(line: str, expected: str) -> bool:
-    """Whether two lines are the same, or have the same words but for numbers with a decimal point."""
-    words = list(zip(line.split(), expected.split(), strict=False))
-    return line == expected or (
-        len(line.split()) == len(expected.split()) and all(one == other or _is_near(one, other) for one, other in words)
-    )
+    """Whether two lines are the same but for blanks at the end, or for numbers that are nearly the same."""
+    words, wanted = line.split(), expected.split()
+    return line.rstrip() == expected.rstrip() or (len(words) == len(wanted) and all(map(_is_near, words, wanted)))
 
 
 def _is_near(word: str, expected: str) -> bool:
-    try:
-        return "." in expected and math.isclose(float(word), float(expected), rel_tol=1e-6, abs_tol=1e-6)
-    except ValueError:
-        return False
+    with contextlib.suppress(ValueError):
+        is_number = "." in expected and word != expected
+        return math.isclose(float(word), float(expected), rel_tol=1e-6, abs_tol=1e-6) if is_number else word == expected
+    return False
+
+
+def as_bytes(request: Mapping[str, Any]) -> bytes:
+    """A request to a program in the sandbox."""
+    return json.dumps(request).encode()
 
 
 def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:

@@ -5,28 +5,26 @@ The code arrives first and is imported; the tests and the key of the verdicts ar
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import types
 from typing import Any, NoReturn
 
-from rlhf.reward.code.run_tests import Verdicts, failure, prepare, run_steps, take_output
+from rlhf.reward.code.run_tests import Verdicts, failure, prepare, read_request, run_steps, take_output
 
-LENGTH_DIGITS = 12
 TEST_FILE = "test_row.py"
 
 
 def script_main() -> NoReturn:
     """Import the code, read the key, run the tests."""
     source, output = os.dup(0), take_output()
-    first = _received(source)
+    first = read_request(source)
     module: Any = types.ModuleType("solution")
     sys.modules["solution"] = module
     namespace = module.__dict__ if first["together"] else {}
     why = prepare(first["modules"], first["setup"], namespace)
     broken = "" if why else failure(first["code"], module.__dict__)
-    rest = _received(source)
+    rest = read_request(source)
     verdicts = Verdicts(rest["key"], output)
     if not broken and rest["needed"] and not any(hasattr(module, name) for name in rest["needed"]):
         broken = f"it defines none of {', '.join(rest['needed'])}"
@@ -61,10 +59,3 @@ def run_pytest(text: str, verdicts: Verdicts) -> None:
     for place, why in enumerate(reasons.values()):
         verdicts.write(place, why)
     verdicts.write("end")
-
-
-def _received(source: int) -> Any:
-    size, data = int(os.read(source, LENGTH_DIGITS)), b""
-    while len(data) < size and (part := os.read(source, size - len(data))):
-        data += part
-    return json.loads(data)

@@ -18,7 +18,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from rlhf.reward.code.run_tests import Verdicts, failure, prepare, run_steps, take_output
+from rlhf.reward.code.run_tests import Verdicts, failure, prepare, read_request, run_steps, take_output
 
 PR_SET_DUMPABLE, UNUSED_UID = 4, 60_061
 MOST_BYTES, MOST_DEPTH = 4 << 20, 64
@@ -285,8 +285,7 @@ def values_main() -> NoReturn:
     os.close(answers[1])
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)  # where a filter refuses it, the filter and Landlock close the memory
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with open(0, "rb", closefd=False) as file:
-        request = json.load(file)
+    request = read_request(0)
     verdicts, code = Verdicts(request["key"], take_output()), CodeProcess(Pipe(answers[0], requests[1]))
     here = ("", os.getcwd(), os.path.dirname(os.path.abspath(sys.argv[0])))
     sys.path[:] = [folder for folder in sys.path if folder not in here]  # the code can write there

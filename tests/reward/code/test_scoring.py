@@ -14,7 +14,7 @@ from rlhf.errors import ConfigError
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.forms import Form
 from rlhf.reward.code.rows import PythonTests, read_tests
-from rlhf.reward.code.scoring import CodeScorer, Outcome, printed, same_line, written_lines
+from rlhf.reward.code.scoring import CodeScorer, output_failure, same_line, written_lines
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.failure import CAUSED_BY_REPLIES, FailuresValued
 from rlhf.reward.reward import make_reward
@@ -110,8 +110,8 @@ async def test_what_values_carry_comes_out_as_in_one_process(sandbox: Sandbox) -
         assert isinstance(tests, PythonTests)
         assert tests.form == "values", (name, tests.why)
         for form in FORMS:
-            outcomes = await scorer._python(code, replace(tests, form=form))
-            assert [outcome.why for outcome in outcomes] == [""] * len(outcomes), (name, form)
+            failures = await scorer._python(code, replace(tests, form=form))
+            assert not any(failures), (name, form, failures)
 
 
 OBJECTS = """
@@ -283,7 +283,7 @@ def test_outputs_are_compared_by_lines_and_numbers_by_their_value() -> None:
         ("1.0", "nan."),
     )
     assert not any(same_line(*pair) for pair in unlike)
-    assert printed("", "!", "") == Outcome(why="the program broke its output")
+    assert output_failure("", "!", "") == "the program broke its output"
     assert written_lines('[1, "x"]\n[[[\nk [1, ""]\n["a", 2]\n[1]\n', "", (int, str)) == [[1, "x"]]
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rlhf.reward.code.block import code_of
+from rlhf.reward.code_block import code_of
 
 DOCUMENTED = 'def f():\n    """As in\n    ```python\n    f()\n    ```\n"""\n    return "```"  # ```\n'
 
@@ -93,7 +93,7 @@ def test_code_is_found_in_a_time_that_grows_with_the_reply_alone(piece: str) -> 
 )
 def test_no_reply_is_read_over_and_over(reply: str, code: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block's string begins on the line of its fence, so no fence seems to be outside of a string."""
-    from rlhf.reward.code import block
+    from rlhf.reward import code_block as block
 
     read: list[str] = []
     token = block.TOKEN
