@@ -37,6 +37,21 @@ def _same(answer, expected):
 """
 """Set-up of tests that are calls with results: JSON has no tuples, and no keys but text."""
 
+PYTEST = """
+import pytest as _pytest
+with open("test_row.py", "w") as _file:
+    _file.write({!r})
+assert _pytest.main(["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", ".", "test_row.py"]) == 0
+"""
+"""The test of a row that pytest runs."""
+CASE = """
+import unittest as _unittest
+_result = _unittest.TestResult()
+_unittest.TestSuite([{}({!r})]).run(_result)
+assert _result.wasSuccessful() and not _result.skipped, (_result.failures + _result.errors)[0][1][-200:]
+"""
+"""The test that runs one method of a `unittest.TestCase` with its fixtures."""
+
 
 class TestsError(Exception):
     """The tests of a row cannot be used."""
@@ -57,7 +72,7 @@ class PythonTests:
     """Tests in Python. `steps` are texts that run in order, and whether each is a test; `names` come from the code.
 
     `needed`: names of which the code must define one, where Python has them too. `together`: tests and code share their
-    names in a script. `pytest`: the file that pytest runs instead of the steps. `why`: why the form is `script`."""
+    names in a script. `why`: why the form is `script`."""
 
     steps: tuple[tuple[str, bool], ...]
     names: tuple[str, ...]
@@ -67,7 +82,6 @@ class PythonTests:
     modules: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
     together: bool = True
-    pytest: str = ""
 
 
 Tests = PythonTests | Sequence[InputOutput]
@@ -220,9 +234,12 @@ def _python_tests(
     of_python = () if names or is_checked or "solution" in modules else tuple(filter(vars(builtins).get, called))
     if not (names or is_checked or "solution" in modules or of_python):
         raise TestsError("the tests ask the code for nothing")
-    pytest, together = "\n\n".join(texts) if any(map(needs_pytest, trees)) else "", "solution" not in modules
     why = f"they use {', '.join(free)}, which they do not define" if free and entry_point else ""
-    why = why or ("they need pytest" if pytest else "they call functions that Python has too" if of_python else "")
+    if any(map(needs_pytest, trees)):
+        why, modules = "they need pytest", modules | {"pytest"}
+        imports = "" if "solution" in modules else "from solution import *"
+        steps = ((PYTEST.format("\n\n".join((imports, *texts))), True),)
+    why = why or ("they call functions that Python has too" if of_python else "")
     why = why or FormDecision(all_trees, set(names)).reason()
     return PythonTests(
         steps=steps,
@@ -230,10 +247,9 @@ def _python_tests(
         form="script" if why else "values",
         why=why,
         setup=setup,
-        modules=tuple(sorted((modules | ({"pytest"} if pytest else set())) - {"solution"})),
+        modules=tuple(sorted(modules - {"solution"})),
         needed=of_python,
-        together=together,
-        pytest=f"from solution import *\n{pytest}" if pytest and together else pytest,
+        together="solution" not in modules,
     )
 
 
@@ -295,7 +311,7 @@ def _test_calls(tree: ast.Module, entry_point: str | None) -> Iterator[str]:
         name = getattr(node, "name", "")
         if isinstance(node, ast.ClassDef) and (is_case(node) or name.startswith("Test")):
             methods = [one.name for one in node.body if getattr(one, "name", "").startswith("test")]  # type: ignore[attr-defined]
-            yield from (f"_run_case({name}, {of!r})" if is_case(node) else f"{name}().{of}()" for of in methods)
+            yield from (CASE.format(name, of) if is_case(node) else f"{name}().{of}()" for of in methods)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not calls_any(tree, {name}):
             if name == "check" and not entry_point:
                 raise TestsError("nothing calls check: reward.code.entry_point_column names what it is called with")

@@ -138,7 +138,7 @@ class CodeScorer:
         return replace(tests, form=form, why=why)
 
     async def _form_of(self, tests: PythonTests, solution: str) -> Form | None:
-        forms: tuple[Form, ...] = ("script",) if tests.pytest else ("values", "script")
+        forms: tuple[Form, ...] = ("values", "script")
         for form in forms:
             if not any(await self._python(solution, replace(tests, form=form))):
                 return form
@@ -169,8 +169,7 @@ class CodeScorer:
         """Run tests in Python, apart from the code or beside it. Raises `TestsError` if they cannot run here."""
         key, count = secrets.token_hex(16), sum(is_test for _, is_test in tests.steps)
         about = {"code": code, "modules": tests.modules, "setup": tests.setup, "together": tests.together}
-        rest = {"key": key, "steps": tests.steps, "names": tests.names}
-        rest |= {"needed": tests.needed, "pytest": tests.pytest}
+        rest = {"key": key, "steps": tests.steps, "names": tests.names, "needed": tests.needed}
         parts: list[dict[str, Any]] = [about | rest] if tests.form == "values" else [about, rest]
         stdin = b"".join(b"%*d%s" % (LENGTH_DIGITS, len(part), part) for part in map(as_bytes, parts))
         run = await self._run(self._programs[tests.form], stdin, self.config.timeout_seconds)
@@ -181,8 +180,6 @@ class CodeScorer:
             else:
                 raise TestsError(verdicts["setup"])
         silence = verdicts.get("code") or run.detail or f"the tests ended with code {run.return_code}"
-        if tests.pytest:
-            count = len(verdicts) - 1 if "end" in verdicts and len(verdicts) > 1 else 1
         ended = tests.form == "values" or "end" in verdicts
         return [verdicts.get(str(place), silence) if ended else silence for place in range(count)]
 

@@ -12,8 +12,6 @@ from typing import Any, NoReturn
 
 from rlhf.reward.code.run_tests import Verdicts, failure, prepare, read_request, run_steps, take_output
 
-TEST_FILE = "test_row.py"
-
 
 def script_main() -> NoReturn:
     """Import the code, read the key, run the tests."""
@@ -30,32 +28,7 @@ def script_main() -> NoReturn:
         broken = f"it defines none of {', '.join(rest['needed'])}"
     if why or broken:
         verdicts.write("setup" if why else "code", why or f"the code does not run: {broken}")
-    elif rest["pytest"]:
-        run_pytest(rest["pytest"], verdicts)
     else:
         namespace["__name__"] = "__main__"
         run_steps(rest["steps"], namespace, verdicts, lambda: "")
     os._exit(0)
-
-
-def run_pytest(text: str, verdicts: Verdicts) -> None:
-    """Run a file of tests as pytest does: a verdict for each test that it collects."""
-    import pytest
-
-    with open(TEST_FILE, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
-    reasons: dict[str, str] = {}
-
-    class Reports:
-        def pytest_collectreport(self, report: Any) -> None:
-            reasons.update({report.nodeid: str(report.longrepr)[-200:]} if report.failed else {})
-
-        def pytest_runtest_logreport(self, report: Any) -> None:
-            reasons.setdefault(report.nodeid, "")
-            if not report.passed:
-                reasons[report.nodeid] = str(report.longrepr)[-200:] or "failed"
-
-    pytest.main(["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", TEST_FILE], plugins=[Reports()])
-    for place, why in enumerate(reasons.values()):
-        verdicts.write(place, why)
-    verdicts.write("end")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.rows import InputOutput, PythonTests, TestsError, read_tests
+from rlhf.reward.code.rows import CASE, InputOutput, PythonTests, TestsError, read_tests
 from rlhf.reward.code.scoring import CodeScorer
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.types import Scored
@@ -48,7 +49,7 @@ DEFAULT = CodeRewardConfig()
 @pytest.mark.engine
 async def test_every_style_takes_its_form_and_tells_right_from_wrong() -> None:
     """`score: all`: some of the wrong replies pass some tests."""
-    runner = Sandbox(queue=Queue(runs=2))
+    runner = Sandbox(queue=Queue(runs=2), python=sys.executable)  # it has pytest
     await runner.start()
     found = {}
     for style in ROWS:
@@ -91,7 +92,7 @@ def test_what_is_defined_as_a_test_is_called() -> None:
     (definitions, is_test), *calls = steps_of(text)
     assert not is_test
     assert "unittest.main" not in definitions
-    assert calls == [("test_a()", True), ("TestB().test_b()", True), ("_run_case(C, 'test_c')", True)]
+    assert calls == [("test_a()", True), ("TestB().test_b()", True), (CASE.format("C", "test_c"), True)]
     called = "def check(g):\n    assert g(1) == 2\ncheck(f)"
     assert steps_of(called) == [(called, True)]
 
