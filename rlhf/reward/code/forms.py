@@ -85,14 +85,13 @@ class FormDecision:
         self._names = names | {one.arg for node in functions if node.name == "check" for one in node.args.args[:1]}
         bind = (ast.Import, ast.ImportFrom, ast.withitem, ast.ExceptHandler)
         self._others = {name for node in self._nodes if isinstance(node, bind) for name in bound_names(node)}
-        self._objects: set[str] = set()
+        self._objects = set[str]()
         made = [node for node in self._nodes if isinstance(node, ast.Assign) and self._is_object(node.value)]
         self._objects = {ast.unparse(target) for node in made for target in node.targets}
 
     def reason(self) -> str:
         """Why the tests need the objects of the code; empty where its values are enough."""
-        found = (f"they use {ast.unparse(node)[:80]}" for node in self._nodes if self._needs_object(node))
-        return next(found, "")
+        return next((f"they use {ast.unparse(node)[:80]}" for node in self._nodes if self._needs_object(node)), "")
 
     def _is_name(self, node: ast.AST) -> bool:
         of_module = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "solution"
@@ -108,8 +107,7 @@ class FormDecision:
         """Whether it calls a name of the code, or a method of what such a call returns."""
         function: ast.AST | None = node.func if isinstance(node, ast.Call) else None
         while function and not self._is_name(function) and not self._is_object(function):
-            inner = function.value if isinstance(function, ast.Attribute) else getattr(function, "func", None)
-            function = inner
+            function = function.value if isinstance(function, ast.Attribute) else getattr(function, "func", None)
         return function is not None
 
     def _needs_object(self, node: ast.AST) -> bool:
@@ -125,10 +123,8 @@ class FormDecision:
             return not isinstance(parent, ast.Attribute | ast.Assign | ast.Expr)
         if isinstance(node, ast.Attribute) and node.attr not in (*PLAIN, *RAISES):
             first = ast.unparse(node.value).partition(".")[0].partition("(")[0]
-            known = first in self._others | self._objects | self._names | {"self", "cls"} or self._calls_code(
-                node.value
-            )
-            if not known and not node.attr.startswith(("assert", "fail")):
+            known = first in {*self._others, *self._objects, *self._names, "self", "cls"}
+            if not (known or self._calls_code(node.value) or node.attr.startswith(("assert", "fail"))):
                 return True
         return self._is_no_value(node) or self._acts(node)
 
@@ -151,7 +147,8 @@ class FormDecision:
         """Whether it acts on the process, or on objects, whoever has them."""
         match node:
             case ast.Import(names=names):
-                return any(one.name.partition(".")[0] not in COMPUTE.split() for one in names)
+                renamed = any(one.name == "solution" and one.asname for one in names)
+                return renamed or any(one.name.partition(".")[0] not in COMPUTE.split() for one in names)
             case ast.ImportFrom(module="pytest", names=names):
                 return any(one.name not in OF_PYTEST for one in names)
             case ast.ImportFrom(module=module):

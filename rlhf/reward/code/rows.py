@@ -224,11 +224,12 @@ def _python_tests(
     nodes = [node for tree in all_trees for node in ast.walk(tree)]
     if not any(is_test for _, is_test in steps) or not any(map(_decides, nodes)):
         raise TestsError("nothing in the tests asserts or raises: any code that runs would pass")
-    modules = {name.partition(".")[0] for node in nodes for name in _imported(node)}
-    from_code = [node.names for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "solution"]
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    named = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    modules = {str(name).partition(".")[0] for name in (*named, *(node.module for node in froms))}
     is_checked = any("_solution." in text for text, _ in steps)
     tested = [] if not base or (is_checked and hasattr(builtins, base)) else [base]
-    imported = [alias.name for names in from_code for alias in names]
+    imported = [alias.asname or alias.name for node in froms if node.module == "solution" for alias in node.names]
     names = tuple(dict.fromkeys((*tested, *listed, *imported, *([] if entry_point else free))))
     called = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     of_python = () if names or is_checked or "solution" in modules else tuple(filter(vars(builtins).get, called))
@@ -251,12 +252,6 @@ def _python_tests(
         needed=of_python,
         together="solution" not in modules,
     )
-
-
-def _imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
 
 
 def _steps(texts: Sequence[str], is_one: bool, entry_point: str | None) -> Iterator[tuple[str, bool]]:
@@ -313,14 +308,13 @@ def _test_calls(tree: ast.Module, entry_point: str | None) -> Iterator[str]:
             methods = [one.name for one in node.body if getattr(one, "name", "").startswith("test")]  # type: ignore[attr-defined]
             yield from (CASE.format(name, of) if is_case(node) else f"{name}().{of}()" for of in methods)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not calls_any(tree, {name}):
-            if name == "check" and not entry_point:
-                raise TestsError("nothing calls check: reward.code.entry_point_column names what it is called with")
             if name == "check":
+                if not entry_point:
+                    raise TestsError("nothing calls check: reward.code.entry_point_column names what it is called with")
                 yield f"import solution as _solution\ncheck(_solution.{entry_point})"
             elif name.startswith("test"):
-                yield (
-                    f"import asyncio\nasyncio.run({name}())" if isinstance(node, ast.AsyncFunctionDef) else f"{name}()"
-                )
+                is_async = isinstance(node, ast.AsyncFunctionDef)
+                yield f"import asyncio\nasyncio.run({name}())" if is_async else f"{name}()"
 
 
 def _parsed(text: str) -> ast.Module:

@@ -1,6 +1,7 @@
 """Run the tests of a row and write a line for each verdict. Shipped into the sandbox: standard library only.
 
-Tests may raise anything, so this catches everything.
+Tests may raise anything, so this catches everything. `script_main` runs them beside the code in one process; the
+program of `values` uses the rest.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import importlib.util
 import json
 import os
 import sys
+import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 LENGTH_DIGITS = 12
 
@@ -75,3 +77,24 @@ def failure(text: str, namespace: dict[str, Any]) -> str:
             return f"{type(error).__name__}: {error}"
         return "an exception that has no text"
     return ""
+
+
+def script_main() -> NoReturn:
+    """Import the code; then read the tests and the key of the verdicts, and run the tests."""
+    source, output = os.dup(0), take_output()
+    first = read_request(source)
+    module: Any = types.ModuleType("solution")
+    sys.modules["solution"] = module
+    namespace = module.__dict__ if first["together"] else {}
+    why = prepare(first["modules"], first["setup"], namespace)
+    broken = "" if why else failure(first["code"], module.__dict__)
+    rest = read_request(source)
+    verdicts = Verdicts(rest["key"], output)
+    if not broken and rest["needed"] and not any(hasattr(module, name) for name in rest["needed"]):
+        broken = f"it defines none of {', '.join(rest['needed'])}"
+    if why or broken:
+        verdicts.write("setup" if why else "code", why or f"the code does not run: {broken}")
+    else:
+        namespace["__name__"] = "__main__"
+        run_steps(rest["steps"], namespace, verdicts, lambda: "")
+    os._exit(0)

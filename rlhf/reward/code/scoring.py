@@ -75,9 +75,8 @@ KNOWN_TESTS = PythonTests(
 
 def shipped(form: str) -> str:
     """The program that runs tests of this form in the sandbox, as one text: it reads no file."""
-    names = ["stdin_program"] if form == "stdin" else ["run_tests", f"{form}_program"]
-    here = Path(__file__).parent
-    sources = {f"rlhf.reward.code.{name}": (here / f"{name}.py").read_text() for name in names}
+    names = {"stdin": ["stdin_program"], "values": ["run_tests", "values_program"], "script": ["run_tests"]}[form]
+    sources = {f"{__package__}.{name}": Path(__file__).with_name(f"{name}.py").read_text() for name in names}
     return LOAD.format(sources=sources, form=form)
 
 

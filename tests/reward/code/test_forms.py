@@ -58,6 +58,7 @@ SCRIPT = [
     "import pytest\nfrom solution import f\n@pytest.mark.parametrize('n', [1, 2])\ndef test_it(n): assert f(n) == n",
     "items = [1]\nbag = Bag(items)\nitems.append(2)\nassert bag.get() == [1]",
     "assert len(Stack()) == 0 and 1 not in Stack()",
+    "import solution as s\nassert s.Point(1) == s.Point(1)",
     "assert sum([1, 2]) == 4",
     "assert f.__name__ == 'f' and f(1) == 2",
     "point = Point(1)\npoint.x = 5\nassert point.x == 5",

@@ -165,6 +165,7 @@ def test_names_come_from_the_code_only_where_they_must() -> None:
         return read.names
 
     assert names("assert sorted(add(1, 2)) == poly(3)") == ("poly", "add")
+    assert names("from solution import add as plus\nassert plus(1, 2) == 3") == ("plus",)
     assert names("def mine(): return 1\nassert f(mine()) == 1") == ("f",)
     assert names("assert f(Node(1)) == 1", entry_point_column="entry", names=("Node",)) == ("f", "Node")
     tests = "def check(g): assert helper(g(1)) == 1"
