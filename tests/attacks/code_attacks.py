@@ -167,7 +167,6 @@ ATTACKS: dict[str, list[Attack]] = {
         ),
         *attacks_on("def add(*a):\n    while True: pass", tests=TESTS[:1]),
         *attacks_on("import sys\nsys.setrecursionlimit(10**9)\ndef add(*a): return add(*a)", tests=TESTS[:1]),
-        *attacks_on("def add(*a): return bytearray(10**10)"),
     ],
     "raise for the tests": [
         *attacks_on(
@@ -213,14 +212,12 @@ STDIN_ATTACKS = attacks_on(
     "    try: open(f'/proc/{os.getppid()}/fd/{fd}', 'w').write('[\"\", \"zz\"]\\n[\"\", 5]\\n[[[\\n')\n"
     "    except OSError: pass",
     "print('3\\n7\\n4\\n6')",
-    "print('nan')",
     "import os\nif os.fork(): os._exit(0)\nos.setsid()\nprint(3)\nos._exit(1)",
     "while True: print('3')",
     tests=PAIRS,
 )
 SCRIPT_ATTACKS = attacks_on(
     "import os; os._exit(0)",
-    "raise SystemExit(0)",
     "import os\nclass Add:\n    def __init__(self, *a): os._exit(0)",
     "import atexit, os\natexit.register(lambda: os._exit(0))\nraise SystemExit",
     "import os\nfor fd in range(1, 64):\n    try: os.write(fd, b'k' * 32 + b' [0, \"\"]\\n"
