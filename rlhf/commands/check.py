@@ -180,7 +180,7 @@ def describe_folder(model: ModelConfig) -> list[LabelledText]:
     config, shapes = read_model_config(folder), tensor_shapes(folder)
     size = "unknown: only safetensors files say it" if shapes is None else f"{parameters(shapes):,}"
     return [
-        ("family", f"{describe_family(config)}: {measurements().told(config)}"),
+        ("family", f"{describe_family(config)}: {measurements().verdict_text(config)}"),
         ("parameters", size),
     ]
 

@@ -75,8 +75,8 @@ class OffloadedStorages:
 
 
 def own_storages(tensors: Iterable[Tensor]) -> None:
-    """Give tensors a storage of torch's own where theirs cannot be resized and nobody else is on it: weights that were
-    loaded from a file are such, and one norm that stayed in the file's mapping would keep all of its pages."""
+    """Give tensors a storage of torch's own where theirs cannot be resized and no other tensor is on it. Weights that
+    were loaded from a file are such, and one norm that stayed in the file's mapping would keep all of its pages."""
     users: dict[int, dict[int, Tensor]] = {}
     for tensor in tensors:
         if not tensor.untyped_storage().resizable():

@@ -1,4 +1,4 @@
-"""Where the sequences of packed rows begin, and which share a prefix."""
+"""Finds the beginnings of the sequences of packed rows, and those that share a prefix."""
 
 from __future__ import annotations
 

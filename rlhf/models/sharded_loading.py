@@ -34,13 +34,13 @@ class Sharding(Protocol):
     def reads(self) -> bool:
         """Whether this rank reads the files."""
 
-    def told(self, message: str) -> str:
+    def broadcast_text(self, message: str) -> str:
         """The reading rank's `message`, on every rank. Never an object: those travel as pickles."""
 
     def take(self, parameter: nn.Parameter) -> None:
         """Keep this rank's shard of the reading rank's parameter, and free the parameter's own memory."""
 
-    def copied(self, buffer: Tensor) -> None:
+    def broadcast_buffer(self, buffer: Tensor) -> None:
         """Give every rank the reading rank's content of a buffer, in place."""
 
 
@@ -59,7 +59,7 @@ def pretrained(auto: Any, path: str, sharding: Sharding | None, **settings: Any)
         stack.enter_context(_taken(sharding))
         model, found = type(built).from_pretrained(None, state_dict=tensors, output_loading_info=True, **settings)
     for buffer in model.buffers():
-        sharding.copied(buffer)
+        sharding.broadcast_buffer(buffer)
     model.config._name_or_path = model.name_or_path = path
     if model.can_generate():
         model.generation_config = _generation(path, model.generation_config)
@@ -98,7 +98,7 @@ def _tensors(model: PreTrainedModel, path: str, sharding: Sharding, stack: ExitS
             described = {name: _described(tensor) for name, tensor in opened.items()}
         except (OSError, ValueError, SafetensorError) as error:
             described = str(error)
-    described = json.loads(sharding.told(json.dumps(described)))
+    described = json.loads(sharding.broadcast_text(json.dumps(described)))
     if isinstance(described, str):
         raise OSError(described)
     return opened or {name: _Blank(tuple(shape), getattr(torch, dtype)) for name, (shape, dtype) in described.items()}

@@ -32,16 +32,16 @@ class Measurements:
     versions: Mapping[str, str]
     families: Mapping[str, FamilySupport]
 
-    def told(self, config: Values) -> str:
+    def verdict_text(self, config: Values) -> str:
         """The verdict on the model of a `config.json`, in words. For a nested model the outer type is looked up
         first."""
         types = [str(values.get("model_type")) for values in (config, text_config(config))]
         found = next((self.families[name] for name in types if name in self.families), None)
         if found is None:
             return NOT_MEASURED
-        said = "right" if found.verdict == "right" else f"refused: {found.reason}"
+        verdict = "right" if found.verdict == "right" else f"refused: {found.reason}"
         versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
-        return f"{said} (measured {self.date} with {versions})"
+        return f"{verdict} (measured {self.date} with {versions})"
 
 
 def measurements() -> Measurements:

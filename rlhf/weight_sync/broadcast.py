@@ -97,8 +97,8 @@ class BroadcastSender:
     def _send(self, group: Communicator, tensors: Iterator[tuple[str, Tensor]], manifest: Manifest) -> None:
         buckets = cut_buckets(manifest, self._bucket_bytes)
         self._buffers.reserve(buckets)
-        told = list(digest(manifest, self._bucket_bytes))
-        group.start_broadcast(torch.tensor(told, dtype=torch.uint8, device=group.device))
+        promised = list(digest(manifest, self._bucket_bytes))
+        group.start_broadcast(torch.tensor(promised, dtype=torch.uint8, device=group.device))
         for index, bucket in enumerate(buckets):
             if bucket.alone:
                 filled = bytes_of(bucket, tensors, group.device)
@@ -107,7 +107,7 @@ class BroadcastSender:
             if not (index and buckets[index - 1].alone):
                 group.finish_next()
             group.start_broadcast(filled)
-            if bucket.alone:  # it may be the tensor itself, which is gone when the next one is asked for
+            if bucket.alone:  # it may be the tensor itself, which is gone when the next one is requested
                 group.finish_next()
         if not (buckets and buckets[-1].alone):
             group.finish_next()
@@ -119,8 +119,8 @@ class BroadcastSender:
         self._buffers.settle()
 
 
-class BroadcastInlet:
-    """The end of one of an engine's workers: an `Inlet`. Joins the group as `rank`.
+class BroadcastSource:
+    """The end of one of an engine's workers: an `BucketSource`. Joins the group as `rank`.
 
     It has three buffers: for the bucket that is loaded, for the one before, where unfinished layers may still have
     tensors, and for the one that arrives meanwhile.
@@ -133,7 +133,7 @@ class BroadcastInlet:
         self._group = join_group(rank, rendezvous)
         self._buffers = Buffers(self._group.device, 2 + self.held)
 
-    def arrivals(self, manifest: Manifest) -> Generator[tuple[Bucket, Tensor], None, None]:
+    def buckets(self, manifest: Manifest) -> Generator[tuple[Bucket, Tensor], None, None]:
         buckets = cut_buckets(manifest, self._bucket_bytes)
         self._agree(manifest)
         self._buffers.reserve(buckets)
@@ -158,7 +158,7 @@ class BroadcastInlet:
         return buffer
 
     def _agree(self, manifest: Manifest) -> None:
-        told = torch.empty(DIGEST_BYTES, dtype=torch.uint8, device=self._group.device)
-        self._group.start_broadcast(told)
+        received = torch.empty(DIGEST_BYTES, dtype=torch.uint8, device=self._group.device)
+        self._group.start_broadcast(received)
         self._group.finish_next()
-        expect_digest(bytes(told.tolist()).hex(), manifest, self._bucket_bytes)
+        expect_digest(bytes(received.tolist()).hex(), manifest, self._bucket_bytes)

@@ -44,7 +44,7 @@ class Bucket:
 
 
 def cut_buckets(manifest: Manifest, bucket_bytes: int) -> tuple[Bucket, ...]:
-    """Cut a manifest, in order, into buckets of at most `bucket_bytes`; a larger tensor is a bucket of its own."""
+    """Cut a manifest, in order, into buckets of at most `bucket_bytes`; a larger tensor has a bucket to itself."""
     buckets: list[Bucket] = []
     slots: list[Slot] = []
     for spec in manifest.tensors:
@@ -60,7 +60,7 @@ def cut_buckets(manifest: Manifest, bucket_bytes: int) -> tuple[Bucket, ...]:
 
 class Buffers:
     """`count` byte buffers on `device` that packed buckets use in turn. A tensor that is larger than a bucket has
-    memory of its own. A GPU's memory is returned after each weight sync; the CPU's is kept, since new pages cost
+    its own memory. A GPU's memory is returned after each weight sync; the CPU's is kept, since new pages cost
     time."""
 
     def __init__(self, device: torch.device, count: int) -> None:

@@ -22,7 +22,7 @@ TOKENS = 12
 them apart where 368 of sequences of 24 tokens hardly do (`benchmarks/canary/`, 48 layers)."""
 WHOLE_EVERY = 8
 """Weight syncs of which one asks for all sequences, and measures what rounding does to the weights: that changes as
-slowly as they do, and nobody is refused by an old answer."""
+slowly as they do, and no engine is refused by an old answer."""
 FEW = 2
 """Sequences of the others, each time the next ones: an engine with other weights is off on any of them, a fault in one
 layer of many may be found by the mean over all only."""

@@ -59,7 +59,7 @@ class HandleExchange:
 
     @contextmanager
     def acknowledging(self, key: str) -> Iterator[None]:
-        """Where the block raises, write so at once: the other end need not wait for its deadline."""
+        """Write at once that the block has raised: the other end need not wait for its deadline."""
         with ExitStack() as failing:
             failing.callback(self.set, key, FAILED)
             yield
@@ -123,13 +123,13 @@ class IpcSender:
         cuda.collect()
 
     def _wait_loaded(self, exchange: HandleExchange, index: int) -> None:
-        """Wait until all readers have loaded the bucket at `index`; a negative one is none."""
+        """Wait until all readers have loaded the bucket at `index`; nothing for a negative one."""
         for reader in self._readers if index >= 0 else ():
             exchange.wait(f"{self._syncs}/{index}/loaded/{reader}")
 
 
-class IpcInlet:
-    """The end of one of an engine's workers: an `Inlet`. `rank` is that of the reader, from 1."""
+class IpcSource:
+    """The end of one of an engine's workers: an `BucketSource`. `rank` is that of the reader, from 1."""
 
     held = 0
 
@@ -138,15 +138,15 @@ class IpcInlet:
         self._exchange: HandleExchange | None = HandleExchange(rendezvous, hosts=False)
         self._sender = self._choose_sender(self._exchange, rendezvous.senders)
 
-    def arrivals(self, manifest: Manifest) -> Generator[tuple[Bucket, Tensor], None, None]:
+    def buckets(self, manifest: Manifest) -> Generator[tuple[Bucket, Tensor], None, None]:
         exchange = self._exchange
         if exchange is None:
             raise TransferError("the exchange of handles was left")
         buckets = cut_buckets(manifest, self._bucket_bytes)
         halves = Halves(buckets)
         with exchange.acknowledging(f"{self._syncs}/0/loaded/{self._rank}"):
-            told, _, handle = exchange.get(f"{self._syncs}/open/{self._rank}").partition(" ")
-            expect_digest(told, manifest, self._bucket_bytes)
+            promised, _, handle = exchange.get(f"{self._syncs}/open/{self._rank}").partition(" ")
+            expect_digest(promised, manifest, self._bucket_bytes)
             memory = cuda.opened_memory(handle)
         for index, bucket in enumerate(buckets):
             loaded = f"{self._syncs}/{index}/loaded/{self._rank}"
@@ -163,7 +163,7 @@ class IpcInlet:
         self._exchange = None
 
     def _choose_sender(self, exchange: HandleExchange, senders: int) -> int:
-        """The one sender on this reader's GPU; all are told. Raises `TransferError` where there is none, or several."""
+        """Find the one sender on this reader's GPU, and tell all. Raises `TransferError` for none, or several."""
         uuid = cuda.gpu_uuid()
         found = [sender for sender in range(senders) if exchange.get(f"gpu/{sender}") == uuid]
         exchange.set(f"reads/{self._rank}", str(found[0]) if len(found) == 1 else NO_SENDER)

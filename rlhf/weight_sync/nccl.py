@@ -31,9 +31,9 @@ def nccl_unique_id() -> str:
 class NcclGroup:
     """Membership in the group as `rank`, over vLLM's binding of nccl.
 
-    Broadcasts run on a stream of their own, which first waits for the caller's. nccl waits for ever: here the process
-    waits for the end of each broadcast with the group's deadline, and leaves the group when that passes. Joining has no
-    deadline but the caller's.
+    Broadcasts run on a separate stream, which first waits for the caller's. nccl waits for ever: here the process waits
+    for the end of each broadcast with the group's deadline, and leaves the group when that passes. Only the caller's
+    deadline limits how long joining takes.
     """
 
     def __init__(self, rank: int, rendezvous: Rendezvous, device: torch.device) -> None:
@@ -57,8 +57,8 @@ class NcclGroup:
         self._begin(lambda stream: self._group.broadcast(buffer, ROOT, stream=stream), buffer)
 
     def start_barrier(self) -> None:
-        asked, answer = (torch.zeros(1, device=self.device) for _ in range(2))
-        self._begin(lambda stream: self._group.all_reduce(asked, answer, stream=stream), asked, answer)
+        operand, answer = (torch.zeros(1, device=self.device) for _ in range(2))
+        self._begin(lambda stream: self._group.all_reduce(operand, answer, stream=stream), operand, answer)
 
     def finish_next(self) -> None:
         (ended, _), deadline = self._started[0], time.monotonic() + self._seconds

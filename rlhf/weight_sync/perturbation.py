@@ -5,7 +5,7 @@ proportional change has no visible effect. So a matrix gets noise of standard de
 gives outputs of order one from inputs of order one in any model. A vector (norm, bias) gets noise of standard deviation
 `VECTOR`.
 
-The noise is one block of numbers, which every tensor reads from a place of its own, over and over: drawing as many
+The noise is one block of numbers, which every tensor reads from another place on, over and over: drawing as many
 numbers as a model has weights would take a CPU longer than sending them. The block's length is a prime, so that the
 rows of a matrix do not repeat in step with it.
 

@@ -1,7 +1,7 @@
 """Weight sync as a transaction with verification.
 
 prepare all engines → the learner sends while all receive → commit → canary → resume. Each phase has the same deadline.
-Whatever fails, no engine is resumed: the run ends with a `WeightSyncError` that names engine, phase and version.
+If any phase fails, no engine is resumed: the run ends with a `WeightSyncError` that names engine, phase and version.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LearnerScores(NamedTuple):
     @property
     def rounding(self) -> NDArray[np.float32]:
         """Absolute differences that rounding makes, `[N]`."""
-        assert self.rounded is not None, "it was asked for"
+        assert self.rounded is not None, "it measured with rounding"
         found: NDArray[np.float32] = np.abs(self.rounded - self.logprobs).ravel()
         return found
 
@@ -104,7 +104,7 @@ class Publisher:
         await self._transaction(self._prove)
         if not self._proved:
             self._proved = True
-            if not self._whole:  # a resumed run says what it would have said
+            if not self._whole:  # a resumed run reports what an uninterrupted one would
                 self.logprob_difference = _largest_difference(await self._compared(()))
         return self._source.version
 
@@ -191,11 +191,11 @@ class Publisher:
         }
         if scoring:
             asking[LEARNER] = _result(scoring[0])
-        told = await self._phase("canary", asking)
-        known: LearnerScores | None = told.pop(LEARNER, None)
-        self._routed = any(engine.routing is not None for engine in told.values())
+        answered = await self._phase("canary", asking)
+        known: LearnerScores | None = answered.pop(LEARNER, None)
+        self._routed = any(engine.routing is not None for engine in answered.values())
         answers: dict[str, LearnerScores] = {}
-        for name, engine in told.items():
+        for name, engine in answered.items():
             if self._routed or known is None:
                 scores = self._scored(tokens, engine.routing, with_rounding=self._whole)
                 known = await self._ask_learner("canary", scores)
@@ -204,7 +204,7 @@ class Publisher:
         return Compared(
             asked=self._asked,
             learner={name: answer.logprobs for name, answer in answers.items()},
-            engines={name: engine.logprobs for name, engine in told.items()},
+            engines={name: engine.logprobs for name, engine in answered.items()},
             limits=self._limits(),
             current=self._canary.limits is not None or self._whole,
         )
@@ -275,9 +275,9 @@ class Publisher:
         """Blame who died before who failed before who is silent, and engines before the learner, who waits for them."""
         died = [name for name, cause in causes.items() if isinstance(cause, WorkerDied)]
         blamed = _engines_first(died) or _engines_first(causes) or _engines_first(silent)
-        told = "; ".join(_describe(causes[name]) for name in blamed if name in causes)
+        reasons = "; ".join(_describe(causes[name]) for name in blamed if name in causes)
         error = WeightSyncError(
-            ", ".join(blamed), phase, self._source.version, told or f"no answer within {self._seconds:g} s"
+            ", ".join(blamed), phase, self._source.version, reasons or f"no answer within {self._seconds:g} s"
         )
         error.__cause__ = causes.get(blamed[0])
         return error
@@ -293,7 +293,7 @@ def _largest_difference(compared: Compared) -> float:
 
 
 def _faults(compared: Compared, start: Start) -> Iterator[tuple[str, str | None]]:
-    """What speaks against each engine, twice: it did not follow the learner, or it differs from it."""
+    """Two possible faults of each engine: it did not follow the learner, or it differs from it."""
     for name, engine in compared.engines.items():
         learner, limits, places = compared.learner[name], compared.limits, compared.asked
         yield name, staleness(engine, start.engines[name][places], learner, start.learner[name][places], limits)
@@ -320,5 +320,5 @@ def _abandon(tasks: Iterable[asyncio.Future[Any]]) -> None:
     for task in tasks:
         if not task.done():
             task.cancel()
-            # Whatever it still raises has no reader.
+            # Retrieve the exception, so that asyncio does not warn.
             task.add_done_callback(lambda task: task.cancelled() or task.exception())

@@ -1,4 +1,4 @@
-"""The engine's side of a weight sync: one weight-transfer engine for vLLM's workers, whatever brings the bytes."""
+"""The engine's side of a weight sync: one weight-transfer engine for vLLM's workers, over any transport."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from vllm.lora.lora_model import LoRAModel
 from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
 
 from rlhf.errors import TransferError
-from rlhf.weight_sync.broadcast import BroadcastInlet
+from rlhf.weight_sync.broadcast import BroadcastSource
 from rlhf.weight_sync.buckets import Bucket, unpack_bucket
-from rlhf.weight_sync.ipc import IpcInlet
+from rlhf.weight_sync.ipc import IpcSource
 from rlhf.weight_sync.lora import AdapterReload
 from rlhf.weight_sync.reload import Reload
 from rlhf.weight_sync.stopwatch import Stopwatch
@@ -45,13 +45,13 @@ class UpdateInfo(WeightTransferUpdateInfo):
     manifest: Manifest
 
 
-class Inlet(Protocol):
+class BucketSource(Protocol):
     """The source of a worker's buckets. The bytes of a bucket are valid until the next one is asked for, and for `held`
     more."""
 
     held: int
 
-    def arrivals(self, manifest: Manifest) -> Arrivals:
+    def buckets(self, manifest: Manifest) -> Arrivals:
         """The buckets of one weight sync, each with its bytes. Raises `TransferError` where the learner sends another
         manifest, is gone, or hangs for the deadline."""
         ...
@@ -59,9 +59,9 @@ class Inlet(Protocol):
     def close(self) -> None: ...
 
 
-def inlet_for(rank: int, rendezvous: Rendezvous) -> Inlet:
+def source_for(rank: int, rendezvous: Rendezvous) -> BucketSource:
     """Join the weight transfer as `rank`, from 1."""
-    return IpcInlet(rank, rendezvous) if rendezvous.backend == "ipc" else BroadcastInlet(rank, rendezvous)
+    return IpcSource(rank, rendezvous) if rendezvous.backend == "ipc" else BroadcastSource(rank, rendezvous)
 
 
 class Receiver(WeightTransferEngine[InitInfo, UpdateInfo]):
@@ -77,12 +77,12 @@ class Receiver(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     received_adapter: LoRAModel
     seconds: Seconds
-    _inlet: Inlet | None = None
+    _source: BucketSource | None = None
     _reload: Reload | AdapterReload | None = None
     _watch: Stopwatch
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
-        self._inlet = inlet_for(init_info.first_rank + self.parallel_config.rank, init_info.rendezvous)
+        self._source = source_for(init_info.first_rank + self.parallel_config.rank, init_info.rendezvous)
 
     def start_weight_update(self) -> None:
         self._watch = Stopwatch()
@@ -93,13 +93,13 @@ class Receiver(WeightTransferEngine[InitInfo, UpdateInfo]):
                 self._reload = AdapterReload()
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        if self._inlet is None:
+        if self._source is None:
             raise TransferError("receive_weights came before init_transfer_engine, or after one that failed")
         with ExitStack() as failing, disable_mtp_completeness_check():
             failing.callback(self.shutdown)
-            arrivals = self._inlet.arrivals(update_info.manifest)
+            arrivals = self._source.buckets(update_info.manifest)
             failing.callback(arrivals.close)
-            self._load_all(self._watch.drawn("receive", arrivals), self._inlet.held)
+            self._load_all(self._watch.drawn("receive", arrivals), self._source.held)
             failing.pop_all()
 
     def finish_weight_update(self) -> None:
@@ -113,9 +113,9 @@ class Receiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         self.seconds = self._watch.taken()
 
     def shutdown(self) -> None:
-        if self._inlet is not None:
-            self._inlet.close()
-            self._inlet = None
+        if self._source is not None:
+            self._source.close()
+            self._source = None
 
     def load(self, tensors: Iterator[tuple[str, Tensor]]) -> None:
         """Load one bucket's tensors."""

@@ -50,7 +50,7 @@ class _Awaited:
 
 
 def rehearse(model: nn.Module, manifest: Manifest) -> Rehearsed:
-    """What a weight sync of `model` with `manifest` would fill. The model is unchanged afterwards."""
+    """Find out what a weight sync of `model` with `manifest` would fill. The model is unchanged afterwards."""
     initialize_layerwise_reload(model)
     loaders: list[tuple[Any, Any]] = []
     try:

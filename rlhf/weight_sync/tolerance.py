@@ -37,7 +37,7 @@ class LogprobTolerance:
         return replace(looser, mean=max(self.mean, other.mean))
 
     def refuse(self, mean: float, share: float) -> bool:
-        """Whether differences with this mean, and this share of them above `high`, are too large. NaN is handled
+        """Tell whether differences with this mean, and this share of them above `high`, are too large. NaN is handled
         elsewhere."""
         return mean > self.mean or share > self.share
 

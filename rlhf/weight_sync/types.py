@@ -1,4 +1,4 @@
-"""What the two sides of a weight sync exchange, and what each side must be able to do."""
+"""Data that the two sides of a weight sync exchange, and the interface of each side."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a weight sync will send, in order. Engines acknowledge it before any data is sent."""
+    """The tensors that a weight sync will send, in order. Engines acknowledge it before any data is sent."""
 
     tensors: tuple[TensorSpec, ...]
 
@@ -55,7 +55,7 @@ class GroupAddress:
 class Rendezvous:
     """A weight-transfer group. Rank 0 is the learner's; the engines' ranks are 1 to `world_size` - 1.
 
-    With ipc there are `senders`, one for each rank of the learner, with numbers of their own. All members must agree on
+    With ipc there are `senders`, one for each rank of the learner, numbered from 0. All members must agree on
     `bucket_bytes`: tensors are sent in packed buckets of about this size.
     """
 

@@ -1,4 +1,4 @@
-"""What vLLM loads into each of its workers (`worker_extension_cls`). Importing it registers our receiver there."""
+"""The extension that vLLM loads into each of its workers. Importing it registers our receiver there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WorkerExtension:
     model_runner: Any
 
     def received_seconds(self) -> Seconds:
-        """What the worker spent on what in its last weight sync."""
+        """Return the seconds of the worker's last weight sync, by activity."""
         spent: Seconds = self.weight_transfer_engine.seconds
         return spent
 

@@ -118,8 +118,8 @@ def put_back(policy: HasModel, saved: Sequence[Tensor]) -> None:
     """Undo every change since `snapshot`, bit for bit."""
     release(weight for _, weight in held_weights(policy))
     with torch.no_grad():
-        for (_, weight), kept in zip(held_weights(policy), saved, strict=True):
-            local_part(weight).copy_(kept)
+        for (_, weight), old in zip(held_weights(policy), saved, strict=True):
+            local_part(weight).copy_(old)
 
 
 def release(weights: Iterable[Any]) -> None:

@@ -52,7 +52,7 @@ def test_unit_tests_that_trust_the_code_are_counted(rlhf: Command, recipe: Path,
 def test_a_model_folder_is_described(rlhf: Command, recipe: Path, model_folder: Path):
     ended = rlhf("check", recipe, "model.tiny=null", f"model.path={model_folder}")
     assert ended.returncode == 0, ended.stderr
-    assert f"family         qwen2 (Qwen2ForCausalLM): {measurements().told(CONFIG)}\n" in ended.stdout
+    assert f"family         qwen2 (Qwen2ForCausalLM): {measurements().verdict_text(CONFIG)}\n" in ended.stdout
     assert f"parameters     {PARAMETERS}\n" in ended.stdout
 
 

@@ -28,7 +28,7 @@ from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.trainer.sft import fine_tune
 from rlhf.trainer.warmup import warm_up
 from rlhf.types import Message
-from rlhf.weight_sync.broadcast import BroadcastInlet
+from rlhf.weight_sync.broadcast import BroadcastSource
 from rlhf.weight_sync.buckets import unpack_bucket
 from rlhf.weight_sync.types import Manifest, Rendezvous
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
@@ -335,7 +335,7 @@ def test_what_a_publish_sends_is_what_the_manifest_says(
 def received(rendezvous: Rendezvous, manifest: Manifest) -> dict[str, torch.Tensor]:
     """What an engine gets: joins the transfer group as its second member and takes one publish."""
     found: dict[str, torch.Tensor] = {}
-    for bucket, buffer in BroadcastInlet(1, rendezvous).arrivals(manifest):
+    for bucket, buffer in BroadcastSource(1, rendezvous).buckets(manifest):
         found |= {name: tensor.clone() for name, tensor in unpack_bucket(bucket, buffer)}
     return found
 

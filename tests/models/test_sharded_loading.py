@@ -28,7 +28,7 @@ class Shards:
         self.wholes: dict[int, Tensor] = {}
         self.events: list[str] = []
 
-    def told(self, message: str) -> str:
+    def broadcast_text(self, message: str) -> str:
         return message
 
     def take(self, parameter: nn.Parameter) -> None:
@@ -39,7 +39,7 @@ class Shards:
         parameter.data = torch.empty(0, dtype=parameter.dtype)
         self.events.append("take")
 
-    def copied(self, buffer: Tensor) -> None:
+    def broadcast_buffer(self, buffer: Tensor) -> None:
         pass
 
 
@@ -96,11 +96,11 @@ def test_a_rank_that_does_not_read_opens_no_file_and_makes_the_same_model(
 ) -> None:
     path, told = saved(tmp_path, "qwen3_moe"), []
     reader = Shards()
-    monkeypatch.setattr(reader, "told", lambda message: told.append(message) or message)
+    monkeypatch.setattr(reader, "broadcast_text", lambda message: told.append(message) or message)
     load_policy(path, sharding=reader)
     listener = Shards()
     monkeypatch.setattr(listener, "reads", False)
-    monkeypatch.setattr(listener, "told", lambda message: told[0])
+    monkeypatch.setattr(listener, "broadcast_text", lambda message: told[0])
     monkeypatch.setattr(sharded_loading, "safe_open", None)
     found = load_policy(path, sharding=listener)
     assert len(listener.events) == len(reader.events)

@@ -31,7 +31,7 @@ WHEN = "(measured 2026-01-02 with vllm 1, torch 2)"
     ],
 )
 def test_a_family_is_right_or_refused_or_not_measured(config: dict[str, object], told: str):
-    assert TABLE.told(config) == told
+    assert TABLE.verdict_text(config) == told
 
 
 def test_every_family_of_the_table_is_right_or_has_a_reason():

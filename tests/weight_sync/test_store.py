@@ -20,7 +20,7 @@ from rlhf.errors import TransferError
 from rlhf.weight_sync import cuda
 from rlhf.weight_sync.buckets import digest
 from rlhf.weight_sync.gloo import GlooGroup
-from rlhf.weight_sync.ipc import HandleExchange, IpcInlet
+from rlhf.weight_sync.ipc import HandleExchange, IpcSource
 from rlhf.weight_sync.types import Manifest
 from tests.weight_sync.transports import at_once, rendezvous, results
 
@@ -59,13 +59,13 @@ def test_a_pickle_that_a_stranger_writes_is_refused_and_not_opened(
     monkeypatch.setattr(cuda, "gpu_uuid", lambda: "A")
     learner = HandleExchange(meeting, hosts=True)
     learner.set("gpu/0", "A")
-    engine = IpcInlet(1, meeting)
+    engine = IpcSource(1, meeting)
     stranger = TCPStore("127.0.0.1", meeting.address.port, is_master=False, timeout=timedelta(seconds=5))
     bomb = pickle.dumps(Bomb(tmp_path / "trace"))
     offer = digest(NOTHING, meeting.bucket_bytes).hex().encode()
     stranger.set("0/open/1", offer + b" " + bomb if as_handle else bomb)  # type: ignore[arg-type]
     with pytest.raises(TransferError):
-        next(engine.arrivals(NOTHING))
+        next(engine.buckets(NOTHING))
     assert not (tmp_path / "trace").exists()
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rlhf.errors import TransferError
 from rlhf.weight_sync import broadcast
-from rlhf.weight_sync.ipc import IpcInlet, IpcSender
+from rlhf.weight_sync.ipc import IpcSender, IpcSource
 from rlhf.weight_sync.sender import RankSender, sender_for
 from rlhf.weight_sync.types import Rendezvous
 from tests.integration.fake_streams import replace_cuda
@@ -78,7 +78,7 @@ def connect(backend: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     return connected
 
 
-def joined(senders: list[str], readers: list[str], **changes: Any) -> tuple[list[IpcSender], list[IpcInlet]]:
+def joined(senders: list[str], readers: list[str], **changes: Any) -> tuple[list[IpcSender], list[IpcSource]]:
     """A sender on each of these GPUs, and a reader on each of those."""
     changes = {"bucket_bytes": BUCKET_BYTES} | changes
     meeting: Rendezvous = rendezvous(1 + len(readers), backend="ipc", senders=len(senders), **changes)
@@ -86,7 +86,7 @@ def joined(senders: list[str], readers: list[str], **changes: Any) -> tuple[list
     connecting = [
         on_gpu(gpu, lambda rank=rank: rank.connect(meeting)) for gpu, rank in zip(senders, ranks, strict=True)
     ]
-    joining = [on_gpu(gpu, lambda n=n: IpcInlet(n, meeting)) for n, gpu in enumerate(readers, start=1)]
+    joining = [on_gpu(gpu, lambda n=n: IpcSource(n, meeting)) for n, gpu in enumerate(readers, start=1)]
     done = results(at_once(*connecting, *joining))
     return ranks, done[len(ranks) :]
 

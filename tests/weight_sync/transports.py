@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf.weight_sync.broadcast import BroadcastInlet, BroadcastSender
+from rlhf.weight_sync.broadcast import BroadcastSender, BroadcastSource
 from rlhf.weight_sync.buckets import unpack_bucket
 from rlhf.weight_sync.types import GroupAddress, Manifest, Rendezvous, TensorSpec
 
@@ -37,12 +37,12 @@ def results(futures: Sequence[Future[Any]]) -> list[Any]:
     return [future.result() for future in futures]
 
 
-def broadcasting(meeting: Rendezvous) -> tuple[BroadcastSender, list[BroadcastInlet]]:
+def broadcasting(meeting: Rendezvous) -> tuple[BroadcastSender, list[BroadcastSource]]:
     """A sender and its receivers by gloo or nccl, joined."""
     sender = BroadcastSender()
     members = range(1, meeting.world_size)
     _, *inlets = results(
-        at_once(lambda: sender.connect(meeting), *[lambda r=r: BroadcastInlet(r, meeting) for r in members])
+        at_once(lambda: sender.connect(meeting), *[lambda r=r: BroadcastSource(r, meeting) for r in members])
     )
     return sender, inlets
 
@@ -67,7 +67,7 @@ def fleeting(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 def received(inlet: Any, manifest: Manifest, *, between: Callable[[], None] = lambda: None) -> dict[str, Tensor]:
     """The tensors of one weight sync; `between` is called before each bucket is read."""
     found: dict[str, torch.Tensor] = {}
-    for bucket, buffer in inlet.arrivals(manifest):
+    for bucket, buffer in inlet.buckets(manifest):
         between()
         found |= {name: tensor.clone() for name, tensor in unpack_bucket(bucket, buffer)}
         del buffer

@@ -1,4 +1,4 @@
-"""Models in the shards of ZeRO-3 from the start: rank 0 reads, every rank keeps its part, nobody holds the whole.
+"""Models in the shards of ZeRO-3 from the start: rank 0 reads, every rank keeps its part, and no rank holds the whole.
 
 The parts are DeepSpeed's own (`deepspeed.zero.Init`), which its engines take over as they are.
 """
@@ -28,7 +28,7 @@ class ZeroSharding:
         )
         self.reads = torch.distributed.get_rank() == 0
 
-    def told(self, message: str) -> str:
+    def broadcast_text(self, message: str) -> str:
         device = deepspeed_module("accelerator").get_accelerator().current_device_name()
         letters = torch.tensor(list(message.encode()), dtype=torch.uint8, device=device)
         length = torch.tensor([len(letters)], device=device)
@@ -48,7 +48,7 @@ class ZeroSharding:
         if loaded.resizable() and loaded.nbytes() == size:
             loaded.resize_(0)
 
-    def copied(self, buffer: Tensor) -> None:
+    def broadcast_buffer(self, buffer: Tensor) -> None:
         here = buffer.to(self._init.local_device)
         torch.distributed.broadcast(here, 0)
         buffer.copy_(here)

@@ -1,6 +1,6 @@
 """The state of a DeepSpeed engine on disk, in pieces: ranges of flattened parameters and of their moments.
 
-Every rank writes what it holds and nobody else writes. Every rank reads the ranges that it needs, of whatever files
+Every rank writes its own slices. Every rank reads the ranges that it needs, from the files
 they lie in: so a checkpoint can be read by any number of ranks and any ZeRO stage, and is never whole in memory.
 """
 
@@ -62,7 +62,7 @@ def write_slices(file: Path, pieces: Iterable[StateSlice]) -> list[Path]:
 
 
 class SliceIndex:
-    """What lies where in the files of a folder."""
+    """The places of all slices in the files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -79,7 +79,7 @@ class SliceIndex:
     def fill(self, piece: StateSlice) -> None:
         """Read a piece into its place. Raises `CheckpointError` where elements of it are nowhere."""
         at, end = piece.start, piece.start + len(piece.values)
-        for start, stored in sorted(self._stored[piece.key], key=lambda held: held[0]):
+        for start, stored in sorted(self._stored[piece.key], key=lambda found: found[0]):
             until = min(end, start + stored.count)
             if start <= at < until:
                 stored.read(at - start, piece.values[at - piece.start : until - piece.start])
@@ -91,7 +91,7 @@ class SliceIndex:
 
 
 def engine_slices(engine: Any, rank: int) -> Iterator[StateSlice]:
-    """What the ranks hold between two updates. A parameter that is trained has its float32 master weights, and moments
+    """The state of a rank between two updates. A parameter that is trained has its float32 master weights, and moments
     once it has taken a step; its weight in the model's precision follows from the master weights."""
     for name, weight in engine.module.named_parameters():
         place = optimizer_slice(engine, weight, rank) if weight.requires_grad else None
@@ -183,7 +183,7 @@ def prepare_states(engine: Any, index: SliceIndex, rank: int) -> None:
 
 
 def scalars(engine: Any) -> Mapping[str, Any]:
-    """What of the state is no tensor: the position in the schedule and, in float16, the scale of the loss."""
+    """The state that is not in tensors: the position in the schedule and, in float16, the scale of the loss."""
     schedule = {"last_epoch": engine.lr_scheduler.last_epoch, "_step_count": engine.lr_scheduler._step_count}
     return {"schedule": schedule, "loss_scaler": dict(_scaler(engine))}
 
