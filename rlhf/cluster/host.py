@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from rlhf import errors
-from rlhf.cluster.attempt import Raised, attempt_awaiting
+from rlhf.cluster.catch import Raised, catch_awaiting
 from rlhf.errors import RlhfError, WorkerFailed
 
 
@@ -57,7 +57,7 @@ class WorkerHost:
 
     async def _answer(self, find: Callable[[], Callable[[], Any]]) -> MethodResult:
         """A missing method is a failure of the call, and not of the host."""
-        value = await attempt_awaiting(self._run(find))
+        value = await catch_awaiting(self._run(find))
         return _failure(value.error) if isinstance(value, Raised) else MethodResult(value=value)
 
     async def _run(self, find: Callable[[], Callable[[], Any]]) -> Any:

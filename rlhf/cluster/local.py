@@ -11,7 +11,7 @@ from typing import Any, Never
 from rlhf.cluster.gpus import VISIBLE
 from rlhf.cluster.host import WorkerHost, value_of
 from rlhf.cluster.machine import this_machine
-from rlhf.cluster.roles import Role, check_capacity, role_table, worker_name
+from rlhf.cluster.roles import Role, check_resources, role_table, worker_name
 from rlhf.errors import DeadlinePassed, PlacementError
 
 CLOSE_SECONDS = 10.0
@@ -54,7 +54,7 @@ class LocalCluster:
     ) -> None:
         """Check that this machine has enough, and set the roles' environment variables here. Raises `PlacementError`,
         also if two roles' variables conflict."""
-        check_capacity(roles, [this_machine()])
+        check_resources(roles, [this_machine()])
         report(role_table(roles))
         os.environ.update(thread_environment(roles) | shared_environment(roles) | gpu_environment(roles))
         self._roles = {role.name: role for role in roles}

@@ -22,7 +22,7 @@ from rlhf.cluster.machine import this_machine
 from rlhf.cluster.placement import Placement, Reservation, living_nodes, placement_table
 from rlhf.cluster.ray_connection import join_ray, keep_our_sigterm, ray_module, start_ray
 from rlhf.cluster.ray_host import RayHost
-from rlhf.cluster.roles import Resources, Role, check_capacity, demand
+from rlhf.cluster.roles import Resources, Role, check_resources, demand
 from rlhf.cluster.tempdir import socket_folder
 from rlhf.errors import DeadlinePassed, PlacementError
 
@@ -71,13 +71,13 @@ class RayCluster:
         little, or does not provide it in time.
         """
         if self._address is None:
-            check_capacity(roles, [this_machine()])
+            check_resources(roles, [this_machine()])
             self._start_forks(roles, log_dir)
         deadline = time.monotonic() + self._placement_timeout_seconds
         await self._connect()
         keep_our_sigterm()
         nodes = await self._wait_for_nodes(deadline)
-        check_capacity(roles, list(nodes.values()))
+        check_resources(roles, list(nodes.values()))
         self._roles = {role.name: role for role in roles}
         await self._reserve(roles, nodes)
         report(placement_table(self.placements))

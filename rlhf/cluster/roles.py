@@ -68,7 +68,7 @@ def worker_name(role: str, index: int) -> str:
     return f"{role}-{index}"
 
 
-def check_capacity(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
+def check_resources(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
     """Check that the nodes together have what all workers ask for, and one node what the largest asks for.
 
     Ray decides whether the workers fit side by side. Raises `PlacementError`, which names what is asked, what there is

@@ -13,7 +13,7 @@ import psutil
 
 from rlhf.cluster.gpus import this_machines_gpus
 from rlhf.cluster.machine import this_machine
-from rlhf.cluster.roles import Resources, check_capacity, role_table
+from rlhf.cluster.roles import Resources, check_resources, role_table
 from rlhf.errors import PlacementError
 from rlhf.models.folder import Values
 from rlhf.recipe.loading import load_recipe
@@ -95,7 +95,7 @@ def planned(
 
     roles, problem = roles_of(recipe), ""
     try:
-        check_capacity(roles, alike_nodes(machine))
+        check_resources(roles, alike_nodes(machine))
     except PlacementError as error:
         problem = str(error)
     found = estimate_run(shape, run, machine, roles, measured)

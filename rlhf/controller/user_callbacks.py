@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from rlhf.cluster.attempt import Raised, attempt, attempt_awaiting
+from rlhf.cluster.catch import Raised, catch, catch_awaiting
 from rlhf.config import load_piece
 from rlhf.controller.run import Callback, Run
 from rlhf.errors import CallbackFailed, ConfigError, RlhfError
@@ -53,11 +53,11 @@ class Guarded(Callback):
 
     def on_train_end(self, run: Run, summary: Summary) -> None:
         method = self._callback.on_train_end
-        self._check(method, attempt(lambda: method(run, summary)))
+        self._check(method, catch(lambda: method(run, summary)))
 
     async def _call(self, method: Callable[..., Awaitable[None] | None], *arguments: object) -> None:
-        answer: object = attempt(lambda: method(*arguments))
-        self._check(method, await attempt_awaiting(answer) if inspect.isawaitable(answer) else answer)
+        answer: object = catch(lambda: method(*arguments))
+        self._check(method, await catch_awaiting(answer) if inspect.isawaitable(answer) else answer)
 
     def _check(self, method: Callable[..., object], answer: object) -> None:
         """Check the result of one method. Named failures are raised unchanged."""

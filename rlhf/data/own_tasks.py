@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
-from rlhf.cluster.attempt import Raised, attempt
+from rlhf.cluster.catch import Raised, catch
 from rlhf.config import load_bound
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import PairSet, pair_from_task, pair_set
@@ -64,7 +64,7 @@ def _checked(made: Iterable[Any], config: DatasetConfig, name: str) -> Iterator[
 
 
 def _made(name: str, work: Callable[[], T]) -> T:
-    outcome = attempt(work)
+    outcome = catch(work)
     if isinstance(outcome, Raised):
         raise DataError(f"{name} failed: {type(outcome.error).__name__}: {outcome.error}") from outcome.error
     return outcome

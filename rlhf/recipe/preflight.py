@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.machine import this_machine
-from rlhf.cluster.roles import check_capacity
+from rlhf.cluster.roles import check_resources
 from rlhf.config import check_found, is_piece, load_bound, load_piece, read_yaml
 from rlhf.data.config import DatasetConfig
 from rlhf.data.own_tasks import check_tasks
@@ -65,7 +65,7 @@ def check_placement(recipe: Recipe) -> None:
             f"cluster.nodes is {recipe.cluster.nodes}, and without cluster.address this machine is the only one; "
             "give the address of a Ray cluster, or leave cluster.nodes at 1"
         )
-    check_capacity(roles_of(recipe), [this_machine()])
+    check_resources(roles_of(recipe), [this_machine()])
 
 
 def check_devices(recipe: Recipe) -> None:

@@ -12,7 +12,7 @@ import sympy
 from latex2sympy2_extended.math_normalization import NormalizationConfig, extract_boxed_content, normalize_latex
 from math_verify import grader, parse, parser, verify
 
-from rlhf.cluster.attempt import Raised, attempt
+from rlhf.cluster.catch import Raised, catch
 from rlhf.errors import NoReference
 from rlhf.reward.expression_size import TooLarge, check_reply, check_size, check_text, written_form
 from rlhf.reward.named_values import by_name, without_names
@@ -125,7 +125,7 @@ def _whole(latex: str) -> list[Any]:
     latex = normalize_latex(latex, config=NormalizationConfig(boxed="none", malformed_operators=True, nits=True))
     real = not grader.should_treat_as_complex(latex)
     read = partial(parser.latex2sympy, latex, is_real=real, convert_degrees=False, normalization_config=None)
-    found = attempt(read)
+    found = catch(read)
     return [] if isinstance(found, Raised) else [found]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.cluster.attempt import Raised, attempt_awaiting
+from rlhf.cluster.catch import Raised, catch_awaiting
 from rlhf.cluster.handle import WorkerHandle
 from rlhf.cluster.worker import Worker
 from rlhf.errors import DeadlinePassed, WorkerFailed
@@ -132,7 +132,7 @@ class Batcher:
     async def _settle(self, worker: WorkerHandle[RewardModelWorker], batch: Sequence[PendingSequence]) -> None:
         """Score one batch and deliver the results. Runs as its own task, so every waiter gets a result or an error."""
         try:
-            answers = await attempt_awaiting(self._ask(worker, batch))
+            answers = await catch_awaiting(self._ask(worker, batch))
             for index, request in enumerate(batch):
                 if request.answer.done():
                     continue

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, SupportsFloat
 
-from rlhf.cluster.attempt import Raised, attempt
+from rlhf.cluster.catch import Raised, catch
 from rlhf.cluster.child_side import connect, error_line, limit_memory
 from rlhf.errors import NoReference
 from rlhf.reward.rows import read_line
@@ -29,7 +29,7 @@ def scorer_process_main(function: str, descriptor: int, parent: int) -> None:
     connection = connect(descriptor, parent)
     settings = json.loads(connection.first())
     limit_memory(settings["memory_bytes"])
-    scorer = attempt(lambda: load_scorer(function, settings["arguments"]))
+    scorer = catch(lambda: load_scorer(function, settings["arguments"]))
     if isinstance(scorer, Raised):
         connection.send(json.dumps({"kind": "import", "detail": error_line(scorer.error)}))
         return
@@ -52,7 +52,7 @@ def load_scorer(function: str, arguments: dict[str, Any]) -> Scorer:
 
 def score_response(scorer: Scorer, response: str, row: dict[str, Any]) -> dict[str, Any]:
     """The result of scoring one response, as a message to the parent."""
-    answer = attempt(lambda: _message(scorer(response, row)))
+    answer = catch(lambda: _message(scorer(response, row)))
     if not isinstance(answer, Raised):
         return answer
     kind = "no answer" if isinstance(answer.error, NoReference) else "raised"

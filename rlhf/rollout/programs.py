@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf.cluster.attempt import Raised, attempt, attempt_awaiting
+from rlhf.cluster.catch import Raised, catch, catch_awaiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Programs:
         if inspect.iscoroutinefunction(program):
             # Both must pass: `_within` handles a cancellation, and a keyboard interrupt comes from the user.
             passing = asyncio.CancelledError, KeyboardInterrupt
-            started = attempt_awaiting(program(*arguments), also=BaseException, but=passing)
+            started = catch_awaiting(program(*arguments), also=BaseException, but=passing)
             return await _within(asyncio.ensure_future(started), seconds)
         if self._hung >= self._hung_limit:
             return NotStarted()
@@ -60,7 +60,7 @@ class Programs:
                 outcome.set_result(result)
 
         def run() -> None:
-            result = attempt(work, also=BaseException)
+            result = catch(work, also=BaseException)
             with contextlib.suppress(RuntimeError):  # a closed loop has no waiter left
                 loop.call_soon_threadsafe(settle, result)
 

@@ -26,7 +26,7 @@ from vllm.model_executor.model_loader.reload.layerwise import (
 from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS, get_numel_loaded, to_meta_tensor
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 
-from rlhf.cluster.attempt import Raised, attempt
+from rlhf.cluster.catch import Raised, catch
 from rlhf.errors import TransferError
 from rlhf.weight_sync.types import Manifest, TensorSpec
 
@@ -85,7 +85,7 @@ class _Rehearsal:
     def load(self, manifest: Manifest) -> None:
         """Raises `TransferError` where the model's own loader does not take a tensor, of another shape for instance."""
         self._sent = [_empty(spec) for spec in manifest.tensors]
-        loaded = attempt(lambda: self._model.load_weights(self._in_turn(manifest)))
+        loaded = catch(lambda: self._model.load_weights(self._in_turn(manifest)))
         if isinstance(loaded, Raised):
             at = self._drawn
             raise TransferError(f"the model does not take {at.name} {at.dtype} {list(at.shape)}") from loaded.error

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rlhf.cluster.machine import this_machine
-from rlhf.cluster.roles import Resources, Role, check_capacity, role_table
+from rlhf.cluster.roles import Resources, Role, check_resources, role_table
 from rlhf.errors import PlacementError
 
 LAPTOP = Resources(node="laptop", cpus=2)
@@ -32,9 +32,9 @@ def test_threads_are_the_floor_of_the_cores_and_at_least_one() -> None:
 
 
 def test_what_fits_exactly_is_accepted_also_in_shares_and_on_shared_gpus() -> None:
-    check_capacity([ENGINE, RANK], [LAPTOP])
-    check_capacity([replace(ENGINE, count=20, cpus=0.1)], [LAPTOP])
-    check_capacity([replace(RANK, count=16, gpus=1), replace(ENGINE, gpus=8, shares_with="rank")], SERVERS)
+    check_resources([ENGINE, RANK], [LAPTOP])
+    check_resources([replace(ENGINE, count=20, cpus=0.1)], [LAPTOP])
+    check_resources([replace(RANK, count=16, gpus=1), replace(ENGINE, gpus=8, shares_with="rank")], SERVERS)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_too_little_is_refused_in_one_line_that_names_it_and_what_to_change(
     roles: list[Role], nodes: list[Resources], message: str
 ) -> None:
     with pytest.raises(PlacementError) as refused:
-        check_capacity(roles, nodes)
+        check_resources(roles, nodes)
     assert str(refused.value) == message
     assert refused.value.exit_code == 2
 

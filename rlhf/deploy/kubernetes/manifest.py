@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from rlhf.cluster.roles import Resources, check_capacity, role_table
+from rlhf.cluster.roles import Resources, check_resources, role_table
 from rlhf.deploy.heartbeat import HEARTBEAT
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
@@ -60,7 +60,9 @@ def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:
     """
     check_kubernetes_job(job)
     roles = roles_of(loaded.recipe)
-    check_capacity(roles, [Resources(node=f"node-{index}", cpus=job.cpus, gpus=job.gpus) for index in range(job.nodes)])
+    check_resources(
+        roles, [Resources(node=f"node-{index}", cpus=job.cpus, gpus=job.gpus) for index in range(job.nodes)]
+    )
     entrypoint = ["rlhf", "train", f"{RECIPE_FOLDER}/recipe.yaml", "--address", "auto", "--resume"]
     return Template(template()).substitute(
         name=job.name,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from rlhf.cluster.roles import Resources, check_capacity
+from rlhf.cluster.roles import Resources, check_resources
 from rlhf.deploy.ssh.hosts_file import SshHost
 from rlhf.deploy.ssh.remote_command import RemoteCommand, node_command, train_command, variables
 from rlhf.deploy.ssh.session import Print, SshSession, connection
@@ -102,7 +102,7 @@ async def conducted(launch: Launch, started: Started, shared: Path, stop: asynci
     if stopping.done():
         readying.cancel()
         return 130
-    check_capacity(roles_of(launch.recipe), readying.result()[:-1])
+    check_resources(roles_of(launch.recipe), readying.result()[:-1])
     environment, here, file = variables(launch.recipe.name), Path.cwd(), shared / RENDEZVOUS
     for index, session in enumerate(started.nodes):
         command = node_command(file, session.host, head=index == 0, interface=launch.interface)

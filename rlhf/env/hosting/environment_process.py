@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rlhf.cluster.attempt import Raised, attempt
+from rlhf.cluster.catch import Raised, catch
 from rlhf.cluster.child_side import Connection, connect
 from rlhf.env.encoding import action_from, answer_data, dumps, spec_data, task_from
 from rlhf.env.hosting.isolation import Factory, checked, exception_line, load_spec
@@ -37,7 +37,7 @@ def environment_process_main(name: str, descriptor: int, parent: int) -> None:
 
 def serve_session(connection: Connection, name: str, create: Callable[[], LocalEnvironment]) -> None:
     """Make the environment, report it, and answer requests until the server closes its end."""
-    environment = attempt(create, also=BaseException)
+    environment = catch(create, also=BaseException)
     if isinstance(environment, Raised):
         connection.send(dumps({"kind": "raised", "detail": exception_line(environment.error)}))
         return
@@ -49,7 +49,7 @@ def serve_session(connection: Connection, name: str, create: Callable[[], LocalE
 
 def answer_request(name: str, environment: LocalEnvironment, request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to one request: an observation, or the failure in its place."""
-    answer = attempt(lambda: answer_data(checked(name, call_environment(environment, request))), also=BaseException)
+    answer = catch(lambda: answer_data(checked(name, call_environment(environment, request))), also=BaseException)
     if not isinstance(answer, Raised):
         return {"answer": answer}
     if isinstance(answer.error, EnvironmentFailed):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from rlhf.cluster.attempt import Raised, attempt
+from rlhf.cluster.catch import Raised, catch
 from rlhf.config import load_piece
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment
@@ -115,7 +115,7 @@ def load_spec(factory: Factory, create: Callable[[], LocalEnvironment]) -> Envir
         environment.close()
         return spec
 
-    spec = attempt(tried, also=SystemExit)
+    spec = catch(tried, also=SystemExit)
     if isinstance(spec, Raised):
         if isinstance(spec.error, ConfigError):
             raise spec.error

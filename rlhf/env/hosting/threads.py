@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rlhf.cluster.attempt import Raised, attempt, attempt_awaiting
+from rlhf.cluster.catch import Raised, catch, catch_awaiting
 from rlhf.env.hosting.isolation import (
     START_SECONDS,
     Deadlines,
@@ -89,7 +89,7 @@ class ThreadIsolation:
         """Import the environment in a thread: neither the import nor a constructor blocks the event loop."""
         thread = SessionThread(self._name)
         try:
-            loaded = await thread.run(lambda: attempt(self._load, also=SystemExit), START_SECONDS)
+            loaded = await thread.run(lambda: catch(self._load, also=SystemExit), START_SECONDS)
         except TimeoutError:
             raise DeadlinePassed(f"the import of environment {self._factory.name}", START_SECONDS) from None
         finally:
@@ -158,7 +158,7 @@ class ThreadEnvironment:
         """Close the environment without waiting: its thread does so when the call that may still run has returned."""
         if not self._closed:
             self._closed = True
-            self._thread.submit(lambda: attempt(self._close, also=BaseException))
+            self._thread.submit(lambda: catch(self._close, also=BaseException))
             self._thread.stop()
 
     def _close(self) -> None:
@@ -168,7 +168,7 @@ class ThreadEnvironment:
     async def _call(self, method: str, work: Callable[[], Any], seconds: float) -> Any:
         try:
             # A call of sys.exit() in an environment is its failure, and not ours: so BaseException.
-            result = await self._thread.run(lambda: attempt(work, also=BaseException), seconds)
+            result = await self._thread.run(lambda: catch(work, also=BaseException), seconds)
         except (TimeoutError, asyncio.CancelledError) as error:
             self._lost()
             await self.close()
@@ -206,7 +206,7 @@ class LoopEnvironment:
     async def _call(self, method: str, call: Awaitable[Any], seconds: float) -> Any:
         try:
             async with asyncio.timeout(seconds):
-                result = await attempt_awaiting(call, also=SystemExit)
+                result = await catch_awaiting(call, also=SystemExit)
         except TimeoutError:
             raise EnvironmentFailed(self._name, "timeout", f"{method} did not return within {seconds:g} s") from None
         if isinstance(result, Raised):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.cluster.attempt import Raised, attempt
+from rlhf.cluster.catch import Raised, catch
 from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken
 from rlhf.rollout.vllm.refusal import why_refused
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, GenerateRequest, RefusedRequest
@@ -139,7 +139,7 @@ class EngineWorker:
     def _guarded(self, name: str, do: Callable[[VllmEngine], T], engine: VllmEngine) -> T:
         if self._cause:
             raise EngineBroken(self.name, self._cause)
-        done = attempt(lambda: do(engine))
+        done = catch(lambda: do(engine))
         if isinstance(done, Raised):
             self._break(f"{name} failed with {_one_line(done.error)}")
             raise EngineBroken(self.name, self._cause) from done.error

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from typing import Generic, Protocol, TypeVar
 
-from rlhf.cluster.attempt import Raised, attempt
+from rlhf.cluster.catch import Raised, catch
 from rlhf.errors import DeadlinePassed, EngineBroken
 from rlhf.types import Completion
 
@@ -107,7 +107,7 @@ class EngineThread(Generic[E]):
 
     def _step(self) -> None:
         assert self._engine is not None
-        finished = attempt(self._engine.step)
+        finished = catch(self._engine.step)
         if isinstance(finished, Raised):
             self._stepping = False
             self._fail(finished.error)
@@ -118,7 +118,7 @@ class EngineThread(Generic[E]):
 def _settle(command: Callable[[], T], future: Future[T]) -> None:
     if not future.set_running_or_notify_cancel():
         return
-    outcome = attempt(command, also=BaseException)
+    outcome = catch(command, also=BaseException)
     if isinstance(outcome, Raised):
         future.set_exception(outcome.error)
     else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 T = TypeVar("T")
-Kinds = type[BaseException] | tuple[type[BaseException], ...]
+ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Raised:
     error: BaseException
 
 
-def attempt(work: Callable[[], T], *, also: Kinds = ()) -> T | Raised:
+def catch(work: Callable[[], T], *, also: ExceptionTypes = ()) -> T | Raised:
     """The return value of `work`, or `Raised`. `also` names exception types beyond `Exception`: `SystemExit` where a
     call of `sys.exit` must not end the host process, `BaseException` where a thread must report whatever ended its
     work."""
@@ -34,8 +34,8 @@ def attempt(work: Callable[[], T], *, also: Kinds = ()) -> T | Raised:
         return Raised(error)
 
 
-async def attempt_awaiting(work: Awaitable[T], *, also: Kinds = (), but: Kinds = ()) -> T | Raised:
-    """Like `attempt`, for an awaitable. Exceptions of the types `but` propagate; so does a cancellation, unless `also`
+async def catch_awaiting(work: Awaitable[T], *, also: ExceptionTypes = (), but: ExceptionTypes = ()) -> T | Raised:
+    """Like `catch`, for an awaitable. Exceptions of the types `but` propagate; so does a cancellation, unless `also`
     names it."""
     try:
         return await work
