@@ -10,7 +10,7 @@ import pytest
 
 from rlhf.env.config import IsolationKind
 from rlhf.errors import ConfigError, EnvironmentFailed
-from rlhf.types import Message
+from rlhf.types import Message, Task
 from tests.env.behaving import MORE, SPEC, Async, Behaving, CannotClose, Hangs, Lasting, Meets, Refusing
 from tests.env.hosted import hosted
 from tests.fakes import TASK
@@ -128,6 +128,24 @@ async def test_sessions_do_not_wait_for_the_slow_steps_of_others() -> None:
         sessions = [await environments.open("s") for _ in range(50)]
         assert await asyncio.gather(*(session.step(ACTION) for session in sessions)) == [MORE] * 50
         await asyncio.gather(*(session.close() for session in sessions))
+
+
+async def test_thousands_of_sessions_at_once_hear_only_their_own_nonce() -> None:
+    sessions = 2000
+    everyone = asyncio.Barrier(sessions)
+    async with hosted("Nonce", module="tests.env.environments:", sessions=sessions, turn=60) as environments:
+
+        async def play(name: str) -> list[str]:
+            session = await environments.open(name)
+            await session.reset(Task(id=name, messages=()), seed=0)
+            await everyone.wait()
+            steps = [await session.step(Message(role="assistant", content=name)) for _ in range(3)]
+            await session.close()
+            return [step.messages[0].content for step in steps]
+
+        names = [f"session-{number}" for number in range(sessions)]
+        played = await asyncio.gather(*map(play, names))
+    assert played == [[f"{name} {step} {name}" for step in range(1, 4)] for name in names]
 
 
 async def test_an_environment_that_ends_its_process_is_named_and_the_others_go_on() -> None:
