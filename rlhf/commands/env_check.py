@@ -17,10 +17,10 @@ from rlhf.http.untrusted_text import escape_to_line
 def run_env_check(url: str, token_env: str | None, action: str | None) -> int:
     """Print one line per check; return 1 if one fails. Raises `UserError`."""
     address = Address(url=url.rstrip("/"), token=token_from(token_env))
-    return asyncio.run(print_findings(address, action_option(action)))
+    return asyncio.run(print_check_results(address, action_option(action)))
 
 
-async def print_findings(address: Address, action: dict[str, Any] | None) -> int:
+async def print_check_results(address: Address, action: dict[str, Any] | None) -> int:
     """Check the server, and print the findings."""
     failed = 0
     async for finding in check_server(address, action):

@@ -82,7 +82,7 @@ class ChatPlayer:
         return self._reply
 
 
-class Endpoint:
+class ChatEndpoint:
     """One endpoint for all games of this process: its connections and its concurrency limit."""
 
     def __init__(self, settings: ChatOpponent) -> None:
@@ -125,11 +125,11 @@ class Endpoint:
 
 
 @functools.lru_cache(maxsize=64)
-def _made(settings: ChatOpponent) -> Endpoint:
-    return Endpoint(settings)
+def _made(settings: ChatOpponent) -> ChatEndpoint:
+    return ChatEndpoint(settings)
 
 
-def endpoint(settings: ChatOpponent) -> Endpoint:
+def endpoint(settings: ChatOpponent) -> ChatEndpoint:
     """The endpoint with these settings, made at the first move: a process that forks before it then loses no thread."""
     with _MAKING:
         return _made(settings)

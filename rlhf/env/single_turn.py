@@ -9,7 +9,7 @@ from rlhf.config import load_piece
 from rlhf.models.conversation import joined
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
-Score = Callable[[str, Mapping[str, Any]], float]
+ScoreReply = Callable[[str, Mapping[str, Any]], float]
 """`(reply, row) -> float`, as the rewards of a recipe; `row["answer"]` is the task's reference answer."""
 
 
@@ -35,12 +35,12 @@ class SingleTurnEnvironment:
         """No resources to free."""
 
 
-def score_of(name: str | None) -> Score | None:
+def score_of(name: str | None) -> ScoreReply | None:
     """The function that a setting names. Raises `ConfigError`."""
-    return None if name is None else cast(Score, load_piece(name, "score"))
+    return None if name is None else cast(ScoreReply, load_piece(name, "score"))
 
 
-def concluded(action: Message, task: Task, score: Score | None) -> Observation:
+def concluded(action: Message, task: Task, score: ScoreReply | None) -> Observation:
     """The final observation of an episode, with the reward of its answer."""
     if score is None:
         return Observation(messages=(), terminated=True)

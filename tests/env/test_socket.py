@@ -228,7 +228,7 @@ async def test_a_wrong_token_gets_no_connection_and_the_right_one_does():
             with pytest.raises(InvalidStatus) as refused:
                 async with talking(url, additional_headers=headers):
                     pass
-            assert refused.value.response.status_code == 401
+            assert refused.value.response.status_code == 403
         async with talking(url, additional_headers={"Authorization": "Bearer secret"}) as talk:
             assert (await talk.reset())["type"] == "observation"
 

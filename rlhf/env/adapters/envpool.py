@@ -23,7 +23,7 @@ from rlhf.env.single_turn import first_messages
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
-StepResult = tuple[Any, float, bool, bool]
+PoolResult = tuple[Any, float, bool, bool]
 """Observation, reward, terminated, truncated of one environment."""
 
 
@@ -97,7 +97,7 @@ class SharedPool:
     def __init__(self, pool: Any, slots: int) -> None:
         self.pool = pool
         self._free: asyncio.Queue[int] = asyncio.Queue()
-        self._waiting: dict[int, asyncio.Future[StepResult]] = {}
+        self._waiting: dict[int, asyncio.Future[PoolResult]] = {}
         self._left: set[int] = set()
         self._due: queue.SimpleQueue[asyncio.AbstractEventLoop] = queue.SimpleQueue()
         for slot in range(slots):
@@ -108,10 +108,10 @@ class SharedPool:
         """A free slot, as soon as there is one."""
         return await self._free.get()
 
-    async def exchange(self, slot: int, send: Callable[[], None]) -> StepResult:
+    async def exchange(self, slot: int, send: Callable[[], None]) -> PoolResult:
         """Call `send` and wait for the slot's result."""
         loop = asyncio.get_running_loop()
-        result: asyncio.Future[StepResult] = loop.create_future()
+        result: asyncio.Future[PoolResult] = loop.create_future()
         self._waiting[slot] = result
         send()
         self._due.put(loop)

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from rlhf.env.encoding import answer_data, dumps, spec_data
 from rlhf.env.server import openapi
 from rlhf.env.server.acting import act
-from rlhf.env.server.mcp import PARSE_ERROR, RpcError, answer_mcp, answer_rpc, failure, speaks_mcp
+from rlhf.env.server.mcp import PARSE_ERROR, RpcError, answer_mcp, answer_rpc, rpc_failure, speaks_mcp
 from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions
 from rlhf.env.wire import (
     EXTRAS_VERSION,
@@ -88,7 +88,7 @@ def http_routes(sessions: EnvironmentSessions, describe: Callable[[], Json]) -> 
         try:
             body = read_json(await request.body())
         except ValueError:
-            return WireJson(failure(None, RpcError(PARSE_ERROR, "Parse error")), status_code=400)
+            return WireJson(rpc_failure(None, RpcError(PARSE_ERROR, "Parse error")), status_code=400)
         if speaks_mcp(request.headers.get("accept", "")):
             return await answer_mcp(sessions, body, request.headers)
         return WireJson(await answer_rpc(sessions, body))

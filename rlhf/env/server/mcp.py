@@ -41,11 +41,11 @@ class RpcError(Exception):
         self.code, self.data = code, data
 
 
-def success(request_id: Any, result: Json) -> Json:
+def rpc_success(request_id: Any, result: Json) -> Json:
     return {"jsonrpc": "2.0", "id": request_id, "result": result}
 
 
-def failure(request_id: Any, error: RpcError) -> Json:
+def rpc_failure(request_id: Any, error: RpcError) -> Json:
     data = {"data": error.data} if error.data else {}
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": error.code, "message": str(error), **data}}
 
@@ -55,13 +55,13 @@ async def answer_rpc(sessions: EnvironmentSessions, body: object) -> Json:
     try:
         request = RpcRequest.model_validate(body)
     except ValidationError as error:
-        return failure(None, RpcError(INVALID_REQUEST, f"Invalid request: {invalid(error)}"))
+        return rpc_failure(None, RpcError(INVALID_REQUEST, f"Invalid request: {invalid(error)}"))
     try:
-        return success(request.id, await perform(sessions, request))
+        return rpc_success(request.id, await perform(sessions, request))
     except RpcError as error:
-        return failure(request.id, error)
+        return rpc_failure(request.id, error)
     except EnvironmentRefused as refused:
-        return failure(request.id, RpcError(rpc_code(refused), str(refused), refused.data))
+        return rpc_failure(request.id, RpcError(rpc_code(refused), str(refused), refused.data))
 
 
 def rpc_code(refused: EnvironmentRefused) -> int:
@@ -142,13 +142,15 @@ async def answer_mcp(sessions: EnvironmentSessions, body: object, headers: Mappi
             params = others.get("params") or {}
         case _:
             wrong = "give one message, with id, method and params"
-            return JSONResponse(failure(None, RpcError(INVALID_REQUEST, f"Invalid request: {wrong}")), status_code=400)
+            return JSONResponse(
+                rpc_failure(None, RpcError(INVALID_REQUEST, f"Invalid request: {wrong}")), status_code=400
+            )
     if method == "initialize":
         return await shake_hands(sessions, request_id, params)
     if method == "ping":
-        return JSONResponse(success(request_id, {}))
+        return JSONResponse(rpc_success(request_id, {}))
     if method not in ("tools/list", "tools/call"):
-        return JSONResponse(failure(request_id, RpcError(METHOD_NOT_FOUND, f"Method not found: {method:.100}")))
+        return JSONResponse(rpc_failure(request_id, RpcError(METHOD_NOT_FOUND, f"Method not found: {method:.100}")))
     if isinstance(params, dict):
         params.pop("_meta", None)
         if method == "tools/call" and MCP_SESSION in headers:
@@ -169,4 +171,4 @@ async def shake_hands(sessions: EnvironmentSessions, request_id: str | int, para
         "capabilities": {"tools": {"listChanged": False}},
         "serverInfo": {"name": sessions.isolation.spec.name, "version": API_VERSION},
     }
-    return JSONResponse(success(request_id, result), headers={MCP_SESSION: session.id})
+    return JSONResponse(rpc_success(request_id, result), headers={MCP_SESSION: session.id})

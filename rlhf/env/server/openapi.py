@@ -28,7 +28,7 @@ class StepResponse(BaseModel):
     metadata: Json = {}
 
 
-class RefusalBody(BaseModel):
+class ErrorResponse(BaseModel):
     """Why a request was refused: `message`, `code`, and `kind` where an environment or a session has failed."""
 
     detail: Json
@@ -45,7 +45,7 @@ class RpcAnswer(BaseModel):
 
 def problems(*statuses: int) -> Responses:
     """The error responses with these status codes."""
-    return {status: {"model": RefusalBody, "description": "An error"} for status in statuses}
+    return {status: {"model": ErrorResponse, "description": "An error"} for status in statuses}
 
 
 HEALTH: Responses = {200: {"model": Health}, **problems(413)}

@@ -106,7 +106,8 @@ def questions(hash_seed: int) -> dict[str, list[str]]:
         timeout=scaled(200),
         check=True,
     )
-    asked: dict[str, list[str]] = json.loads(process.stdout.splitlines()[-1])  # the library prints, too
+    (line,) = [line for line in process.stdout.splitlines() if line.startswith('{"')]  # the library prints, too
+    asked: dict[str, list[str]] = json.loads(line)
     return asked
 
 
