@@ -8,7 +8,7 @@ import pytest
 
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import recipe_from
-from rlhf.recipe.preflight import check_context, check_devices, check_pieces
+from rlhf.recipe.preflight import check_context, check_devices, check_heads, check_pieces
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of, transfer_backend
 from tests.small_tasks import sorting
@@ -90,3 +90,32 @@ def test_buckets_are_larger_on_a_gpu_unless_the_recipe_says_how_large() -> None:
     assert (auto.bucket_bytes(on_gpu=False), auto.bucket_bytes(on_gpu=True)) == (32 * 2**20, 256 * 2**20)
     chosen = recipe(trainer={"weight_sync": {"bucket_megabytes": 0.5}}).trainer.weight_sync
     assert chosen.bucket_bytes(on_gpu=True) == chosen.bucket_bytes(on_gpu=False) == 2**19
+
+
+QWEN = {"num_attention_heads": 28, "num_key_value_heads": 4}
+
+
+def check_heads_of(config: dict[str, Any], **values: object) -> None:
+    check_heads(recipe(**values), config)
+
+
+@pytest.mark.parametrize("sizes", [1, 2, 4, 28, [1, 2]])
+def test_sizes_that_share_heads_evenly_pass(sizes: int | list[int]) -> None:
+    check_heads_of(QWEN, rollout={"tensor_parallel_size": sizes})
+
+
+@pytest.mark.parametrize("sizes", [3, 8, 14, [1, 8]])
+def test_others_are_refused_with_those_that_do(sizes: int | list[int]) -> None:
+    with pytest.raises(ConfigError, match=r"has 28 attention heads and 4 key/value heads.*; use one of 1, 2, 4, 28$"):
+        check_heads_of(QWEN, rollout={"tensor_parallel_size": sizes})
+
+
+def test_ranks_that_share_rows_are_held_to_the_same() -> None:
+    deepspeed = {"ranks": 8, "sequence_parallel": 8}
+    with pytest.raises(ConfigError, match=r"trainer\.deepspeed\.sequence_parallel is 8, but the model has 28"):
+        check_heads_of(QWEN, trainer={"deepspeed": deepspeed})
+    check_heads_of({"text_config": {"num_attention_heads": 8}}, trainer={"deepspeed": deepspeed})
+
+
+def test_a_model_that_does_not_say_its_heads_is_believed() -> None:
+    check_heads_of({}, rollout={"tensor_parallel_size": 3})
