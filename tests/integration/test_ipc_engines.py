@@ -27,7 +27,7 @@ from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig, WeightSyncConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.weight_sync.types import Manifest, TensorSpec
+from rlhf.weight_sync.types import Manifest
 from tests.integration.ipc_members import EngineProcess, digest, mark, mark_rank, rank_on_gpu, spoil
 from tests.integration.learner_ranks import ProcessWorker, rank_processes
 from tests.rollout.vllm.made import made_settings
@@ -149,18 +149,3 @@ def test_ranks_that_gather_something_else_fail_with_their_engines_and_with_no_ot
             asyncio.run(sides.engines[engine].token_logprobs(TOKENS))
     for engine in {*range(len(GPUS))} - {rows, never}:
         assert sides.processes[engine].digests(sides.manifest) == sides.expected(engine)
-
-
-@pytest.mark.parametrize(("engine", "shape"), [(2, None), (3, (63, 64))], ids=["a missing tensor", "a wrong shape"])
-def test_an_engine_refuses_a_manifest_that_does_not_fill_its_model(
-    sides: Sides, engine: int, shape: tuple[int, ...] | None
-) -> None:
-    name = "model.layers.0.self_attn.o_proj.weight"
-    complaint = rf"does not take {name} float32 \[63, 64\]" if shape else rf"would not be sent \['{name}'\]"
-    told = tuple(
-        TensorSpec(name=spec.name, dtype=spec.dtype, shape=shape or ()) if spec.name == name else spec
-        for spec in sides.manifest.tensors
-        if spec.name != name or shape
-    )
-    with pytest.raises(RlhfError, match=complaint):
-        asyncio.run(sides.engines[engine].prepare(Manifest(tensors=told)))

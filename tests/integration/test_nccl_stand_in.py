@@ -19,7 +19,7 @@ from rlhf.weight_sync.broadcast import BroadcastSender
 from rlhf.weight_sync.buckets import cut_buckets, digest, pack_bucket
 from rlhf.weight_sync.types import Manifest, Rendezvous
 from tests.integration.fake_streams import Stream, Uses, current, replace_cuda
-from tests.integration.receiver_process import gpu_of, made_receiver
+from tests.integration.receiver_process import made_receiver
 from tests.pace import scaled
 from tests.weight_sync.transports import fleeting, manifest_of, rendezvous
 
@@ -205,12 +205,3 @@ def test_joining_leaves_the_threads_stream_as_it_was(monkeypatch: pytest.MonkeyP
     before = current()
     NcclGroup(0, meeting, torch.device("cpu")).close()
     assert current() is before
-
-
-@pytest.mark.parametrize(
-    ("backend", "gpus", "expected"), [("nccl", 4, 3), ("ipc", 4, 0), ("ipc", 1, 0), ("nccl", 2, 1)]
-)
-def test_the_receiver_of_the_gpu_tests_is_on_the_senders_gpu_where_ipc_needs_it(
-    backend: str, gpus: int, expected: int
-) -> None:
-    assert gpu_of(backend, gpus) == expected

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -83,13 +82,3 @@ def test_nothing_of_a_group_listens_but_on_the_interface_where_it_meets() -> Non
         groups = results(at_once(*[lambda r=r: GlooGroup(r, meeting) for r in range(2)]))
         results(at_once(*[lambda g=g: (g.start_broadcast(torch.zeros(3)), g.finish_next()) for g in groups]))
     assert found == {"127.0.0.1"}
-
-
-def test_a_store_without_our_socket_listens_on_every_interface() -> None:
-    """What torch does by default, and why a socket is made here."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with listening_afterwards() as found:
-        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-    assert found & {"::", "0.0.0.0"}
-    del store
