@@ -1,7 +1,7 @@
 """Runs third-party code and returns its outcome as data: the return value, or the exception that it raised.
 
 Environments, scorers, agents, callbacks and vLLM may raise any exception at any time. Callers run them through these
-two functions and decide how a failure is named. Only two other places catch broadly: `rlhf/reward/code/checking/`,
+two functions and decide how a failure is named. Only two other places catch broadly: `rlhf/reward/code/`,
 which runs in a sandbox without this package, and the last frame of a process or of a run.
 """
 

@@ -171,16 +171,20 @@ def _cases(value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, Mapping):
         raise TestsError("a pair of input and output is a mapping")
     inputs, outputs = (value.get(f"{key}s", value.get(key)) for key in ("input", "output"))
-    if "inputs" not in value and (not isinstance(inputs, list) or CALLS & {value.get("type"), value.get("testtype")}):
+    if "inputs" not in value and (not isinstance(inputs, list) or _is_call(value)):
         inputs, outputs = [inputs], [outputs]
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise TestsError("inputs and outputs must be two lists of one length")
     return [{**value, "input": one, "output": other} for one, other in zip(inputs, outputs, strict=True)]
 
 
+def _is_call(case: Mapping[str, Any]) -> bool:
+    return bool(case.get("fn_name") or CALLS & {case.get("type"), case.get("testtype")})
+
+
 def _function(case: Mapping[str, Any], row: Row, entry_point: str | None) -> str | None:
     """The function that a case calls; None for a program that reads its input."""
-    if not case.get("fn_name") and not CALLS & {case.get("type"), case.get("testtype")}:
+    if not _is_call(case):
         return None
     about = [one for one in (from_json(case.get("metadata")), from_json(row.get("metadata"))) if isinstance(one, dict)]
     name = next(filter(None, (case.get("fn_name"), *(one.get("func_name") for one in about), entry_point)), None)

@@ -116,6 +116,7 @@ def test_pairs_are_read_in_many_shapes(value: Any) -> None:
     ("value", "call"),
     [
         ({"fn_name": "f", "inputs": [[1, [2]]], "outputs": [[3]]}, "f(*_json.loads('[1, [2]]'))"),
+        ([{"fn_name": "f", "input": [1, 2], "output": 3}], "f(*_json.loads('[1, 2]'))"),
         ([{"fn_name": "f", "type": "function_call", "input": [1, 2], "output": 3}], "f(*_json.loads('[1, 2]'))"),
         ([{"testtype": "functional", "metadata": {"func_name": "f"}, "input": "[1]\n2", "output": "3"}],
          "f(*_json.loads('[[1], 2]'))"),
