@@ -89,7 +89,7 @@ class CodeScorer:
         self._forms: dict[tuple[PythonTests, str], Form | None] = {}
 
     async def start(self) -> None:
-        """Start the sandbox and judge a known reply. Raises `ConfigError`, `SandboxUnavailable`."""
+        """Start the sandbox and judge a known reply. Raises `ConfigError`, `SandboxUnavailable`, `SandboxBroken`."""
         await self._runner.start()
         if not await self._judges_rightly():
             raise ConfigError(
@@ -118,13 +118,15 @@ class CodeScorer:
                 breaks += 1
                 if breaks == 2:
                     return Unscored(kind=BROKE, detail=str(error))
-                if not await self._judges_rightly():
-                    return Unscored(kind="sandbox", detail=str(error))
+                with contextlib.suppress(SandboxBroken, SandboxBusy):
+                    if await self._judges_rightly():
+                        continue
+                return Unscored(kind="sandbox", detail=str(error))
 
     async def tests_of(self, row: Mapping[str, Any]) -> Tests:
         """The row's tests in the form that they run in, which the data set's own solution decides if it is named.
 
-        Raises `TestsError`, `SandboxBroken`, `SandboxBusy`."""
+        Raises `TestsError`, `SandboxBusy`."""
         tests = read_tests(row, self.config)
         if self.config.solution_column is None or not isinstance(tests, PythonTests):
             return tests
@@ -138,9 +140,12 @@ class CodeScorer:
 
     async def _form_of(self, tests: PythonTests, solution: str) -> Form | None:
         forms: tuple[Form, ...] = ("values", "script")
-        for form in forms:
-            if not any(await self._python(solution, replace(tests, form=form))):
-                return form
+        try:
+            for form in forms:
+                if not any(await self._python(solution, replace(tests, form=form))):
+                    return form
+        except SandboxBroken as error:  # no reply is to blame
+            raise SandboxBusy(f"the sandbox broke over the data set's own solution: {error}") from error
         return None
 
     def _scored(self, failures: Sequence[str], tests: Tests) -> Scored:
@@ -155,10 +160,7 @@ class CodeScorer:
         await self._runner.close()
 
     async def _judges_rightly(self) -> bool:
-        try:
-            return [not why for why in await self._python(KNOWN_GOOD, KNOWN_TESTS)] == [True, False, False]
-        except (SandboxBroken, SandboxBusy):
-            return False
+        return [not why for why in await self._python(KNOWN_GOOD, KNOWN_TESTS)] == [True, False, False]
 
     async def _failures(self, code: str, tests: Tests) -> list[str]:
         """Why each test fails; empty for those that pass."""

@@ -312,6 +312,10 @@ async def test_code_that_breaks_the_sandbox_has_the_lowest_and_a_sandbox_that_br
     assert (await scored(runner, ADD)).value == 1.0
     broken = await CodeScorer(CONFIG, Fragile(None)).score(ADD, {"tests": TESTS})
     assert broken == Unscored(kind="sandbox", detail="out of order")
+    config = CONFIG.model_copy(update={"solution_column": "solution"})
+    unsolved = await CodeScorer(config, Fragile(sandbox)).score(ADD, {"tests": TESTS, "solution": "'break it'"})
+    assert isinstance(unsolved, Unscored)
+    assert unsolved.kind == "sandbox"
 
 
 class Silent:
