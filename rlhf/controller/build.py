@@ -155,7 +155,7 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
         stop_token_ids=tuple(dict.fromkeys((*stop_token_ids, *recipe.sampling.stop_token_ids))),
         stop=recipe.sampling.stop,
         weight_transfer=engine_backend(transfer_backend(recipe)) if publishes else None,
-        routing=publishes and routing_of(recipe, model) != "ignore",
+        records_routing=publishes and routing_of(recipe, model) != "ignore",
         sleeps=publishes and recipe.cluster.placement == "colocated",
         device=engine_device(recipe),
     )

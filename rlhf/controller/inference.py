@@ -18,7 +18,7 @@ from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import playing_roles
 from rlhf.rollout.evaluation import Evaluation
-from rlhf.rollout.vllm.wheel import installed_device
+from rlhf.rollout.vllm.environment import installed_device
 from rlhf.runs.view import PlainView
 from rlhf.types import Message, Sampling
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -17,7 +17,6 @@ from rlhf.recipe.kinds import FROM_DATA, OF_EXAMPLES, PLAYED
 from rlhf.reward.config import RewardConfig
 from rlhf.rollout.config import RolloutConfig, SamplingConfig
 from rlhf.rollout.endpoint.config import AgentConfig
-from rlhf.runs.config import RunConfig
 from rlhf.trainer.algorithms.composition import check_composition
 from rlhf.trainer.algorithms.registry import is_corrected, needs_reference
 from rlhf.trainer.config import TrainerConfig
@@ -42,6 +41,17 @@ class CallbackConfig(Config):
         if not is_piece(call):
             raise ValueError(f"{call!r} is not of the form module:Class")
         return call
+
+
+class RunConfig(Config):
+    """Settings of the run folder and the loggers."""
+
+    dir: str | None = None
+    """Folder of the run; default: `runs/NAME`. An existing one is moved aside to `NAME.1`, `NAME.2`, …"""
+    loggers: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
+    """Where metrics are logged besides the console and `metrics.jsonl`."""
+    live: bool = True
+    """A live view when the output is a terminal; otherwise plain lines."""
 
 
 class Recipe(Config):

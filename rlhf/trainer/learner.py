@@ -15,7 +15,6 @@ from rlhf.cluster.handle import WorkerHandle
 from rlhf.cluster.worker import Worker
 from rlhf.errors import PolicyMismatch, WorkerDied
 from rlhf.runs.durable import synced
-from rlhf.trainer.advantages import shuffled_rewards
 from rlhf.trainer.aggregation import Aggregation
 from rlhf.trainer.algorithms.credit import forward_columns, with_advantages
 from rlhf.trainer.algorithms.kl_control import kl_controller, read_controller, write_controller
@@ -32,6 +31,7 @@ from rlhf.trainer.batching.forward_outputs import Column, with_forward_outputs
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.disagreement import explain_disagreement
 from rlhf.trainer.rank.learner_worker import LearnerWorker
+from rlhf.trainer.rewards import shuffled_rewards
 from rlhf.trainer.settings import LearnerSettings, Residency, UpdateArguments
 from rlhf.types import Group, PolicyVersion, Routing, TrainedSample, Updated, Written
 from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds

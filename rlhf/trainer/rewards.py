@@ -1,16 +1,17 @@
-"""The rewards of a batch's episodes, as flat columns. Numpy only and pure."""
+"""The rewards of a batch's episodes, as flat columns, and their permutation as a control experiment. Numpy only and
+pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import NotFinite
 from rlhf.trainer.arrays import Doubles, Ints
-from rlhf.types import EpisodeStatus, Group, Scored, Trajectory
+from rlhf.types import EpisodeStatus, Group, Sample, Scored, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,3 +86,21 @@ def _baselines(groups: Sequence[Group]) -> Doubles | None:
     scores = [group.baseline.score for group in groups if group.baseline]
     values = [score.value if isinstance(score, Scored) else np.nan for score in scores]
     return np.repeat(np.array(values, np.float64), [len(group.trainable) for group in groups])
+
+
+def shuffled_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:
+    """The same groups with their scores permuted among all trainable samples of the batch: a control experiment, in
+    which the rewards carry no signal. The rewards of turns are part of the scores, paid at the end."""
+    scores = [score for group in groups for _, _, score in group.trainable]
+    dealt = iter(np.random.default_rng(seed).permutation(len(scores)).tolist())
+    return [
+        replace(group, samples=tuple(_with_score(sample, scores, dealt) for sample in group.samples))
+        for group in groups
+    ]
+
+
+def _with_score(sample: Sample, scores: Sequence[Scored], dealt: Iterator[int]) -> Sample:
+    if not isinstance(sample.trajectory, Trajectory) or not isinstance(sample.score, Scored):
+        return sample
+    score = replace(scores[next(dealt)], turn_weight=0.0, only_turns=False)
+    return Sample(trajectory=sample.trajectory, score=score)

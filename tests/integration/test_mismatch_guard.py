@@ -91,11 +91,11 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def folder_of(engine: ThreadedEngine) -> Path:
-    return Path(engine.worker.settings.model)
+    return Path(engine.worker.settings.model_path)
 
 
 def dtype_of(engine: ThreadedEngine) -> str:
-    return engine.worker.settings.dtype
+    return engine.worker.settings.model.dtype
 
 
 def begin(engine: ThreadedEngine, workers: list[ProcessWorker], **settings: Any) -> Sampled:

@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def engine(folder: Path) -> Iterator[ThreadedEngine]:
     os.environ.update(engine_environment("cpu"))
-    engine = ThreadedEngine(folder, "float32", routing=True)
+    engine = ThreadedEngine(folder, "float32", records_routing=True)
     yield engine
     engine.stop()
 
@@ -144,7 +144,7 @@ def test_the_choices_of_a_family_are_those_of_its_engine(kind: str, tmp_path: Pa
     """With noise on purpose; without any, for each family in one order of experts or another, nothing differs."""
     os.environ.update(engine_environment("cpu"))
     save(next(family for family in FAMILIES if family.kind == kind), tmp_path)
-    engine = ThreadedEngine(tmp_path, "float32", routing=True)
+    engine = ThreadedEngine(tmp_path, "float32", records_routing=True)
     try:
         quiet = list(zip(PROMPTS, replies(engine, PROMPTS), strict=True))
         with noisy_router(engine, 0.1):

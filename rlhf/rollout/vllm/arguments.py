@@ -46,7 +46,7 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
         "enable_chunked_prefill": not on_cpu,
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
-        "enable_return_routed_experts": settings.routing and not on_cpu,
+        "enable_return_routed_experts": settings.records_routing and not on_cpu,
         "enable_sleep_mode": settings.sleeps and not on_cpu,
     }
     return EngineArgs(**(ours | lora_arguments(settings) | rollout.vllm))

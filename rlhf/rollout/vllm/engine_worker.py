@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from rlhf.cluster.catch import Raised, catch
 from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken
-from rlhf.rollout.vllm.refusal import why_refused
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, GenerateRequest, RefusedRequest
 from rlhf.rollout.vllm.thread import EngineThread
 from rlhf.types import Completion, PolicyVersion, TokenLogprobs
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
     from rlhf.rollout.vllm.vllm_engine import VllmEngine
 
 T = TypeVar("T")
+
+COLDEST = 0.01
+"""vLLM raises lower temperatures to this value: its log-probs would differ from the learner's."""
 
 
 class EngineWorker:
@@ -196,3 +198,19 @@ def _build(settings: EngineSettings) -> VllmEngine:
 
 def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def why_refused(request: GenerateRequest, facts: EngineFacts) -> str:
+    """The reason to refuse this request, or ""."""
+    length = len(request.token_ids)
+    if length == 0:
+        return "the prompt has no tokens"
+    if length >= facts.max_context_tokens:
+        return f"a prompt of {length} tokens leaves no room in a context of {facts.max_context_tokens}"
+    if not (request.token_ids.min() >= 0 and request.token_ids.max() < facts.vocab_size):
+        return f"a prompt token is outside the vocabulary of {facts.vocab_size}"
+    if request.max_tokens < 1:
+        return f"max_tokens is {request.max_tokens}, at least 1 is needed"
+    if request.temperature != 0 and request.temperature < COLDEST:
+        return f"temperature is {request.temperature}; give 0 (greedy) or at least {COLDEST}"
+    return ""

@@ -1,7 +1,9 @@
-"""Environment variables that an engine's process needs before it imports torch or vllm."""
+"""The device of the installed vLLM, and the environment variables that an engine's process needs before it imports
+torch or vllm."""
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from rlhf.cluster.cpu_memory import CPU_MEMORY
@@ -26,3 +28,12 @@ def engine_environment(device: Literal["cpu", "cuda"]) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
     return environment | on_cpu if device == "cpu" else environment
+
+
+def installed_device() -> Literal["cpu", "cuda"]:
+    """The device of the installed package: vLLM has one for GPUs and others for CPUs. `cpu` where none is installed.
+    Nothing is imported."""
+    try:
+        return "cpu" if "+cpu" in version("vllm") else "cuda"
+    except PackageNotFoundError:  # `vllm-cpu`
+        return "cpu"

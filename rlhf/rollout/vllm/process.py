@@ -6,11 +6,14 @@ import gc
 import logging
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
+
+SEGMENTS = "/dev/shm/vllm_dist_"
 
 
 @contextmanager
@@ -59,3 +62,11 @@ def uncompiled_classes() -> Iterator[None]:
         yield
     finally:
         Base._decorate_cls_for_torch_compile = decorate  # type: ignore[method-assign]
+
+
+def shared_segments(pids: Iterable[int]) -> set[Path]:
+    """The shared-memory files that these processes have mapped and that are not unlinked yet."""
+    lines = (line for pid in pids for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+    return {
+        Path(SEGMENTS + line.partition(SEGMENTS)[2]) for line in lines if SEGMENTS in line and "(deleted)" not in line
+    }

@@ -23,8 +23,8 @@ class EngineSettings:
 
     A reply ends at any of `stop_token_ids`, after any of the texts `stop`, or at its token budget. `weight_transfer`
     names vLLM's backend for weight syncs; an engine without one only evaluates. With `model.lora`, resolved for this
-    model's layers, a weight sync sends only adapters. With `routing`, replies report which experts were chosen for each
-    token. An engine that `sleeps` can give its memory back between two weight syncs.
+    model's layers, a weight sync sends only adapters. With `records_routing`, replies report which experts were chosen
+    for each token. An engine that `sleeps` can give its memory back between two weight syncs.
     """
 
     model_path: str
@@ -34,7 +34,7 @@ class EngineSettings:
     stop: tuple[str, ...] = ()
     tensor_parallel_size: int = 1
     weight_transfer: str | None = None
-    routing: bool = False
+    records_routing: bool = False
     sleeps: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
 

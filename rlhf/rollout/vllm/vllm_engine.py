@@ -26,8 +26,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from rlhf.errors import DeadlinePassed, TransferError
 from rlhf.rollout.vllm.arguments import engine_args, usage_context
-from rlhf.rollout.vllm.leftovers import shared_segments
-from rlhf.rollout.vllm.process import uncompiled_classes, without_collecting
+from rlhf.rollout.vllm.process import shared_segments, uncompiled_classes, without_collecting
 from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_routing
 from rlhf.rollout.vllm.settings import (
     UNPUBLISHED,
@@ -72,7 +71,7 @@ class VllmEngine:
             self._engine.collective_rpc("serve_zero_adapter")
         self._acknowledged: Manifest | None = None
         self._routing: RoutingRecord | None = None
-        if settings.routing and settings.device == "cpu":
+        if settings.records_routing and settings.device == "cpu":
             (self._routing,) = self._engine.collective_rpc(record_routing)
         self._internal_ids: dict[str, str] = {}
         runner = 2 if self._engine.vllm_config.use_v2_model_runner else 1

@@ -4,24 +4,24 @@
 """
 
 from rlhf.trainer.advantages.gae import Estimates, gae, gae_per_turn, length_adaptive_gae, length_adaptive_lambda
-from rlhf.trainer.advantages.groups import shuffled_rewards
 from rlhf.trainer.advantages.relative import best_of_group, group_relative, leave_one_out, length_weighted, per_group
 from rlhf.trainer.advantages.returns import (
+    kl_estimate,
+    kl_penalised,
     outcome_rewards,
     over_tokens,
+    overlong_penalty,
     reinforce_plus_plus,
     reinforce_plus_plus_baseline,
     remax,
     rewards_to_go,
 )
-from rlhf.trainer.advantages.shaping import kl_estimate, kl_penalised, overlong_penalty
-from rlhf.trainer.advantages.vtrace import VTrace, vtrace
+from rlhf.trainer.advantages.vtrace import vtrace
 from rlhf.trainer.advantages.whitening import Moments, masked_moments, masked_values, whiten
 
 __all__ = [
     "Estimates",
     "Moments",
-    "VTrace",
     "best_of_group",
     "gae",
     "gae_per_turn",
@@ -42,7 +42,6 @@ __all__ = [
     "reinforce_plus_plus_baseline",
     "remax",
     "rewards_to_go",
-    "shuffled_rewards",
     "vtrace",
     "whiten",
 ]

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rlhf.trainer.advantages.gae import Estimates
 from rlhf.trainer.advantages.whitening import masked_values
 from rlhf.trainer.arrays import Doubles
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class VTrace:
-    """The critic's `targets` (v_s of the paper) and the `advantages` of the policy gradient, `float64 [B, T]`. The
-    importance weight is already included in the advantage: the loss is `-advantage * logprob`, without a ratio."""
-
-    targets: Doubles
-    advantages: Doubles
 
 
 def vtrace(
@@ -32,8 +22,10 @@ def vtrace(
     rho_bar: float | None = 1.0,
     c_bar: float = 1.0,
     policy_rho_bar: float | None = 1.0,
-) -> VTrace:
-    """Equation 1 of the paper, as its backward recursion over the action tokens.
+) -> Estimates:
+    """Equation 1 of the paper, as its backward recursion over the action tokens: the advantages, and the critic's
+    targets (v_s of the paper). The importance weight is already included in the advantage: the loss is `-advantage *
+    logprob`, without a ratio.
 
     All arrays are `[B, T]`; masked positions are ignored completely and are not steps. `discounts` is gamma, or gamma
     per token `[B, T]` with 0 where an episode ends inside a row. `bootstrap [B]` is the value of the state after the
@@ -57,7 +49,7 @@ def vtrace(
         targets[:, t] = np.where(step, value[:, t] + rho[:, t] * error + carried, 0.0)
         next_target = np.where(step, targets[:, t], next_target)
         next_value = np.where(step, value[:, t], next_value)
-    return VTrace(targets, advantages)
+    return Estimates(advantages, targets)
 
 
 def _capped(weight: Doubles, bar: float | None) -> Doubles:

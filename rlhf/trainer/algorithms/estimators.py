@@ -115,7 +115,7 @@ def from_gae(
 def from_vtrace(episodes: Episodes, *, gamma: float, rho_bar: float, c_bar: float) -> Estimates:
     assert episodes.values is not None, "the recipe has a critic for this estimator"
     assert episodes.proximal is not None, "the ranks gave their log-probs for this estimator"
-    corrected = vtrace(
+    return vtrace(
         episodes.proximal,
         episodes.behaviour,
         episodes.rewards,
@@ -127,7 +127,6 @@ def from_vtrace(episodes: Episodes, *, gamma: float, rho_bar: float, c_bar: floa
         c_bar=c_bar,
         policy_rho_bar=rho_bar,
     )
-    return Estimates(corrected.advantages, corrected.targets)
 
 
 def from_distillation(episodes: Episodes) -> Estimates:

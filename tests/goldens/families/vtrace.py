@@ -24,4 +24,4 @@ def answer(record: Record) -> Mapping[str, Answer]:
         c_bar=record.params["c_bar"],
         policy_rho_bar=record.params["pg_rho_bar"],
     )
-    return {"vs": Answer(traced.targets.T), "pg_adv": Answer(traced.advantages.T)}
+    return {"vs": Answer(traced.returns.T), "pg_adv": Answer(traced.advantages.T)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rlhf.rollout.vllm.engine_worker import why_refused
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.rollout.vllm.refusal import why_refused
 from rlhf.rollout.vllm.settings import EngineFacts, GenerateRequest
 
 FACTS = EngineFacts(max_context_tokens=8, vocab_size=10, vllm_version="0", seconds=1, max_sequences=4)

@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf.trainer.advantages import group_relative, shuffled_rewards
+from rlhf.trainer.advantages import group_relative
+from rlhf.trainer.rewards import shuffled_rewards
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Task, Ticket, Trajectory, Turn, Unscored
 from tests.trainer.made import made_batch, made_groups, without_score
 

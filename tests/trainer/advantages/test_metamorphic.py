@@ -40,7 +40,7 @@ def gae(made: Batch) -> advantages.Estimates:
     return advantages.gae(made.rewards, made.values, made.mask, gamma=0.9, lam=0.8, bootstrap=made.bootstrap)
 
 
-def vtrace(made: Batch) -> advantages.VTrace:
+def vtrace(made: Batch) -> advantages.Estimates:
     arrays = (made.logprobs, made.behaviour, made.rewards, made.values, made.mask)
     return advantages.vtrace(*arrays, discounts=0.9, bootstrap=made.bootstrap)
 
@@ -60,7 +60,7 @@ ESTIMATORS: dict[str, Estimator] = {
     ),
     "kl in the reward": lambda made: advantages.kl_penalised(made.rewards, made.logprobs, made.mask, coefficient=0.1),
     "v-trace": lambda made: vtrace(made).advantages,
-    "v-trace targets": lambda made: vtrace(made).targets,
+    "v-trace targets": lambda made: vtrace(made).returns,
     "whitening": lambda made: advantages.whiten(made.values, made.mask),
 }
 

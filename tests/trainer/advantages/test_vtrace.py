@@ -34,7 +34,7 @@ def test_targets_are_the_double_sum_of_the_paper(rho_bar: float, c_bar: float) -
     traced = vtrace(*arrays, discounts=0.9, bootstrap=made.bootstrap, rho_bar=bar, c_bar=c_bar)
     for row in range(made.scores.size):
         expected = by_definition(made, row, 0.9, rho_bar, c_bar)
-        np.testing.assert_allclose(traced.targets[row, made.mask[row] > 0], expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(traced.returns[row, made.mask[row] > 0], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_advantages_weigh_the_next_target_against_the_value() -> None:
@@ -42,7 +42,7 @@ def test_advantages_weigh_the_next_target_against_the_value() -> None:
     arrays = (made.logprobs, made.behaviour, made.rewards, made.values, made.mask)
     traced = vtrace(*arrays, discounts=0.9, bootstrap=made.bootstrap, policy_rho_bar=0.8)
     for row, live in enumerate(made.mask > 0):
-        following = [*traced.targets[row, live], made.bootstrap[row]][1:]
+        following = [*traced.returns[row, live], made.bootstrap[row]][1:]
         weights = np.minimum(np.exp(made.logprobs[row, live] - made.behaviour[row, live]), 0.8)
         expected = weights * (made.rewards[row, live] + 0.9 * np.array(following) - made.values[row, live])
         np.testing.assert_allclose(traced.advantages[row, live], expected[: live.sum()], rtol=1e-12, atol=1e-12)
@@ -53,7 +53,7 @@ def test_on_policy_targets_are_the_monte_carlo_returns_with_a_bootstrap() -> Non
     arrays = (made.logprobs, made.logprobs, made.rewards, made.values, made.mask)
     traced = vtrace(*arrays, discounts=0.9, bootstrap=made.bootstrap)
     returns = gae(made.rewards, made.values, made.mask, gamma=0.9, lam=1.0, bootstrap=made.bootstrap).returns
-    np.testing.assert_allclose(traced.targets, returns, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(traced.returns, returns, rtol=1e-12, atol=1e-12)
 
 
 def test_nothing_crosses_an_end_inside_a_row() -> None:
@@ -62,4 +62,4 @@ def test_nothing_crosses_an_end_inside_a_row() -> None:
     ends[0, 4] = 0.0
     arrays = (made.logprobs, made.behaviour, made.rewards, made.values, made.mask)
     other = vtrace(*arrays[:2], np.where(np.arange(11) > 4, 5.0, made.rewards), *arrays[3:], discounts=ends)
-    assert np.array_equal(other.targets[0, :5], vtrace(*arrays, discounts=ends).targets[0, :5])
+    assert np.array_equal(other.returns[0, :5], vtrace(*arrays, discounts=ends).returns[0, :5])
