@@ -10,7 +10,7 @@ from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.preflight import check_devices
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import learner_starts_first, playing_roles, roles_of, transfer_backend
-from rlhf.rollout.vllm import wheel
+from rlhf.rollout.vllm import environment
 from tests.end_to_end.running import QUICKSTART, ROOT
 
 GPUS = ("rollout.gpus_per_engine=1", "trainer.deepspeed.gpus_per_rank=1")
@@ -77,9 +77,9 @@ def test_an_evaluation_has_no_ranks_to_share_with() -> None:
 
 def test_engines_without_gpus_need_a_vllm_that_computes_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     check_devices(recipe())
-    monkeypatch.setattr(wheel, "version", {"vllm": "0.32.0+cu130"}.__getitem__)
+    monkeypatch.setattr(environment, "version", {"vllm": "0.32.0+cu130"}.__getitem__)
     with pytest.raises(ConfigError, match="gpus_per_engine is 0, but the installed vLLM computes on GPUs only; give 1"):
         check_devices(recipe())
     check_devices(recipe(*GPUS))
-    monkeypatch.setattr(wheel, "version", {"vllm": "0.32.0+cpu"}.__getitem__)
+    monkeypatch.setattr(environment, "version", {"vllm": "0.32.0+cpu"}.__getitem__)
     check_devices(recipe())
