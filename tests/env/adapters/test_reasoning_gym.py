@@ -95,7 +95,7 @@ def questions(hash_seed: int) -> dict[str, list[str]]:
     """The questions of every dataset in another process, whose hashes are fixed."""
     program = (
         "import json; from tests.env.adapters.test_reasoning_gym import environment, names, task\n"
-        "print(json.dumps({n: [environment(n).reset(task(i), seed=0).messages[0].content for i in (3, 4)]"
+        "print('\\n' + json.dumps({n: [environment(n).reset(task(i), seed=0).messages[0].content for i in (3, 4)]"
         " for n in names()}))"
     )
     process = subprocess.run(
