@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.deploy.slurm.job import NodeGroup, check_job
-from rlhf.deploy.slurm.times import seconds_of
+from rlhf.deploy.slurm.job import NodeGroup, check_job, seconds_of
 from rlhf.errors import UserError
 from tests.deploy.rendered import job
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf.deploy.slurm.times import seconds_of
 from rlhf.errors import UserError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.,@+-]*")
+TIMES = re.compile(r"(?:(?P<days>\d+)-(?P<day_hours>\d+)(?P<day_rest>(?::\d+){0,2})|(?P<plain>\d+(?::\d+){0,2}))")
 UNWRITABLE = re.compile(r'[%"\\\n]')
 """Characters in a path that SLURM's options interpret."""
 
@@ -76,3 +76,31 @@ def check_job(job: SlurmJob) -> None:
             f"--time {job.time} is not longer than the {job.warn_seconds} s that the run is given to save; raise it or "
             "lower --signal"
         )
+
+
+def seconds_of(text: str) -> int:
+    """Return the seconds of a time limit: `90`, `90:00`, `1:30:00`, `2-12`, `2-12:30`, `2-12:30:00`.
+
+    Raises `UserError` for what SLURM cannot parse, and for zero, which means no limit.
+    """
+    form = TIMES.fullmatch(text.strip())
+    if form is None:
+        raise UserError(f"--time {text!r} is no time; write minutes, hours:minutes:seconds or days-hours")
+    seconds = _with_days(form) if form["days"] else _without_days(form["plain"])
+    if seconds == 0:
+        raise UserError(f"--time {text!r} is zero; give the job at least the time to start, 30 (minutes) for instance")
+    return seconds
+
+
+def _with_days(form: re.Match[str]) -> int:
+    rest = [int(part) for part in form["day_rest"].split(":")[1:]]
+    minutes, seconds = [*rest, 0, 0][:2]
+    return ((int(form["days"]) * 24 + int(form["day_hours"])) * 60 + minutes) * 60 + seconds
+
+
+def _without_days(text: str) -> int:
+    """`minutes`, `minutes:seconds` or `hours:minutes:seconds`."""
+    parts = [int(part) for part in text.split(":")]
+    if len(parts) == 3:
+        return (parts[0] * 60 + parts[1]) * 60 + parts[2]
+    return parts[0] * 60 + (parts[1] if len(parts) == 2 else 0)
