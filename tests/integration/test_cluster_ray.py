@@ -125,8 +125,9 @@ async def test_an_address_where_no_ray_answers_is_refused_in_one_line(tmp_path: 
 
 
 @pytest.fixture(scope="module", autouse=True)
-def private_temp() -> Iterator[Path]:
-    """A folder of this module's own for Ray's sockets, short enough for them."""
+def private_temp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for the Ray sockets of this module, short enough for them."""
+    tmp_path_factory.getbasetemp()  # made here, so that pytest's folder is not inside this one
     folder = Path("/tmp") / f"t{os.getpid()}"
     folder.mkdir()
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
