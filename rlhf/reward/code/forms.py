@@ -85,6 +85,10 @@ class FormDecision:
         self._names = names | {one.arg for node in functions if node.name == "check" for one in node.args.args[:1]}
         bind = (ast.Import, ast.ImportFrom, ast.withitem, ast.ExceptHandler)
         self._others = {name for node in self._nodes if isinstance(node, bind) for name in bound_names(node)}
+        assigned = [node for node in self._nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+        libraries = self._others - self._names - {"solution"}
+        made_there = [node for node in assigned if ast.unparse(node.value).partition(".")[0] in libraries]
+        self._others |= {ast.unparse(target) for node in made_there for target in node.targets}
         self._objects = set[str]()
         made = [node for node in self._nodes if isinstance(node, ast.Assign) and self._is_object(node.value)]
         self._objects = {ast.unparse(target) for node in made for target in node.targets}

@@ -24,6 +24,7 @@ VALUES = [
     "xs = [3, 1]\norder(xs)\nassert xs == [1, 3]",
     "assert sorted(map(f, [1, 2])) == [2, 3]",
     "assert all(is_prime(n) for n in [2, 3]) and len(set(f(2))) == 2",
+    "import random\nrng = random.Random(42)\nassert f(rng.randint(1, 9)) > 0",
     "text = f(1)\nassert text.startswith('a') and text == 'ab'",
 ]
 SCRIPT = [
@@ -59,6 +60,7 @@ SCRIPT = [
     "items = [1]\nbag = Bag(items)\nitems.append(2)\nassert bag.get() == [1]",
     "assert len(Stack()) == 0 and 1 not in Stack()",
     "import solution as s\nassert s.Point(1) == s.Point(1)",
+    "import solution\nnode = solution.build([1])\nwhile node: node = node.next\nassert node is None",
     "assert sum([1, 2]) == 4",
     "assert f.__name__ == 'f' and f(1) == 2",
     "point = Point(1)\npoint.x = 5\nassert point.x == 5",
