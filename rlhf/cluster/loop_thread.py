@@ -13,7 +13,7 @@ from rlhf.errors import DeadlinePassed
 T = TypeVar("T")
 
 
-class LoopThread:
+class BackgroundLoop:
     """One daemon thread with an event loop.
 
     It is a daemon thread, because the program joins other threads at exit, however long a call hangs. Processes that

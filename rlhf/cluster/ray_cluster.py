@@ -17,7 +17,7 @@ from typing import Any, Never
 from rlhf.cluster.forking.ray_worker import SOCKET
 from rlhf.cluster.forking.started import ForkServer, forked_by_ray, forked_environment
 from rlhf.cluster.local import thread_environment
-from rlhf.cluster.loop_thread import LoopThread
+from rlhf.cluster.loop_thread import BackgroundLoop
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.placement import Placement, Reservation, living_nodes, placement_table
 from rlhf.cluster.ray_connection import join_ray, keep_our_sigterm, ray_module, start_ray
@@ -59,7 +59,7 @@ class RayCluster:
         self._workers: dict[str, list[Any]] = {}
         self._reservation: Reservation | None = None
         # Ray asks the kernel to kill its processes when the thread that started them ends; this one stays.
-        self._thread = LoopThread("Ray's blocking calls")
+        self._thread = BackgroundLoop("Ray's blocking calls")
         self.placements: list[Placement] = []
 
     async def start(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rlhf.cluster.child import Child, ChildEnded
-from rlhf.cluster.loop_thread import LoopThread
+from rlhf.cluster.loop_thread import BackgroundLoop
 from rlhf.errors import ConfigError, DataError, DeadlinePassed
 from rlhf.http.untrusted_text import InvalidJson
 from rlhf.reward.rows import row_line
@@ -53,7 +53,7 @@ class ScorerPool:
             self._slots.put_nowait(None)
         self._started: list[Child] = []
         self._closed = False
-        self._thread = LoopThread(f"scorers of {function}")  # deadlines hold while the caller's loop is busy
+        self._thread = BackgroundLoop(f"scorers of {function}")  # deadlines hold while the caller's loop is busy
 
     async def start(self) -> None:
         """Start every worker now, so that an import error of the function is reported early. Raises `ConfigError`."""

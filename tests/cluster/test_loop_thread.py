@@ -9,20 +9,20 @@ import time
 
 import pytest
 
-from rlhf.cluster.loop_thread import LoopThread
+from rlhf.cluster.loop_thread import BackgroundLoop
 from rlhf.errors import DeadlinePassed
 from tests.pace import scaled
 
 
 async def test_a_call_gives_its_value_or_its_error() -> None:
-    calls = LoopThread("calls")
+    calls = BackgroundLoop("calls")
     assert await calls.call("a sum", lambda: 1 + 1, 5) == 2
     with pytest.raises(ZeroDivisionError):
         await calls.call("a quotient", lambda: 1 / 0, 5)
 
 
 async def test_all_calls_share_a_thread_that_stays() -> None:
-    calls = LoopThread("calls")
+    calls = BackgroundLoop("calls")
     first = await calls.call("a thread", threading.current_thread, 5)
     assert await calls.call("a thread", threading.current_thread, 5) is first
     assert first.is_alive()
@@ -30,8 +30,8 @@ async def test_all_calls_share_a_thread_that_stays() -> None:
 
 def test_a_call_that_hangs_passes_its_deadline_and_does_not_hold_the_program() -> None:
     program = (
-        "import asyncio, time\nfrom rlhf.cluster.loop_thread import LoopThread\n"
-        "asyncio.run(LoopThread('calls').call('a nap', lambda: time.sleep(60), 0.2))"
+        "import asyncio, time\nfrom rlhf.cluster.loop_thread import BackgroundLoop\n"
+        "asyncio.run(BackgroundLoop('calls').call('a nap', lambda: time.sleep(60), 0.2))"
     )
     began = time.monotonic()
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(30))
