@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.end_to_end.workload import reply_tokens
 from benchmarks.learner.clock import fastest
 from benchmarks.learner.figures import Figure
 from benchmarks.learner.model import SAMPLES, batch, loss, policy
 from rlhf.trainer.batching.batch import Batch, MicroBatch, build_minibatches
+from rlhf.types import Segment
 
 TOKENS_PER_MICROBATCH = 4096
 TIMED_GROUPS = 4
@@ -29,11 +31,13 @@ def figures(rounds: int) -> list[Figure]:
 def useful_share(whole: Batch) -> float:
     """Different tokens, a prompt that samples share counted once, over all that two ranks compute. A prompt computed
     twice is waste, like padding."""
-    contexts = {sequence.context.tobytes(): len(sequence.context) for sequence in whole.sequences}
-    useful = sum(len(sequence.token_ids) - len(sequence.context) for sequence in whole.sequences) + sum(
-        contexts.values()
-    )
+    contexts = {context.tobytes(): len(context) for context in map(prompt_of, whole.sequences)}
+    useful = sum(int(sequence.action_mask.sum()) for sequence in whole.sequences) + sum(contexts.values())
     return useful / sum(micro.tokens for micro in packed(whole, ranks=2))
+
+
+def prompt_of(sequence: Segment) -> NDArray[np.int32]:
+    return sequence.token_ids[~sequence.action_mask]
 
 
 def packed(whole: Batch, ranks: int = 1) -> list[MicroBatch]:
@@ -71,15 +75,16 @@ def _rows(whole: Batch, part: Sequence[int]) -> MicroBatch:
     sequences = [whole.sequences[index] for index in part]
     length = max(len(sequence.token_ids) for sequence in sequences)
     token_ids = np.stack([np.pad(sequence.token_ids, (0, length - len(sequence.token_ids))) for sequence in sequences])
-    targets = np.concatenate([row * length + sequence.actions for row, sequence in enumerate(sequences)])
-    places = np.concatenate([sequence.place + np.arange(len(sequence.actions)) for sequence in sequences])
+    actions = [np.flatnonzero(sequence.action_mask) for sequence in sequences]
+    targets = np.concatenate([row * length + own for row, own in enumerate(actions)])
+    places = np.concatenate([whole.starts[index] + np.arange(len(own)) for index, own in zip(part, actions, strict=True)])
     return MicroBatch(
         token_ids=token_ids,
         position_ids=np.tile(np.arange(length, dtype=np.int32), (len(part), 1)),
         sources=targets - 1,
         targets=targets,
         places=places,
-        sequences=np.repeat(np.arange(len(part)), [len(sequence.actions) for sequence in sequences]),
+        sequences=np.repeat(np.arange(len(part)), [len(own) for own in actions]),
         ends=np.array([row * length + len(sequence.token_ids) - 1 for row, sequence in enumerate(sequences)]),
         samples=whole.sequence_samples[list(part)],
         per_token=whole.per_token.at(places),

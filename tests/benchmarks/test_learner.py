@@ -9,7 +9,7 @@ from torch import Tensor
 from benchmarks.learner.clock import fastest, peak_bytes
 from benchmarks.learner.figures import Figure, missed, result, table
 from benchmarks.learner.model import PROMPT_TOKENS, SAMPLES, batch
-from benchmarks.learner.packing import packed, padded, useful_share
+from benchmarks.learner.packing import packed, padded, prompt_of, useful_share
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import byte_tokenizer, tiny_model
@@ -58,13 +58,13 @@ def logprobs_of(policy: PolicyModel, micro: MicroBatch) -> Tensor:
 def test_a_prompt_that_is_computed_twice_is_no_useful_token() -> None:
     useful = 2 * PROMPT_TOKENS + sum(REPLIES)
     whole = batch(REPLIES)
-    assert len({sequence.context.tobytes() for sequence in whole.sequences}) == len(REPLIES) / SAMPLES
+    assert len({prompt_of(sequence).tobytes() for sequence in whole.sequences}) == len(REPLIES) / SAMPLES
     assert useful_share(whole) == useful / sum(micro.tokens for micro in packed(whole, ranks=2))
 
 
 def test_samples_of_one_prompt_each_share_nothing() -> None:
     whole = batch(REPLIES, shared_prompts=False)
-    assert len({sequence.context.tobytes() for sequence in whole.sequences}) == len(REPLIES)
+    assert len({prompt_of(sequence).tobytes() for sequence in whole.sequences}) == len(REPLIES)
 
 
 def test_the_peak_counts_what_is_held_at_once() -> None:
