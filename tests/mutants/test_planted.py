@@ -1,4 +1,4 @@
-"""The lists of faults fit the tree: whoever changes a line that a fault changes is told here, and not in an hour."""
+"""The lists of faults fit the tree, so that a change of a line that a fault changes fails here and not in an hour."""
 
 from __future__ import annotations
 
@@ -7,33 +7,25 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.heart import read_heart
-from tests.mutants.planted import Fault, Rotten, check, planted, read_faults
+from tests.mutants.planted import FAULTS, Fault, Rotten, check, planted, read_faults
 from tests.mutants.trees import ROOT
 
-FAULTS = read_faults()
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FAULTS.glob("*.toml")))
+def test_every_fault_of_a_list_can_be_planted_and_its_tests_exist(name: str) -> None:
+    check(read_faults(f"{name}.toml"), ROOT)
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_can_be_planted_and_its_tests_are_there(fault: Fault) -> None:
-    check([fault], ROOT)
+def test_no_two_faults_have_one_name() -> None:
+    names = [fault.name for fault in read_faults()]
+    assert len(names) == len(set(names))
 
 
-def test_most_faults_need_no_engine_to_be_caught() -> None:
-    assert sum(not fault.engine for fault in FAULTS) >= 30
-
-
-def test_the_modules_of_the_heart_and_their_tests_are_there() -> None:
+def test_the_modules_of_the_heart_exist_with_their_tests_and_the_lines_of_their_survivors() -> None:
     for module in read_heart():
-        assert (ROOT / module.file).is_file(), module.file
         assert all((ROOT / test).exists() for test in module.tests), module.file
-
-
-def test_what_is_listed_as_a_survivor_is_a_line_of_its_module_and_has_a_reason() -> None:
-    for module in read_heart():
         lines = {line.strip() for line in (ROOT / module.file).read_text().splitlines()}
-        for one in module.survivors:
-            assert one.was in lines, f"{module.file} has no line {one.was}"
-            assert one.reason, one
+        assert [one for one in module.survivors if one.was not in lines or not one.reason] == [], module.file
 
 
 @pytest.mark.parametrize(
@@ -41,7 +33,6 @@ def test_what_is_listed_as_a_survivor_is_a_line_of_its_module_and_has_a_reason()
     [
         ("x = 2\n", "x = 3", "its old text is 0 times in module.py"),
         ("x = 1\nx = 1\n", "x = 3", "its old text is 2 times in module.py"),
-        ("x = 1\n", "x = 1", "its new text is its old one"),
         ("x = 1\n", "x = (", "with it module.py is no Python"),
         (None, "x = 3", "there is no file module.py"),
     ],
