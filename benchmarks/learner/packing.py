@@ -77,7 +77,9 @@ def _rows(whole: Batch, part: Sequence[int]) -> MicroBatch:
     token_ids = np.stack([np.pad(sequence.token_ids, (0, length - len(sequence.token_ids))) for sequence in sequences])
     actions = [np.flatnonzero(sequence.action_mask) for sequence in sequences]
     targets = np.concatenate([row * length + own for row, own in enumerate(actions)])
-    places = np.concatenate([whole.starts[index] + np.arange(len(own)) for index, own in zip(part, actions, strict=True)])
+    places = np.concatenate(
+        [whole.starts[index] + np.arange(len(own)) for index, own in zip(part, actions, strict=True)]
+    )
     return MicroBatch(
         token_ids=token_ids,
         position_ids=np.tile(np.arange(length, dtype=np.int32), (len(part), 1)),

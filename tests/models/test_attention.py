@@ -1,4 +1,4 @@
-"""Attention in blocks against a dense mask over all tokens."""
+"""Attention in blocks and of long runs, which need no masks, against a dense mask over all tokens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rlhf.models import blocks, long_attention
 from rlhf.models.attention import attention
 from rlhf.models.blocks import blocks_of
 from rlhf.models.config import TinyModelConfig
@@ -66,22 +67,39 @@ def in_blocks(query: Tensor, key: Tensor, value: Tensor, position_ids: Tensor, w
     return attention(nn.Module(), query, key, value, None, **options)[0]
 
 
+def assert_close(found: Tensor, exact: Tensor, inputs: list[Tensor], tolerance: float) -> None:
+    """Outputs and the gradients of `inputs` are close."""
+    direction = torch.randn(exact.shape)
+    gradients = [torch.autograd.grad((y * direction).sum(), inputs) for y in (found, exact)]
+    for one, other in zip((found.detach(), *gradients[0]), (exact.detach(), *gradients[1]), strict=True):
+        assert float((one.double() - other.double()).norm() / other.double().norm()) <= tolerance
+
+
+@pytest.fixture(params=["blocks", "long runs"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences as they come, and all of them as long runs."""
+    if request.param == "long runs":
+        monkeypatch.setattr(blocks, "LONG_KEYS", 3)
+        monkeypatch.setattr(long_attention, "TILE_QUERIES", (2, 7))
+
+
+@pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("window", [None, 4, 12])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
-def test_blocks_give_what_a_dense_mask_gives(
+@pytest.mark.parametrize(
+    ("rows", "window", "dtype", "tolerance"),
+    [
+        (1, None, torch.float32, 2e-6), (2, None, torch.bfloat16, 2e-2),
+        (2, 4, torch.float32, 2e-6), (1, 12, torch.float32, 2e-6), (1, 4, torch.bfloat16, 2e-2),
+    ],
+)  # fmt: skip
+def test_a_row_gives_what_a_dense_mask_gives(
     layout: str, rows: int, window: int | None, dtype: torch.dtype, tolerance: float
 ) -> None:
     where = positions(layout, rows)
     inputs = made(where, dtype)
-    found, exact = in_blocks(*inputs, where, window), dense(*inputs, where, window)
+    found = in_blocks(*inputs, where, window)
     assert found.shape == (rows, where.shape[1], HEADS, WIDTH)
-    assert float((found.detach().double() - exact.detach()).norm() / exact.detach().norm()) <= tolerance
-    direction = torch.randn(exact.shape)
-    gradients = [torch.autograd.grad((y * direction).sum(), inputs) for y in (found, exact)]
-    for one, other in zip(*gradients, strict=True):
-        assert float((one.double() - other.double()).norm() / other.double().norm()) <= tolerance
+    assert_close(found, dense(*inputs, where, window), inputs, tolerance)
 
 
 def dense_and_odd(query: Tensor, key: Tensor, value: Tensor, position_ids: Tensor, sinks: Tensor, cap: float) -> Tensor:
@@ -93,17 +111,14 @@ def dense_and_odd(query: Tensor, key: Tensor, value: Tensor, position_ids: Tenso
     return (torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1] @ value).transpose(1, 2)
 
 
+@pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_capped_scores_and_sinks_are_kept_in_blocks(layout: str) -> None:
+def test_capped_scores_and_sinks_are_kept(layout: str) -> None:
     where = positions(layout)
     inputs = [*made(where), torch.tensor([-1.0, 0.0, 1.0, 2.0], requires_grad=True)]
     options = {"scaling": WIDTH**-0.5, "blocks": blocks_of(where, torch.float32), "softcap": 0.7, "s_aux": inputs[3]}
     found = attention(nn.Module(), *inputs[:3], None, **options)[0]
-    exact = dense_and_odd(*inputs[:3], where, inputs[3], 0.7)
-    direction = torch.randn(exact.shape)
-    gradients = [torch.autograd.grad((y * direction).sum(), inputs) for y in (found, exact)]
-    for one, other in zip((found, *gradients[0]), (exact, *gradients[1]), strict=True):
-        assert float((one.double() - other.double()).norm() / other.double().norm()) <= 2e-6
+    assert_close(found, dense_and_odd(*inputs[:3], where, inputs[3], 0.7), inputs, 2e-6)
 
 
 def test_capped_scores_of_a_sequence_that_stands_alone_need_no_mask() -> None:

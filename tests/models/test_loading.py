@@ -51,12 +51,6 @@ def test_a_folder_that_is_no_model_is_one_line(tmp_path: Path) -> None:
         load_policy(str(tmp_path))
 
 
-def test_a_folder_without_weights_is_one_line(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError) as raised:
-        load_policy(changed(folder, tmp_path / "empty"))
-    assert "\n" not in str(raised.value)
-
-
 def whole(folder: Path, target: Path, **values: object) -> str:
     """The model with another configuration."""
     path = changed(folder, target, **values)

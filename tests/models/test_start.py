@@ -92,9 +92,8 @@ def test_without_a_warm_up_the_raw_model_is_the_start(tmp_path: Path) -> None:
     assert (folder / "model.safetensors").is_file()
 
 
-def test_a_given_model_is_used_as_it_is(tmp_path: Path) -> None:
-    assert made(ModelConfig(path="somebody/model"), CountingWarmUp()) == Path("somebody/model")
-
-
-def test_a_given_model_may_be_under_the_home_folder() -> None:
-    assert made(ModelConfig(path="~/model"), CountingWarmUp()) == Path.home() / "model"
+@pytest.mark.parametrize(
+    ("path", "found"), [("somebody/model", Path("somebody/model")), ("~/model", Path.home() / "model")]
+)
+def test_a_given_model_is_used_as_it_is_and_may_be_in_the_home_folder(path: str, found: Path) -> None:
+    assert made(ModelConfig(path=path), CountingWarmUp()) == found

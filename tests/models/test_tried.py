@@ -3,6 +3,7 @@ project promises of prompts, replies and episodes holds for each."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import cache
 
@@ -34,19 +35,34 @@ from tests.models.tried import (
 from tests.models.vocabularies import VOCABULARIES, tokenizer_of
 from tests.models.wire import WIRES, Wire
 
-PAIRS = [(vocabulary, wire) for vocabulary in VOCABULARIES for wire in WIRES]
-EVERY = pytest.mark.parametrize(("vocabulary", "wire"), PAIRS, ids=[f"{wire.name}-{kind}" for kind, wire in PAIRS])
 BY_NAME = {wire.name: wire for wire in WIRES}
 TABLE = table()
 ENDED = {"add_generation_prompt": False}
+Test = Callable[[str, Wire], None]
 
 
-def where(column: str, *cells: str) -> pytest.MarkDecorator:
-    """Every tokenizer with the templates that have one of these `cells` in a column of the table."""
-    names = [name for name, cells_of in TABLE.items() if asdict(cells_of)[column] in cells]
-    chosen = [(kind, wire) for kind, wire in PAIRS if wire.name in names]
+def for_templates(names: Iterable[str]) -> Callable[[Test], Callable[[Wire], None]]:
+    """Make a test of a tokenizer and a template one of each of these templates, with every tokenizer."""
+    chosen = [BY_NAME[name] for name in names]
     assert chosen, "the table has none of them"
-    return pytest.mark.parametrize(("vocabulary", "wire"), chosen, ids=[f"{wire.name}-{kind}" for kind, wire in chosen])
+
+    def of_templates(test: Test) -> Callable[[Wire], None]:
+        def with_every_tokenizer(wire: Wire) -> None:
+            for vocabulary in VOCABULARIES:
+                test(vocabulary, wire)
+
+        with_every_tokenizer.__name__ = test.__name__
+        return pytest.mark.parametrize("wire", chosen, ids=lambda wire: wire.name)(with_every_tokenizer)
+
+    return of_templates
+
+
+EVERY = for_templates(BY_NAME)
+
+
+def where(column: str, *cells: str) -> Callable[[Test], Callable[[Wire], None]]:
+    """The templates that have one of these `cells` in a column of the table."""
+    return for_templates(name for name, row in TABLE.items() if asdict(row)[column] in cells)
 
 
 @cache

@@ -43,25 +43,15 @@ def test_where_template_and_tokenizer_agree_that_is_the_end_and_nothing_is_told(
 @pytest.mark.parametrize(
     ("template", "eos", "end"), [(CHAT_TEMPLATE, "<|pad|>", END), (ENDS_OTHERWISE, "<|im_end|>", PAD)]
 )
-def test_a_turn_ends_where_its_template_ends_it_and_at_the_end_of_sequence(template: str, eos: str, end: int) -> None:
+def test_replies_and_demonstrations_end_where_the_template_ends_a_turn(template: str, eos: str, end: int) -> None:
     """Gemma 3 and Phi 3: the tokenizer's end of sequence is no part of the template."""
     tokenizer = tokenizer_like(template, eos=eos)
-    found = turn_end(tokenizer)
-    assert found.token_id == end
+    found, replies = turn_end(tokenizer), ReplyEncoder(tokenizer)
+    assert found.token_id == replies.end == end_of_reply(tokenizer) == end
     assert set(found.token_ids) == {PAD, END}
     assert "the chat template writes the first of them" in found.told[0]
     assert ChatRenderer(tokenizer).stop_token_ids == found.token_ids
-
-
-@pytest.mark.parametrize(
-    ("template", "eos", "end"), [(CHAT_TEMPLATE, "<|pad|>", END), (ENDS_OTHERWISE, "<|im_end|>", PAD)]
-)
-def test_demonstrations_end_as_sampled_replies_do(template: str, eos: str, end: int) -> None:
-    tokenizer = tokenizer_like(template, eos=eos)
-    replies = ReplyEncoder(tokenizer)
-    assert replies.end == end_of_reply(tokenizer) == end
-    segment = demonstration(tokenizer, ASKED, "two", replies=replies.token_ids)
-    assert segment.token_ids[-1] == end
+    assert demonstration(tokenizer, ASKED, "two", replies=replies.token_ids).token_ids[-1] == end
     talk = conversation(tokenizer, [*ANSWERED, *ANSWERED], replies=replies)
     rendered = tokenizer.apply_chat_template(
         [{"role": one.role, "content": one.content} for one in [*ANSWERED, *ANSWERED]], tokenize=False

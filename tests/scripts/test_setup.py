@@ -50,13 +50,23 @@ def last_line(text: str) -> str:
     return text.strip().splitlines()[-1]
 
 
-def test_an_index_without_torchs_cpu_build_is_helped_by_pytorchs(checkout: Checkout, index: Index) -> None:
+@pytest.mark.parametrize("with_uv", [False, True])
+def test_an_index_without_torchs_cpu_build_is_helped_by_pytorchs(
+    checkout: Checkout, index: Index, pytorch: Index, with_uv: bool
+) -> None:
     checkout.pin_torch()
+    if with_uv:
+        checkout.program("uv", UV)
     done = checkout.setup()
     assert done.returncode == 0, done.stderr
-    assert f"taking it from {checkout.environment['TORCH_INDEX_URL']}" in done.stdout
+    assert f"taking it from {pytorch.url}" in done.stdout
+    assert (", by uv " in done.stdout) == with_uv
     assert (checkout.installed("torch"), checkout.installed("plain")) == ("9.9+cpu", "1.0")
     assert index.downloads == ["plain-1.0-py3-none-any.whl"], "the CUDA build was left where it is"
+    if with_uv:
+        told = Path(checkout.environment["HOME"], "uv.log").read_text()
+        assert index.url in told
+        assert f"--index-url {pytorch.url} torch==9.9+cpu" in told
 
 
 def test_an_index_that_has_it_is_enough(checkout: Checkout, pytorch: Index, tmp_path: Path) -> None:
@@ -68,38 +78,62 @@ def test_an_index_that_has_it_is_enough(checkout: Checkout, pytorch: Index, tmp_
     assert pytorch.downloads == []
 
 
-@pytest.mark.parametrize("torch_index", [None, NOWHERE])
-def test_where_neither_has_it_the_last_line_says_what_to_name(checkout: Checkout, torch_index: str | None) -> None:
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"TORCH_INDEX_URL": NOWHERE}, ("torch==9.9+cpu", "TORCH_INDEX_URL")),
+        ({"PIP_INDEX_URL": NOWHERE}, ("cannot be reached",)),
+        ({"http_proxy": NOWHERE, "https_proxy": NOWHERE}, ("correct HTTPS_PROXY",)),
+    ],
+)
+def test_the_last_line_says_which_index_or_proxy_does_not_work(
+    checkout: Checkout, variables: dict[str, str], words: tuple[str, ...]
+) -> None:
     checkout.pin_torch()
-    done = checkout.setup(TORCH_INDEX_URL=torch_index or checkout.environment["PIP_INDEX_URL"])
+    done = checkout.setup(**variables)
     assert done.returncode == 2
-    assert "torch==9.9+cpu" in last_line(done.stderr)
-    assert "TORCH_INDEX_URL" in last_line(done.stderr)
-    assert not checkout.installed("torch")
+    assert all(word in last_line(done.stderr) for word in words)
+    assert not checkout.ready()
 
 
-def test_a_finished_set_up_returns_at_once_and_asks_nobody(checkout: Checkout) -> None:
-    assert checkout.setup().returncode == 0
-    started = time.monotonic()
+def test_a_finished_set_up_returns_at_once_and_follows_pins_lists_pythons_and_moves(checkout: Checkout) -> None:
+    checkout.program("uv", UV)
+    assert ", by pip " in checkout.setup(UV="0").stdout
     again = checkout.setup(PIP_INDEX_URL=NOWHERE, TORCH_INDEX_URL=NOWHERE)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
-    assert time.monotonic() - started < scaled(1)
+    assert not Path(checkout.environment["HOME"], "uv.log").exists()
+    (checkout.bin / "uv").unlink()
 
-
-def test_a_changed_pin_is_installed_and_the_environment_kept(checkout: Checkout) -> None:
-    assert checkout.setup().returncode == 0
-    kept = checkout.folder / ".venv" / "kept"
+    kept, made_for = checkout.folder / ".venv" / "kept", checkout.folder / ".venv" / ".made-for"
     kept.touch()
     checkout.pin("cpu", "plain==2.0\n")
     assert checkout.setup().returncode == 0
     assert (checkout.installed("plain"), kept.exists()) == ("2.0", True)
 
+    was = made_for.read_text()
+    made_for.write_text(f"requirements/cpu.txt\n3.10\n{checkout.folder}\n")
+    assert checkout.setup().stdout == "", "no Python was named"
+    assert checkout.setup(PYTHON="python3").returncode == 0
+    assert made_for.read_text() == was
 
-@pytest.mark.parametrize("with_uv", [False, True])
-def test_one_that_was_killed_while_it_installed_is_made_anew(checkout: Checkout, index: Index, with_uv: bool) -> None:
+    checkout.pin("other", "plain==1.0\n")
+    assert checkout.setup(REQUIREMENTS="requirements/other.txt").returncode == 0
+    assert checkout.installed("plain") == "1.0"
+    assert "no list" in checkout.setup(REQUIREMENTS="requirements/none.txt").stderr
+
+    checkout.folder = checkout.folder.rename(checkout.folder.parent / "moved")
+    assert checkout.setup().returncode == 0
+    assert str(checkout.folder) in (checkout.folder / ".venv" / ".made-for").read_text()
+
+
+def test_a_package_that_is_missing_leaves_nothing_that_looks_ready(checkout: Checkout) -> None:
+    checkout.pin("cpu", "absent==1.0\n")
+    done = checkout.setup()
+    assert (done.returncode, "absent==1.0" in done.stderr, checkout.ready()) == (2, True, False)
+
+
+def test_one_that_was_killed_while_it_installed_is_made_anew(checkout: Checkout, index: Index) -> None:
     checkout.pin_torch()
-    if with_uv:
-        checkout.program("uv", UV)
     index.hold = True
     with checkout.begun():
         eventually(lambda: index.downloads)
@@ -135,13 +169,6 @@ def test_two_at_a_time_wait_for_one_another(checkout: Checkout, index: Index) ->
     assert first_downloads == 1, "and finds it ready"
 
 
-def test_a_moved_checkout_gets_an_environment_of_its_own(checkout: Checkout) -> None:
-    assert checkout.setup().returncode == 0
-    checkout.folder = checkout.folder.rename(checkout.folder.parent / "moved")
-    assert checkout.setup().returncode == 0
-    assert str(checkout.folder) in (checkout.folder / ".venv" / ".made-for").read_text()
-
-
 def test_a_gpu_takes_the_gpu_list_and_the_choice_is_kept(checkout: Checkout) -> None:
     checkout.pin_torch()
     checkout.program("nvidia-smi", "echo 'GPU 0: one'")
@@ -156,13 +183,6 @@ def test_a_gpu_takes_the_gpu_list_and_the_choice_is_kept(checkout: Checkout) -> 
     assert "1 or 0" in last_line(checkout.setup(GPU="yes").stderr)
 
 
-def test_another_list_can_be_named(checkout: Checkout) -> None:
-    checkout.pin("other", "plain==2.0\n")
-    assert checkout.setup(REQUIREMENTS="requirements/other.txt").returncode == 0
-    assert checkout.installed("plain") == "2.0"
-    assert "no list" in checkout.setup(REQUIREMENTS="requirements/none.txt").stderr
-
-
 def test_another_python_is_said_in_a_line(checkout: Checkout) -> None:
     checkout.program("python3", '[ "$1" = -c ] && case "$2" in *good*) exit 1 ;; *) echo 3.9 ;; esac')
     done = checkout.setup()
@@ -172,16 +192,6 @@ def test_another_python_is_said_in_a_line(checkout: Checkout) -> None:
     named = checkout.setup(PYTHON=str(checkout.bin / "python3"))
     assert (named.returncode, len(named.stderr.splitlines())) == (2, 1)
     assert "is Python 3.9, not" in named.stderr
-
-
-def test_a_python_that_is_named_and_is_not_that_of_the_environment_makes_it_anew(checkout: Checkout) -> None:
-    assert checkout.setup().returncode == 0
-    made_for = checkout.folder / ".venv" / ".made-for"
-    was = made_for.read_text()
-    made_for.write_text(f"requirements/cpu.txt\n3.10\n{checkout.folder}\n")
-    assert checkout.setup().stdout == "", "no Python was named"
-    assert checkout.setup(PYTHON="python3").returncode == 0
-    assert made_for.read_text() == was
 
 
 @pytest.mark.parametrize(
@@ -206,50 +216,7 @@ def test_another_platform_gets_a_line_with_the_container(
 def test_aarch64_and_the_oldest_libc_with_wheels_go_on(checkout: Checkout) -> None:
     checkout.program("uname", "case $1 in -s) echo Linux ;; *) echo aarch64 ;; esac")
     checkout.program("getconf", "echo glibc 2.31")
-    assert checkout.setup().returncode == 0
-
-
-def test_a_proxy_that_does_not_work_is_named(checkout: Checkout) -> None:
-    checkout.pin_torch()
-    done = checkout.setup(http_proxy=NOWHERE, https_proxy=NOWHERE)
-    assert done.returncode == 2
-    assert "correct HTTPS_PROXY" in last_line(done.stderr)
-
-
-def test_an_index_that_cannot_be_reached_is_said_in_the_last_line(checkout: Checkout) -> None:
-    done = checkout.setup(PIP_INDEX_URL=NOWHERE)
-    assert done.returncode == 2
-    assert "cannot be reached" in last_line(done.stderr)
-    assert not checkout.ready()
-    assert checkout.setup().returncode == 0, "and again, when it can"
-
-
-def test_a_package_that_is_missing_leaves_nothing_that_looks_ready(checkout: Checkout) -> None:
-    checkout.pin("cpu", "absent==1.0\n")
-    done = checkout.setup()
-    assert done.returncode == 2
-    assert "absent==1.0" in done.stderr
-    assert not checkout.ready()
-
-
-def test_uv_is_used_where_it_is_with_pips_own_index(checkout: Checkout, index: Index, pytorch: Index) -> None:
-    checkout.pin_torch()
-    checkout.program("uv", UV)
-    done = checkout.setup()
-    assert done.returncode == 0, done.stderr
-    assert ", by uv " in done.stdout
-    assert (checkout.installed("torch"), checkout.installed("plain")) == ("9.9+cpu", "1.0")
-    told = Path(checkout.environment["HOME"], "uv.log").read_text()
-    assert index.url in told
-    assert f"--index-url {pytorch.url} torch==9.9+cpu" in told
-
-
-def test_uv_can_be_left_alone(checkout: Checkout) -> None:
-    checkout.program("uv", UV)
-    done = checkout.setup(UV="0")
-    assert done.returncode == 0
-    assert ", by pip " in done.stdout
-    assert not Path(checkout.environment["HOME"], "uv.log").exists()
+    assert "cannot be reached" in checkout.setup(PIP_INDEX_URL=NOWHERE).stderr
 
 
 def test_without_a_venv_module_the_last_line_names_the_package(checkout: Checkout) -> None:
@@ -261,24 +228,17 @@ def test_without_a_venv_module_the_last_line_names_the_package(checkout: Checkou
     assert not (checkout.folder / ".venv").exists()
 
 
-def test_without_root_bubblewrap_is_only_mentioned(checkout: Checkout) -> None:
+@pytest.mark.parametrize("user", ["1000", "0"])
+def test_without_bubblewrap_the_set_up_goes_on_and_says_so(checkout: Checkout, user: str) -> None:
+    """A user who is not root cannot install it, and this root's Debian has none."""
     (checkout.bin / "bwrap").unlink()
     checkout.environment["PATH"] = f"{checkout.bin}:{without_bubblewrap(checkout.folder.parent / 'system')}"
-    checkout.program("id", "echo 1000")
-    done = checkout.setup()
-    assert done.returncode == 0, done.stderr
-    assert "bubblewrap is missing" in done.stdout
-    assert checkout.ready()
-
-
-def test_a_debian_that_gives_no_bubblewrap_does_not_end_the_set_up(checkout: Checkout) -> None:
-    (checkout.bin / "bwrap").unlink()
-    checkout.environment["PATH"] = f"{checkout.bin}:{without_bubblewrap(checkout.folder.parent / 'system')}"
-    checkout.program("id", "echo 0")
+    checkout.program("id", f"echo {user}")
     checkout.program("apt-get", "exit 100")
     done = checkout.setup()
     assert done.returncode == 0, done.stderr
     assert "bubblewrap is missing" in done.stdout
+    assert checkout.ready()
 
 
 def without_bubblewrap(folder: Path) -> Path:

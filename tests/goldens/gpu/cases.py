@@ -22,27 +22,14 @@ LLAMA_8B: Mapping[str, Any] = {
 PARAMETERS = 8_030_261_248
 
 GOLDEN = Path(__file__).with_name("configs.json")
-COLOCATED = {"placement": "colocated"}
 TAKEN_BACK = {"async_scheduling": False, "enforce_eager": True, "enable_chunked_prefill": False}
 CASES: Mapping[str, Mapping[str, Any]] = {
     "1 GPU, half each": {"rollout": {"gpus_per_engine": 0.5}, "ranks": 1, "gpus_per_rank": 0.5},
-    "1 GPU, colocated": {"rollout": {"gpus_per_engine": 1}, "ranks": 1, "cluster": COLOCATED},
-    "2 GPUs, colocated, TP 2": {
-        "rollout": {"gpus_per_engine": 1, "tensor_parallel_size": 2}, "ranks": 2, "cluster": COLOCATED,
-    },
     "8 GPUs, colocated, TP 2": {
         "rollout": {"gpus_per_engine": 1, "tensor_parallel_size": 2, "engines": 4, "gpu_memory_utilization": 0.85},
-        "ranks": 8, "cluster": COLOCATED,
+        "ranks": 8, "cluster": {"placement": "colocated"},
     },
-    "8 GPUs, colocated, TP 8": {
-        "rollout": {"gpus_per_engine": 1, "tensor_parallel_size": 8, "gpu_memory_utilization": 0.85},
-        "ranks": 8, "cluster": COLOCATED,
-    },
-    "2 GPUs, TP 1": {"rollout": {"gpus_per_engine": 1}, "ranks": 1},
     "8 GPUs, TP 2": {"rollout": {"gpus_per_engine": 1, "tensor_parallel_size": 2, "engines": 2}, "ranks": 4},
-    "16 GPUs, TP 8": {
-        "rollout": {"gpus_per_engine": 1, "tensor_parallel_size": 8, "max_context_tokens": 16384}, "ranks": 8,
-    },
     "TP 2, four things taken back": {
         "rollout": {
             "gpus_per_engine": 1, "tensor_parallel_size": 2, "vllm": TAKEN_BACK,
