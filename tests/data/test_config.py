@@ -59,10 +59,6 @@ def test_overrides_reach_one_dataset_and_one_set_by_name() -> None:
     assert [one.limit for one in named.eval_sets.values()] == [None, 5]
 
 
-def test_an_override_of_a_list_by_one_dataset_replaces_the_list() -> None:
-    assert list(overridden({"train": [ROWS, ROWS]}, "train.path=one.jsonl").train_sets) == ["data.train"]
-
-
 @pytest.mark.parametrize(
     ("train", "words"),
     [

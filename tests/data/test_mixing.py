@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from fractions import Fraction
 
 import pytest
@@ -24,23 +23,6 @@ def by_sorting(weights: tuple[int, ...], count: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("weights", MIXTURES)
 def test_the_tasks_come_in_the_order_in_which_they_are_due(weights: tuple[int, ...]) -> None:
     assert [slot(ordinal, weights) for ordinal in range(300)] == by_sorting(weights, 300)
-
-
-@pytest.mark.parametrize("weights", MIXTURES[:-1])
-def test_after_a_round_every_dataset_has_come_exactly_its_weights_times(weights: tuple[int, ...]) -> None:
-    for rounds in (1, 2, 3):
-        came = Counter(slot(ordinal, weights)[0] for ordinal in range(rounds * sum(weights)))
-        assert [came[index] for index in range(len(weights))] == [rounds * weight for weight in weights]
-
-
-@pytest.mark.parametrize("weights", MIXTURES)
-def test_no_dataset_is_ever_far_from_its_share(weights: tuple[int, ...]) -> None:
-    came = [0] * len(weights)
-    for ordinal in range(500):
-        came[slot(ordinal, weights)[0]] += 1
-        for count, weight in zip(came, weights, strict=True):
-            share = weight / sum(weights)
-            assert abs(count - share * (ordinal + 1)) <= 0.5 + share * len(weights) / 2
 
 
 def test_far_into_a_run_a_task_is_found_as_fast_and_as_exactly() -> None:

@@ -41,15 +41,6 @@ def test_the_order_is_the_same_on_every_machine_and_in_every_version() -> None:
     assert ids(TaskOrder(TASKS, seed=7), 0, 20) == GOLDEN
 
 
-def test_without_shuffling_it_is_the_order_of_the_dataset() -> None:
-    assert ids(TaskOrder(TASKS, seed=7, shuffle=False), 5, 15) == [5, 6, 7, 8, 9, 0, 1, 2, 3, 4]
-
-
-def test_an_ordinal_knows_its_epoch() -> None:
-    order = TaskOrder(TASKS, seed=7)
-    assert [order.epoch(ordinal) for ordinal in (0, 9, 10, 29)] == [0, 0, 1, 2]
-
-
 def test_nothing_can_be_put_in_order_without_tasks() -> None:
     with pytest.raises(DataError, match="the dataset is empty"):
         TaskOrder([], seed=0)

@@ -40,17 +40,6 @@ def test_prompts_that_are_too_long_or_too_short_are_left_out_and_counted() -> No
     )
 
 
-def test_nothing_is_told_when_every_row_is_kept() -> None:
-    assert select(min_prompt_tokens=1, max_prompt_tokens=20) == ([1, 5, 5, 9, 20], "")
-
-
-def test_without_limits_no_prompt_is_rendered() -> None:
-    def rendered(one: Task) -> int:
-        raise AssertionError("a prompt was rendered")
-
-    assert of_right_length(TASKS, DatasetConfig(path="x"), rendered, "data.train").tasks == TASKS
-
-
 def test_a_dataset_of_which_nothing_is_left_is_refused_with_its_lengths() -> None:
     with pytest.raises(DataError, match=r"5 of 5 rows left out \(5 below 21 .*; prompts have 1 to 20 tokens"):
         select(min_prompt_tokens=21)

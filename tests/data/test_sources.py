@@ -87,10 +87,6 @@ def test_csv_and_parquet_are_read_like_json(write: Write, tmp_path: Path) -> Non
         assert [task.messages for task in load(tmp_path / name)] == expected
 
 
-def test_a_limit_takes_the_first_rows(write: Write) -> None:
-    assert [task.row["level"] for task in load(write("rows.jsonl", ROWS), limit=2)] == [1, 2]
-
-
 @pytest.mark.parametrize("path", ["nowhere.jsonl", "./nowhere", "a/b/c", "/nowhere/at/all"])
 def test_a_missing_file_is_named_at_once_and_not_looked_for_on_the_hub(path: str) -> None:
     started = time.monotonic()
@@ -113,6 +109,7 @@ def test_a_missing_column_is_named_with_the_row_and_what_there_is(write: Write) 
     )
     del (rows := [dict(row) for row in ROWS])[3]["answer"]
     assert "row 4 has no column 'answer'" in refused(write("hole.jsonl", rows))
+    assert "must be text or a list of messages" in refused(write("rows.jsonl", ROWS), prompt_column="level")
     assert "name the right one with response_column" in refused(write("rows.jsonl", ROWS), response_column="solution")
 
 
@@ -121,10 +118,6 @@ def test_an_answer_that_the_pattern_does_not_find_is_named(write: Write) -> None
     message = refused(write("rows.jsonl", rows), answer_pattern=r"####\s*(.+)")
     assert "row 6: answer_pattern" in message
     assert "'I do not know'" in message
-
-
-def test_a_prompt_that_is_neither_text_nor_messages_is_named(write: Write) -> None:
-    assert "must be text or a list of messages" in refused(write("rows.jsonl", ROWS), prompt_column="level")
 
 
 def test_a_broken_file_is_named_with_its_fault(tmp_path: Path) -> None:

@@ -7,12 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rlhf.config import build
 from rlhf.data.config import DataConfig
 from rlhf.data.tasks import held_out_problems, load_sets, mixed, training_tasks
-from rlhf.errors import DataError
 from rlhf.types import Task
 
 
@@ -40,13 +37,6 @@ def test_two_files_are_mixed_by_weight_and_rows_of_a_wrong_length_are_told(tmp_p
     assert Counter(text[0] for text in asked) == {"A": 30, "B": 10}
     assert set(asked) == {"AA", "A"} | {"B" * n for n in range(1, 11)}
     assert told == ["data.train.0: 1 of 3 rows left out (1 above 3 prompt tokens)"]
-
-
-def test_a_set_of_which_nothing_is_left_names_itself(tmp_path: Path) -> None:
-    rows = written(tmp_path / "rows.jsonl", ["AA", "AAA"])
-    data = build(DataConfig, {"train": [rows, rows | {"min_prompt_tokens": 9}]})
-    with pytest.raises(DataError, match=r"data\.train\.1: 2 of 2 rows left out .* so none is left"):
-        trained(data, 1, [])
 
 
 def test_every_evaluation_set_has_its_problems_once(tmp_path: Path) -> None:

@@ -41,12 +41,6 @@ def test_they_are_mixed_and_those_that_are_wrong_add() -> None:
     assert right / len(telling) == pytest.approx(RIGHT_SHARE, abs=0.06)
 
 
-def test_the_same_seed_gives_the_same_and_another_others() -> None:
-    made = list(chain_sum(50, seed=1, **ARGUMENTS))
-    assert made == list(chain_sum(50, seed=1, **ARGUMENTS))
-    assert made != list(chain_sum(50, seed=2, **ARGUMENTS))
-
-
 def test_the_library_pays_for_the_right_number_alone() -> None:
     environment = asked(2)
     right = worked_out(str(environment.problem["question"]))

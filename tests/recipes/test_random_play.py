@@ -27,12 +27,6 @@ def test_both_roles_are_shown_their_own_marks_as_x() -> None:
     assert {board.count("o") - board.count("x") for board in boards} == {0, 1}
 
 
-def test_the_same_seed_gives_the_same_conversations_and_as_many_as_asked() -> None:
-    assert list(tictactoe(37, 3)) == list(tictactoe(37, 3))
-    assert list(tictactoe(37, 3)) != list(tictactoe(37, 4))
-    assert len(list(tictactoe(37, 3))) == 37
-
-
 @pytest.mark.ecosystem
 def test_the_pole_is_four_digits_and_each_push_half_of_the_replies() -> None:
     bins = [[-2.4, 2.4], [-2.5, 2.5], [-0.21, 0.21], [-2.5, 2.5]]

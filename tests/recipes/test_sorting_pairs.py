@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recipes.tasks.sorting import split_of
-from recipes.tasks.sorting_pairs import faults, tasks
+from recipes.tasks.sorting_pairs import faults
 from rlhf.config import build
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import PreferencePair
@@ -46,8 +46,3 @@ def test_held_out_pairs_ask_about_other_problems_and_a_seed_draws_the_same_for_e
     assert {split_of(pair.prompt[0].content) for pair in pairs()} == {"train"}
     assert pairs() == pairs()
     assert pairs() != pairs(seed=1)
-
-
-def test_a_pair_is_a_task_of_sorting_too() -> None:
-    (task,) = tasks(rows=1)
-    assert task.answer == "".join(sorted(task.messages[0].content))

@@ -37,13 +37,6 @@ def test_an_earlier_run_is_moved_aside_and_kept_whole(tmp_path: Path):
     assert found == {"quickstart": "third", "quickstart.1": "first", "quickstart.2": "second"}
 
 
-def test_a_new_folder_has_a_place_for_logs_checkpoints_and_tensorboard(tmp_path: Path):
-    folder = RunFolder.create(tmp_path / "run")
-    assert folder.logs.is_dir()
-    assert folder.checkpoints.is_dir()
-    assert folder.tensorboard.is_dir()
-
-
 def test_a_place_that_cannot_be_written_is_the_users_to_change(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"set run\.dir"):

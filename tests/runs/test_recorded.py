@@ -10,7 +10,7 @@ import pytest
 
 from rlhf.errors import DataError
 from rlhf.runs.episodes import EpisodeWriter
-from rlhf.runs.recorded import episodes_file, recorded_groups
+from rlhf.runs.recorded import recorded_groups
 from rlhf.runs.records import (
     EpisodeRecord,
     records_in_flight,
@@ -25,7 +25,6 @@ from rlhf.types import (
     Filtered,
     Group,
     Sample,
-    Scored,
     Segment,
     Ticket,
     TokenKind,
@@ -140,13 +139,6 @@ def test_groups_come_in_order_of_their_ordinals_and_what_was_lost_stays_lost(tmp
     assert crash.score == Unscored(kind="crash", detail="it fell")
 
 
-def test_a_run_folder_stands_for_its_episodes(tmp_path: Path) -> None:
-    file = written(tmp_path, records_of_update([sound(1)], updated(sound(1)), 1))
-    assert episodes_file(str(tmp_path)) == episodes_file(str(file)) == file
-    with pytest.raises(DataError, match="there are no recorded episodes"):
-        episodes_file(str(tmp_path / "absent"))
-
-
 def test_evaluations_are_held_out(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="held out"):
         recorded_groups(written(tmp_path, records_of_evaluation([sound(1)], "held_out")))
@@ -171,11 +163,3 @@ def test_what_are_no_episodes_is_one_named_error(tmp_path: Path, text: str) -> N
     file.write_text(text)
     with pytest.raises(DataError, match=str(file)):
         recorded_groups(file)
-
-
-def test_scores_come_back_as_the_numbers_they_were(tmp_path: Path) -> None:
-    group = sound(1)
-    scored = replace(group.samples[0], score=Scored(value=0.1 + 0.2, parts={"exact": 0.1 + 0.2}))
-    group = replace(group, samples=(scored, *group.samples[1:]))
-    (back,) = recorded_groups(written(tmp_path, records_of_update([group], updated(group), 1)))
-    assert back.samples[0].score == scored.score

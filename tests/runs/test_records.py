@@ -7,13 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.records import (
     EpisodeOutcome,
-    EpisodeRecord,
-    as_row,
     read_episodes,
     records_in_flight,
     records_of_evaluation,
@@ -198,19 +195,20 @@ def test_every_float32_survives_the_text():
     values = random[np.isfinite(random)]
     back = np.array(json.loads(json.dumps(short_floats(values))), np.float32)
     assert (back == values).all()
+    assert short_floats(np.array([np.nan, np.inf, -np.inf, 1], np.float32)) == [None, None, None, 1.0]
 
 
-@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_no_number_is_null_in_the_file(broken: float):
-    assert short_floats(np.array([broken, 1], np.float32)) == [None, 1.0]
-
-
-def test_a_record_has_a_column_for_every_field():
-    record = EpisodeRecord(
-        ordinal=0, sample=0, task="t", outcome=EpisodeOutcome.IN_FLIGHT, admitted_version=0, prompt=[]
+def test_outcomes_go_on_from_those_that_were_written(tmp_path: Path):
+    writer = EpisodeWriter(tmp_path / "episodes.jsonl", {"trained": 5, "failed": 2, "evaluated": 9})
+    records = records_of_failed(TICKET, TASK, Failed(kind="engine"), group_size=1)
+    writer.write(
+        [replace(records[0], outcome=EpisodeOutcome.TRAINED), replace(records[0], outcome=EpisodeOutcome.UNSCORED)]
     )
-    assert list(as_row(record)) == list(EpisodeRecord.__dataclass_fields__)
-    json.dumps(as_row(record))
+    assert writer.outcomes == {"trained": 6, "failed": 2, "evaluated": 9, "unscored": 1}
+    assert writer.counts == {
+        "admitted": 9, "trained": 6, "filtered": 0, "failed": 2, "unscored": 1, "in_flight": 0,
+    }  # fmt: skip
+    writer.close()
 
 
 def test_an_episode_with_an_environment_is_recorded_with_all_that_was_said() -> None:

@@ -6,12 +6,11 @@ import contextlib
 import io
 import os
 import pty
-import sys
 from dataclasses import replace
 
 import pytest
 
-from rlhf.runs.live import BARS, LiveView, curve, make_view
+from rlhf.runs.live import LiveView, make_view
 from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, duration, format_evaluation, plain_line
 
 LINE = UpdateLine(
@@ -33,16 +32,6 @@ def test_an_update_is_one_line_with_a_name_before_every_number():
         "generate 1.00",
     ):
         assert part in text
-
-
-def test_lines_of_different_updates_stand_in_columns():
-    other = replace(LINE, update=60, reward=-1.25, eval_reward=0.75, tokens_per_second=12, eta_seconds=0, kl=None)
-    assert plain_line(LINE).index("filtered") == plain_line(other).index("filtered")
-
-
-def test_what_has_no_number_is_a_dash():
-    assert "reward      -" in plain_line(replace(LINE, reward=None))
-    assert "kl       -" in plain_line(replace(LINE, kl=None))
 
 
 def test_every_evaluation_set_is_one_line_with_what_was_asked_for():
@@ -113,15 +102,3 @@ def test_a_terminal_gets_a_panel_with_everything_in_it(monkeypatch: pytest.Monke
         "pass@8 0.750",
     ):
         assert part in shown
-
-
-def test_the_recipe_can_ask_for_plain_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert isinstance(make_view("run", 60, sys.stdout, live=False), PlainView)
-
-
-def test_the_curve_goes_from_the_least_to_the_greatest():
-    assert curve([]) == ""
-    assert curve([0.5, 0.5]) == BARS[0] * 2
-    assert curve([0.0, 1.0]) == BARS[0] + BARS[-1]
-    assert curve(list(range(1000)), width=8) == BARS
