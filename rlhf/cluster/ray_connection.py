@@ -18,7 +18,7 @@ from rlhf.cluster.machine import this_machine
 from rlhf.cluster.object_store import shared_memory_bytes, store_bytes
 from rlhf.errors import PlacementError
 
-CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 20.0
+CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 60.0  # on a loaded machine Ray's command alone imports for 20 s
 """Deadlines for a connection to a head, and for its answer to `ray status`, which imports Ray first."""
 PRIVATE_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
