@@ -29,13 +29,12 @@ def job(main: NodeGroup, servers: NodeGroup | None = None, *, time: str | None =
 
 def jobs() -> dict[str, SlurmJob]:
     """By the name of the golden file."""
-    found = {}
-    for nodes in (1, 2, 32):
-        gpus = NodeGroup(nodes=nodes, gpus=8, partition="gpu")
-        found[f"{nodes}_nodes"] = job(gpus)
-        found[f"{nodes}_nodes_heterogeneous"] = job(gpus, NodeGroup(nodes=max(1, nodes // 8), cpus=32, partition="cpu"))
-    found["2_nodes_without_gpus"] = job(NodeGroup(nodes=2, cpus=4), time=None)
-    return found
+    one, many = (NodeGroup(nodes=nodes, gpus=8, partition="gpu") for nodes in (1, 32))
+    return {
+        "1_nodes": job(one),
+        "2_nodes_without_gpus": job(NodeGroup(nodes=2, cpus=4), time=None),
+        "32_nodes_heterogeneous": job(many, NodeGroup(nodes=4, cpus=32, partition="cpu")),
+    }
 
 
 def golden(name: str) -> Path:

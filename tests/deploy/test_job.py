@@ -28,15 +28,15 @@ def test_a_time_is_read_as_slurm_reads_it(text: str, seconds: int) -> None:
     assert seconds_of(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["0", "0-0", "00:00:00", "0:00"])
-def test_a_time_of_zero_is_refused_for_slurm_takes_it_for_ever(text: str) -> None:
-    with pytest.raises(UserError, match="is zero"):
-        seconds_of(text)
-
-
-@pytest.mark.parametrize("text", ["", "soon", "1h", "-5", "1:2:3:4", "1-", "1.5", "2-12:00:00:00"])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="is no time"):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *((text, "is no time") for text in ("", "soon", "1h", "-5", "1:2:3:4", "1-", "1.5", "2-12:00:00:00")),
+        *((text, "is zero") for text in ("0", "0-0", "00:00:00")),  # SLURM takes it for no limit
+    ],
+)
+def test_what_is_no_time_is_refused(text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
         seconds_of(text)
 
 

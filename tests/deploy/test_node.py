@@ -36,22 +36,10 @@ class Nodes:
         return self.folder / "rendezvous.json"
 
     def start(self, name: str, *words: str, **variables: str) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-m",
-            "rlhf",
-            "node",
-            "--rendezvous",
-            str(self.rendezvous),
-            "--cpus",
-            "1",
-            "--gpus",
-            "0",
-            *words,
-        ]
+        command = [sys.executable, "-m", "rlhf", "node", "--rendezvous", str(self.rendezvous), "--cpus", "1"]
         told = {"SLURMD_NODENAME": name, "RLHF_RUN_ID": "run-1", "RAY_AUTH_TOKEN": self.secret, **variables}
         self.processes[name] = subprocess.Popen(
-            [*command, "--rendezvous", str(self.rendezvous), "--log-dir", str(self.folder)],
+            [*command, "--gpus", "0", "--log-dir", str(self.folder), *words],
             env=environment() | told,
             cwd=self.folder,
         )

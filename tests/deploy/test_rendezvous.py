@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,17 +49,6 @@ def test_waiting_ends_when_the_head_is_there(file: Path) -> None:
 def test_waiting_has_a_deadline_and_names_what_did_not_come(file: Path) -> None:
     with pytest.raises(DeadlinePassed, match=rf"the head of run 'run-1', which is to write {file}"):
         wait_for(file, "run-1", seconds=0.2)
-
-
-def test_waiting_can_be_given_up(file: Path) -> None:
-    began = time.monotonic()
-    assert wait_for(file, "run-1", seconds=60, give_up=lambda: time.monotonic() - began > 0.1) is None
-
-
-def test_a_head_that_takes_its_file_away_has_ended_cleanly(file: Path) -> None:
-    publish(file, HEAD)
-    threading.Timer(0.3, file.unlink).start()
-    assert ended_cleanly(file, HEAD)
 
 
 @pytest.mark.parametrize("after", [replace(HEAD, address="10.0.0.2:40999"), replace(HEAD, run="run-2")])

@@ -105,37 +105,6 @@ async def test_a_server_that_dribbles_for_ever_is_a_timeout() -> None:
         assert (await failure(client(url, timeout_seconds=0.2, attempts=1))).kind == "timeout"
 
 
-@pytest.mark.waits
-async def test_one_slow_call_in_a_hundred_costs_an_attempt_and_no_answer() -> None:
-    hung: set[int] = set()
-
-    def script(asked: Asked) -> Reply:
-        number = asked.json
-        if number % 100 == 37 and number not in hung:
-            hung.add(number)
-            return HANG
-        return 200, number
-
-    async with scripted(script) as server:
-        asking = client(server.url, timeout_seconds=1.0)
-        answers = await asyncio.gather(*(asking.post("/", n) for n in range(200)))
-        assert answers == list(range(200))
-        assert hung == {37, 137}
-        await asking.close()
-
-
-async def test_no_more_calls_are_in_flight_than_the_limit() -> None:
-    async def slow(asked: Asked) -> Reply:
-        await asyncio.sleep(0.01)
-        return 200, 1
-
-    async with scripted(slow) as server:
-        asking = client(server.url, concurrency=3)
-        await asyncio.gather(*(asking.post("/", n) for n in range(20)))
-        assert server.most_inside == 3
-        await asking.close()
-
-
 async def test_a_server_that_states_its_capacity_never_gets_more() -> None:
     async def slow(asked: Asked) -> Reply:
         if asked.method == "GET":
@@ -148,14 +117,6 @@ async def test_a_server_that_states_its_capacity_never_gets_more() -> None:
         await asking.meet()
         await asyncio.gather(*(asking.post("/", n) for n in range(12)))
         assert server.most_inside == 2
-        await asking.close()
-
-
-@pytest.mark.parametrize("health", [(404, ""), (200, ""), (200, {"capacity": "many"}), (200, {"capacity": -1})])
-async def test_a_server_that_states_no_capacity_is_no_failure(health: Reply) -> None:
-    async with scripted(lambda asked: health) as server:
-        asking = client(server.url)
-        await asking.meet()
         await asking.close()
 
 

@@ -30,15 +30,11 @@ from rlhf.runs.live import LiveView
 from rlhf.runs.view import PlainView
 
 HOSTILE = {
-    "colour": "\x1b[31mred", "clear": "\x1b[2J\x1b[H", "title": "\x1b]0;owned\x07",
-    "clipboard": "\x1b]52;c;ZWNobwo=\x07", "report": "\x1b[6n",
-    "hyperlink": "\x1b]8;;http://x\x1b\\here", "one byte": "\x9b31mred", "string": "\x90q\x9c",
-    "return": "reward 0.1\rreward 9.9", "backspace": "9\b1", "bell": "\a", "nul": "\0", "delete": "\x7f", "form": "\f",
-    "override": "\u202egnp.exe", "isolate": "\u2066a\u2069", "mark": "\u200fa\u200e", "arabic mark": "\u061c",
-    "line": "a\u2028b", "paragraph": "a\u2029b", "next line": "a\x85b", "separators": "\x1c\x1d\x1e\x1f",
-    "order": "\ufeff", "high": "\ud800", "low": "\udfff", "both the wrong way": "\udc00\ud800",
-    "unseen letters": "\U000e0041\U000e0042",
-    "vertical": "a\vb", "shift": "\x0e\x0f", "json": '{"a": "\x1b"}', "charset": "\x1b(0", "alternate": "\x1b[?1049h",
+    "colour": "\x1b[31mred", "clipboard": "\x1b]52;c;ZWNobwo=\x07", "hyperlink": "\x1b]8;;http://x\x1b\\here",
+    "alternate": "\x1b[?1049h", "one byte": "\x9b31mred", "return": "reward 0.1\rreward 9.9", "backspace": "9\b1",
+    "nul": "\0", "override": "\u202egnp.exe", "isolate": "\u2066a\u2069", "mark": "\u200fa\u200e\u061c\ufeff",
+    "lines": "a\u2028b\u2029c\x85d\ve\ff", "separators": "\x1c\x1d\x1e\x1f\x7f\a", "halves": "\ud800 \udfff",
+    "both the wrong way": "\udc00\ud800", "unseen letters": "\U000e0041\U000e0042", "json": '{"a": "\x1b"}',
 }  # fmt: skip
 ORDINARY = "plain, é ü 漢字 עברית 😀 👩‍👩‍👧 क्‍ष\n\ttabs and lines"
 names = pytest.mark.parametrize("name", HOSTILE)
@@ -175,6 +171,7 @@ def test_json_escapes_are_those_of_json() -> None:
         "\ufeff{}",
         "{} {}",
     ],
+    ids=range(10),
 )
 def test_json_that_cannot_be_used_is_refused(text: str | bytes) -> None:
     with pytest.raises(InvalidJson, match="JSON"):

@@ -70,28 +70,17 @@ StrictModes no
 def _client(folder: Path, port: int, mute: int) -> str:
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {(folder / 'server.pub').read_text()}")
     (folder / "known_to_nobody").write_text("")
-    at, known = f"HostName 127.0.0.1\nPort {port}", f"UserKnownHostsFile {folder / 'known_hosts'}"
+    hosts = {
+        "first second third": ("good", "known_hosts"), "stranger": ("stranger", "known_hosts"),
+        "bare": ("bare", "known_hosts"), "empty": ("empty", "known_hosts"), "impostor": ("good", "known_to_nobody"),
+    }  # fmt: skip
+    at = f"HostName 127.0.0.1\nPort {port}"
+    blocks = "\n".join(
+        f"Host {names}\n{at}\nUserKnownHostsFile {folder / known}\nIdentityFile {folder / key}"
+        for names, (key, known) in hosts.items()
+    )
     return f"""
-Host first second third
-{at}
-{known}
-IdentityFile {folder / "good"}
-Host stranger
-{at}
-{known}
-IdentityFile {folder / "stranger"}
-Host bare
-{at}
-{known}
-IdentityFile {folder / "bare"}
-Host empty
-{at}
-{known}
-IdentityFile {folder / "empty"}
-Host impostor
-{at}
-UserKnownHostsFile {folder / "known_to_nobody"}
-IdentityFile {folder / "good"}
+{blocks}
 Host mute
 HostName 127.0.0.1
 Port {mute}

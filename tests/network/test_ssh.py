@@ -57,13 +57,6 @@ async def sleeping(sshd: Sshd, folder: Path) -> SshSession:
     raise TimeoutError(said)
 
 
-async def test_a_command_ends_with_its_session(sshd: Sshd, tmp_path: Path) -> None:
-    session = await sleeping(sshd, tmp_path)
-    assert marked(tmp_path)
-    await session.end(10)
-    assert marked(tmp_path) == []
-
-
 async def test_a_command_ends_when_ssh_is_killed(sshd: Sshd, tmp_path: Path) -> None:
     session = await sleeping(sshd, tmp_path)
     os.kill(session.pid, signal.SIGKILL)
@@ -115,15 +108,6 @@ def test_a_host_that_never_answers_is_one_line_in_bounded_time_beside_the_others
     told = errors(ended)
     assert [line.split(":")[1].strip() for line in told] == ["mute", "closed"]
     assert "Connection timed out" in told[0]
-    assert marked(tmp_path) == []
-
-
-def test_hosts_that_are_too_small_together_are_refused_before_anything_starts(sshd: Sshd, tmp_path: Path) -> None:
-    ended = launch(
-        sshd, tmp_path, "first cpus=1\nsecond cpus=1\n", f"run.dir={tmp_path}/run", "trainer.deepspeed.ranks=9"
-    )
-    assert ended.returncode == 2
-    assert "9 learner x 0.5 cores" in errors(ended)[0]
     assert marked(tmp_path) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,37 +29,22 @@ def chunked(*chunks: bytes) -> bytes:
 HTTP: dict[str, Parts] = {
     "nothing": b"",
     "garbage": b"\x00\xff\x16\x03\x01" * 200,
-    "a tls hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 300,
-    "no status": b"HTTP/1.1\r\n\r\n",
-    "a later version": b"HTTP/3.0 200 OK\r\n\r\n{}",
     "a reason of controls": b"HTTP/1.1 200 \x1b[2J\x9b31m\r\n\r\n{}",
-    "half a head": b"HTTP/1.1 200 OK\r\ncontent-ty",
     "a header of 300 kB": ok(b"{}", "a: " + "b" * 300_000),
-    "ten thousand headers": ok(b"{}", *[f"h{n}: {n}" for n in range(10_000)]),
     "cookies": ok(b"{}", *[f"set-cookie: c{n}={'v' * 100}; Path=/" for n in range(500)]),
     "less than its length": ok(b"{}", "content-length: 200"),
-    "a length beyond all disks": ok(b"{}", "content-length: " + "9" * 30),
-    "a chunk of no size": chunked(b"xyz\r\n{}\r\n"),
-    "a chunk beyond all disks": chunked(b"f" * 40 + b"\r\n{}"),
     "chunks without an end": chunked(b"2\r\n{}\r\n"),
-    "ten thousand chunks of a byte": chunked(b"1\r\n \r\n" * 10_000, b"0\r\n\r\n"),
-    "a trailer of 200 kB": chunked(b"2\r\n{}\r\n0\r\n" + b"a: b\r\n" * 33_000 + b"\r\n"),
     "gzip": ok(gzip.compress(b"{}"), "content-encoding: gzip", JSON),
     "a bomb": ok(BOMB, "content-encoding: gzip", JSON),
-    "a bomb in a bomb": ok(BOMBS, "content-encoding: gzip, gzip", JSON),
     "a bomb as an error": status("500 X", BOMBS, "content-encoding: gzip, gzip"),
     "elsewhere": status("302 Found", b"", "location: http://192.0.2.1:9/"),
-    "elsewhere, with the body": status("307 X", b"", "location: http://127.0.0.1:9/x"),
     "to itself": status("302 X", b"", "location: /"),
-    "another protocol": status("101 X", b"", "upgrade: h2c", "connection: upgrade"),
     "no content": status("204 X"),
     "busy for ever": status("503 X", b"", "retry-after: " + "9" * 400),
     "an error with commands": status("500 X", b"\x1b[2J\x1b]0;owned\x07\x9b31m\xff\xfe\r\nline"),
-    "refused": status("401 X", b"\x1b[31mno\xff"),
     "an error of 10 MB": status("500 X", b"x" * 10_000_000),
     "utf-16": ok('{"a": 1}'.encode("utf-16"), JSON),
     "bytes that are no text": ok(b'{"a": "\xff\xfe\xed\xa0\x80"}', JSON),
-    "a byte order mark": ok(b"\xef\xbb\xbf{}", JSON),
     "two answers": ok(b"{}", "content-length: 2") + ok(b'{"rewards": [9]}'),
 }
 """Below JSON."""
@@ -67,22 +53,13 @@ TEXTS: dict[str, bytes] = {
     "an empty body": b"",
     "a page": b"<html>\x1b[2J</html>",
     "nan": b"NaN",
-    "beyond all floats": b"1e999",
     "five thousand digits": b"9" * 5000,
-    "four hundred digits": b"9" * 400,
     "deep arrays": b"[" * DEEP + b"]" * DEEP,
     "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
-    "deep as a recursion": b"[" * 900 + b"]" * 900,
     "a million empty arrays": b"[" + b"[]," * 1_000_000 + b"1]",
-    "text": b'"1.0"',
-    "an object": b"{}",
-    "two values": b"{} {}",
-    "a comma too many": b'{"a": 1,}',
     "one key twice": b'{"rewards": [1], "rewards": "x"}',
     "half a character": b'"\\ud800"',
-    "nul in a text": b'{"a": "\\u0000"}',
     "controls in a text": b'"\x1b"',
-    "blanks": b" " * 1_000_000,
 }
 """Bodies of successes."""
 
@@ -101,9 +78,9 @@ SLOW: dict[str, Parts] = {
 
 
 WRONG: dict[str, Any] = {
-    "null": None, "true": True, "text": "1.0", "a word": "no", "a list": [], "lists": [["a"]], "an object": {},
-    "a number": 0.5, "negative": -1, "ten to the 400th": 10**400, "deep": [[[[[[[[1]]]]]]]], "many": list(range(5000)),
-    "half": "\ud800", "commands": "\x1b[2J\u202e\x9b", "long": "x" * 300_000, "keys": {"\x1b": {"\udfff": None}},
+    "null": None, "true": True, "text": "1.0", "lists": [["a"]], "an object": {}, "negative": -1,
+    "ten to the 400th": 10**400, "many": list(range(5000)), "half": "\ud800", "commands": "\x1b[2J\u202e\x9b",
+    "long": "x" * 300_000, "keys": {"\x1b": {"\udfff": None}},
 }  # fmt: skip
 """What stands where something else should."""
 
@@ -150,9 +127,7 @@ def spoilt(right: Any) -> dict[str, bytes]:
             texts[f"{where} is missing"] = json.dumps(without(right, path)).encode()
         for name, wrong in WRONG.items():
             texts[f"{where} is {name}"] = json.dumps(with_at(right, path, wrong)).encode()
-        for name in ("NaN", "Infinity", "1e999"):
-            marked = json.dumps(with_at(right, path, "@@"))
-            texts[f"{where} is {name}"] = marked.replace('"@@"', name).encode()
+        texts[f"{where} is NaN"] = json.dumps(with_at(right, path, math.nan)).encode()
     return texts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import socket
@@ -93,33 +94,22 @@ RIGHT = json.dumps(OBSERVATION).encode()
 WIRE: dict[str, Parts] = {
     "nothing": b"",
     "garbage": b"\xff" * 300,
-    "http instead of a frame": b"HTTP/1.1 200 OK\r\n\r\n{}",
     "half a frame": frame(RIGHT)[:100],
     "a length beyond all memory": b"\x81\x7f" + struct.pack("!Q", 2**63 - 1),
-    "a reserved opcode": frame(RIGHT, 3),
-    "compressed, as was not agreed": frame(RIGHT, first=0xC1),
     "bytes": frame(RIGHT, 2),
-    "bytes that are no text": frame(b"\xff\xfe\x00", 2),
     "text that is none": frame(b'{"type": "\xff"}'),
     "a message that never ends": [frame(b"{", first=0x01), *endless(frame(b" " * 1000, first=0x00), 300)],
-    "a long ping": frame(b"x" * 126, 9),
     "pings for ever": endless(frame(b"x", 9)),
-    "closed": frame(struct.pack("!H", 1000), 8),
     "closed with commands": frame(struct.pack("!H", 4000) + b"\x1b[2J\xc2\x9b", 8),
-    "empty text": frame(b""),
     "two answers": frame(RIGHT) * 2,
 }
 """Below JSON."""
 JSONS: dict[str, Any] = {
     "no type": {"data": {}},
-    "no data": {"type": "observation"},
     "data is a list": {"type": "observation", "data": []},
     "an error of no code": {"type": "error", "data": {}},
-    "a code that is a list": {"type": "error", "data": {"code": []}},
     "a code that is an object": {"type": "error", "data": {"code": {"a": 1}, "message": []}},
-    "a kind that is a list": {"type": "error", "data": {"kind": ["raised"], "code": "X"}},
     "a kind that is none": {"type": "error", "data": {"kind": "\x1b[2J", "code": "SESSION_ERROR"}},
-    "a type that is a list": {"type": ["error"], "data": {}},
     "full": {"type": "error", "data": {"code": "CAPACITY_REACHED"}},
     "an error of a megabyte": {"type": "error", "data": {"code": "X", "message": "x" * 10**6}},
 }
@@ -131,11 +121,6 @@ def said(**changes: Any) -> bytes:
     whole = json.loads(RIGHT)
     whole["data"]["observation"]["messages"] = [message]
     return json.dumps(whole).encode()
-
-
-ROLES = {
-    name: said(role=name) for name in ("system", "assistant", "developer", "", "user\n", "System", "\x1b[2J", "tool_")
-}
 
 
 async def test_no_frame_ends_a_run(tmp_path: Path) -> None:
@@ -153,30 +138,25 @@ async def test_no_observation_that_is_nearly_right_is_taken_for_one(right: str, 
         assert await harm(answers, tmp_path, STOCKS if right == "stock" else OURS, method) == {}
 
 
-@pytest.mark.parametrize("role", ROLES)
-async def test_no_role_is_injected_in_the_middle_of_an_episode(role: str) -> None:
-    with answering(talking(frame(ROLES[role]))) as url:
-        assert "has a message of role" in str((await heard_of(url, OURS, "step"))["failed"])
+async def test_no_role_is_injected_in_the_middle_of_an_episode() -> None:
+    for role in ("system", "assistant", "", "user\n", "\x1b[2J", "tool_"):
+        with answering(talking(frame(said(role=role)))) as url:
+            assert "has a message of role" in str((await heard_of(url, OURS, "step"))["failed"])
+    with answering(talking(frame(said(role="system")))) as url:
+        assert (await heard_of(url, OURS, "reset"))["said"] == [{"role": "system", "content": "c"}], "it may begin so"
 
 
-async def test_what_is_asked_may_begin_with_a_system_message() -> None:
-    with answering(talking(frame(ROLES["system"]))) as url:
-        assert (await heard_of(url, OURS, "reset"))["said"] == [{"role": "system", "content": "c"}]
-
-
-@pytest.mark.parametrize("wrong", ['"no"', "1", "null", "[]"])
-async def test_an_end_is_one_only_where_it_is_true_or_false(wrong: str) -> None:
-    text = RIGHT.replace(b'"terminated": false', f'"terminated": {wrong}'.encode())
+@pytest.mark.parametrize(
+    ("key", "right", "wrong"),
+    [
+        *(("terminated", "false", wrong) for wrong in ('"no"', "1", "null")),
+        *(("reward", "0.5", wrong) for wrong in ("NaN", "1e999", '"0.5"', "true", "[0.5]", "9" * 400)),
+    ],
+)
+async def test_an_end_is_true_or_false_and_a_reward_a_finite_number(key: str, right: str, wrong: str) -> None:
+    text = RIGHT.replace(f'"{key}": {right}'.encode(), f'"{key}": {wrong}'.encode())
     with answering(talking(frame(text))) as url:
-        assert "terminated" in str((await heard_of(url, OURS, "step"))["failed"])
-
-
-@pytest.mark.parametrize("wrong", ["NaN", "Infinity", "1e999", '"0.5"', "true", "[0.5]", "9" * 400])
-async def test_a_reward_is_one_only_where_it_is_a_finite_number(wrong: str) -> None:
-    for right, dialect in ((OBSERVATION, OURS), (STOCK, STOCKS)):
-        text = json.dumps(right).encode().replace(b'"reward": 0.5', f'"reward": {wrong}'.encode())
-        with answering(talking(frame(text))) as url:
-            assert "failed" in await heard_of(url, dialect, "reset")
+        assert "failed" in await heard_of(url, OURS, "step")
 
 
 async def test_a_policys_halves_of_characters_reach_the_server_whole() -> None:
@@ -195,41 +175,29 @@ async def test_a_policys_halves_of_characters_reach_the_server_whole() -> None:
 
 
 async def test_no_answer_to_the_handshake_ends_a_run() -> None:
-    shaken = "HTTP/1.1 101 X\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-accept: "
-    answers: dict[str, Parts] = every_answer() | {
-        "a wrong accept": f"{shaken}AAAA\r\n\r\n".encode(),
-        "an extension": f"{shaken}AAAA\r\nsec-websocket-extensions: permessage-deflate\r\n\r\n".encode(),
-        "a protocol": f"{shaken}AAAA\r\nsec-websocket-protocol: x\r\n\r\n".encode(),
-        "accepted twice": f"{shaken}A\r\nsec-websocket-accept: B\r\n\r\n".encode(),
-    }
     current: list[Parts] = [b""]
     with answering(lambda connection: saying(current[0])(connection)) as url:
-        for name, parts in answers.items():
+        for name, parts in every_answer().items():
             current[0] = parts
             assert "failed" in await heard_of(url, OURS, "reset"), name
 
 
-@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-async def test_a_token_is_not_carried_to_another_server(code: int) -> None:
+async def test_a_token_is_not_carried_to_another_server() -> None:
     seen: list[bytes] = []
     with answering(lambda connection: seen.append(connection.recv(65536))) as other:
-        moved = f"HTTP/1.1 {code} X\r\nlocation: ws{other[4:]}/ws\r\ncontent-length: 0\r\n\r\n".encode()
+        moved = f"HTTP/1.1 307 X\r\nlocation: ws{other[4:]}/ws\r\ncontent-length: 0\r\n\r\n".encode()
         with answering(saying(moved)) as url:
-            assert f"HTTP status {code}" in str((await heard_of(url, OURS, "reset"))["failed"])
+            assert "HTTP status 307" in str((await heard_of(url, OURS, "reset"))["failed"])
     assert seen == []
 
 
 SCHEMAS: dict[str, Any] = {
     "itself": {"$ref": "#", "required": ["a", "b"]},
-    "another server's": {"$ref": "http://127.0.0.1:9/schema", "properties": {"a": {}}, "required": ["a"]},
-    "required is text": {"required": "ab"},
     "required are lists": {"required": [["a"]]},
     "properties are a list": {"properties": ["a"], "required": ["a"]},
     "a property is text": {"properties": {"a": "string"}, "required": ["a"]},
-    "a property is null": {"properties": {"a": None}, "required": ["a"]},
     "a type that is a list": {"properties": {"a": {"type": ["string"]}}, "required": ["a"]},
     "a list": ["a"],
-    "text": "object",
     "true": True,
     "ten thousand properties": {"properties": {f"p{n}": {"type": "string"} for n in range(10_000)}},
 }
@@ -240,18 +208,12 @@ WRITTEN = ["{}", "[1]", "NaN", '{"a": 1e999}', "[" * 100_000, '{"a": "\\ud800"}'
 def test_no_schema_of_a_server_takes_more_than_a_moment(name: str) -> None:
     """The schema is refused, or used as far as it is understood."""
     began = time.process_time()
-    texts = []
-    try:
+    with contextlib.suppress(Undecodable):
         dialect = dialect_of({"name": "e"}, {"action": SCHEMAS[name]})
         for written in WRITTEN:
-            try:
+            with contextlib.suppress(InvalidAction):
                 assert isinstance(dialect.action(Message(role="assistant", content=written), "r"), dict)
-            except InvalidAction as problem:
-                texts.append(str(problem))
-    except Undecodable as refused:
-        texts.append(str(refused))
     assert time.process_time() - began < scaled(2.0)
-    assert all(len(text.encode()) < 20_000 for text in texts)
 
 
 async def test_an_action_that_a_stock_server_refuses_is_explained_to_the_policy() -> None:

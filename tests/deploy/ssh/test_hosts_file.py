@@ -44,8 +44,3 @@ def test_amounts_for_all_hosts_hold_where_a_line_has_none(tmp_path: Path) -> Non
 def test_what_it_does_not_mean_is_refused(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         read_hosts(written(tmp_path, text))
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read the hosts file .*: No such file"):
-        read_hosts(tmp_path / "hosts.txt")

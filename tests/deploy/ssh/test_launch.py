@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.deploy.ssh.hosts_file import SshHost
 from rlhf.deploy.ssh.launch import keep_log
-from rlhf.deploy.ssh.remote_command import node_command, variables
+from rlhf.deploy.ssh.remote_command import variables
 from tests.warm.client import Ended
 from tests.warm.command_line import rlhf
 
@@ -56,13 +55,6 @@ def test_a_machine_without_ssh_is_told_so(tmp_path: Path, monkeypatch: pytest.Mo
     assert (ended.returncode, ended.stderr) == (
         2, "error: node1: this machine has no ssh to reach it; install openssh-client\n"
     )  # fmt: skip
-
-
-def test_what_a_host_gives_is_said_only_where_the_file_says_it(tmp_path: Path) -> None:
-    assert "--cpus" not in node_command(tmp_path, SshHost(name="node1"), head=False)
-    assert node_command(tmp_path, SshHost(name="node1", cpus=2, gpus=0), head=True)[-5:] == [
-        "--cpus", "2", "--gpus", "0", "--head"
-    ]  # fmt: skip
 
 
 def test_every_launch_has_a_secret_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
