@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -15,7 +12,6 @@ from typing import Any
 
 from rlhf.runs.jsonl import JsonlWriter
 
-ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 Parts = bytes | Iterable[bytes]
 """What is sent; of several parts each after a pause."""
 Talk = Callable[[socket.socket], None]
@@ -86,46 +82,6 @@ def ok(body: bytes, *headers: str) -> bytes:
     """A success with these headers, whose body ends with the connection's."""
     lines = ["HTTP/1.1 200 OK", "connection: close", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
-
-
-def shake_hands(connection: socket.socket) -> None:
-    """Become a WebSocket."""
-    head = read_request(connection)
-    key = next(line[18:].strip() for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key:"))
-    accept = base64.b64encode(hashlib.sha1(key + ACCEPT_GUID).digest()).decode()
-    lines = ["HTTP/1.1 101 X", "upgrade: websocket", "connection: Upgrade", f"sec-websocket-accept: {accept}", "", ""]
-    connection.sendall("\r\n".join(lines).encode())
-
-
-def frame(payload: bytes, opcode: int = 1, *, first: int | None = None) -> bytes:
-    """A frame as a server sends it; `first` is its first byte where that is not a whole message of `opcode`."""
-    start = 0x80 | opcode if first is None else first
-    if len(payload) < 126:
-        return bytes([start, len(payload)]) + payload
-    if len(payload) < 65536:
-        return bytes([start, 126]) + struct.pack("!H", len(payload)) + payload
-    return bytes([start, 127]) + struct.pack("!Q", len(payload)) + payload
-
-
-def read_frame(connection: socket.socket) -> bytes:
-    """The payload of a client's frame, which is masked and not fragmented."""
-
-    def exactly(count: int) -> bytes:
-        content = b""
-        while len(content) < count:
-            part = connection.recv(count - len(content))
-            if not part:
-                raise StopIteration
-            content += part
-        return content
-
-    length = exactly(2)[1] & 0x7F
-    if length == 126:
-        (length,) = struct.unpack("!H", exactly(2))
-    elif length == 127:
-        (length,) = struct.unpack("!Q", exactly(8))
-    mask, payload = exactly(4), exactly(length)
-    return bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload))
 
 
 async def harm_of(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import socket
-import struct
 import time
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
 from rlhf.env.answers import Undecodable
 from rlhf.env.client.dialect import Dialect, InvalidAction, Ours, Stock, dialect_of
@@ -22,7 +21,7 @@ from rlhf.errors import EnvironmentFailed
 from rlhf.runs.records import _said
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, ToolCall
 from tests.attacks.peers.answers import ERROR, OBSERVATION, SCHEMA, STOCK, TEXTS, every_answer, spoilt
-from tests.attacks.peers.server import Parts, answering, frame, harm_of, ok, read_frame, saying, shake_hands
+from tests.attacks.peers.server import Parts, answering, ok, saying
 from tests.pace import scaled
 
 SECONDS = 0.5
@@ -32,25 +31,31 @@ PATIENCE = Patience(
     deadlines=Deadlines(open_seconds=SECONDS, reset_seconds=SECONDS, step_seconds=SECONDS), tries=1, pause_seconds=0.0
 )
 TASK = Task(id="0", messages=(Message(role="user", content="q"),))
-STATE = frame(json.dumps({"type": "state", "data": {"step_count": 0}}).encode())
+STATE = json.dumps({"type": "state", "data": {"step_count": 0}})
+Answer = str | bytes | list[str]
+"""A message; a list is one in pieces."""
 ACTION = Message(
     role="assistant", content="\ud800\x1b", tool_calls=(ToolCall(id="c", name="\udfff", arguments={"a": "\ud800"}),)
 )
 
 
-def talking(answer: Parts) -> Callable[[socket.socket], None]:
-    """A server that opens a session as it should, and then answers with given bytes."""
+@contextlib.asynccontextmanager
+async def playing(answers: list[Answer], heard: list[str | bytes] | None = None) -> AsyncIterator[str]:
+    """A server that opens a session as it should, and then answers with the given messages; gives its URL."""
 
-    def talk(connection: socket.socket) -> None:
-        shake_hands(connection)
-        read_frame(connection)
-        connection.sendall(STATE)
-        read_frame(connection)
-        for part in [answer] if isinstance(answer, bytes) else answer:
-            connection.sendall(part)
-        read_frame(connection)  # until the client goes
+    async def talk(connection: ServerConnection) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            await connection.recv()
+            await connection.send(STATE)
+            asked = await connection.recv()
+            if heard is not None:
+                heard.append(asked)
+            for answer in answers:
+                await connection.send(answer)
+            await connection.wait_closed()
 
-    return talk
+    async with serve(talk, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
 
 
 def sound(heard: Observation) -> dict[str, Any]:
@@ -76,73 +81,74 @@ async def heard_of(url: str, dialect: Dialect, method: str) -> dict[str, Any]:
         await environment.close()
 
 
-async def harm(
-    answers: Mapping[str, Parts], folder: Path, dialect: Dialect = OURS, method: str = "reset"
-) -> dict[str, str]:
-    return await harm_of(lambda url: heard_of(url, dialect, method), talking, answers, folder, scaled(2 * SECONDS + 1))
+async def harm(answers: Mapping[str, Answer], dialect: Dialect = OURS, method: str = "reset") -> dict[str, str]:
+    """The answers that did harm, and which: an exception without a name, or a wait that is too long."""
+    found: dict[str, str] = {}
+    current: list[Answer] = [""]
+    async with playing(current) as url:
+        for name, answer in answers.items():
+            current[0], began = answer, time.monotonic()
+            try:
+                json.dumps(await heard_of(url, dialect, method)).encode()
+            except BaseException as error:  # noqa: BLE001 - that none gets here is tested
+                found[name] = f"{type(error).__name__}: {error}"[:200]
+            if (seconds := time.monotonic() - began) > scaled(2 * SECONDS + 1):
+                found[name] = f"took {seconds:.1f} s"
+    return found
 
 
-def frames(texts: Mapping[str, bytes], every: int = 1) -> dict[str, Parts]:
-    return {name: frame(text) for name, text in list(texts.items())[::every]}
-
-
-def endless(part: bytes, count: int = 3000) -> Iterable[bytes]:
-    return [part] * count
-
-
-RIGHT = json.dumps(OBSERVATION).encode()
-WIRE: dict[str, Parts] = {
+RIGHT = json.dumps(OBSERVATION)
+MESSAGES: dict[str, Answer] = {
     "nothing": b"",
-    "garbage": b"\xff" * 300,
-    "half a frame": frame(RIGHT)[:100],
-    "a length beyond all memory": b"\x81\x7f" + struct.pack("!Q", 2**63 - 1),
-    "bytes": frame(RIGHT, 2),
-    "text that is none": frame(b'{"type": "\xff"}'),
-    "a message that never ends": [frame(b"{", first=0x01), *endless(frame(b" " * 1000, first=0x00), 300)],
-    "pings for ever": endless(frame(b"x", 9)),
-    "closed with commands": frame(struct.pack("!H", 4000) + b"\x1b[2J\xc2\x9b", 8),
-    "two answers": frame(RIGHT) * 2,
+    "bytes": RIGHT.encode(),
+    "bytes that are no text": b"\xff\xfe\x00",
+    "a message that never ends": ["{", *[" " * 100_000] * 300],
 }
-"""Below JSON."""
 JSONS: dict[str, Any] = {
     "no type": {"data": {}},
     "data is a list": {"type": "observation", "data": []},
     "an error of no code": {"type": "error", "data": {}},
     "a code that is an object": {"type": "error", "data": {"code": {"a": 1}, "message": []}},
     "a kind that is none": {"type": "error", "data": {"kind": "\x1b[2J", "code": "SESSION_ERROR"}},
+    "a type that is a list": {"type": ["error"], "data": {}},
     "full": {"type": "error", "data": {"code": "CAPACITY_REACHED"}},
     "an error of a megabyte": {"type": "error", "data": {"code": "X", "message": "x" * 10**6}},
 }
 
 
-def said(**changes: Any) -> bytes:
+def said(**changes: Any) -> str:
     """The right observation with other messages or another end."""
     message = {"role": "user", "content": "c"} | changes
     whole = json.loads(RIGHT)
     whole["data"]["observation"]["messages"] = [message]
-    return json.dumps(whole).encode()
+    return json.dumps(whole)
 
 
-async def test_no_frame_ends_a_run(tmp_path: Path) -> None:
-    assert await harm(WIRE, tmp_path) == {}
-    texts = TEXTS | {name: json.dumps(one).encode() for name, one in JSONS.items()}
-    assert await harm(frames(texts), tmp_path) == {}
-    assert await harm(frames(texts), tmp_path, STOCKS, "step") == {}
+async def test_no_message_ends_a_run() -> None:
+    assert await harm(MESSAGES) == {}
+    texts = {name: text.decode("utf-8", "replace") for name, text in TEXTS.items()}
+    texts |= {name: json.dumps(one) for name, one in JSONS.items()}
+    assert await harm(texts) == {}
+    assert await harm(texts, STOCKS, "step") == {}
+
+
+async def test_a_server_that_says_nothing_is_left_in_time() -> None:
+    async with playing([]) as url:
+        assert "failed" in await heard_of(url, OURS, "reset")
 
 
 @pytest.mark.parametrize("right", ["ours", "stock", "error"])
-async def test_no_observation_that_is_nearly_right_is_taken_for_one(right: str, tmp_path: Path) -> None:
+async def test_no_observation_that_is_nearly_right_is_taken_for_one(right: str) -> None:
     chosen = {"ours": OBSERVATION, "stock": STOCK, "error": ERROR}[right]
-    for method in ("reset", "step"):
-        answers = frames(spoilt(chosen), 5)
-        assert await harm(answers, tmp_path, STOCKS if right == "stock" else OURS, method) == {}
+    answers = {name: text.decode() for name, text in list(spoilt(chosen).items())[::3]}
+    assert await harm(answers, STOCKS if right == "stock" else OURS, "step") == {}
 
 
 async def test_no_role_is_injected_in_the_middle_of_an_episode() -> None:
     for role in ("system", "assistant", "", "user\n", "\x1b[2J", "tool_"):
-        with answering(talking(frame(said(role=role)))) as url:
+        async with playing([said(role=role)]) as url:
             assert "has a message of role" in str((await heard_of(url, OURS, "step"))["failed"])
-    with answering(talking(frame(said(role="system")))) as url:
+    async with playing([said(role="system")]) as url:
         assert (await heard_of(url, OURS, "reset"))["said"] == [{"role": "system", "content": "c"}], "it may begin so"
 
 
@@ -152,24 +158,16 @@ async def test_no_role_is_injected_in_the_middle_of_an_episode() -> None:
         *(("terminated", "false", wrong) for wrong in ('"no"', "1", "null")),
         *(("reward", "0.5", wrong) for wrong in ("NaN", "1e999", '"0.5"', "true", "[0.5]", "9" * 400)),
     ],
+    ids=range(9),
 )
 async def test_an_end_is_true_or_false_and_a_reward_a_finite_number(key: str, right: str, wrong: str) -> None:
-    text = RIGHT.replace(f'"{key}": {right}'.encode(), f'"{key}": {wrong}'.encode())
-    with answering(talking(frame(text))) as url:
+    async with playing([RIGHT.replace(f'"{key}": {right}', f'"{key}": {wrong}')]) as url:
         assert "failed" in await heard_of(url, OURS, "step")
 
 
 async def test_a_policys_halves_of_characters_reach_the_server_whole() -> None:
-    asked: list[bytes] = []
-
-    def talk(connection: socket.socket) -> None:
-        shake_hands(connection)
-        read_frame(connection)
-        connection.sendall(STATE)
-        asked.append(read_frame(connection))
-        connection.sendall(frame(RIGHT))
-
-    with answering(talk) as url:
+    asked: list[str | bytes] = []
+    async with playing([RIGHT], asked) as url:
         assert "failed" not in await heard_of(url, OURS, "step")
     assert json.loads(asked[0])["data"]["tool_calls"][0]["arguments"] == {"a": "\ufffd"}
 
@@ -217,20 +215,18 @@ def test_no_schema_of_a_server_takes_more_than_a_moment(name: str) -> None:
 
 
 async def test_an_action_that_a_stock_server_refuses_is_explained_to_the_policy() -> None:
-    refusal = {"type": "error", "data": {"code": "VALIDATION_ERROR", "message": "move: not an integer"}}
-    with answering(talking(frame(json.dumps(refusal).encode()))) as url:
+    refusal = json.dumps({"type": "error", "data": {"code": "VALIDATION_ERROR", "message": "move: not an integer"}})
+    async with playing([refusal]) as url:
         observation = await heard_of(url, Stock(spec=SPEC, action_schema=SCHEMA), "step")
-    with answering(talking(frame(json.dumps(refusal).encode()))) as url:
         failed = await heard_of(url, OURS, "step")
     assert observation["said"][0]["content"].startswith("Not an action: move: not an integer. Reply with one JSON")
     assert "protocol" in failed["failed"]
 
 
 async def test_the_right_observation_is_taken() -> None:
-    """Else all of the above would say nothing."""
+    """Otherwise the tests above would say nothing."""
     for right, dialect, text in ((OBSERVATION, OURS, "5"), (STOCK, STOCKS, "hi")):
-        with answering(talking(frame(json.dumps(right).encode()))) as url:
-            heard = await heard_of(url, dialect, "step")
-        assert heard["said"][0]["content"] == text
+        async with playing([json.dumps(right)]) as url:
+            assert (await heard_of(url, dialect, "step"))["said"][0]["content"] == text
     with answering(saying(ok(b"{}"))) as url:
         assert "has no WebSocket" in str((await heard_of(url, OURS, "reset"))["failed"])
