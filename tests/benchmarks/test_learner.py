@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.learner.clock import fastest, peak_bytes
-from benchmarks.learner.figures import Figure, missed, result, table
 from benchmarks.learner.model import PROMPT_TOKENS, SAMPLES, batch
 from benchmarks.learner.packing import packed, padded, prompt_of, useful_share
 from rlhf.models.config import TinyModelConfig
@@ -16,20 +15,6 @@ from rlhf.models.tiny import byte_tokenizer, tiny_model
 from rlhf.trainer.batching.batch import MicroBatch
 
 REPLIES = [3, 40, 1, 7, 200, 9, 2, 5, 11, 4, 30, 8, 1, 1, 60, 2]
-FIGURES = [
-    Figure(name="enough", value=0.95, bound=0.95),
-    Figure(name="too_little", value=0.94, bound=0.95),
-    Figure(name="too_much", value=0.2, bound=0.1, at_most=True),
-    Figure(name="small", value=0.1, bound=0.1, at_most=True),
-]
-
-
-def test_what_is_out_of_its_bounds_is_named() -> None:
-    assert missed(FIGURES) == ["too_little", "too_much"]
-    assert result(FIGURES)["missed"] == ["too_little", "too_much"]
-    assert result(FIGURES)["too_much"] == 0.2
-    cells = [[cell.strip() for cell in line.split("|")[2:5]] for line in table(FIGURES).splitlines()[2:]]
-    assert cells[1:3] == [["0.94", "≥ 0.95", "NO"], ["0.2", "≤ 0.1", "NO"]]
 
 
 def test_packing_and_padding_compute_the_same_log_probs() -> None:
@@ -60,11 +45,6 @@ def test_a_prompt_that_is_computed_twice_is_no_useful_token() -> None:
     whole = batch(REPLIES)
     assert len({prompt_of(sequence).tobytes() for sequence in whole.sequences}) == len(REPLIES) / SAMPLES
     assert useful_share(whole) == useful / sum(micro.tokens for micro in packed(whole, ranks=2))
-
-
-def test_samples_of_one_prompt_each_share_nothing() -> None:
-    whole = batch(REPLIES, shared_prompts=False)
-    assert len({prompt_of(sequence).tobytes() for sequence in whole.sequences}) == len(REPLIES)
 
 
 def test_the_peak_counts_what_is_held_at_once() -> None:

@@ -39,15 +39,6 @@ RUNS = [
 ]
 
 
-def test_a_side_is_summarized_by_the_medians_of_its_runs() -> None:
-    assert [(m.side, m.update_seconds, m.phase_seconds) for m in summarize(RUNS)] == [
-        ("trl, 1 thread", 30.0, {"train": 20.0}),
-        ("trl, 2 threads", 16.0, {"train": 11.0}),
-        ("ours, staleness 0", 10.0, {"train": 7.0}),
-        ("ours, staleness 1", 8.0, {"train": 7.0}),
-    ]
-
-
 EVERYTHING = summarize(
     [
         *RUNS,

@@ -60,32 +60,29 @@ def test_overrides_reach_one_dataset_and_one_set_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("train", "words"),
+    ("settings", "words"),
     [
-        ([], "train is an empty list"),
-        ([ROWS, {"path": "x", "weight": 2}], "give every dataset of train a weight, or none of them"),
-        ([ROWS, {"pth": "x"}], "unknown key 'train.1.pth'; did you mean 'train.path'?"),
-        ([ROWS, 3], "train.1: "),
-        ({"path": "x", "weight": 0}, "train.weight: "),
-        ("rows.jsonl", "train: "),
+        ({"train": []}, "train is an empty list"),
+        ({"train": [ROWS, {"path": "x", "weight": 2}]}, "give every dataset of train a weight, or none of them"),
+        ({"train": [ROWS, {"pth": "x"}]}, "unknown key 'train.1.pth'; did you mean 'train.path'?"),
+        ({"train": [ROWS, 3]}, "train.1: "),
+        ({"train": {"path": "x", "weight": 0}}, "train.weight: "),
+        ({"train": "rows.jsonl"}, "train: "),
+        ({"train": MADE | ROWS}, "exactly one of path"),
+        ({"train": ROWS | {"arguments": {"rows": 3}}}, "arguments belong to the function in tasks"),
+        ({"train": {"tasks": "recipes.tasks.sorting"}}, "tasks is 'recipes.tasks.sorting'; give module:function"),
+        ({"train": MADE | {"split": "eval"}}, "split is for rows of a dataset"),
+        ({"train": MADE | {"system_prompt": "Be brief."}}, "system_prompt is for rows of a dataset"),
+        ({"eval": {"easy": {"pth": "x"}}}, "unknown key 'eval.easy.pth'"),
+        ({"eval": {"pth": "x"}}, "unknown key 'eval.pth'; did you mean 'eval.path'?"),
+        ({"eval": {"very easy": ROWS}}, "a set named 'very easy'"),
+        ({"eval": {"easy": ROWS, "path": "x"}}, "unknown key 'eval.easy'"),
+        ({"eval": {}}, "exactly one of path"),
+        ({"chat_template_arguments": {"add_generation_prompt": False}}, "add_generation_prompt"),
     ],
 )
-def test_a_wrong_mixture_is_refused_in_one_line(train: Any, words: str) -> None:
-    assert words in refused(train)
-
-
-@pytest.mark.parametrize(
-    ("sets", "words"),
-    [
-        ({"easy": {"pth": "x"}}, "unknown key 'eval.easy.pth'"),
-        ({"pth": "x"}, "unknown key 'eval.pth'; did you mean 'eval.path'?"),
-        ({"very easy": ROWS}, "a set named 'very easy'"),
-        ({"easy": ROWS, "path": "x"}, "unknown key 'eval.easy'"),
-        ({}, "exactly one of path"),
-    ],
-)
-def test_wrong_evaluation_sets_are_refused_in_one_line(sets: Any, words: str) -> None:
-    assert words in refused(eval=sets)
+def test_wrong_sets_are_refused_in_one_line(settings: dict[str, Any], words: str) -> None:
+    assert words in refused(**settings)
 
 
 def test_held_out_tasks_that_are_made_as_those_of_training_are_refused_in_every_set() -> None:
@@ -93,24 +90,3 @@ def test_held_out_tasks_that_are_made_as_those_of_training_are_refused_in_every_
     message = refused([ROWS, MADE], eval={"easy": HELD_OUT, "hard": MADE})
     assert message.startswith("data.eval.hard.arguments are those of data.train")
     assert data(MADE, eval=MADE | {"trained_on": True})
-
-
-@pytest.mark.parametrize(
-    ("train", "words"),
-    [
-        (MADE | ROWS, "exactly one of path"),
-        (ROWS | {"arguments": {"rows": 3}}, "arguments belong to the function in tasks"),
-        ({"tasks": "recipes.tasks.sorting"}, "tasks is 'recipes.tasks.sorting'; give module:function"),
-        (MADE | {"split": "eval"}, "split is for rows of a dataset"),
-        (MADE | {"system_prompt": "Be brief."}, "system_prompt is for rows of a dataset"),
-    ],
-)
-def test_what_does_not_go_with_tasks_of_one_s_own_is_refused(train: dict[str, Any], words: str) -> None:
-    assert words in refused(train)
-
-
-def test_what_the_renderer_itself_says_to_the_template_is_refused() -> None:
-    assert data(chat_template_arguments={"enable_thinking": False}).chat_template_arguments == {
-        "enable_thinking": False
-    }
-    assert "add_generation_prompt" in refused(chat_template_arguments={"add_generation_prompt": False})

@@ -13,7 +13,7 @@ from rlhf.config import build
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import PreferencePair, Useless, pair_from_row
 from rlhf.data.sources import load_pairs, load_tasks
-from rlhf.errors import ConfigError, DataError
+from rlhf.errors import DataError
 from rlhf.recipe.preflight import check_dataset
 from rlhf.types import Message
 
@@ -111,11 +111,6 @@ def test_a_margin_is_a_number_or_an_error() -> None:
     for wrong in ("much", True, float("nan")):
         with pytest.raises(DataError, match="row 7: column 'gap' must be a number"):
             pair(row | {"gap": wrong}, margin_column="gap")
-
-
-def test_one_of_the_two_columns_alone_is_refused() -> None:
-    with pytest.raises(ConfigError, match="chosen_column and rejected_column come together"):
-        build(DatasetConfig, {"path": "pairs.jsonl", "chosen_column": "chosen"})
 
 
 def written(path: Path, *rows: dict[str, Any]) -> DatasetConfig:

@@ -51,16 +51,22 @@ def test_waiting_has_a_deadline_and_names_what_did_not_come(file: Path) -> None:
         wait_for(file, "run-1", seconds=0.2)
 
 
-@pytest.mark.parametrize("after", [replace(HEAD, address="10.0.0.2:40999"), replace(HEAD, run="run-2")])
-def test_a_head_whose_place_another_has_taken_has_ended(file: Path, after: HeadAddress) -> None:
-    publish(file, after)
-    assert ended_cleanly(file, HEAD)
-
-
-def test_a_head_whose_file_stays_has_died(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("after", "clean"),
+    [
+        (None, True),
+        (replace(HEAD, address="10.0.0.2:40999"), True),
+        (replace(HEAD, run="run-2"), True),
+        (HEAD, False),
+    ],
+)
+def test_a_head_ended_cleanly_where_its_file_is_gone_or_anothers(
+    file: Path, after: HeadAddress | None, clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rlhf.deploy.head_watch.TIDY_SECONDS", 0.3)
-    publish(file, HEAD)
-    assert not ended_cleanly(file, HEAD)
+    if after is not None:
+        publish(file, after)
+    assert ended_cleanly(file, HEAD) == clean
 
 
 def test_a_file_system_that_fails_does_not_end_a_cluster(tmp_path: Path) -> None:

@@ -95,12 +95,8 @@ async def test_a_body_that_a_web_page_could_send_without_asking_is_refused(kind:
     headers = {} if kind is None else {"Content-Type": kind}
     assert (await answer("POST", content=b"{}", headers=headers)).status_code == 415
     assert (await answer("POST", headers=headers)).text == "0", "without a body there is nothing to name"
-
-
-async def test_a_charset_beside_the_content_type_is_fine() -> None:
-    assert (
-        await answer("POST", content=b"{}", headers={"Content-Type": "Application/JSON; charset=utf-8"})
-    ).text == "2"
+    named = {"Content-Type": "Application/JSON; charset=utf-8"}
+    assert (await answer("POST", content=b"{}", headers=named)).text == "2"
 
 
 @pytest.mark.parametrize(

@@ -74,23 +74,14 @@ async def test_a_busy_server_sets_the_pause_within_the_longest_one() -> None:
         (response(200, b""), "protocol", 1),
         (response(200, b"[" * 100_000), "protocol", 1),
         (b"nonsense\r\n\r\n", "lost", 3),
+        (HANG, "timeout", 3),
     ],
 )
 async def test_every_way_to_fail_has_a_name(reply: Reply, kind: str, attempts: int) -> None:
     async with scripted(lambda asked: reply) as server:
-        failed = await failure(client(server.url, attempts=3))
+        failed = await failure(client(server.url, timeout_seconds=scaled(0.5), attempts=3))
         assert (failed.kind, len(server.asked)) == (kind, attempts)
         assert server.url in str(failed)
-
-
-async def test_a_server_that_is_not_there_is_refused() -> None:
-    assert (await failure(client(nobody(), attempts=2))).kind == "refused"
-
-
-async def test_a_server_that_hangs_is_a_timeout() -> None:
-    async with scripted(lambda asked: HANG) as server:
-        failed = await failure(client(server.url, timeout_seconds=scaled(0.5), attempts=2))
-        assert (failed.kind, len(server.asked)) == ("timeout", 2)
 
 
 async def test_a_server_that_dribbles_for_ever_is_a_timeout() -> None:
@@ -121,9 +112,10 @@ async def test_a_server_that_states_its_capacity_never_gets_more() -> None:
 
 
 async def test_a_server_that_is_not_there_is_found_at_the_start() -> None:
-    asking = client(nobody(), attempts=1)
-    with pytest.raises(HttpFailed, match="refused"):
-        await asking.meet()
+    asking = client(nobody(), attempts=2)
+    for question in (asking.meet(), asking.post("/", {})):
+        with pytest.raises(HttpFailed, match="refused"):
+            await question
     await asking.close()
 
 

@@ -33,8 +33,6 @@ FORGETS_THINKING = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """Qwen 3: thinking is dropped from replies that a user has answered, and kept while tools are called."""
-STARTS_EMPTY_THINKING = CHAT_TEMPLATE.replace("assistant\n{% endif %}", "assistant\n<think>\n\n</think>\n\n{% endif %}")
-"""Qwen 3 told not to think: what stands before a new reply is not in the history."""
 NO_SYSTEM_LATER = (
     "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
     "{{ raise_exception('a system message must come first') }}{% endif %}"

@@ -134,14 +134,6 @@ def test_chunks_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     close(in_chunks, gradients(chunked, head, hidden), 1e-6)
 
 
-def test_entropies_carry_no_gradient_unless_asked_for() -> None:
-    head, hidden = made(torch.float32)
-    _, entropies = head_logprobs(head, hidden, IDS, vocabulary=VOCABULARY)
-    assert not entropies.requires_grad
-    _, entropies = chosen_logprobs(head(hidden), IDS)
-    assert not entropies.requires_grad
-
-
 def test_the_logits_given_are_left_as_they_are() -> None:
     logits = torch.randn(TOKENS, VOCABULARY).requires_grad_()
     before = logits.detach().clone()

@@ -8,13 +8,12 @@ from rlhf.errors import ModelError
 from rlhf.models.chat import arguments_with_tools, prompt_ids
 from rlhf.models.increments import Increments, conversation
 from rlhf.models.replies import ReplyEncoder
-from rlhf.types import Message, TokenKind, Tool
+from rlhf.types import Message, Tool
 from tests.models.templates import (
     APPENDING,
     ENDS_OTHERWISE,
     FORGETS_THINKING,
     NO_SYSTEM_LATER,
-    STARTS_EMPTY_THINKING,
     tokenizer_with,
 )
 
@@ -56,12 +55,6 @@ def test_a_template_that_forgets_thinking_is_refused_for_users_and_not_for_tools
         increments.after_reply([TOOL, USER])
 
 
-def test_a_template_whose_header_is_not_in_the_history_is_refused() -> None:
-    refused = Increments(tokenizer_with(STARTS_EMPTY_THINKING), end=END).verdict(["user"])
-    assert refused is not None
-    assert "rewrites what was said before" in refused
-
-
 def test_a_template_that_writes_something_else_behind_a_reply_than_its_end_is_refused() -> None:
     with pytest.raises(ModelError, match=r"goes on with '<\|pad\|>.*but a reply ends at '<\|im_end\|>'"):
         Increments(tokenizer_with(ENDS_OTHERWISE), end=END).after_reply([USER])
@@ -72,18 +65,6 @@ def test_a_role_that_the_template_refuses_is_named() -> None:
     assert increments.verdict(["user"]) is None
     with pytest.raises(ModelError, match=r"user, assistant, system: a system message must come first"):
         increments.after_reply([Message(role="system", content="Be brief.")])
-
-
-@pytest.mark.parametrize("template", APPENDING.values(), ids=APPENDING)
-def test_a_demonstration_of_several_replies_is_rendered_as_the_template_does(template: str) -> None:
-    tokenizer = tokenizer_with(template)
-    said = [Message(role="user", content="1+2?"), Message(role="assistant", content="call"), TOOL]
-    segment = conversation(
-        tokenizer, [*said, Message(role="assistant", content="3"), USER], replies=ReplyEncoder(tokenizer)
-    )
-    assert segment.token_ids.tolist() == [*prompt_ids(tokenizer, said), *tokenizer.encode("3<|im_end|>")]
-    replies = segment.token_ids[segment.kinds == TokenKind.ACTION]
-    assert tokenizer.decode(replies) == "call<|im_end|>3<|im_end|>"
 
 
 def test_a_demonstration_without_a_reply_is_refused() -> None:

@@ -1,13 +1,10 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
 
-from rlhf.models import policy as policy_module
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.policy import PolicyModel, chosen_logprobs
@@ -76,33 +73,6 @@ def test_packed_log_probs_and_gradients_equal_those_of_each_sequence_alone(polic
     np.testing.assert_allclose(packed, one_by_one(policy), rtol=0, atol=1e-5)
     _, alone = computed(policy, row_tokens=1, tokens=1)
     assert float((gradient - alone).norm() / alone.norm()) <= 1e-6
-
-
-def with_a_mask_of_ones(model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor) -> Tensor:
-    mask = torch.ones_like(token_ids)
-    return model.base_model(token_ids, position_ids=position_ids, attention_mask=mask, use_cache=False)[0]
-
-
-def with_a_cache(model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor) -> Tensor:
-    return model.base_model(token_ids, position_ids=position_ids, attention_mask=None, use_cache=True)[0]
-
-
-def with_a_boolean_mask_for_eager_attention(model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor) -> Tensor:
-    model.set_attn_implementation("eager")
-    sequences = (position_ids == 0).cumsum(1)
-    seen = (sequences[:, :, None] == sequences[:, None]).tril()[:, None]
-    return model.base_model(token_ids, position_ids=position_ids, attention_mask=seen, use_cache=False)[0]
-
-
-@pytest.mark.parametrize("wrong", [with_a_mask_of_ones, with_a_cache, with_a_boolean_mask_for_eager_attention])
-def test_what_silently_joins_sequences_would_be_seen(
-    folder: str, wrong: Callable[[PreTrainedModel, Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = PolicyModel(load_policy(folder))
-    expected = one_by_one(policy)
-    monkeypatch.setattr(policy_module, "hidden_states", wrong)
-    joined, _ = computed(policy, row_tokens=128, tokens=512)
-    assert float(np.abs(joined - expected).max()) > 1e-3
 
 
 def test_a_sequence_does_not_see_its_neighbours_in_the_row(policy: PolicyModel) -> None:

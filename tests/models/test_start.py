@@ -85,13 +85,6 @@ def test_whatever_decides_the_weights_decides_the_folder(tmp_path: Path) -> None
     assert start_folder(base, seed=0, demonstrations={"digits": 5}) in folders
 
 
-def test_without_a_warm_up_the_raw_model_is_the_start(tmp_path: Path) -> None:
-    warm_up = CountingWarmUp()
-    folder = made(ModelConfig(tiny=TINY, cache_dir=str(tmp_path)), warm_up)
-    assert warm_up.calls == 0
-    assert (folder / "model.safetensors").is_file()
-
-
 @pytest.mark.parametrize(
     ("path", "found"), [("somebody/model", Path("somebody/model")), ("~/model", Path.home() / "model")]
 )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
-
 import pytest
 
 from rlhf.models.supported_families import FamilySupport, Measurements, measurements
@@ -39,8 +36,3 @@ def test_every_family_of_the_table_is_right_or_has_a_reason():
     assert {"torch", "transformers", "vllm"} <= set(table.versions)
     for family, one in table.families.items():
         assert (one.verdict, bool(one.reason)) in (("right", False), ("refused", True)), family
-
-
-def test_the_table_is_packaged():
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    assert "supported_families.json" in project["tool"]["setuptools"]["package-data"]["rlhf.models"]

@@ -10,9 +10,8 @@ import tempfile
 from pathlib import Path
 
 from tests.mutants.heart import heart
-from tests.mutants.own import plant_all
 from tests.mutants.planted import Fault, Rotten, check, read_faults
-from tests.mutants.trees import ROOT
+from tests.mutants.trees import ROOT, plant_all
 
 
 def main() -> int:

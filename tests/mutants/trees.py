@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +21,8 @@ from tests.mutants.planted import Fault, Rotten, planted
 ROOT = Path(__file__).parents[2]
 FACTOR, LEAST_SECONDS = 6.0, 60.0
 """A faulty run is given up after so many times what its tests take without a fault, and never before so long."""
+CLEAN_SECONDS = 600.0
+"""For the tests of one fault, without it."""
 FIRST_FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
@@ -86,3 +91,25 @@ class Tree:
             return Outcome(failed="", seconds=seconds)
         found = FIRST_FAILURE.search(said)
         return Outcome(failed=found[1] if found else f"pytest's exit code {process.returncode}", seconds=seconds)
+
+
+def plant_all(faults: Sequence[Fault], jobs: int, place: Path) -> Iterator[tuple[Fault, Outcome]]:
+    """Every fault with what its tests said, in the order of the list. Raises `Rotten` for tests that fail without."""
+    trees: queue.SimpleQueue[Tree] = queue.SimpleQueue()
+    for number in range(jobs):
+        trees.put(Tree.copy(ROOT, place / str(number)))
+    clean: dict[tuple[str, ...], Outcome] = {}
+
+    def plant(fault: Fault) -> Outcome:
+        tree = trees.get()
+        try:
+            if fault.tests not in clean:
+                clean[fault.tests] = tree.tested(fault.tests, CLEAN_SECONDS)
+            if failed := clean[fault.tests].failed:
+                raise Rotten(f"{fault.name!r}: without any fault, {failed} does not pass")
+            return tree.with_fault(fault, clean[fault.tests])
+        finally:
+            trees.put(tree)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from zip(faults, pool.map(plant, faults), strict=True)

@@ -77,13 +77,6 @@ def test_a_reply_that_is_no_free_square_is_answered_and_a_second_one_loses(reply
     assert lost.info["rewards"] == {"first": 1.0, "second": -1.0}
 
 
-def test_a_task_is_told_to_each_role_once() -> None:
-    game = TicTacToeEnvironment()
-    task = Task(id="0", messages=(Message(role="user", content="Win."),))
-    heard = [game.reset(task, seed=0), *(move(game, square) for square in "123")]
-    assert [observation.messages[0].content.startswith("Win.") for observation in heard] == [True, True, False, False]
-
-
 def test_an_opponent_that_breaks_the_rules_is_an_error_and_no_result() -> None:
     game = TicTacToeEnvironment(opponent="tests.recipes.test_tictactoe:nonsense")
     with pytest.raises(ValueError, match="no free square"):

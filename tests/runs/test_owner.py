@@ -60,11 +60,14 @@ def test_an_owner_of_this_machine_that_died_is_followed_at_once(tmp_path: Path) 
     assert Owner.claim(tmp_path, watch_seconds=1000).fence == 2
 
 
-def test_a_process_that_only_has_the_owner_s_number_is_not_the_owner(tmp_path: Path) -> None:
+@pytest.mark.parametrize("claim", ["another process of that number", "never written out"])
+def test_a_claim_of_nobody_who_lives_is_followed(tmp_path: Path, claim: str) -> None:
     mine = Claim()
     assert mine.began is not None
-    write_claim(tmp_path, replace(mine, began=mine.began - 1))
-    assert Owner.claim(tmp_path, watch_seconds=1000).fence == 2
+    path = write_claim(tmp_path, replace(mine, began=mine.began - 1))
+    if claim == "never written out":
+        path.write_text("")
+    assert Owner.claim(tmp_path, watch_seconds=WATCH).fence == 2
 
 
 def test_an_owner_elsewhere_that_is_not_touched_any_more_is_followed_and_people_are_told(tmp_path: Path) -> None:
@@ -89,11 +92,6 @@ def test_the_owner_s_file_is_touched_while_it_lives(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(owner, "LOOK_SECONDS", 0.02)
     Owner.claim(tmp_path)
     assert owner.touched(tmp_path / "owner" / "000001", 5)
-
-
-def test_a_claim_that_was_never_written_out_is_watched_and_then_followed(tmp_path: Path) -> None:
-    write_claim(tmp_path, Claim()).write_text("")
-    assert Owner.claim(tmp_path, watch_seconds=WATCH).fence == 2
 
 
 def test_who_was_taken_for_dead_finds_out_before_it_writes(tmp_path: Path) -> None:

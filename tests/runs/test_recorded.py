@@ -139,22 +139,25 @@ def test_groups_come_in_order_of_their_ordinals_and_what_was_lost_stays_lost(tmp
     assert crash.score == Unscored(kind="crash", detail="it fell")
 
 
-def test_evaluations_are_held_out(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="held out"):
-        recorded_groups(written(tmp_path, records_of_evaluation([sound(1)], "held_out")))
-
-
-def test_the_same_episode_twice_is_refused(tmp_path: Path) -> None:
-    records = records_of_update([sound(1)], updated(sound(1)), 1)
-    with pytest.raises(DataError, match="sample 0 of group 1 twice"):
-        recorded_groups(written(tmp_path, records * 2))
-
-
-def test_a_sampled_token_without_a_log_prob_is_refused(tmp_path: Path) -> None:
+def without_logprobs() -> list[EpisodeRecord]:
     first, *rest = records_of_update([sound(1)], updated(sound(1)), 1)
-    silent = replace(first, engine_logprobs=[None] * len(first.engine_logprobs or ()))
-    with pytest.raises(DataError, match="lacks tokens, or log-probs"):
-        recorded_groups(written(tmp_path, [silent, *rest]))
+    return [replace(first, engine_logprobs=[None] * len(first.engine_logprobs or ())), *rest]
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        (records_of_evaluation([sound(1)], "held_out"), "held out"),
+        (records_of_update([sound(1)], updated(sound(1)), 1) * 2, "sample 0 of group 1 twice"),
+        (without_logprobs(), "lacks tokens, or log-probs"),
+    ],
+    ids=["an evaluation", "the same episode twice", "a sampled token without a log-prob"],
+)
+def test_records_that_are_no_training_episodes_are_refused(
+    tmp_path: Path, records: list[EpisodeRecord], words: str
+) -> None:
+    with pytest.raises(DataError, match=words):
+        recorded_groups(written(tmp_path, records))
 
 
 @pytest.mark.parametrize("text", ["", '{"a": 1}\n', "nonsense\n"])

@@ -146,16 +146,6 @@ def test_one_that_was_killed_while_it_installed_is_made_anew(checkout: Checkout,
     assert not (checkout.folder / ".venv" / "half").exists()
 
 
-def test_one_that_was_killed_while_the_environment_was_made_is_made_anew(checkout: Checkout) -> None:
-    real = (checkout.bin / "python3").read_text()
-    checkout.program("python3", real.replace("exec cp", "{ mkdir .venv; sleep 60; } #"))
-    with checkout.begun():
-        eventually((checkout.folder / ".venv").exists)
-    checkout.program("python3", real)
-    assert checkout.setup().returncode == 0
-    assert checkout.ready()
-
-
 def test_two_at_a_time_wait_for_one_another(checkout: Checkout, index: Index) -> None:
     index.hold = True
     with checkout.begun() as first:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import ROOT, command, environment
 from tests.slurm.jobs import LONG, UNHURRIED, Job, submit
 from tests.slurm.private import PrivateSlurm
 from tests.slurm.processes import by_name
@@ -46,15 +44,6 @@ def test_each_has_a_cluster_of_its_own(jobs: tuple[Job, Job]) -> None:
         [one], [other] = (of_its_processes(job, variable) for job in jobs)
         assert "" not in (one, other)
         assert one != other
-
-
-def test_a_node_refuses_the_head_of_another_run(jobs: tuple[Job, Job]) -> None:
-    stranger = environment() | {"RLHF_RUN_ID": "another", "RAY_AUTH_TOKEN": "0" * 32, "RAY_AUTH_MODE": "token"}
-    words = command("node", "--rendezvous", str(rendezvous(jobs[0])), "--timeout", "30")
-    done = subprocess.run(words, cwd=ROOT, env=stranger, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert "belongs to run" in done.stdout + done.stderr
-    assert "'another'" in done.stdout + done.stderr
 
 
 def test_both_finish_and_leave_nothing(jobs: tuple[Job, Job]) -> None:

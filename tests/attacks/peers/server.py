@@ -86,7 +86,6 @@ def ok(body: bytes, *headers: str) -> bytes:
 
 async def harm_of(
     ask: Callable[[str], Coroutine[Any, Any, Heard]],
-    talk_of: Callable[[Parts], Talk],
     answers: Mapping[str, Parts],
     folder: Path,
     longest_seconds: float,
@@ -96,7 +95,7 @@ async def harm_of(
     harm: dict[str, str] = {}
     current: list[Parts] = [b""]
     lines = JsonlWriter(folder / "lines.jsonl", buffered_lines=1)
-    with answering(lambda connection: talk_of(current[0])(connection)) as url:
+    with answering(lambda connection: saying(current[0])(connection)) as url:
         for name, parts in answers.items():
             current[0], began = parts, time.monotonic()
             try:
