@@ -54,7 +54,7 @@ def print_rows(rows: Sequence[LabelledText]) -> None:
 
 
 def parts(recipe: Recipe) -> list[LabelledText]:
-    """The model, the data, the environment and the run folder."""
+    """Return the model, the data, the environment and the run folder."""
     held_out = [describe_evaluation(name, one) for name, one in recipe.data.eval_sets.items()]
     return [
         ("run", f"{recipe.name}, kind {recipe.kind}, in {recipe.run_dir}"),
@@ -156,12 +156,12 @@ def count(number: int, thing: str) -> str:
 
 
 def and_every(updates: int) -> str:
-    """The text for a repeated action; empty for 0 updates."""
+    """Return the text for a repeated action; empty for 0 updates."""
     return f", and every {count(updates, 'update')}" if updates else ""
 
 
 def describe_model(model: ModelConfig) -> str:
-    """The model in one line."""
+    """Return the model in one line."""
     if model.tiny is None:
         return f"{model.path}, {model.dtype}"
     tiny = model.tiny
@@ -192,7 +192,7 @@ def describe_family(config: Values) -> str:
 
 
 def describe_environment(config: EnvironmentConfig) -> list[LabelledText]:
-    """The environment, the rules of its turns, and where it runs."""
+    """Return the environment, the rules of its turns, and where it runs."""
     seen = "all of it" if config.last_n is None else f"the last {count(config.last_n, 'turn')}"
     if config.last_n == 0:
         seen = "what it heard last"
@@ -210,25 +210,25 @@ def describe_hosting(config: EnvironmentConfig) -> str:
 
 
 def describe_agent(config: AgentConfig) -> str:
-    """The agent in one line."""
+    """Return the agent in one line."""
     at_once = f"{count(config.max_agents, 'episode')} at once"
     return f"{config.program}, at most {at_once}, each of {config.timeout_seconds:g} s"
 
 
 def describe_training(config: TrainingSetConfig) -> str:
-    """The training set in one line, with its weight."""
+    """Return the training set in one line, with its weight."""
     return describe_dataset(config) + (f", weight {config.weight:g}" if config.weight else "")
 
 
 def describe_evaluation(name: str, config: EvaluationSetConfig) -> str:
-    """The evaluation set in one line: its rows, and how they are sampled."""
+    """Return the evaluation set in one line: its rows, and how they are sampled."""
     asked = "greedily" if config.temperature == 0 else f"at temperature {config.temperature:g}"
     named = "" if name == HELD_OUT else f"{name}: "
     return f"{named}{describe_dataset(config)}; {count(config.samples, 'sample')} of each problem, {asked}"
 
 
 def describe_dataset(config: DatasetConfig) -> str:
-    """The dataset in one line."""
+    """Return the dataset in one line."""
     limit = f", the first {config.limit:,} rows" if config.limit else ""
     if config.tasks is not None:
         given = ", ".join(f"{name} {value}" for name, value in config.arguments.items())

@@ -105,7 +105,7 @@ def run_gpu_doctor(model: str | None, nodes: int, report_file: Path | None) -> i
 
 
 def report(finding: Diagnosis, *, colour: bool) -> str:
-    """The finding in one line, and its advice in a second one."""
+    """Return the finding in one line, and its advice in a second one."""
     level = f"{finding.level.value:<5}"
     if colour:
         level = f"\033[{ANSI[finding.level]}m{level}\033[0m"
@@ -214,7 +214,8 @@ def limits() -> Iterable[Diagnosis]:
 
 
 def sandbox_isolation() -> Iterable[Diagnosis]:
-    """The isolation for model-written code, tested with a real program, and which of its limits are not exact."""
+    """Iterate over the isolation for model-written code, tested with a real program, and which of its limits are not
+    exact."""
     try:
         chosen = choose()
     except SandboxUnavailable as error:
@@ -234,7 +235,7 @@ LOOKS: tuple[Callable[[], Iterable[Diagnosis]], ...] = (
 
 
 def installed(name: str) -> str | None:
-    """The version of a package, without importing it."""
+    """Return the version of a package, without importing it."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -242,7 +243,7 @@ def installed(name: str) -> str | None:
 
 
 def required_torch(package: str) -> str | None:
-    """The torch version that a package pins."""
+    """Return the torch version that a package pins."""
     for requirement in metadata.requires(package) or ():
         name, equals, version = requirement.partition(";")[0].strip().partition("==")
         if name.strip() == "torch" and equals:

@@ -78,7 +78,7 @@ class HostileProgram:
     advice: str
 
     def naming(self, names: Iterable[str]) -> str:
-        """The program with `answer` defined under each of the names."""
+        """Return the program with `answer` defined under each of the names."""
         return "\n".join([self.code, *(f"{name} = answer" for name in names)])
 
 

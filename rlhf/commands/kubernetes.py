@@ -43,5 +43,5 @@ def kubernetes(
 
 
 def kubernetes_name(stem: str) -> str:
-    """A valid Kubernetes name: `gsm8k-grpo` for `gsm8k_grpo`."""
+    """Return a valid Kubernetes name: `gsm8k-grpo` for `gsm8k_grpo`."""
     return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")

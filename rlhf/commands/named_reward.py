@@ -25,8 +25,8 @@ def named_reward(name: str, overrides: Sequence[str]) -> RewardConfig:
 
 
 def reward_here(config: RewardConfig) -> LiveReward:
-    """The reward with everything it needs in this process and its children, including a reward model. Not started
-    yet."""
+    """Return the reward with everything it needs in this process and its children, including a reward model. Not
+    started yet."""
     if (scorer := config.model_scorer) is None:
         return make_reward(config)
     return make_reward(config, model=LocalModelReward(scorer, model_folder_of(str(scorer.model))))

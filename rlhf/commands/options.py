@@ -78,7 +78,7 @@ def holds_config(annotation: Any) -> bool:
 
 
 def type_name(annotation: Any) -> str:
-    """The type in the notation of the list: `int | null`, `sdpa | eager`, `list of text`."""
+    """Return the type in the notation of the list: `int | null`, `sdpa | eager`, `list of text`."""
     names = {int: "int", float: "number", str: "text", bool: "true | false", type(None): "null"}
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
@@ -94,7 +94,7 @@ def type_name(annotation: Any) -> str:
 
 
 def default_text(field: FieldInfo) -> str:
-    """The default in the notation of a recipe."""
+    """Return the default in the notation of a recipe."""
     if field.default is PydanticUndefined:
         return "required"
     if isinstance(field.default, str):

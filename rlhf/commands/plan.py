@@ -73,7 +73,7 @@ def here() -> Machine:
 def planned(
     recipe: Recipe, machine: Machine, *, config: Path | None = None, prompt_tokens: int = PROMPT_TOKENS
 ) -> tuple[Estimate, str]:
-    """The estimate, and what to change where something does not fit. Raises `ModelError`."""
+    """Return the estimate, and what to change where something does not fit. Raises `ModelError`."""
     name, values = model_values(recipe.model, config)
     known = known_model(name, values)
     shape = known.shape if known else _shape(name, values)
@@ -112,7 +112,7 @@ def _shape(name: str, values: Values) -> ModelShape:
 def _activations(
     shape: ModelShape, values: Values, recipe: Recipe, run: RunLayout, *, checkpointing: bool, memory: int | None
 ) -> Activations:
-    """The passes of the model's modules over rows of full length."""
+    """Return the passes of the model's modules over rows of full length."""
     from rlhf.recipe.planning.meta_model import activations_of
 
     reply = max(min(run.reply, shape.context_tokens - run.prompt), 1)
@@ -125,13 +125,13 @@ def _activations(
 
 
 def alike_nodes(machine: Machine) -> list[Resources]:
-    """The machine as its nodes."""
+    """Return the machine as its nodes."""
     names = [f"node-{index}" for index in range(1, machine.nodes + 1)] if machine.nodes > 1 else ["this node"]
     return [Resources(node=name, cpus=machine.cores, gpus=machine.cards) for name in names]
 
 
 def told(found: Estimate, problem: str) -> list[str]:
-    """The plan as lines of text."""
+    """Return the plan as lines of text."""
     shape, run = found.shape, found.run
     lines = [
         f"model      {shape.name}, {shape.architecture}: {shape.parameters / 1e9:.2f}e9 parameters in {shape.layers} "
@@ -154,7 +154,7 @@ def told(found: Estimate, problem: str) -> list[str]:
 
 
 def engine_lines(found: Estimate) -> Iterable[str]:
-    """A table for the engines of each size."""
+    """Iterate over a table for the engines of each size."""
     for layout, phases in zip(found.run.engines, found.engines, strict=True):
         size = f"a process of an engine of {layout.parallel}" if len(found.engines) > 1 else "an engine's process"
         yield from memory_table(size, phases)

@@ -24,7 +24,7 @@ ROWS = 3
 
 
 def rows_of(name: str, overrides: Sequence[str], config: CodeRewardConfig) -> list[Row]:
-    """The first training rows of a recipe; an example row if no recipe is named."""
+    """Return the first training rows of a recipe; an example row if no recipe is named."""
     if not name.endswith((".yaml", ".yml")):
         return [{config.tests_column: list(EXAMPLE), config.entry_point_column or "entry_point": "add"}]
     sets = load_recipe(Path(name), overrides).recipe.data.train_sets.values()

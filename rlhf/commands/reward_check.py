@@ -47,7 +47,7 @@ def run_reward_check(
 
 
 def halfway(scores: Mapping[str, Scored | Unscored]) -> float:
-    """The score halfway between the right answer's and a wrong one's."""
+    """Return the score halfway between the right answer's and a wrong one's."""
     right, wrong = scores[RIGHT], scores[WRONG]
     if isinstance(right, Scored) and isinstance(wrong, Scored) and right.value > wrong.value:
         return (right.value + wrong.value) / 2
@@ -63,12 +63,12 @@ def accepts(score: Scored | Unscored, middle: float) -> bool:
 
 
 def score_text(score: Scored | Unscored) -> str:
-    """The score as text."""
+    """Return the score as text."""
     return f"{score.value:g}" if isinstance(score, Scored) else f"no number ({score.kind})"
 
 
 async def _scores(reward: LiveReward, quiz: Quiz) -> dict[str, Scored | Unscored]:
-    """The score of every reply to one question; the right answer and a wrong one come first."""
+    """Return the score of every reply to one question; the right answer and a wrong one come first."""
     replies = {RIGHT: quiz.saying(quiz.answer), WRONG: quiz.saying(quiz.wrong[0]), **adversarial_replies(quiz)}
     questions = [ReplyToScore(prompt=quiz.prompt, response=text, label=quiz.answer) for text in replies.values()]
     try:

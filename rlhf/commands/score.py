@@ -45,7 +45,7 @@ class ScoreTotals:
             self.errors += 1
 
     def summary(self, seconds: float) -> str:
-        """The totals in one line."""
+        """Return the totals in one line."""
         scored = self.rows - self.errors
         mean = f"mean reward {self.total / scored:.4f}" if scored else "no reward"
         return f"{self.rows} rows: {mean}, {self.errors} errors, {self.rows / seconds:.0f} rows/s"
@@ -145,7 +145,7 @@ def _record(line: str, where: str, columns: DatasetConfig, reward: RewardConfig)
 
 
 def scored_row(row: dict[str, Any], outcome: Scored | Unscored) -> dict[str, Any]:
-    """The row with `reward` or `error`, without those of an earlier scoring."""
+    """Return the row with `reward` or `error`, without those of an earlier scoring."""
     kept = {key: value for key, value in row.items() if key not in ("reward", "error")}
     if isinstance(outcome, Scored):
         return kept | {"reward": outcome.value}

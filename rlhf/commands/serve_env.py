@@ -32,7 +32,7 @@ def settings_of(
     reset_seconds: float,
     access_of: Callable[[HttpLimits], Access],
 ) -> EnvironmentServerSettings:
-    """The server's settings from the options; its limits depend on `max_sessions`. Raises `ConfigError`."""
+    """Return the server's settings from the options; its limits depend on `max_sessions`. Raises `ConfigError`."""
     return EnvironmentServerSettings(
         host=host,
         port=port,
@@ -72,7 +72,7 @@ async def serve_and_say(
 
 
 def event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The event loop of uvloop if it is installed; it halves the cost of a step."""
+    """Return the event loop of uvloop if it is installed; it halves the cost of a step."""
     try:
         import uvloop
     except ImportError:

@@ -96,7 +96,7 @@ async def serve_model(model: str, name: str, token: str | None, settings: Policy
 
 
 def policy_of(serving: Serving, settings: PolicySettings, number: int) -> PolicyClient:
-    """The policy of the n-th episode; its random seeds follow from that number."""
+    """Return the policy of the n-th episode; its random seeds follow from that number."""
     return PolicyClient(
         engine=serving.router,
         renderer=serving.renderer,

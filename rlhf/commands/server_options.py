@@ -30,7 +30,7 @@ def access_of(
     given: Sequence[str] | None,
     limits: HttpLimits,
 ) -> Access:
-    """The access settings from the options; `limits` are the server's defaults. Raises `ConfigError`."""
+    """Return the access settings from the options; `limits` are the server's defaults. Raises `ConfigError`."""
     return Access(
         names=tuple(names or ()), certificate=certificate, key=key, limits=limits_from(list(given or ()), limits)
     )

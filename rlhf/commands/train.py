@@ -35,8 +35,8 @@ def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = Fal
 
 
 def join_override(address: str | None, rendezvous: Path | None) -> list[str]:
-    """The override that joins a Ray cluster: at an address, or through a rendezvous file; empty without either. Raises
-    `PlacementError`."""
+    """Return the override that joins a Ray cluster: at an address, or through a rendezvous file; empty without either.
+    Raises `PlacementError`."""
     return [f"cluster.address={address}"] if address else joining(rendezvous)
 
 

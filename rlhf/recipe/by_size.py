@@ -33,7 +33,7 @@ BYTES_PER_TOKEN = 60.0
 
 
 def with_sizes(loaded: LoadedRecipe) -> LoadedRecipe:
-    """The recipe with those of its defaults replaced that its sizes exceed."""
+    """Return the recipe with those of its defaults replaced that its sizes exceed."""
     recipe, origins = loaded.recipe, dict(loaded.origins)
     weights = parameter_count(recipe)
     for key, needed in {**deadlines(recipe, weights), **store(recipe)}.items():
@@ -64,7 +64,7 @@ def store(recipe: Recipe) -> Mapping[str, float]:
 
 
 def parameter_count(recipe: Recipe) -> float:
-    """The number of weights of the recipe's model, without torch: exact for a folder, within some per cent by a
+    """Return the number of weights of the recipe's model, without torch: exact for a folder, within some per cent by a
     `config.json`; 0 where neither is at hand, or a folder is broken, which its own check says better."""
     try:
         name, values = find_values(recipe.model)
@@ -78,7 +78,7 @@ def parameter_count(recipe: Recipe) -> float:
 
 
 def rough_parameters(values: Values) -> float:
-    """The weights of a decoder with gated MLPs, by its `config.json`."""
+    """Return the weights of a decoder with gated MLPs, by its `config.json`."""
     text = text_config(values)
 
     def read(key: str, default: float) -> float:

@@ -24,7 +24,8 @@ OF_EXAMPLES = ("sft", "reward_model", "preference")
 
 
 def start_of(kind: str, arguments: Mapping[str, Any]) -> Callable[..., Awaitable[Any]]:
-    """The function that starts a kind that learns from data; a user-defined one is bound to the recipe's `arguments`.
+    """Return the function that starts a kind that learns from data; a user-defined one is bound to the recipe's
+    `arguments`.
 
     Raises `ConfigError` for one that cannot be imported, or does not accept these arguments.
     """

@@ -48,12 +48,12 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
 
 
 def recipe_from(values: dict[str, Any]) -> LoadedRecipe:
-    """A recipe from a mapping, for use from Python."""
+    """Return a recipe from a mapping, for use from Python."""
     return _composed([], [("python", values)])
 
 
 def _files(path: Path, above: tuple[Path, ...] = ()) -> tuple[list[Layer], dict[str, Any], list[Path]]:
-    """The layers of a file's bases, the farthest first, its own values, and all these files, it first."""
+    """Return the layers of a file's bases, the farthest first, its own values, and all these files, it first."""
     own = read_yaml(path)
     base = own.pop("base", None)
     if base is None:
@@ -83,8 +83,8 @@ def _composed(
 
 
 def _folders_of(values: Mapping[str, Any], files: Sequence[Path], known: Sequence[str]) -> list[str]:
-    """The folders of modules that the recipe names and that are neither here nor installed nor in the `known` folders:
-    the nearest above the recipe's files."""
+    """Return the folders of modules that the recipe names and that are neither here nor installed nor in the `known`
+    folders: the nearest above the recipe's files."""
     above = [folder for file in files for folder in file.resolve().parents]
     found: list[str] = []
     for module in named_modules(values):
@@ -95,7 +95,7 @@ def _folders_of(values: Mapping[str, Any], files: Sequence[Path], known: Sequenc
 
 
 def _beneath(values: Mapping[str, Any]) -> Layer:
-    """The default settings of a kind or an algorithm. A recipe may override each key."""
+    """Return the default settings of a kind or an algorithm. A recipe may override each key."""
     if values.get("kind") == "distill":
         own = {"trainer": {"algorithm": "distill"}, "reward": {"kind": "none"}}
         return "kind distill", merge(("algorithm", preset_layer("distill")), ("kind", own))[0]

@@ -82,7 +82,7 @@ def _read(file: Path) -> Values:
 
 
 def _cached(name: str) -> Path | None:
-    """The newest `config.json` of this hub name in the hub's cache, as huggingface_hub lays it out."""
+    """Return the newest `config.json` of this hub name in the hub's cache, as huggingface_hub lays it out."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
     found = sorted(hub.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json"), key=os.path.getmtime)

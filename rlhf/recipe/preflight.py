@@ -272,8 +272,8 @@ def check_dataset(config: DatasetConfig, key: str = "data.train") -> None:
 
 
 def first_rows(config: DatasetConfig, most: int) -> list[dict[str, Any]]:
-    """The first rows of a local JSONL dataset; none of any other, which would have to be loaded. Lines that are not
-    rows are skipped."""
+    """Return the first rows of a local JSONL dataset; none of any other, which would have to be loaded. Lines that are
+    not rows are skipped."""
     plain = [file for file in local_files(config) if file.suffix == ".jsonl"] if config.path is not None else []
     if not plain:
         return []

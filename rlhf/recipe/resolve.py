@@ -18,8 +18,8 @@ RecipeValues = Mapping[str, Any]
 
 
 def located(loaded: LoadedRecipe, *, resumed: bool = False) -> LoadedRecipe:
-    """The recipe with every run folder replaced by the Hugging Face folder in it, and with the defaults that follow
-    from the model's size; other names are unchanged.
+    """Return the recipe with every run folder replaced by the Hugging Face folder in it, and with the defaults that
+    follow from the model's size; other names are unchanged.
 
     A `resumed` run keeps the checkpoints that its run folders resolved to when it began, even if newer ones exist.
     Raises `CheckpointError` for a run without a finished checkpoint.
@@ -60,7 +60,7 @@ def _below(values: RecipeValues, key: str) -> RecipeValues:
 
 
 def model_folder_of(name: str) -> str:
-    """The model folder in a run folder; any other name unchanged."""
+    """Return the model folder in a run folder; any other name unchanged."""
     path = Path(name).expanduser()
     if (path / CHECKPOINTS).is_dir():
         return model_folder(str(path))

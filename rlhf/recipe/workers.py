@@ -43,19 +43,19 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
 
 
 def playing_roles(recipe: Recipe) -> tuple[Role, ...]:
-    """The workers that episodes need, also in an evaluation."""
+    """Return the workers that episodes need, also in an evaluation."""
     roles = (*engine_roles(recipe), *reward_roles(recipe), *environment_roles(recipe))
     return tuple(replace(role, python_path=recipe.python_path) for role in roles)
 
 
 def engine_roles(recipe: Recipe) -> tuple[Role, ...]:
-    """The engines only: what an evaluation needs. Engines of one size are one role."""
+    """Return the engines only: what an evaluation needs. Engines of one size are one role."""
     counts = Counter(recipe.rollout.tensor_parallel_sizes)
     return tuple(_engine_role(recipe, name, size, counts[size]) for name, size in engine_sizes(recipe).items())
 
 
 def engine_sizes(recipe: Recipe) -> dict[str, int]:
-    """The tensor-parallel size of the engines of each role, by the role's name."""
+    """Return the tensor-parallel size of the engines of each role, by the role's name."""
     sizes = dict.fromkeys(recipe.rollout.tensor_parallel_sizes)
     return {f"{ENGINE}-tp{size}" if len(sizes) > 1 else ENGINE: size for size in sizes}
 
@@ -78,7 +78,7 @@ def _engine_role(recipe: Recipe, name: str, tensor_parallel_size: int, count: in
 
 
 def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
-    """The reward model's workers, where the reward has one."""
+    """Return the reward model's workers, where the reward has one."""
     reward = recipe.reward.model_scorer
     if reward is None:
         return ()
@@ -98,7 +98,7 @@ def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
 
 
 def environment_roles(recipe: Recipe) -> tuple[Role, ...]:
-    """The environment's servers, where the recipe starts any."""
+    """Return the environment's servers, where the recipe starts any."""
     environment = recipe.environment
     if environment is None or not environment.servers or environment.is_replayed:
         return ()
@@ -115,17 +115,17 @@ def environment_roles(recipe: Recipe) -> tuple[Role, ...]:
 
 
 def reward_device(scorer: ScorerConfig) -> Literal["cpu", "cuda"]:
-    """The device of reward models: `cuda` if they reserve GPUs."""
+    """Return the device of reward models: `cuda` if they reserve GPUs."""
     return "cuda" if scorer.gpus_per_worker else "cpu"
 
 
 def engine_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
-    """The device of engines: `cuda` if they reserve GPUs."""
+    """Return the device of engines: `cuda` if they reserve GPUs."""
     return "cuda" if recipe.rollout.gpus_per_engine else "cpu"
 
 
 def learner_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
-    """The device of learner ranks: `cuda` if they reserve GPUs."""
+    """Return the device of learner ranks: `cuda` if they reserve GPUs."""
     return "cuda" if recipe.trainer.deepspeed.gpus_per_rank else "cpu"
 
 

@@ -24,7 +24,7 @@ def private_folder(path: Path) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """An `opener` for files that only their owner may read: records, recipes, recordings."""
+    """Return an `opener` for files that only their owner may read: records, recipes, recordings."""
     return os.open(path, flags, 0o600)
 
 

@@ -78,5 +78,5 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def finite(value: float) -> float | None:
-    """The value, or None (JSON null) for NaN and infinity, which JSON lacks."""
+    """Return the value, or None (JSON null) for NaN and infinity, which JSON lacks."""
     return value if math.isfinite(value) else None

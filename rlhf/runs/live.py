@@ -113,12 +113,12 @@ class LiveView:
 
 
 def reward(latest: float | None, all_rewards: Sequence[float]) -> Text:
-    """The latest reward, and a curve of all rewards."""
+    """Return the latest reward, and a curve of all rewards."""
     return Text.assemble((format_number(latest, ".3f"), "bold"), "  ", (curve(all_rewards), "cyan"))
 
 
 def curve(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
-    """A line of bars scaled from the minimum to the maximum of `values`; more values than `width` are averaged
+    """Return a line of bars scaled from the minimum to the maximum of `values`; more values than `width` are averaged
     in bins."""
     if not values:
         return ""
@@ -130,7 +130,7 @@ def curve(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
 
 
 def held_out(evaluations: Sequence[EvaluationLine]) -> Text:
-    """The first and the latest evaluation of one set: its reward, or the first metric of preference pairs."""
+    """Return the first and the latest evaluation of one set: its reward, or the first metric of preference pairs."""
     first, latest = evaluations[0], evaluations[-1]
     then, now = shown_number(first), shown_number(latest)
     before = "" if latest.update == first.update else f"{then:.3f} → "
@@ -140,12 +140,12 @@ def held_out(evaluations: Sequence[EvaluationLine]) -> Text:
 
 
 def shown_number(line: EvaluationLine) -> float:
-    """The number that is compared between evaluations."""
+    """Return the number that is compared between evaluations."""
     return next(iter(line.metrics.values())) if line.reward is None else line.reward
 
 
 def phases(seconds: float, by_phase: Mapping[str, float]) -> Text:
-    """The wall time of an update, by phase."""
+    """Return the wall time of an update, by phase."""
     text = Text(f"{seconds:.2f} s ")
     for name, spent in by_phase.items():
         text.append(f"  {name} ", "dim").append(f"{spent:.2f}", PHASE_COLOURS.get(name, ""))
@@ -175,5 +175,5 @@ def groups(line: UpdateLine) -> Text:
 
 
 def make_view(name: str, updates: int, stream: TextIO, *, live: bool) -> View:
-    """The live view when it is wanted and `stream` is a terminal; plain lines otherwise."""
+    """Return the live view when it is wanted and `stream` is a terminal; plain lines otherwise."""
     return LiveView(name, updates, stream) if live and stream.isatty() else PlainView(stream)

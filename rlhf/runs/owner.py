@@ -44,7 +44,8 @@ def machine() -> str:
 
 
 def began(pid: int) -> int | None:
-    """The start time of a process, in the kernel's ticks since boot; None when it has ended, or is not visible."""
+    """Return the start time of a process, in the kernel's ticks since boot; None when it has ended, or is not
+    visible."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, PermissionError, ProcessLookupError):
@@ -77,7 +78,7 @@ class Claim:
     """Whether the owner has released the folder."""
 
     def describe(self) -> str:
-        """The owner, as text for people."""
+        """Return the owner, as text for people."""
         return f"process {self.pid} on {self.host}, since {self.since}"
 
 
@@ -141,7 +142,7 @@ class Owner:
 
 
 def name(fence: int) -> str:
-    """The file name of the claim with that fencing token."""
+    """Return the file name of the claim with that fencing token."""
     return f"{fence:06d}"
 
 
@@ -159,7 +160,7 @@ def write_claim(path: Path, claim: Claim) -> bool:
 
 
 def newest_fence(folder: Path) -> int:
-    """The fencing token of the valid claim; 0 where there never was one."""
+    """Return the fencing token of the valid claim; 0 where there never was one."""
     try:
         return max((int(entry) for entry in os.listdir(folder) if entry.isdecimal()), default=0)
     except FileNotFoundError:
@@ -167,7 +168,7 @@ def newest_fence(folder: Path) -> int:
 
 
 def read_claim(path: Path) -> Claim | None:
-    """The claim in a file; None when it is missing or incomplete. Raises `OSError`."""
+    """Return the claim in a file; None when it is missing or incomplete. Raises `OSError`."""
     try:
         return Claim(**json.loads(path.read_text()))
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):

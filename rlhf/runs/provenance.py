@@ -30,7 +30,7 @@ TEMPLATE = "the chat template of model.path"
 def provenance(
     model: str, *, data: DataConfig, reference: str | None = None, trust_remote_code: bool = False
 ) -> dict[str, str]:
-    """The digests of the inputs of a run on `data`, from the start model in `model`. Reads data and models."""
+    """Return the digests of the inputs of a run on `data`, from the start model in `model`. Reads data and models."""
     return {
         **{key: data_digest(one) for key, one in data.sets.items() if one.path is not None},
         **({"data.episodes": checksum(episodes_file(data.episodes))} if data.episodes else {}),
@@ -50,7 +50,7 @@ def check_provenance(run: Path, began: Provenance, found: Provenance) -> None:
 
 
 def data_digest(config: DatasetConfig) -> str:
-    """The digest of local files by content, or of a hub dataset row by row."""
+    """Return the digest of local files by content, or of a hub dataset row by row."""
     digest = blake2b(digest_size=16)
     files = local_files(config)
     for file in files:
@@ -61,7 +61,7 @@ def data_digest(config: DatasetConfig) -> str:
 
 
 def model_digest(name: str) -> str:
-    """The digest of a model folder's weights, configuration and vocabulary; for a hub model, its commit."""
+    """Return the digest of a model folder's weights, configuration and vocabulary; for a hub model, its commit."""
     folder = Path(name).expanduser()
     if not folder.is_dir():
         from transformers.utils.hub import cached_file
@@ -77,7 +77,8 @@ def model_digest(name: str) -> str:
 
 
 def template_digest(model: str, *, trust_remote_code: bool) -> str:
-    """The digest of what turns messages into tokens besides the vocabulary: the template and the special tokens."""
+    """Return the digest of what turns messages into tokens besides the vocabulary: the template and the special
+    tokens."""
     from rlhf.models.loading import bare_tokenizer
 
     tokenizer = bare_tokenizer(model, trust_remote_code=trust_remote_code)
@@ -86,7 +87,7 @@ def template_digest(model: str, *, trust_remote_code: bool) -> str:
 
 
 def blocks(file: Path) -> Iterator[bytes]:
-    """The whole file, or for a large one `BLOCKS` blocks from the first to the last."""
+    """Iterate over the whole file, or for a large one `BLOCKS` blocks from the first to the last."""
     size = file.stat().st_size
     whole = size <= BLOCKS * BLOCK_BYTES
     with file.open("rb") as content:

@@ -41,8 +41,8 @@ class RecordedEpisode:
 
 
 def episodes_file(path: str) -> Path:
-    """The episodes file that `path` names: the file itself, or that of a run folder. Raises `DataError` when it is
-    missing."""
+    """Return the episodes file that `path` names: the file itself, or that of a run folder. Raises `DataError` when it
+    is missing."""
     named = Path(path).expanduser()
     file = RunFolder(named).episodes if named.is_dir() else named
     if not file.is_file():

@@ -128,13 +128,13 @@ COLUMNS = tuple(field.name for field in fields(EpisodeRecord))
 
 
 def records_of_update(groups: Sequence[Group], updated: Updated, update: int) -> list[EpisodeRecord]:
-    """The records of all groups of one update."""
+    """Return the records of all groups of one update."""
     trained = {(sample.ordinal, sample.sample): sample for sample in updated.samples}
     return [record for group in groups for record in _updated(group, trained, update)]
 
 
 def records_of_filtered(filtered: Filtered) -> list[EpisodeRecord]:
-    """The records of a group that the filter replaced."""
+    """Return the records of a group that the filter replaced."""
     group = filtered.group
     ended = _ended(
         group.ticket, group.task, group.samples, len(group.samples), EpisodeOutcome.FILTERED, filtered.reason, None
@@ -143,12 +143,12 @@ def records_of_filtered(filtered: Filtered) -> list[EpisodeRecord]:
 
 
 def records_of_failed(ticket: Ticket, task: Task, failed: Failed, group_size: int) -> list[EpisodeRecord]:
-    """The records of a failed group: all of its episodes, including those never played."""
+    """Return the records of a failed group: all of its episodes, including those never played."""
     return _ended(ticket, task, failed.samples, group_size, EpisodeOutcome.FAILED, failed.kind, failed.detail)
 
 
 def records_of_evaluation(groups: Sequence[Group], evaluation_set: str) -> list[EpisodeRecord]:
-    """The records of one set's episodes; `admitted_version` is the evaluated version, `ordinal` the problem."""
+    """Return the records of one set's episodes; `admitted_version` is the evaluated version, `ordinal` the problem."""
     return [
         replace(record, evaluation_set=evaluation_set)
         for group in groups
@@ -159,7 +159,7 @@ def records_of_evaluation(groups: Sequence[Group], evaluation_set: str) -> list[
 
 
 def record_of_served(ordinal: int, trajectory: Trajectory, reward: float | None) -> EpisodeRecord:
-    """The record of the n-th episode of a served policy; `reward` is what its agent reported."""
+    """Return the record of the n-th episode of a served policy; `reward` is what its agent reported."""
     score = Unscored(kind="no reward") if reward is None else Scored(value=reward)
     identity = _identity(Ticket(ordinal=ordinal, version=0), trajectory.task, 0)
     return EpisodeRecord(
@@ -168,24 +168,24 @@ def record_of_served(ordinal: int, trajectory: Trajectory, reward: float | None)
 
 
 def records_in_flight(ticket: Ticket, task: Task, group_size: int, group: Group | None = None) -> list[EpisodeRecord]:
-    """The records of a group that was still being played, or not yet trained, when the run ended."""
+    """Return the records of a group that was still being played, or not yet trained, when the run ended."""
     played = _ended(ticket, task, group.samples if group else (), group_size, EpisodeOutcome.IN_FLIGHT, None, None)
     return played + (_baseline(group) if group else [])
 
 
 def as_row(record: EpisodeRecord) -> dict[str, Any]:
-    """The record as a JSON object (`dataclasses.asdict` would copy every list token by token)."""
+    """Return the record as a JSON object (`dataclasses.asdict` would copy every list token by token)."""
     return {column: getattr(record, column) for column in COLUMNS}
 
 
 def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
-    """The records of `episodes.jsonl`, in the order in which their outcomes became known."""
+    """Iterate over the records of `episodes.jsonl`, in the order in which their outcomes became known."""
     for row in read_jsonl(path):
         yield EpisodeRecord(**(row | {"outcome": EpisodeOutcome(row["outcome"])}))
 
 
 def _updated(group: Group, trained: Mapping[tuple[int, int], TrainedSample], update: int) -> list[EpisodeRecord]:
-    """The records of one group of an update; its baseline is last."""
+    """Return the records of one group of an update; its baseline is last."""
     samples = [
         _record(group.ticket, group.task, index, sample, trained.get((group.ticket.ordinal, index)), update)
         for index, sample in enumerate(group.samples)
@@ -194,7 +194,7 @@ def _updated(group: Group, trained: Mapping[tuple[int, int], TrainedSample], upd
 
 
 def _baseline(group: Group, update: int | None = None) -> list[EpisodeRecord]:
-    """The record of the group's baseline episode, if it has one."""
+    """Return the record of the group's baseline episode, if it has one."""
     if group.baseline is None:
         return []
     identity = _identity(group.ticket, group.task, len(group.samples))
@@ -245,7 +245,7 @@ def _identity(ticket: Ticket, task: Task, index: int) -> dict[str, Any]:
 
 
 def _played(sample: Sample) -> dict[str, Any]:
-    """The fields of an episode that ended with a trajectory."""
+    """Return the fields of an episode that ended with a trajectory."""
     trajectory = sample.trajectory
     if isinstance(trajectory, Failed):
         return {}
@@ -259,7 +259,7 @@ def _played(sample: Sample) -> dict[str, Any]:
 
 
 def _surrounded(trajectory: Trajectory) -> dict[str, Any]:
-    """The fields that only an episode with an environment has."""
+    """Return the fields that only an episode with an environment has."""
     return {
         "conversation": [_said(message) for message in trajectory.conversation],
         "role": trajectory.role,

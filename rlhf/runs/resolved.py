@@ -30,7 +30,8 @@ def _lines(values: Mapping[str, Any], origins: Origins, prefix: str = "") -> Ite
 
 
 def _scalar(value: Any) -> str:
-    """A YAML scalar on one line; text that needs several lines (a prompt with line breaks) is quoted with escapes."""
+    """Return a YAML scalar on one line; text that needs several lines (a prompt with line breaks) is quoted with
+    escapes."""
     text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
     text = text.removesuffix("...").strip()
     return text if "\n" not in text else yaml.safe_dump(value, default_style='"', width=float("inf")).strip()

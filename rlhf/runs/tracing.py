@@ -62,7 +62,7 @@ class Clock:
         return self._steady() - self._began_steady
 
     def drain(self) -> list[Span]:
-        """The spans that ended since the last call, in the order of their ends."""
+        """Return the spans that ended since the last call, in the order of their ends."""
         spans, self._spans = self._spans, []
         return spans
 

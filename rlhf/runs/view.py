@@ -131,7 +131,7 @@ class BothViews:
 
 
 def plain_line(line: UpdateLine) -> str:
-    """The update as one line of text."""
+    """Return the update as one line of text."""
     width = len(str(line.updates))
     phases = " ".join(f"{name} {seconds:.2f}" for name, seconds in line.phase_seconds.items())
     learnt = _studied(line) if line.lesson else _reinforced(line)
@@ -181,7 +181,7 @@ def _reinforced(line: UpdateLine) -> list[str]:
 
 
 def format_number(value: float | None, form: str) -> str:
-    """A number in `form`, or a dash for None."""
+    """Return a number in `form`, or a dash for None."""
     return "-" if value is None else format(value, form)
 
 

@@ -29,7 +29,7 @@ def least_rate(rate: Callable[[Card], float]) -> float:
 
 
 def matrix_product(machine: GpuMachine) -> Finding:
-    """A product in bfloat16 against float32's, and its TFLOP/s."""
+    """Return a product in bfloat16 against float32's, and its TFLOP/s."""
     size = machine.sizes.matrix
     a, b = (machine.random(seed, size, size).bfloat16() for seed in (0, 1))
     exact = a.float() @ b.float()
@@ -45,7 +45,7 @@ def matrix_product(machine: GpuMachine) -> Finding:
 
 
 def memory_bandwidth(machine: GpuMachine) -> Finding:
-    """A copy within the device's memory, read and written once."""
+    """Return a copy within the device's memory, read and written once."""
     source = torch.zeros(machine.sizes.copied_mb * 2**20, dtype=torch.uint8, device=machine.device)
     target = torch.empty_like(source)
     seconds = machine.mean_seconds(lambda: target.copy_(source))
@@ -79,7 +79,8 @@ def host_copies(machine: GpuMachine) -> Finding:
 
 
 def compiled_kernel(machine: GpuMachine) -> Finding:
-    """A function through `torch.compile`, which makes a Triton kernel on a GPU, against the same one uncompiled."""
+    """Return a function through `torch.compile`, which makes a Triton kernel on a GPU, against the same one
+    uncompiled."""
     gate, up = (machine.random(seed, machine.sizes.attended, 256) for seed in (0, 1))
     compiled = torch.compile(_gated, backend="inductor" if machine.on_gpu else "eager")
     off = relative_error(compiled(gate, up), _gated(gate, up))

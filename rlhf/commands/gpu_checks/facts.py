@@ -20,7 +20,7 @@ FREE_SHARE = 0.9
 
 
 def gpus_agree(machine: GpuMachine) -> Finding:
-    """The driver, torch, this project's placement and Ray count the same GPUs, and torch sees the same cards."""
+    """Return the driver, torch, this project's placement and Ray count the same GPUs, and torch sees the same cards."""
     with _driver() as nvml:
         driver = {uuid: tuple(nvml.nvmlDeviceGetCudaComputeCapability(gpu)) for uuid, gpu in _visible(nvml).items()}
     of_torch = seen_by_torch()

@@ -48,12 +48,12 @@ def _check(
 
 
 def _plan(name: str, *arguments: str, gpus: int = 1) -> GpuCheck:
-    """A supervised run, and the one in float32 that it is compared with."""
+    """Return a supervised run, and the one in float32 that it is compared with."""
     return _check(name, "training:learner_plan", RANKS, arguments, seconds=1000, gpus=gpus)
 
 
 def _publish(name: str, *arguments: str, gpus: int = 1, nodes: int = 1) -> GpuCheck:
-    """A run with an engine."""
+    """Return a run with an engine."""
     return _check(name, "training:publishes", RUNS, arguments, seconds=500, gpus=gpus, nodes=nodes)
 
 

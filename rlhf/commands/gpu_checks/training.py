@@ -124,7 +124,8 @@ def publishes(machine: GpuMachine, *overrides: str) -> Finding:
 
 
 def learner_plan(machine: GpuMachine, *overrides: str) -> Finding:
-    """A supervised run under this plan: its first loss is that of a run in float32 with everything on one rank."""
+    """Return a supervised run under this plan: its first loss is that of a run in float32 with everything on one
+    rank."""
     exact = float32_run(machine)
     end = train_run(machine, "plan", (*SUPERVISED, *overrides))
     for run in (exact, end):

@@ -78,7 +78,7 @@ SEQUENCES = {"cpu": 256, "cuda": 1024}
 
 
 def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, prompt: int = PROMPT_TOKENS) -> RunLayout:
-    """The layout of a recipe, with the `zero_optimization` of its DeepSpeed configuration."""
+    """Return the layout of a recipe, with the `zero_optimization` of its DeepSpeed configuration."""
     trainer = recipe.trainer
     return RunLayout(
         learner=learner_layout(recipe, zero),
@@ -93,7 +93,7 @@ def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, prompt: int = PROMPT_T
 
 
 def learner_layout(recipe: Recipe, zero: Mapping[str, Any]) -> LearnerLayout:
-    """The ranks of a recipe."""
+    """Return the ranks of a recipe."""
     trainer, model, device = recipe.trainer, recipe.model, learner_device(recipe)
     # In 16 bits gradients are added up in float32, which stage 0 cannot (`rlhf.trainer.rank.zero`).
     least = 0 if model.dtype == "float32" else 1
@@ -119,7 +119,7 @@ def learner_layout(recipe: Recipe, zero: Mapping[str, Any]) -> LearnerLayout:
 
 
 def engine_layouts(recipe: Recipe) -> tuple[EngineLayout, ...]:
-    """The engines of a recipe, of each size, the smallest first."""
+    """Return the engines of a recipe, of each size, the smallest first."""
     by_size = sorted((size, role) for role, size in engine_sizes(recipe).items())
     return tuple(_engine_layout(recipe, role, size) for size, role in by_size)
 

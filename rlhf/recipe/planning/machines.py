@@ -76,8 +76,8 @@ class Machine:
 
 
 def machine_of(gpus: str, nodes: int, cores: int | None = None, host_memory: int | None = None) -> Machine:
-    """The machine of `8xH100`, `H100`, or `8x80GB` for a card of which only the memory is known (then with an A100's
-    rates). Raises `ConfigError`."""
+    """Return the machine of `8xH100`, `H100`, or `8x80GB` for a card of which only the memory is known (then with an
+    A100's rates). Raises `ConfigError`."""
     found = CARD_TEXT.fullmatch(gpus.replace(" ", ""))
     card = _named(found[2]) if found else None
     if found is None or card is None:
@@ -99,7 +99,7 @@ def card_named(name: str) -> Card | None:
 
 
 def card_of_driver(name: str, memory: int) -> Card:
-    """A GPU by the driver's name (`NVIDIA H100 80GB HBM3`) and bytes, with the rates of its data sheet, or of an
+    """Return a GPU by the driver's name (`NVIDIA H100 80GB HBM3`) and bytes, with the rates of its data sheet, or of an
     A100."""
     return replace(card_named(name) or CARDS["A100"], name=name, memory=memory)
 

@@ -103,7 +103,8 @@ def config_of(name: str, values: Values) -> Any:
 
 
 def on_meta(name: str, config: Any, dtype: str) -> PreTrainedModel:
-    """The model without memory. Raises `ModelError` for an architecture that transformers has no causal LM for."""
+    """Return the model without memory. Raises `ModelError` for an architecture that transformers has no causal LM
+    for."""
     try:
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
@@ -115,7 +116,7 @@ def on_meta(name: str, config: Any, dtype: str) -> PreTrainedModel:
 
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
-    """The decoder's layers: its longest list of modules."""
+    """Return the decoder's layers: its longest list of modules."""
     lists = [one for one in decoder_of(model).modules() if isinstance(one, nn.ModuleList)]
     return max(lists, key=lambda one: (_count(one.parameters()), len(one)))
 

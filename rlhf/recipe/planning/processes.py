@@ -188,7 +188,7 @@ def _share(layout: LearnerLayout, sharded: bool) -> int:
 
 
 def _buckets(shape: ModelShape, layout: LearnerLayout) -> int:
-    """The two buffers of the learner's end; a tensor that ZeRO-3 gathers for them may be larger."""
+    """Return the two buffers of the learner's end; a tensor that ZeRO-3 gathers for them may be larger."""
     if not layout.beside_engines:
         return 0
     gathered = shape.largest_parameter * layout.width if layout.stage == 3 else 0
@@ -221,7 +221,7 @@ def _states(parameters: int, adapter: int, layout: LearnerLayout) -> list[Part]:
 
 
 def _gradients(parameters: int, adapter: int, layout: LearnerLayout) -> list[Part]:
-    """The sum of gradients in float32: whole below stage 2, else a shard."""
+    """Return the sum of gradients in float32: whole below stage 2, else a shard."""
     if layout.offload_optimizer and layout.stage == 3:
         return []
     trained = adapter * layout.lora if layout.lora else parameters

@@ -50,12 +50,12 @@ class LinearBytes:
 
     @classmethod
     def through(cls, a: tuple[int, float], b: tuple[int, float]) -> LinearBytes:
-        """The line through two measurements `(tokens, bytes)`."""
+        """Return the line through two measurements `(tokens, bytes)`."""
         each = (b[1] - a[1]) / (b[0] - a[0])
         return cls(base=a[1] - each * a[0], each=each)
 
     def plus(self, other: LinearBytes, times: float = 1) -> LinearBytes:
-        """The sum of this line and so many of the other."""
+        """Return the sum of this line and so many of the other."""
         return LinearBytes(base=self.base + times * other.base, each=self.each + times * other.each)
 
     def at(self, tokens: int) -> int:
@@ -75,7 +75,7 @@ class Activations:
     head_peak: LinearBytes
 
     def peak(self, tokens: int) -> int:
-        """The most that is alive at once for a micro-batch of so many tokens."""
+        """Return the most that is alive at once for a micro-batch of so many tokens."""
         return max(self.decoder_peak.at(tokens), self.saved.at(tokens) + self.head_peak.at(tokens))
 
 
