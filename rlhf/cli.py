@@ -13,7 +13,7 @@ import typer
 
 from rlhf import commands
 from rlhf.commands.arguments import Overrides, RecipeFile
-from rlhf.commands.failures import tell
+from rlhf.commands.failures import print_failure
 from rlhf.commands.kubernetes import kubernetes
 from rlhf.commands.launch import launch
 from rlhf.commands.node import node
@@ -33,13 +33,11 @@ app = typer.Typer(
 )
 
 serve = typer.Typer(no_args_is_help=True, help="Serve a part over HTTP: an environment, a reward, a sandbox, a policy.")
-env = typer.Typer(no_args_is_help=True, help="Look at environments.")
+env = typer.Typer(no_args_is_help=True, help="Test environments.")
 app.add_typer(serve, name="serve")
 app.add_typer(env, name="env")
 
-Checkpoint = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of a run, or a Hugging Face folder.")
-]
+Checkpoint = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint of a run, or Hugging Face folder.")]
 
 TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with the bearer token.")]
 
@@ -49,14 +47,14 @@ def train(
     recipe: RecipeFile,
     overrides: Overrides = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest checkpoint in the run folder.")
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint in the run folder.")
     ] = False,
     start_over: Annotated[
         bool,
-        typer.Option("--start-over", help="With --resume: begin again where the folder has only damaged checkpoints."),
+        typer.Option("--start-over", help="With --resume: begin again if the folder has only damaged checkpoints."),
     ] = False,
     address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Join this Ray cluster, or `auto`; cluster.address.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Join this Ray cluster, or `auto` (sets cluster.address).")
     ] = None,
     rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
 ) -> None:
@@ -73,9 +71,9 @@ def plan_recipe(
         str | None, typer.Option(metavar="8xH100", help="GPUs of a node: a card's name or memory (8x80GB).")
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of such nodes.")] = 1,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="The config.json of the recipe's model.")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="config.json of the recipe's model.")] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 512,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes and tokens.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, in bytes and tokens.")] = False,
 ) -> None:
     """Estimate the memory that a recipe needs on given GPUs, and the largest micro-batch that fits."""
     raise typer.Exit(
@@ -112,13 +110,13 @@ def score(
     recipe: RecipeFile,
     rows: Annotated[Path, typer.Argument(metavar="ROWS.jsonl", help="The dataset's columns, and `response`.")],
     overrides: Overrides = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write, instead of printing.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of printing.")] = None,
 ) -> None:
     """Score recorded responses with a recipe's reward."""
     raise typer.Exit(commands.score.run_score(recipe, rows, overrides or [], output))
 
 
-rewards = typer.Typer(help="Rewards: see what they accept.", no_args_is_help=True)
+rewards = typer.Typer(help="Test rewards.", no_args_is_help=True)
 app.add_typer(rewards, name="reward")
 
 
@@ -128,7 +126,7 @@ def reward_check(
     overrides: Overrides = None,
     prompt: Annotated[str, typer.Option(help="The question.")] = "What is 6 times 7?",
     answer: Annotated[str, typer.Option(help="Its answer.")] = "42",
-    wrong: Annotated[list[str] | None, typer.Option(help="A wrong answer; may be given again.")] = None,
+    wrong: Annotated[list[str] | None, typer.Option(help="A wrong answer; may be repeated.")] = None,
     reply: Annotated[str, typer.Option(help="How a reply states an answer.")] = "{answer}",
 ) -> None:
     """Score hostile replies with a reward and print those that it accepts."""
@@ -150,7 +148,7 @@ def export(
 
 @app.command()
 def options(
-    prefix: Annotated[str, typer.Argument(help="Only keys that begin with this, for instance trainer.loss.")] = "",
+    prefix: Annotated[str, typer.Argument(help="Prefix of the keys to list, for instance trainer.loss.")] = "",
 ) -> None:
     """List the keys of a recipe with their types, defaults and meanings."""
     raise typer.Exit(commands.options.run_options(prefix))
@@ -168,7 +166,9 @@ app.command()(kubernetes)
 
 @app.command()
 def doctor(
-    gpu: Annotated[bool, typer.Option("--gpu", help="Check the GPUs: minutes; exit code 2 without one.")] = False,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Check the GPUs (takes minutes); exit code 2 without one.")
+    ] = False,
     model: Annotated[
         str | None, typer.Option(help="With --gpu: the model to check with, instead of a random one.")
     ] = None,
@@ -187,11 +187,13 @@ def doctor(
 def serve_reward(
     reward: Annotated[str, typer.Argument(metavar="REWARD", help="A recipe file, a kind, or module:function.")],
     overrides: Overrides = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8100,
-    host: Annotated[str, typer.Option(help="Beyond loopback a token is needed.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8100,
+    host: Annotated[str, typer.Option(help="Address; other than loopback it needs a token.")] = "127.0.0.1",
     token_env: TokenEnv = None,
-    capacity: Annotated[int, typer.Option(min=1, help="Requests at once; others wait.")] = 32,
-    stop_text: Annotated[list[str] | None, typer.Option(help="Cut from the end of replies; may be repeated.")] = None,
+    capacity: Annotated[int, typer.Option(min=1, help="Requests that are scored at once; others wait.")] = 32,
+    stop_text: Annotated[
+        list[str] | None, typer.Option(help="Text to cut from the end of replies; may be repeated.")
+    ] = None,
     name: Names = None,
     certificate: Certificate = None,
     key: Key = None,
@@ -219,20 +221,20 @@ app.command("slurm")(slurm)
 @serve.command("policy")
 def serve_policy(
     checkpoint: Checkpoint,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8200,
-    host: Annotated[str, typer.Option(help="Beyond loopback a token is needed.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8200,
+    host: Annotated[str, typer.Option(help="Address; other than loopback it needs a token.")] = "127.0.0.1",
     token_env: TokenEnv = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply in tokens.")] = 1024,
     temperature: Annotated[float, typer.Option(min=0.0, help="Softmax temperature; 0 is greedy.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     tool_format: Annotated[
-        str, typer.Option(help="How tool calls are written: hermes, llama3_json, none, or module:function.")
+        str, typer.Option(help="Format of tool calls: hermes, llama3_json, none, or module:function.")
     ] = "hermes",
     trajectories: Annotated[
-        Path | None, typer.Option(metavar="FILE.jsonl", help="A new file, of every episode that ends, token by token.")
+        Path | None, typer.Option(metavar="FILE.jsonl", help="New file for every finished episode with its tokens.")
     ] = None,
     capacity: Annotated[int, typer.Option(min=1, help="Sessions open at once; the next is refused.")] = 1024,
-    lease_seconds: Annotated[float, typer.Option(min=1.0, help="Life of an episode that nobody uses.")] = 600.0,
+    lease_seconds: Annotated[float, typer.Option(min=1.0, help="End an episode unused for so long.")] = 600.0,
     name: Names = None,
     certificate: Certificate = None,
     key: Key = None,
@@ -257,9 +259,9 @@ def serve_policy(
 
 @serve.command("env")
 def serve_env(
-    environment: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="A class that is a LocalEnvironment.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8000,
-    host: Annotated[str, typer.Option(help="Beyond loopback a token is needed.")] = "127.0.0.1",
+    environment: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="Subclass of LocalEnvironment.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address; other than loopback it needs a token.")] = "127.0.0.1",
     arguments: Annotated[str, typer.Option(metavar="JSON", help="Arguments of the class: an object, or @FILE.")] = "{}",
     isolation: Annotated[
         str,
@@ -269,7 +271,7 @@ def serve_env(
         ),
     ] = "thread",
     max_sessions: Annotated[int, typer.Option(min=1, help="Sessions at once; the next is refused.")] = 1024,
-    lease_seconds: Annotated[float, typer.Option(min=1.0, help="Life of a session that nobody uses.")] = 120.0,
+    lease_seconds: Annotated[float, typer.Option(min=1.0, help="End a session unused for so long.")] = 120.0,
     step_seconds: Annotated[float, typer.Option(min=0.01, help="Deadline of a step.")] = 50.0,
     reset_seconds: Annotated[float, typer.Option(min=0.01, help="Deadline of a reset.")] = 50.0,
     token_env: TokenEnv = None,
@@ -294,9 +296,9 @@ def serve_env(
 
 @env.command("check")
 def env_check(
-    url: Annotated[str, typer.Argument(metavar="URL", help="http://127.0.0.1:8000, say.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Address, for instance http://127.0.0.1:8000.")],
     action: Annotated[
-        str | None, typer.Option(metavar="JSON", help="An action that it takes; else one is made of its schema.")
+        str | None, typer.Option(metavar="JSON", help="A valid action; default: one made from its schema.")
     ] = None,
     token_env: TokenEnv = None,
 ) -> None:
@@ -305,13 +307,13 @@ def env_check(
 
 
 def main() -> None:
-    """Run a command. A failure with a name is one line and its exit code; Ctrl-C is 130."""
+    """Run a command. Print a named failure as one line and exit with its code; exit with 130 after Ctrl-C."""
     try:
         app()
     except RlhfError as error:
-        sys.exit(tell(error))
+        sys.exit(print_failure(error))
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left; so does the last flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: discard the last flush
         sys.exit(128 + signal.SIGPIPE)

@@ -1,6 +1,6 @@
-"""The base of every configuration: frozen, typed, unknown keys refused with a suggestion; YAML plus `key=value`.
+"""The base of every configuration: frozen, typed, read from YAML and `key=value`; unknown keys get a suggestion.
 
-Nothing heavy is imported here: a bad recipe fails in well under two seconds.
+This module imports nothing heavy, so that a bad recipe fails in well under two seconds.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Config(BaseModel):
 
 C = TypeVar("C", bound=Config)
 PIECE = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*")
-"""`module:function`, and nothing else of the many texts with a colon."""
+"""`module:function`, unlike other texts with a colon."""
 Origins = dict[str, str]
-"""Where each dotted key was set: a file, `override`, or (when absent) `default`."""
+"""The origin of each dotted key: a file or `override`; a missing key has its default."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def merge(*layers: tuple[str, Mapping[str, Any]]) -> tuple[dict[str, Any], Origins]:
-    """Merge named mappings, later ones winning key by key; report which layer set each dotted key."""
+    """Merge named mappings, of which later ones win key by key; return also which layer set each dotted key."""
     merged: dict[str, Any] = {}
     origins: Origins = {}
     for name, layer in layers:
@@ -85,7 +85,7 @@ def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def build(kind: type[C], values: Mapping[str, Any]) -> C:
-    """Validate `values` into `kind`. Raises `ConfigError` naming key, value and what to write instead."""
+    """Validate `values` into `kind`. Raises `ConfigError` with key, value and a correction."""
     try:
         return kind.model_validate(_numbers(values))
     except ValidationError as error:
@@ -93,7 +93,7 @@ def build(kind: type[C], values: Mapping[str, Any]) -> C:
 
 
 SCALARS = ("bool", "int", "float", "str")
-"""How pydantic ends a location where a value may have one of several such types."""
+"""Ends of pydantic's locations for values of several possible types."""
 
 
 def explain(kind: type[Config], error: ValidationError) -> str:
@@ -105,8 +105,8 @@ def explain(kind: type[Config], error: ValidationError) -> str:
     if problem["type"] == "missing":
         return f"{key} is required and was not given"
     message = problem["msg"].removeprefix("Value error, ")
-    given = problem.get("input")
-    shown = f" (got {given!r})" if isinstance(given, (str, int, float, bool, type(None))) and key else ""
+    value = problem.get("input")
+    shown = f" (got {value!r})" if isinstance(value, (str, int, float, bool, type(None))) and key else ""
     return f"{key}: {message}{shown}" if key else message
 
 
@@ -117,12 +117,12 @@ def key_of(problem: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def known_keys(kind: type[Config]) -> list[str]:
-    """Every dotted key that `kind` accepts."""
+    """Return every dotted key that `kind` accepts."""
     return [key for key, _ in walk_fields(kind)]
 
 
 def walk_fields(kind: type[Config], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every dotted key of `kind` with its pydantic field, depth first."""
+    """Iterate over every dotted key of `kind` with its pydantic field, depth first."""
     for name, field in kind.model_fields.items():
         yield prefix + name, field
         for nested in dict.fromkeys(nested_configs(field.annotation)):
@@ -130,7 +130,7 @@ def walk_fields(kind: type[Config], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def compiled_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a regular expression of a recipe; raises `ValueError` saying where it is wrong, for validators."""
+    """Compile a regular expression of a recipe. Raises `ValueError` with its fault, for validators."""
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -162,7 +162,7 @@ def _nearby_files(path: Path) -> str:
 
 
 def _is_tag(part: Any) -> bool:
-    """Pydantic puts the class of a union member into the location; people know only keys and positions."""
+    """Whether a part of a location is pydantic's tag of a union member, which users do not know."""
     return isinstance(part, str) and (part.endswith("Config") or "[" in part)
 
 
@@ -177,7 +177,7 @@ def _set(target: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _number(value: Any) -> Any:
-    """YAML 1.1 reads `3e-4` as text; people mean the number."""
+    """Convert a text like `3e-4`, which YAML 1.1 does not read as a number."""
     if isinstance(value, str):
         try:
             return float(value) if "e" in value.lower() and value[:1] in "0123456789.-+" else value
@@ -201,9 +201,9 @@ def is_piece(name: str) -> bool:
 
 
 def load_piece(name: str, setting: str) -> Any:
-    """Import the function `name`; the current folder is searched too, as with `python -m`.
+    """Import the function `name`, also from the current folder, as with `python -m`.
 
-    Raises `ConfigError` with the `setting` that named it when it cannot be imported or is no function.
+    Raises `ConfigError` with its `setting` if it cannot be imported or called.
     """
     module, _, function = name.partition(":")
     _look_here()
@@ -238,7 +238,7 @@ def named_modules(values: Any) -> Iterator[str]:
 
 
 def has_module(folder: Path, module: str) -> bool:
-    """Whether the folder has the module's file; nothing is imported."""
+    """Whether the folder has the module's file."""
     path = folder.joinpath(*module.split("."))
     return path.with_name(f"{path.name}.py").is_file() or (path / "__init__.py").is_file()
 
@@ -248,13 +248,13 @@ def is_installed(module: str) -> bool:
     outermost = module.partition(".")[0]
     try:
         found = importlib.util.find_spec(outermost)
-    except ValueError:  # it runs, and was not imported: __main__
+    except ValueError:  # __main__ was not imported
         return True
     return found is not None and found.origin is not None
 
 
 def _look_here() -> None:
-    """Find modules of the folder the command runs in, as with `python -m`."""
+    """Add the current folder to the search path, as `python -m` does."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
@@ -266,9 +266,9 @@ def registered(name: str) -> Any:
 
 
 def load_bound(name: str, setting: str, arguments: Mapping[str, Any], *, given: int) -> Any:
-    """Bind the recipe's keyword `arguments` to the function `name`, which is later called with `given` values.
+    """Bind the recipe's keyword `arguments` to the function `name`, which later gets `given` positional values.
 
-    Raises `ConfigError` as `load_piece` does, and for a function that does not accept them."""
+    Raises `ConfigError` if it cannot be imported, or does not accept these."""
     piece = load_piece(name, setting)
     check_call(piece, name, setting, arguments, given=given)
     return partial(piece, **arguments)
@@ -279,7 +279,7 @@ def check_call(piece: Any, name: str, setting: str, arguments: Mapping[str, Any]
     try:
         inspect.signature(piece).bind(*range(given), **arguments)
     except ValueError:
-        return  # a function written in C may not say what it takes
+        return  # a function in C may have no signature
     except TypeError as error:
         shown = f"{given} value{'s'[: given != 1]} and arguments: {{{', '.join(sorted(arguments))}}}"
         taken = ", ".join(inspect.signature(piece).parameters) or "nothing"

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file: recipes/quickstart.yaml, say.")]
+RecipeFile = Annotated[
+    Path, typer.Argument(metavar="RECIPE", help="Recipe file, for instance recipes/quickstart.yaml.")
+]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that replace those of the recipe.")
 ]

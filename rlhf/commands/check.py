@@ -1,4 +1,4 @@
-"""`rlhf check`: validates a recipe and describes the run, without running it."""
+"""`rlhf check` validates a recipe and describes the run, without running it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     print()
     print(role_table(roles_of(loaded)))
     if loaded.cluster.address:
-        print(f"whether they fit is checked when the run joins the cluster at {loaded.cluster.address}")
+        print(f"the run checks whether they fit when it joins the cluster at {loaded.cluster.address}")
     return 0
 
 
@@ -55,12 +55,12 @@ def print_rows(rows: Sequence[LabelledText]) -> None:
 
 def parts(recipe: Recipe) -> list[LabelledText]:
     """Return the model, the data, the environment and the run folder."""
-    held_out = [describe_evaluation(name, one) for name, one in recipe.data.eval_sets.items()]
+    held_out = [describe_evaluation(name, dataset) for name, dataset in recipe.data.eval_sets.items()]
     return [
         ("run", f"{recipe.name}, kind {recipe.kind}, in {recipe.run_dir}"),
         ("model", describe_model(recipe.model)),
         *describe_folder(recipe.model),
-        *(("training data", describe_training(one)) for one in recipe.data.train_sets.values()),
+        *(("training data", describe_training(dataset)) for dataset in recipe.data.train_sets.values()),
         *([("episodes", recipe.data.episodes)] if recipe.data.episodes else []),
         *(describe_environment(recipe.environment) if recipe.environment else []),
         *([("agent", describe_agent(recipe.agent))] if recipe.agent else []),
@@ -70,25 +70,24 @@ def parts(recipe: Recipe) -> list[LabelledText]:
 
 
 def describe_unit_tests(recipe: Recipe) -> list[str]:
-    """How the reward `code` runs the rows' tests, and how many rows trust the code or are unusable."""
-    told = []
+    """Describe how the reward `code` runs the rows' tests, and count rows that trust the code or are unusable."""
+    lines = []
     for config in (scorer.code for scorer in recipe.reward.scorers.values() if scorer.kind == "code"):
         looked_at = SOLVED if config.solution_column else LOOKED_AT
-        rows = [row for one in recipe.data.train_sets.values() for row in first_rows(one, looked_at)]
+        rows = [row for dataset in recipe.data.train_sets.values() for row in first_rows(dataset, looked_at)]
         read = asyncio.run(_forms(rows, config))
         verb = "are refused: they trust" if config.trusting == "refuse" else "trust"
         trusting, unusable = ([why for form, why in read if form == wanted] for wanted in ("script", "unusable"))
-        told.append(
+        lines.append(
             f"{len(trusting):,} of {count(len(rows), 'row')} {verb} the code"
             + (f", the first because {trusting[0]}" if trusting else "")
             + (f"; {len(unusable):,} cannot be used, the first because {unusable[0]}" if unusable else "")
         )
-    return told
+    return lines
 
 
 async def _forms(rows: Sequence[Mapping[str, Any]], config: CodeRewardConfig) -> list[tuple[str, str]]:
-    """The form of each row's tests, and why it is `script` or the row is unusable. The solutions run if there are any;
-    else nothing does."""
+    """Return the form of each row's tests, and why it is `script` or the row is unusable. Only solutions are run."""
     scorer = make_code_scorer(config)
     if config.solution_column:
         await scorer.start()
@@ -104,7 +103,7 @@ async def _forms(rows: Sequence[Mapping[str, Any]], config: CodeRewardConfig) ->
 
 
 def derived(recipe: Recipe) -> list[LabelledText]:
-    """Batch sizes and counts that follow from the recipe."""
+    """Return the batch sizes and counts that follow from the recipe."""
     trainer, tokens = recipe.trainer, recipe.sampling.max_tokens
     return [
         (
@@ -137,7 +136,7 @@ def derived(recipe: Recipe) -> list[LabelledText]:
 
 
 def describe_correction(config: CorrectionConfig) -> str:
-    """How tokens are treated whose log-probs differ between engine and learner."""
+    """Describe the treatment of tokens whose log-probs differ between engine and learner."""
     if config.method == "none":
         return "none: the difference of engine and learner is measured only"
     weighed = {
@@ -150,7 +149,7 @@ def describe_correction(config: CorrectionConfig) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """`1 batch`, `4,096 batches`."""
+    """Return `1 batch` or `4,096 batches`."""
     plural = "" if number == 1 else "es" if thing.endswith("tch") else "s"
     return f"{number:,} {thing}{plural}"
 
@@ -173,12 +172,12 @@ def describe_model(model: ModelConfig) -> str:
 
 
 def describe_folder(model: ModelConfig) -> list[LabelledText]:
-    """Family and size of a model folder. Empty for tiny models, which have their own line, and for names on the hub."""
+    """Return family and size of a model folder; nothing for tiny models and for names on the hub."""
     if model.path is None or is_hub_name(model.path):
         return []
     folder = Path(model.path).expanduser()
     config, shapes = read_model_config(folder), tensor_shapes(folder)
-    size = "unknown: only safetensors files say it" if shapes is None else f"{parameters(shapes):,}"
+    size = "unknown without safetensors files" if shapes is None else f"{parameters(shapes):,}"
     return [
         ("family", f"{describe_family(config)}: {measurements().verdict_text(config)}"),
         ("parameters", size),
@@ -186,7 +185,7 @@ def describe_folder(model: ModelConfig) -> list[LabelledText]:
 
 
 def describe_family(config: Values) -> str:
-    """`qwen2 (Qwen2ForCausalLM)`."""
+    """Return the family, for instance `qwen2 (Qwen2ForCausalLM)`."""
     architectures = config.get("architectures")
     return str(config["model_type"]) + (f" ({', '.join(map(str, architectures))})" if architectures else "")
 
@@ -195,13 +194,13 @@ def describe_environment(config: EnvironmentConfig) -> list[LabelledText]:
     """Return the environment, the rules of its turns, and where it runs."""
     seen = "all of it" if config.last_n is None else f"the last {count(config.last_n, 'turn')}"
     if config.last_n == 0:
-        seen = "what it heard last"
+        seen = "the latest observation"
     rules = f"at most {count(config.max_turns, 'turn')}, of which the policy sees {seen}"
     return [("environment", f"{config.shown}, {rules}"), ("it runs", describe_hosting(config))]
 
 
 def describe_hosting(config: EnvironmentConfig) -> str:
-    """Where the environment's code runs, and whether it is recorded or replayed."""
+    """Say where the environment's code runs, and whether it is recorded or replayed."""
     if config.recording and config.is_replayed:
         return f"replayed from {config.recording.path}"
     where = f"on {count(config.servers, 'server')} of this run" if config.servers else "beside the controller"
@@ -222,17 +221,17 @@ def describe_training(config: TrainingSetConfig) -> str:
 
 def describe_evaluation(name: str, config: EvaluationSetConfig) -> str:
     """Return the evaluation set in one line: its rows, and how they are sampled."""
-    asked = "greedily" if config.temperature == 0 else f"at temperature {config.temperature:g}"
-    named = "" if name == HELD_OUT else f"{name}: "
-    return f"{named}{describe_dataset(config)}; {count(config.samples, 'sample')} of each problem, {asked}"
+    sampled = "greedily" if config.temperature == 0 else f"at temperature {config.temperature:g}"
+    label = "" if name == HELD_OUT else f"{name}: "
+    return f"{label}{describe_dataset(config)}; {count(config.samples, 'sample')} of each problem, {sampled}"
 
 
 def describe_dataset(config: DatasetConfig) -> str:
     """Return the dataset in one line."""
     limit = f", the first {config.limit:,} rows" if config.limit else ""
     if config.tasks is not None:
-        given = ", ".join(f"{name} {value}" for name, value in config.arguments.items())
-        return config.tasks + (f" ({given})" if given else "") + limit
+        arguments = ", ".join(f"{name} {value}" for name, value in config.arguments.items())
+        return config.tasks + (f" ({arguments})" if arguments else "") + limit
     if config.seeds is not None:
         return f"{count(config.seeds, 'seed')} of the environment{limit}"
     return f"{config.path}, split {config.split}{limit}"

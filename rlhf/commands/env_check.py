@@ -1,4 +1,4 @@
-"""`rlhf env check`: checks whether a running environment server follows the protocol."""
+"""`rlhf env check` tests whether a running environment server follows the protocol."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def action_option(text: str | None) -> dict[str, Any] | None:
 
 
 def json_object(text: str, option: str) -> dict[str, Any]:
-    """A JSON object from the command line, or from the file named after an `@`, because other users can read command
+    """Parse a JSON object from the command line, or from the file named after an `@`: other users can read command
     lines. Raises `UserError`."""
     try:
         value = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)

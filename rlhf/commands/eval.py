@@ -1,4 +1,4 @@
-"""`rlhf eval`: a checkpoint's mean reward on a recipe's evaluation sets."""
+"""`rlhf eval` measures a checkpoint's mean reward on a recipe's evaluation sets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_eval(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> in
                     "reward": evaluation.reward,
                     "problems": evaluation.problems,
                     "distinct_answers": evaluation.distinct_answers,
-                    "sets": {one.name: {"problems": one.problems, **one.metrics} for one in evaluation.sets},
+                    "sets": {found.name: {"problems": found.problems, **found.metrics} for found in evaluation.sets},
                 }
             )
         )

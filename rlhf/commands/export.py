@@ -1,4 +1,4 @@
-"""`rlhf export`: copies a checkpoint's model to a Hugging Face folder."""
+"""`rlhf export` copies a checkpoint's model to a Hugging Face folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlhf generate`: samples one reply from a checkpoint."""
+"""`rlhf generate` samples one reply from a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""Programs that deserve no reward and that tests are known to accept. Each defines `answer`, which stands for every
-function that the tests call."""
+"""Programs that deserve no reward and that weak tests accept. Each defines `answer` in place of every function that
+the tests call."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-APART = "run the tests out of the code's reach: let them use only values of it"
-EXACTLY = "compare the whole result with ==, type and all, on inputs of which no two have one answer"
-NAN = "write abs(x - y) <= eps, which NaN fails, and not `not abs(x - y) > eps`"
-EMPTY = "compare lengths, or the whole: all(), zip() and for pass over what is empty"
-ENDLESS = "take as many items as are expected and one more, and compare them whole"
-GIVEN = "write down what is expected before the call; what is handed over may come back changed"
+APART = "run the tests out of the code's reach: use only the values that it returns"
+EXACTLY = "compare the whole result and its type with ==, on inputs with different answers"
+NAN = "write abs(x - y) <= eps, which NaN fails, instead of `not abs(x - y) > eps`"
+EMPTY = "compare lengths, or whole values: all(), zip() and for accept empty ones"
+ENDLESS = "take one more item than expected, and compare the whole list"
+GIVEN = "compute the expected value before the call, because the code may change its arguments"
 ANSWERS = {
     EXACTLY: {
         "None": "None",
@@ -83,7 +83,7 @@ class HostileProgram:
 
 
 def hostile_programs() -> Mapping[str, HostileProgram]:
-    """All hostile programs, keyed by what they do. Every call returns the same."""
+    """Return all hostile programs, keyed by what they do."""
     answers = {
         f"answers {name}": HostileProgram(code=f"answer = lambda *a, **k: {expression}", advice=advice)
         for advice, expressions in ANSWERS.items()

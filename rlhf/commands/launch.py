@@ -1,4 +1,4 @@
-"""`rlhf launch`: runs one training on several plain hosts over ssh."""
+"""`rlhf launch` runs one training on several hosts over ssh."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlhf.commands.arguments import Overrides, RecipeFile
-from rlhf.commands.failures import tell
+from rlhf.commands.failures import print_failure
 from rlhf.deploy.ssh.hosts_file import read_hosts
 from rlhf.deploy.ssh.remote_command import node_command, train_command
 from rlhf.errors import HostError
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 def launch(
     recipe: RecipeFile,
-    hosts: Annotated[Path, typer.Option(metavar="FILE", help="One host a line, the head first.")],
+    hosts: Annotated[Path, typer.Option(metavar="FILE", help="File with one host a line, the head first.")],
     overrides: Overrides = None,
-    user: Annotated[str | None, typer.Option(help="Whom to log in as; else as ssh is set up.")] = None,
-    cpus_per_host: Annotated[int | None, typer.Option(min=1, help="Cores to use of a host; else all.")] = None,
-    gpus_per_host: Annotated[int | None, typer.Option(min=0, help="GPUs to use of a host; else all.")] = None,
-    ssh_config: Annotated[Path | None, typer.Option(metavar="FILE", help="Instead of ~/.ssh/config.")] = None,
-    interface: Annotated[str | None, typer.Option(help="Of the head, to which all connect; else its default.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run where; connect to none.")] = False,
+    user: Annotated[str | None, typer.Option(help="User name to log in with; default: ssh's.")] = None,
+    cpus_per_host: Annotated[int | None, typer.Option(min=1, help="Cores to use of each host; default: all.")] = None,
+    gpus_per_host: Annotated[int | None, typer.Option(min=0, help="GPUs to use of each host; default: all.")] = None,
+    ssh_config: Annotated[Path | None, typer.Option(metavar="FILE", help="Replaces ~/.ssh/config.")] = None,
+    interface: Annotated[str | None, typer.Option(help="Network interface of the head; default: its route.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands without connecting.")] = False,
 ) -> None:
-    """Train on several hosts over ssh: they share a file system, and the path of this environment."""
+    """Train on several hosts over ssh. They need a shared file system and this environment at the same path."""
     from rlhf.deploy.ssh.launch import Launch
     from rlhf.recipe.loading import load_recipe
 
@@ -49,7 +49,7 @@ def launch(
 
 
 def launched(job: Launch) -> int:
-    """Run the job. Unusable hosts are printed one per line."""
+    """Run the job; print unusable hosts, one per line."""
     from rlhf.deploy.ssh.launch import run_on_hosts
 
     refused: Sequence[BaseException] = ()
@@ -57,7 +57,7 @@ def launched(job: Launch) -> int:
         return asyncio.run(run_on_hosts(job))
     except* HostError as group:
         refused = group.exceptions
-    return max(tell(error) for error in refused if isinstance(error, HostError))
+    return max(print_failure(error) for error in refused if isinstance(error, HostError))
 
 
 def show(job: Launch) -> int:

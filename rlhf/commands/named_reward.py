@@ -1,4 +1,4 @@
-"""Finds the reward that a command line names: a recipe's reward, a built-in kind, or a function."""
+"""Find the reward that a command line names: a recipe's reward, a built-in kind, or a function."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from rlhf.reward.reward import make_reward
 
 
 def named_reward(name: str, overrides: Sequence[str]) -> RewardConfig:
-    """`recipe.yaml` (overrides are keys of the recipe), `math` or `my_reward:brevity` (keys of the reward). Raises
-    `ConfigError`."""
+    """Return the reward of `recipe.yaml` (overrides are keys of the recipe), `math` or `my_reward:brevity` (keys of the
+    reward). Raises `ConfigError`."""
     if name.endswith((".yaml", ".yml")):
         return load_recipe(Path(name), overrides).recipe.reward
     own = {"kind": "function", "function": name} if is_piece(name) else {"kind": name}
-    given = [("override", {key: value}) for key, value in map(parse_override, overrides)]
-    return build(RewardConfig, merge(("name", own), *given)[0])
+    layers = [("override", {key: value}) for key, value in map(parse_override, overrides)]
+    return build(RewardConfig, merge(("name", own), *layers)[0])
 
 
 def reward_here(config: RewardConfig) -> LiveReward:
-    """Return the reward with everything it needs in this process and its children, including a reward model. Not
-    started yet."""
+    """Return the reward, not yet started, with its reward model in this process or its children."""
     if (scorer := config.model_scorer) is None:
         return make_reward(config)
     return make_reward(config, model=LocalModelReward(scorer, model_folder_of(str(scorer.model))))

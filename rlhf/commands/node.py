@@ -1,4 +1,4 @@
-"""`rlhf node`: runs this machine's part of a Ray cluster until it is told to end."""
+"""`rlhf node` runs this machine's part of a Ray cluster until SIGTERM or the end of the cluster."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from rlhf.deploy.hosts import node_name
 
 
 def node(
-    rendezvous: Annotated[Path, typer.Option(metavar="FILE", help="Where the head writes its address.")],
-    head: Annotated[bool, typer.Option("--head", help="Be the head; else join it.")] = False,
+    rendezvous: Annotated[Path, typer.Option(metavar="FILE", help="File with the head's address.")],
+    head: Annotated[bool, typer.Option("--head", help="Be the head instead of joining it.")] = False,
     interface: Annotated[
-        str | None, typer.Option(help="Network interface; else that of the route to the head, or the default route.")
+        str | None,
+        typer.Option(help="Network interface; default: that of the route to the head, or the default route."),
     ] = None,
     cpus: Annotated[
-        int | None, typer.Option(min=1, envvar="SLURM_CPUS_ON_NODE", help="Cores to give; else those it may use.")
+        int | None, typer.Option(min=1, envvar="SLURM_CPUS_ON_NODE", help="Cores to offer; default: all it may use.")
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option(min=0, envvar="SLURM_GPUS_ON_NODE", help="GPUs to give; else those it sees.")
+        int | None, typer.Option(min=0, envvar="SLURM_GPUS_ON_NODE", help="GPUs to offer; default: all it sees.")
     ] = None,
     log_dir: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Print to `node-HOST.log` there, at its end.")
+        Path | None, typer.Option(metavar="FOLDER", help="Append the output to `node-HOST.log` in this folder.")
     ] = None,
     grace: Annotated[
-        float, typer.Option(min=0.0, max=15.0, help="Seconds that a training has to leave after SIGTERM.")
+        float, typer.Option(min=0.0, max=15.0, help="Seconds that a training has to end after SIGTERM.")
     ] = 0.0,
     timeout: Annotated[float, typer.Option(min=1.0, help="Deadline of each wait at the start, in seconds.")] = 300.0,
 ) -> None:
-    """Be one machine of a Ray cluster, until told to end (RLHF_RUN_ID, RAY_AUTH_TOKEN)."""
+    """Run one machine of a Ray cluster (needs RLHF_RUN_ID and RAY_AUTH_TOKEN)."""
     from rlhf.deploy.node import NodeSettings, run_node
     from rlhf.deploy.rendezvous import check_token, run_id
 

@@ -1,4 +1,4 @@
-"""`rlhf options`: lists the keys of a recipe."""
+"""`rlhf options` lists the keys of a recipe."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_options(prefix: str = "") -> int:
 
 
 def all_options() -> list[Option]:
-    """Every leaf key of a recipe, in the order of the recipe's parts."""
+    """Return every leaf key of a recipe, in the order of the recipe's parts."""
     return [
         Option(key, type_name(field.annotation), default_text(field), " ".join((field.description or "").split()))
         for key, field in walk_fields(Recipe)

@@ -1,4 +1,4 @@
-"""`rlhf plan`: estimate the memory that a recipe needs, without a GPU, from the `config.json` of its model."""
+"""`rlhf plan` estimates the memory that a recipe needs, without a GPU, from the `config.json` of its model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlhf.recipe.planning.estimate import Estimate, changes_that_fit, estimate_r
 from rlhf.recipe.planning.known_shapes import known_model
 from rlhf.recipe.planning.layout import PROMPT_TOKENS, RunLayout, layout_of
 from rlhf.recipe.planning.machines import GIB, Machine, card_of_driver, machine_of
-from rlhf.recipe.planning.processes import PHASES, MemoryByPhase, held
+from rlhf.recipe.planning.processes import PHASES, MemoryByPhase, bytes_at
 from rlhf.recipe.planning.shape import Activations, ModelShape, some_recomputed
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
@@ -31,7 +31,7 @@ from rlhf.trainer.rank.zero_config import deepspeed_config
 from rlhf.trainer.settings import LearnerSettings
 
 DENSE_TOKENS = 4096
-"""Up to this length rows whose replies share a prompt are attended with a mask, which is part of the activations."""
+"""Longest rows whose replies share a prompt under a mask; the mask is part of the activations."""
 IMPOSSIBLE = 1
 """Exit code of a plan that does not fit."""
 Cells = tuple[str, ...]
@@ -54,12 +54,12 @@ def run_plan(
     if as_json:
         print(json.dumps(plan_data(found, problem), indent=1))
     else:
-        print("\n".join(told(found, problem)))
+        print("\n".join(plan_lines(found, problem)))
     return 0 if found.fits and not problem else IMPOSSIBLE
 
 
 def here() -> Machine:
-    """This machine, with its GPUs as the driver names them."""
+    """Return this machine, with its GPUs as the driver names them."""
     gpus = [gpu for gpu in this_machines_gpus() if gpu.bytes]
     return Machine(
         nodes=1,
@@ -112,7 +112,7 @@ def _shape(name: str, values: Values) -> ModelShape:
 def _activations(
     shape: ModelShape, values: Values, recipe: Recipe, run: RunLayout, *, checkpointing: bool, memory: int | None
 ) -> Activations:
-    """Return the passes of the model's modules over rows of full length."""
+    """Measure the passes of the model's modules over rows of full length."""
     from rlhf.recipe.planning.meta_model import activations_of
 
     reply = max(min(run.reply, shape.context_tokens - run.prompt), 1)
@@ -130,7 +130,7 @@ def alike_nodes(machine: Machine) -> list[Resources]:
     return [Resources(node=name, cpus=machine.cores, gpus=machine.cards) for name in names]
 
 
-def told(found: Estimate, problem: str) -> list[str]:
+def plan_lines(found: Estimate, problem: str) -> list[str]:
     """Return the plan as lines of text."""
     shape, run = found.shape, found.run
     lines = [
@@ -154,14 +154,14 @@ def told(found: Estimate, problem: str) -> list[str]:
 
 
 def engine_lines(found: Estimate) -> Iterable[str]:
-    """Iterate over a table for the engines of each size."""
+    """Make a table for the engines of each size."""
     for layout, phases in zip(found.run.engines, found.engines, strict=True):
         size = f"a process of an engine of {layout.parallel}" if len(found.engines) > 1 else "an engine's process"
         yield from memory_table(size, phases)
 
 
 def memory_table(process: str, phases: MemoryByPhase) -> list[str]:
-    """GiB of every part in every phase, a column each; a card's memory first, then the machine's."""
+    """Make a table of the GiB of every part, with a column for each phase: device memory first, then host memory."""
     lines = []
     for place, named in (("device", "on its device"), ("host", "in host memory")):
         parts = list(dict.fromkeys(part.what for name in PHASES for part in phases[name] if part.place == place))
@@ -172,14 +172,17 @@ def memory_table(process: str, phases: MemoryByPhase) -> list[str]:
             sums = [sum(p.bytes for p in phases[name] if p.what == what and p.place == place) for name in PHASES]
             rows.append((what, *(f"{bytes / GIB:.2f}" if bytes else "-" for bytes in sums)))
         rows.append(
-            ("all", *(f"{held(phases[name], 'device' if place == 'device' else 'host') / GIB:.2f}" for name in PHASES))
+            (
+                "all",
+                *(f"{bytes_at(phases[name], 'device' if place == 'device' else 'host') / GIB:.2f}" for name in PHASES),
+            )
         )
         lines += [*columns(rows), ""]
     return lines
 
 
 def columns(rows: Sequence[Cells]) -> list[str]:
-    """Rows with their first column to the left and numbers to the right."""
+    """Align the first column to the left and numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -190,7 +193,7 @@ def columns(rows: Sequence[Cells]) -> list[str]:
 
 
 def limit_lines(found: Estimate) -> Iterable[str]:
-    """What fits at most."""
+    """Describe the largest micro-batch and KV cache that fit."""
     run = found.run
     if found.microbatch is not None:
         yield (
@@ -204,15 +207,11 @@ def limit_lines(found: Estimate) -> Iterable[str]:
 
 def plan_data(found: Estimate, problem: str) -> dict[str, Any]:
     """Return the plan as JSON: bytes and tokens."""
-    data = asdict(found)
-    return data | {
-        "fits": found.fits and not problem,
-        "problem": problem,
-    }
+    return asdict(found) | {"fits": found.fits and not problem, "problem": problem}
 
 
 def _advice(found: Estimate, measured: Any) -> str:
-    """Say what makes it fit, or how many cards it needs at least."""
+    """Recommend changes that make it fit, or the least number of cards."""
     machine, run, shape = found.machine, found.run, found.shape
     if machine.card is None:
         return "use a smaller model, or a machine with more memory"

@@ -1,4 +1,4 @@
-"""`rlhf reward check` for unit tests: finds incorrect programs that pass some of them."""
+"""`rlhf reward check` for unit tests finds incorrect programs that pass some of them."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def program_check(
             raise DataError(f"row {place}: {error}") from None
     programs = hostile_programs() if programs is None else programs
     scores = asyncio.run(_scores(make_code_scorer(config), programs, rows))
-    best = {name: max(map(_worth, given)) for name, given in scores.items()}
+    best = {name: max(map(_worth, found)) for name, found in scores.items()}
     for name, program in programs.items():
         print(f"{name:<36}{best[name]:<10.3g}{f'ACCEPTED: {program.advice}' if best[name] > 0 else ''}".rstrip())
     accepted = sum(worth > 0 for worth in best.values())
-    print(f"\n{accepted} of {len(best)} hostile programs are accepted" + (": look at them" if accepted else ""))
+    print(f"\n{accepted} of {len(best)} hostile programs are accepted")
     return 1 if accepted else 0
 
 
 def described_tests(tests: Tests) -> str:
-    """How a row's tests run, in one line."""
+    """Describe how a row's tests run, in one line."""
     if not isinstance(tests, PythonTests):
         return f"{len(tests)} pairs of input and output"
     if tests.form == "script":
@@ -61,7 +61,7 @@ def described_tests(tests: Tests) -> str:
 
 
 def names_of(row: Row, config: CodeRewardConfig) -> tuple[str, ...]:
-    """The names that the row's tests have from the code."""
+    """Return the names that the row's tests take from the code."""
     tests = read_tests(row, config)
     return tests.names or tests.needed if isinstance(tests, PythonTests) else ()
 
@@ -71,13 +71,13 @@ async def _scores(
 ) -> dict[str, list[Scored | Unscored]]:
     try:
         await scorer.start()
-        given = {
+        scores = {
             name: await asyncio.gather(
                 *(scorer.score(f"```python\n{program.naming(names_of(row, scorer.config))}\n```", row) for row in rows)
             )
             for name, program in programs.items()
         }
-        return {name: list(scores) for name, scores in given.items()}
+        return {name: list(found) for name, found in scores.items()}
     finally:
         await scorer.close()
 

@@ -1,4 +1,4 @@
-"""`rlhf reward check`: finds hostile replies that a reward accepts."""
+"""`rlhf reward check` finds hostile replies that a reward accepts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run_reward_check(
     for name, score in scores.items():
         print(f"{name:<42}{escape_to_line(score_text(score)):<28}{'ACCEPTED' if name in accepted else ''}".rstrip())
     hostile = len(scores) - 2
-    print(f"\n{len(accepted)} of {hostile} hostile replies are accepted" + (": look at them" if accepted else ""))
+    print(f"\n{len(accepted)} of {hostile} hostile replies are accepted")
     return 1 if accepted else 0
 
 

@@ -1,4 +1,4 @@
-"""`rlhf score`: scores recorded responses with the recipe's reward."""
+"""`rlhf score` scores recorded responses with the recipe's reward."""
 
 from __future__ import annotations
 
@@ -52,10 +52,11 @@ class ScoreTotals:
 
 
 def check_reads_text(reward: RewardConfig) -> None:
-    """Raises `ConfigError` for a reward that needs more of an episode than its text."""
-    if any(one.kind == "environment" for one in reward.scorers.values()):
+    """Raise `ConfigError` for a reward that needs more of an episode than its text."""
+    if any(scorer.kind == "environment" for scorer in reward.scorers.values()):
         raise ConfigError("reward.kind: environment is given turn by turn while an episode is played; use rlhf eval")
-    if reward.model_scorer or any(one.remote and one.remote.sends == "tokens" for one in reward.scorers.values()):
+    remotes = [scorer.remote for scorer in reward.scorers.values() if scorer.remote]
+    if reward.model_scorer or any(remote.sends == "tokens" for remote in remotes):
         raise ConfigError("this reward scores the tokens that an engine sampled, not texts; use rlhf eval")
 
 
@@ -102,7 +103,7 @@ async def _score_all(settings: Recipe, rows: Path, target: TextIO) -> ScoreTotal
 async def _scored(
     reward: LiveReward, records: Iterator[RecordedResponse], ahead: int
 ) -> AsyncIterator[tuple[RecordedResponse, Scored | Unscored]]:
-    """Every record with its score, in order; `ahead` records are scored concurrently."""
+    """Iterate over every record with its score, in order; `ahead` records are scored concurrently."""
     waiting: deque[tuple[RecordedResponse, asyncio.Task[Scored | Unscored]]] = deque()
     for recorded in records:
         waiting.append((recorded, asyncio.create_task(_score_one(reward, recorded))))
@@ -124,7 +125,7 @@ def _recorded(path: Path, settings: Recipe) -> Iterator[RecordedResponse]:
         raise DataError(f"{path}: no such file; give a JSONL file with the dataset's columns and 'response'")
     columns = next(iter(settings.data.train_sets.values()), None)
     if columns is None:
-        raise ConfigError("rlhf score reads the columns that data.train names, and this recipe has none")
+        raise ConfigError("rlhf score reads the columns that data.train names, and this recipe has no data.train")
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -140,16 +141,16 @@ def _record(line: str, where: str, columns: DatasetConfig, reward: RewardConfig)
     if not isinstance(row, dict) or not isinstance(row.get("response"), str):
         raise DataError(f"{where} has no text 'response'; every row needs the response to score")
     answer = answer_of(columns, row, where) if reward.needs_answer or reward.needs_prompt else None
-    asked = messages_of(columns, row, where) if reward.needs_prompt else ()
-    return RecordedResponse(row, Task(id=where, messages=asked, answer=answer, row=row), row["response"])
+    messages = messages_of(columns, row, where) if reward.needs_prompt else ()
+    return RecordedResponse(row, Task(id=where, messages=messages, answer=answer, row=row), row["response"])
 
 
 def scored_row(row: dict[str, Any], outcome: Scored | Unscored) -> dict[str, Any]:
     """Return the row with `reward` or `error`, without those of an earlier scoring."""
-    kept = {key: value for key, value in row.items() if key not in ("reward", "error")}
+    unscored = {key: value for key, value in row.items() if key not in ("reward", "error")}
     if isinstance(outcome, Scored):
-        return kept | {"reward": outcome.value}
-    return kept | {"error": f"{outcome.kind}: {outcome.detail}"}
+        return unscored | {"reward": outcome.value}
+    return unscored | {"error": f"{outcome.kind}: {outcome.detail}"}
 
 
 def _writer(output: Path | None, rows: Path) -> AbstractContextManager[TextIO]:

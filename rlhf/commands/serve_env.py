@@ -1,4 +1,4 @@
-"""`rlhf serve env`: serves an environment over HTTP."""
+"""`rlhf serve env` serves an environment over HTTP."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def serve_and_say(
 
 
 def event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the event loop of uvloop if it is installed; it halves the cost of a step."""
+    """Return uvloop's event loop if it is installed; it halves the cost of a step."""
     try:
         import uvloop
     except ImportError:
@@ -81,7 +81,7 @@ def event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def checked_name(name: str) -> str:
-    """Returns `name` if it is of the form MODULE:CLASS, else raises `UserError`."""
+    """Return `name` if it is of the form MODULE:CLASS. Raises `UserError`."""
     if not is_piece(name):
         raise UserError(f"{name!r} is not of the form MODULE:CLASS, for instance my_environments:Guess")
     return name

@@ -1,4 +1,4 @@
-"""`rlhf serve policy`: serves a checkpoint with OpenAI's API, and records the agents' episodes in a file."""
+"""`rlhf serve policy` serves a checkpoint over OpenAI's API, and records the agents' episodes in a file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
     """Settings of the policy server. At most `capacity` episodes are open; one that is unused for `lease_seconds` ends.
-    `trajectories` is a new file for them; they are numbered from 0."""
+    `trajectories` is a new file for the episodes."""
 
     host: str = LOOPBACK
     port: int = 8200
@@ -61,7 +61,7 @@ def run_serve_policy(checkpoint: str, settings: PolicySettings) -> int:
     if settings.trajectories and not settings.trajectories.absolute().parent.is_dir():
         raise ConfigError(f"--trajectories {settings.trajectories}: there is no such folder; make it first")
     if settings.trajectories and settings.trajectories.exists():
-        raise ConfigError(f"--trajectories {settings.trajectories} is there already; remove it, or name another file")
+        raise ConfigError(f"--trajectories {settings.trajectories} exists; remove it, or name another file")
 
     def run() -> int:
         for ending in (signal.SIGTERM, signal.SIGHUP):
@@ -109,7 +109,7 @@ def policy_of(serving: Serving, settings: PolicySettings, number: int) -> Policy
 
 @contextmanager
 def trajectory_writer(file: Path | None) -> Iterator[Callable[[Trajectory, float | None], None]]:
-    """A function that writes an episode with its reward to the file; each is on disk before the next."""
+    """Open the file; yield a function that writes an episode with its reward to disk."""
     if file is None:
         yield lambda trajectory, reward: None
         return

@@ -1,4 +1,4 @@
-"""`rlhf serve reward`: serves a reward over HTTP, in the request formats of several trainers."""
+"""`rlhf serve reward` serves a reward over HTTP, in the request formats of several trainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlhf serve sandbox`: runs model-written Python for clients of SandboxFusion's `/run_code`."""
+"""`rlhf serve sandbox` runs model-written Python for clients of SandboxFusion's `/run_code`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from rlhf.sandbox.pool import Queue, Sandbox
 
 
 def sandbox(
-    host: Annotated[str, typer.Option(help="Address to listen on. All but loopback need a token.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; other than loopback it needs a token.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
     runs: Annotated[int, typer.Option(min=1, help="Programs that run at the same time.")] = os.cpu_count() or 1,
-    waiting: Annotated[int, typer.Option(min=0, help="Programs that may wait; a further one gets a 503.")] = 1024,
+    waiting: Annotated[int, typer.Option(min=0, help="Programs that may wait; others get a 503.")] = 1024,
     wait_seconds: Annotated[float, typer.Option(min=0.1, help="Longest time that a program waits.")] = 300.0,
     run_seconds: Annotated[float, typer.Option(min=0.1, help="Longest time that a program runs.")] = 60.0,
     memory_mb: Annotated[int, typer.Option(min=64, help="Memory of one run, in MiB.")] = 1024,
@@ -49,8 +51,8 @@ def sandbox(
 
 
 async def serve_programs(sandbox: Sandbox, host: str, port: int, token: str | None, access: Access) -> None:
-    """Serve until the process is told to end. Raises `UserError` if the address is not available, and
-    `SandboxUnavailable` before anything is served."""
+    """Serve until SIGTERM or Ctrl-C. Raises `UserError` for an unavailable address, `SandboxUnavailable` without
+    isolation."""
     from rlhf.sandbox.server import serve_sandbox
 
     await serve_sandbox(sandbox, host, port, token, access)

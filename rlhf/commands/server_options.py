@@ -13,13 +13,13 @@ from rlhf.http.binding import Access, check_binding, check_tls, is_loopback
 from rlhf.http.limits import HttpLimits, limits_from
 
 Names = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="A host name that clients have for it; may be repeated.")
+    list[str] | None, typer.Option(metavar="NAME", help="Host name by which clients reach it; may be repeated.")
 ]
-Certificate = Annotated[Path | None, typer.Option(metavar="FILE.pem", help="Speak TLS, with this certificate.")]
+Certificate = Annotated[Path | None, typer.Option(metavar="FILE.pem", help="Certificate for TLS.")]
 Key = Annotated[Path | None, typer.Option(metavar="FILE.pem", help="The certificate's key.")]
 LimitTexts = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="connections=8192, say; see docs/security.md; may be repeated."),
+    typer.Option(metavar="KEY=VALUE", help="For instance connections=8192 (docs/security.md); may be repeated."),
 ]
 
 
@@ -37,13 +37,13 @@ def access_of(
 
 
 def check_reach(host: str, token: str | None, access: Access) -> None:
-    """Raises `ConfigError` for a server that anyone could use, or with an invalid certificate. Prints a warning for one
+    """Raise `ConfigError` for a server that anyone could use, or with an invalid certificate. Print a warning for one
     that other machines reach without TLS."""
     check_binding(host, token)
     check_tls(access)
     if access.certificate is None and not is_loopback(host):
         print(
-            f"warning: host {host} is asked in plain text, its token too; give --certificate and --key where others "
-            "share the network",
+            f"warning: requests to host {host} and their token travel in plain text; give --certificate and --key on a "
+            "shared network",
             file=sys.stderr,
         )

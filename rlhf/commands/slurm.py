@@ -1,4 +1,4 @@
-"""`rlhf slurm`: makes a SLURM job over many nodes from a recipe."""
+"""`rlhf slurm` makes a SLURM job over many nodes from a recipe."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ def slurm(
     recipe: RecipeFile,
     overrides: Overrides = None,
     nodes: Annotated[int, typer.Option(min=1, help="Machines for learners and engines.")] = 1,
-    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of each.")] = 0,
-    cpus_per_node: Annotated[int | None, typer.Option(min=1, help="Cores of each; else whole machines.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Else the cluster's default.")] = None,
-    time: Annotated[str | None, typer.Option(help="Limit as SLURM writes it: 90, 12:00:00, 2-12.")] = None,
-    account: Annotated[str | None, typer.Option(help="Who is charged.")] = None,
-    job_name: Annotated[str | None, typer.Option(help="Else the recipe's name.")] = None,
-    cpu_nodes: Annotated[int, typer.Option(min=0, help="More machines, without GPUs, for servers.")] = 0,
-    cpu_partition: Annotated[str | None, typer.Option(help="The partition of those.")] = None,
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of each machine.")] = 0,
+    cpus_per_node: Annotated[int | None, typer.Option(min=1, help="Cores of each; default: whole machines.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Partition; default: the cluster's.")] = None,
+    time: Annotated[str | None, typer.Option(help="Time limit in SLURM's notation: 90, 12:00:00, 2-12.")] = None,
+    account: Annotated[str | None, typer.Option(help="Account to charge.")] = None,
+    job_name: Annotated[str | None, typer.Option(help="Job name; default: the recipe's.")] = None,
+    cpu_nodes: Annotated[int, typer.Option(min=0, help="Additional machines without GPUs, for servers.")] = 0,
+    cpu_partition: Annotated[str | None, typer.Option(help="Partition of the additional machines.")] = None,
     warn_seconds: Annotated[
-        int, typer.Option("--signal", min=1, max=65535, help="Save this long before the limit: longer than an update.")
+        int,
+        typer.Option(
+            "--signal", min=1, max=65535, help="Save this many seconds before the limit; more than an update."
+        ),
     ] = 300,
-    submit: Annotated[bool, typer.Option("--submit", help="Give the script to sbatch.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write, instead of printing.")] = None,
+    submit: Annotated[bool, typer.Option("--submit", help="Submit the script with sbatch.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of printing.")] = None,
 ) -> None:
     """Make a SLURM script of a recipe; print or submit it."""
     from rlhf.deploy.slurm.prepare import job_of

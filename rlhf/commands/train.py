@@ -1,5 +1,4 @@
-"""`rlhf train`: trains one recipe in one run folder. A supervisor process ends everything that the controller
-starts."""
+"""`rlhf train` trains one recipe in one run folder. A supervisor process ends everything that the controller starts."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf.cluster.supervisor import supervise
-from rlhf.commands.failures import tell
+from rlhf.commands.failures import print_failure
 from rlhf.controller.preemption import EXIT_SAVED, Leaving
 from rlhf.deploy.rendezvous import joining
 from rlhf.errors import RlhfError, RunTaken, UserError
@@ -26,7 +25,7 @@ def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = Fal
     clock, leaving = Clock(), Leaving.of_job()
     signal.signal(signal.SIGUSR1, lambda number, frame: leaving.ask("SIGUSR1"))  # inherited by all forks
     if start_over and not resume:
-        raise UserError("--start-over goes with --resume; without it a run begins anew in a folder of its own anyway")
+        raise UserError("--start-over goes with --resume; without --resume every run starts in a new folder")
     loaded = load_recipe(recipe, overrides)
     recipe_here = located(loaded, resumed=resume).recipe
     preflight(recipe_here)
@@ -43,7 +42,7 @@ def join_override(address: str | None, rendezvous: Path | None) -> list[str]:
 def run_controller(
     loaded: LoadedRecipe, clock: Clock, leaving: Leaving, *, resume: bool, start_over: bool = False
 ) -> int:
-    """Run the controller's process, in which the heavy imports are made."""
+    """Run the controller's process, which makes the heavy imports."""
     from rlhf.api import Trainer
 
     folder = loaded.recipe.run_dir
@@ -58,25 +57,25 @@ def run_controller(
     try:
         summary = Trainer(loaded, clock=clock).fit(resume=resume, start_over=start_over, leaving=leaving)
     except RunTaken as error:
-        return tell(error)  # the logs belong to another run
+        return print_failure(error)  # the logs belong to another run
     except RlhfError as error:
         if leaving.stopped:
             return stopped(folder)
-        code = tell(error)
+        code = print_failure(error)
         print(f"the logs of every process are in {folder / 'logs'}", file=sys.stderr)
         return code
     except KeyboardInterrupt:
         return stopped(folder)
     print(closing_words(summary, folder))
     if summary.saved:
-        print(f"{summary.outcome}; the same command with --resume goes on", flush=True)
+        print(f"{summary.outcome}; continue it by the same command with --resume", flush=True)
         return EXIT_SAVED
     return 0
 
 
 def stopped(folder: Path) -> int:
     """Report a stopped run, and return its exit code."""
-    print(f"stopped; what was done so far is in {folder}", file=sys.stderr)
+    print(f"stopped; the results so far are in {folder}", file=sys.stderr)
     return 130
 
 
@@ -92,7 +91,7 @@ def as_ctrl_c(number: int, frame: object) -> None:
 
 
 def closing_words(summary: Summary, folder: Path) -> str:
-    """What to tell the user at the end of a run, in a few lines."""
+    """Summarize a finished run in a few lines for the user."""
     lines = []
     if summary.eval_reward_start is not None and summary.eval_reward_end is not None:
         lines.append(
@@ -100,14 +99,14 @@ def closing_words(summary: Summary, folder: Path) -> str:
             f"on {summary.eval_problems} problems"
         )
     lines += [
-        f"  {name}: " + ", ".join(f"{k} {v:.3f}" for k, v in (one.end or one.start).items() if "@" in k)
-        for name, one in summary.evaluations.items()
+        f"  {name}: " + ", ".join(f"{k} {v:.3f}" for k, v in (found.end or found.start).items() if "@" in k)
+        for name, found in summary.evaluations.items()
         if len(summary.evaluations) > 1
     ]
     lines += [
-        f"{name}: accuracy {one.start['accuracy']:.3f} → {one.end['accuracy']:.3f} on {one.problems} pairs"
-        for name, one in summary.evaluations.items()
-        if one.end and "accuracy" in one.end
+        f"{name}: accuracy {found.start['accuracy']:.3f} → {found.end['accuracy']:.3f} on {found.problems} pairs"
+        for name, found in summary.evaluations.items()
+        if found.end and "accuracy" in found.end
     ]
     lines.append(
         f"{summary.updates} updates, {summary.samples:,} samples, {summary.wall_seconds:.0f} s "

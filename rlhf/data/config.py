@@ -1,4 +1,4 @@
-"""Settings of datasets: where tasks come from."""
+"""Settings of datasets, the sources of tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from rlhf.config import Config, compiled_pattern, is_piece
 
 HELD_OUT = "held_out"
-"""Name of the evaluation set when there is one, without a name."""
+"""Name of a single evaluation set without a name."""
 SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 RENDERED_BY_US = (
     "conversation",
@@ -52,11 +52,11 @@ class DatasetConfig(Config):
     """Column with a demonstration, for kind: sft."""
     chosen_column: str | None = None
     """Column with the preferred of two replies, or with the conversation that ends with it: messages, or a transcript
-    of `\\n\\nHuman: …` and `\\n\\nAssistant: …`. Then the prompt is what both conversations begin with."""
+    of `\\n\\nHuman: …` and `\\n\\nAssistant: …`. The prompt is then the common beginning of both conversations."""
     rejected_column: str | None = None
     """Column with the other reply; it comes with `chosen_column`."""
     margin_column: str | None = None
-    """Column with a number: by how much the reward model's scores of a pair should differ at least."""
+    """Column with the least difference that the reward model's scores of a pair should have."""
     system_prompt: str | None = None
     """A system message put before every prompt."""
     prompt_suffix: str = ""
@@ -64,9 +64,9 @@ class DatasetConfig(Config):
     limit: int | None = Field(None, ge=1)
     """Use only the first rows."""
     min_prompt_tokens: int | None = Field(None, ge=1)
-    """Leave out rows whose prompt, as the chat template renders it, has fewer tokens."""
+    """Omit rows whose prompt, as the chat template renders it, has fewer tokens."""
     max_prompt_tokens: int | None = Field(None, ge=1)
-    """Leave out rows whose prompt, as the chat template renders it, has more tokens."""
+    """Omit rows whose prompt, as the chat template renders it, has more tokens."""
 
     @field_validator("answer_pattern")
     @classmethod
@@ -114,7 +114,7 @@ class DatasetConfig(Config):
     @model_validator(mode="after")
     def _lengths_in_order(self) -> DatasetConfig:
         if self.seeds and (self.min_prompt_tokens or self.max_prompt_tokens):
-            raise ValueError("min_prompt_tokens and max_prompt_tokens are for prompts of a dataset; seeds have none")
+            raise ValueError("min_prompt_tokens and max_prompt_tokens are for prompts of a dataset, which seeds lack")
         if self.min_prompt_tokens and self.max_prompt_tokens and self.min_prompt_tokens > self.max_prompt_tokens:
             raise ValueError(
                 f"min_prompt_tokens is {self.min_prompt_tokens} and max_prompt_tokens only {self.max_prompt_tokens}: "
@@ -124,11 +124,10 @@ class DatasetConfig(Config):
 
 
 class TrainingSetConfig(DatasetConfig):
-    """A dataset that is trained on."""
+    """A dataset for training."""
 
     weight: float | None = Field(None, gt=0)
-    """Its share of the tasks is its weight over the sum of all; without weights every dataset has the share of its
-    rows."""
+    """Weight of its share of the tasks; without weights every dataset has the share of its rows."""
 
 
 class EvaluationSetConfig(DatasetConfig):
@@ -141,16 +140,16 @@ class EvaluationSetConfig(DatasetConfig):
     max_tokens: int | None = Field(None, ge=1)
     """Longest reply in tokens; `sampling.max_tokens` when absent."""
     pass_at: tuple[int, ...] = ()
-    """Every k whose `pass@k` is wanted: the chance that one of k replies passes (unbiased, arXiv 2107.03374)."""
+    """Every k for `pass@k`: the chance that one of k replies passes (unbiased, arXiv 2107.03374)."""
     pass_reward: float = 1.0
     """A reply passes when its reward is at least this."""
     majority_at: tuple[int, ...] = ()
-    """Every k whose `maj@k` is wanted: the reward of the answer that most of k replies give (arXiv 2203.11171)."""
+    """Every k for `maj@k`: the reward of the most frequent answer of k replies (arXiv 2203.11171)."""
     vote_after: str | None = Field(None, min_length=1)
-    """A reply's vote is what follows the last such mark (`####`, `\\boxed{`), to the end of its line or the closing
-    brace; the whole reply when absent."""
+    """A reply's vote is the text after the last such mark (`####`, `\\boxed{`), up to the end of the line or the
+    closing brace; by default the whole reply."""
     trained_on: bool = False
-    """All its problems may also be trained on: the set measures memorization."""
+    """Allow training on all its problems, to measure memorization."""
 
     @model_validator(mode="after")
     def _samples_suffice(self) -> EvaluationSetConfig:
@@ -171,7 +170,7 @@ def _one_or_many(value: Any) -> str:
 
 
 def _one_or_named(value: Any) -> str:
-    """Tell named sets, a mapping of mappings, from one set, which has a set's keys."""
+    """Distinguish named sets, a mapping of mappings, from one set, which has a set's keys."""
     named = isinstance(value, Mapping) and bool(value) and not set(value) & set(EvaluationSetConfig.model_fields)
     return "[named]" if named and all(isinstance(one, (Mapping, Config)) for one in value.values()) else "[one]"
 
@@ -190,11 +189,11 @@ class DataConfig(Config):
     """Training tasks and evaluation tasks."""
 
     train: TrainingSets | None = None
-    """Tasks that are trained on: one dataset, or a list of them that are mixed by weight."""
+    """Training tasks: a dataset, or a list of datasets that are mixed by weight."""
     episodes: str | None = None
     """Recorded episodes to learn from, for kind: offline: a run folder, or an `episodes.jsonl`."""
     eval: EvaluationSets | None = None
-    """Held-out tasks: one dataset, or several by name."""
+    """Held-out tasks: a dataset, or several by name."""
     shuffle: bool = True
     """Shuffle the training tasks anew each epoch (the order depends only on seed and epoch)."""
     chat_template_arguments: dict[str, Any] = Field({})
@@ -228,7 +227,7 @@ class DataConfig(Config):
     def _only_how(cls, arguments: dict[str, Any]) -> dict[str, Any]:
         for name in RENDERED_BY_US:
             if name in arguments:
-                raise ValueError(f"{name} is set by rlhf itself; leave it out")
+                raise ValueError(f"{name} is set by rlhf itself; remove it")
         return arguments
 
     @model_validator(mode="after")

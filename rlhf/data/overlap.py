@@ -1,5 +1,4 @@
-"""Problems that are trained on and evaluated with: counted before anything starts, and refused where a set has no
-others. Pure functions."""
+"""Count problems in both training and evaluation, and refuse an evaluation set without other problems."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from rlhf.errors import DataError
 from rlhf.types import Message, Task
 
 Questions = Mapping[str, Sequence[str]]
-"""What is asked, by the key of its dataset."""
+"""Questions, by the key of their dataset."""
 
 
 def questions_of(tasks: Sequence[Task], config: DatasetConfig) -> list[str]:
@@ -22,34 +21,35 @@ def questions_of(tasks: Sequence[Task], config: DatasetConfig) -> list[str]:
 
 def questions_of_pairs(pairs: Sequence[PreferencePair]) -> list[str]:
     """Return the question of each pair."""
-    return [_said(pair.prompt) for pair in pairs]
+    return [_text(pair.prompt) for pair in pairs]
 
 
 def check_overlap(data: DataConfig, train: Questions, held_out: Questions, tell: Callable[[str], None]) -> None:
-    """Tell how many problems of an evaluation set are also trained on. Raises `DataError` where that is every one,
-    unless the recipe says that it is meant (`trained_on`). `train` is by key, `held_out` by name."""
+    """Report how many problems of an evaluation set are also trained on. Raises `DataError` if all are, unless the
+    recipe sets `trained_on`. `train` is by key, `held_out` by name."""
     trained = {question for questions in train.values() for question in questions}
     for name, questions in held_out.items():
-        asked = set(questions)
-        if not (both := len(asked & trained)):
+        evaluated = set(questions)
+        if not (both := len(evaluated & trained)):
             continue
-        words = f"{data.eval_key(name)}: {both} of {len(asked)} problems ({both / len(asked):.0%}) are also trained on"
-        if both == len(asked) and not data.eval_sets[name].trained_on:
+        share = f"{both} of {len(evaluated)} problems ({both / len(evaluated):.0%})"
+        message = f"{data.eval_key(name)}: {share} are also trained on"
+        if both == len(evaluated) and not data.eval_sets[name].trained_on:
             raise DataError(
-                f"{words}: its reward would say nothing of problems that are new; give another file or split, or "
-                f"{data.eval_key(name)}.trained_on: true where that is what you want to see"
+                f"{message}: its reward would not measure new problems; give another file or split, or set "
+                f"{data.eval_key(name)}.trained_on: true if you want that"
             )
-        tell(words)
+        tell(message)
 
 
 def _question(task: Task, config: DatasetConfig) -> str:
-    asked = task.row.get(config.prompt_column) if config.path else None
-    if isinstance(asked, str):
-        return asked.strip()
-    return _said(task.messages) if asked is None else json.dumps(asked, sort_keys=True, default=str)
+    prompt = task.row.get(config.prompt_column) if config.path else None
+    if isinstance(prompt, str):
+        return prompt.strip()
+    return _text(task.messages) if prompt is None else json.dumps(prompt, sort_keys=True, default=str)
 
 
-def _said(messages: Sequence[Message]) -> str:
+def _text(messages: Sequence[Message]) -> str:
     if len(messages) == 1:
         return messages[0].content.strip()
     return json.dumps([(message.role, message.content) for message in messages])

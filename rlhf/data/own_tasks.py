@@ -17,7 +17,7 @@ from rlhf.types import Message, Task
 T = TypeVar("T")
 END = object()
 MOST = 1 << 22
-"""Tasks of one set, which are held in memory; a function that gives more may never end."""
+"""Most tasks of one set, all in memory; a function that yields more may never end."""
 
 
 def check_tasks(config: DatasetConfig, key: str) -> None:
@@ -73,7 +73,7 @@ def _made(name: str, work: Callable[[], T]) -> T:
 def _wrong_part(task: Task) -> str:
     """Name the field that differs from `Task`'s declaration; empty if all fields are right."""
     messages = task.messages
-    if not isinstance(messages, tuple) or not all(isinstance(one, Message) for one in messages):
+    if not isinstance(messages, tuple) or not all(isinstance(message, Message) for message in messages):
         return f"messages is {short_value(messages)}; it must be a tuple of rlhf.types.Message"
     if not isinstance(task.id, str) or not isinstance(task.answer, str | None):
         return f"id and answer must be text, they are {short_value(task.id)} and {short_value(task.answer)}"

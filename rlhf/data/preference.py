@@ -16,7 +16,7 @@ from rlhf.errors import DataError
 from rlhf.types import Message, Task
 
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
-"""Who speaks in a transcript of Anthropic's pairs (arXiv 2204.05862), as roles."""
+"""Speakers in a transcript of Anthropic's pairs (arXiv 2204.05862), as roles."""
 TURN = re.compile(rf"\n\n({'|'.join(SPEAKERS)}):")
 
 
@@ -53,7 +53,7 @@ class PairSet:
 
 
 def pair_set(rows: Iterable[PreferencePair | Useless], source: str) -> PairSet:
-    """Collect the pairs of `source`. Raises `DataError` if there are none."""
+    """Collect the pairs of `source`. Raises `DataError` if it has no pairs."""
     found = list(rows)
     made = PairSet(
         pairs=tuple(pair for pair in found if isinstance(pair, PreferencePair)),
@@ -116,7 +116,7 @@ def _conversation(
 def _transcript(text: str) -> list[Message]:
     _, *pieces = TURN.split(text)
     turns = zip(pieces[::2], pieces[1::2], strict=True)
-    return [Message(role=SPEAKERS[speaker], content=said.strip()) for speaker, said in turns]
+    return [Message(role=SPEAKERS[speaker], content=text.strip()) for speaker, text in turns]
 
 
 def _margin(config: DatasetConfig, row: Row, where: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Which rows of a dataset are asked: prompts of the right length, and held-out problems once each. Pure functions."""
+"""Select the rows of a dataset: prompts of the right length, and each held-out problem once."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PromptTokens = Callable[[Task], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The tasks that are left, and what people are told of the others; empty when none was left out."""
+    """The remaining tasks, and a message about omitted ones; empty if all remain."""
 
     tasks: list[Task]
-    told: str = ""
+    message: str = ""
 
 
 def of_right_length(tasks: Sequence[Task], config: DatasetConfig, prompt_tokens: PromptTokens, key: str) -> Selection:
-    """Leave out prompts that are shorter or longer than `config` wants. Raises `DataError` when none is left.
+    """Omit prompts that are shorter or longer than `config` allows. Raises `DataError` if no prompt remains.
 
-    `key` is what people call the dataset. Without limits nothing is rendered.
+    `key` is the dataset's key in the recipe. Without limits nothing is rendered.
     """
     least, most = config.min_prompt_tokens, config.max_prompt_tokens
     if least is None and most is None:
@@ -32,18 +32,18 @@ def of_right_length(tasks: Sequence[Task], config: DatasetConfig, prompt_tokens:
     lengths = [prompt_tokens(task) for task in tasks]
     short = [length < (least or 0) for length in lengths]
     long = [most is not None and length > most for length in lengths]
-    kept = [task for task, *out in zip(tasks, short, long, strict=True) if not any(out)]
-    told = _told(key, len(tasks), sum(short), sum(long), config)
-    if not kept:
-        raise DataError(f"{told}; prompts have {min(lengths)} to {max(lengths)} tokens, so none is left")
-    return Selection(tasks=kept, told=told if len(kept) < len(tasks) else "")
+    remaining = [task for task, *out in zip(tasks, short, long, strict=True) if not any(out)]
+    message = _omitted(key, len(tasks), sum(short), sum(long), config)
+    if not remaining:
+        raise DataError(f"{message}; prompts have {min(lengths)} to {max(lengths)} tokens, so no prompt remains")
+    return Selection(tasks=remaining, message=message if len(remaining) < len(tasks) else "")
 
 
 def distinct(tasks: Sequence[Task], key: str) -> Selection:
-    """Every problem once: rows with the same prompt and the same answer are one problem. What an environment asks has
-    no prompt yet, and is another problem for every seed.
+    """Return every problem once: rows with the same prompt and answer are one problem. An environment's task has no
+    prompt yet, and is another problem for every seed.
 
-    Raises `DataError` for rows that ask the same and want different answers: one of them cannot be right.
+    Raises `DataError` for rows with the same prompt and different answers.
     """
     first: dict[object, Task] = {}
     for task in tasks:
@@ -54,11 +54,11 @@ def distinct(tasks: Sequence[Task], key: str) -> Selection:
                 f"{task.answer!r}); a problem is evaluated once, so drop one of them"
             )
     again = len(tasks) - len(first)
-    told = f"{key}: {again} of {len(tasks)} rows repeat a problem; each is evaluated once" if again else ""
-    return Selection(tasks=list(first.values()), told=told)
+    message = f"{key}: {again} of {len(tasks)} rows repeat a problem; each is evaluated once" if again else ""
+    return Selection(tasks=list(first.values()), message=message)
 
 
-def _told(key: str, rows: int, short: int, long: int, config: DatasetConfig) -> str:
+def _omitted(key: str, rows: int, short: int, long: int, config: DatasetConfig) -> str:
     reasons = [
         f"{count} {word} {limit} prompt tokens"
         for count, word, limit in (

@@ -44,7 +44,7 @@ def load_tasks(config: DatasetConfig) -> list[Task]:
 
 
 def load_pairs(config: DatasetConfig) -> PairSet:
-    """Load every preference pair of a set, in the dataset's order. Raises `DataError`, also if there are none."""
+    """Load every preference pair of a set, in the dataset's order. Raises `DataError`, also for an empty set."""
     if config.tasks is not None:
         return own_pairs(config)
     found = (pair_from_row(config, row, where) for where, row in _placed(config, read_rows(config)))

@@ -60,6 +60,6 @@ def held_out_problems(
 
 
 def _told(selection: Selection, tell: Tell) -> list[Task]:
-    if selection.told:
-        tell(selection.told)
+    if selection.message:
+        tell(selection.message)
     return selection.tasks

@@ -1,7 +1,7 @@
-"""Defaults that follow from a model's and a batch's size: deadlines, and Ray's object store. What a recipe says wins.
+"""Defaults that follow from a model's and a batch's size: deadlines, and Ray's object store. A recipe's value wins.
 
-A deadline of a schema is enough for a small model. With more weights everything that reads, moves or writes them takes
-longer: rates are those of slow hardware, so that only what hangs passes a deadline.
+The schema's deadlines suit a small model. Reading, moving and writing more weights takes longer. The rates are those of
+slow hardware, so that only a hanging process passes a deadline.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ READ_RATE = WRITE_RATE = 100e6
 SEND_RATE = 250e6
 """Bytes/s of a weight sync over a slow network."""
 SECONDS_PER_TOKEN = 0.1
-"""Of one reply, in an engine that runs many at once."""
+"""Time for one reply, in an engine that runs many at once."""
 COMPUTE_RATE = 5e13
-"""FLOP/s of a rank on a GPU that is badly used."""
+"""FLOP/s of a rank on a poorly used GPU."""
 BYTES_PER_TOKEN = 60.0
-"""Of an ACTION token in a batch: its columns, and its share of the sequence."""
+"""Size of an ACTION token in a batch: its columns, and its share of the sequence."""
 
 
 def with_sizes(loaded: LoadedRecipe) -> LoadedRecipe:
-    """Return the recipe with those of its defaults replaced that its sizes exceed."""
+    """Return the recipe with larger values for the defaults that its sizes exceed."""
     recipe, origins = loaded.recipe, dict(loaded.origins)
     weights = parameter_count(recipe)
     for key, needed in {**deadlines(recipe, weights), **store(recipe)}.items():
@@ -43,7 +43,7 @@ def with_sizes(loaded: LoadedRecipe) -> LoadedRecipe:
 
 
 def deadlines(recipe: Recipe, weights: float) -> Mapping[str, float]:
-    """Seconds by key, for a model of so many weights."""
+    """Return the deadlines in seconds, by key, for a model of `weights` weights."""
     trainer, half = recipe.trainer, 2 * weights
     loading = half / READ_RATE
     saving = (half + 12 * weights / trainer.deepspeed.ranks) / WRITE_RATE
@@ -57,15 +57,15 @@ def deadlines(recipe: Recipe, weights: float) -> Mapping[str, float]:
 
 
 def store(recipe: Recipe) -> Mapping[str, float]:
-    """Megabytes of the object store: the batches of all updates that are in flight, twice."""
+    """Return the megabytes of the object store: twice the batches of all updates in flight."""
     tokens = recipe.trainer.samples_per_update * recipe.sampling.max_tokens * (recipe.trainer.max_staleness + 1)
     needed = 2 * BYTES_PER_TOKEN * tokens
     return {"cluster.object_store_megabytes": needed / 2**20} if needed > LEAST_BYTES else {}
 
 
 def parameter_count(recipe: Recipe) -> float:
-    """Return the number of weights of the recipe's model, without torch: exact for a folder, within some per cent by a
-    `config.json`; 0 where neither is at hand, or a folder is broken, which its own check says better."""
+    """Return the number of weights of the recipe's model, without torch: exact for a folder, within some per cent from
+    a `config.json`, and 0 for an unknown model or a broken folder, which `preflight` reports."""
     try:
         name, values = find_values(recipe.model)
         folder = Path(name).expanduser()
@@ -78,7 +78,7 @@ def parameter_count(recipe: Recipe) -> float:
 
 
 def rough_parameters(values: Values) -> float:
-    """Return the weights of a decoder with gated MLPs, by its `config.json`."""
+    """Estimate the number of weights of a decoder with gated MLPs from its `config.json`."""
     text = text_config(values)
 
     def read(key: str, default: float) -> float:

@@ -1,4 +1,4 @@
-"""Checks of a recipe: who may share GPUs with whom. Raises `ValueError`, for the schema."""
+"""Checks which workers of a recipe may share GPUs. They raise `ValueError`, for the schema."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from rlhf.trainer.config import TrainerConfig
 
 
 def check_rank_gpus(trainer: TrainerConfig) -> None:
-    """A rank computes on one GPU, and nccl refuses two ranks on the same one."""
-    asked, ranks = trainer.deepspeed.gpus_per_rank, trainer.deepspeed.ranks
-    if asked > 1:
+    """Check that a rank has at most one GPU, and that no two ranks share one, which nccl refuses."""
+    gpus, ranks = trainer.deepspeed.gpus_per_rank, trainer.deepspeed.ranks
+    if gpus > 1:
         raise ValueError(
-            f"trainer.deepspeed.gpus_per_rank is {asked:g}, but a rank uses one GPU; give 1, and raise "
+            f"trainer.deepspeed.gpus_per_rank is {gpus:g}, but a rank uses one GPU; give 1, and raise "
             "trainer.deepspeed.ranks"
         )
-    if ranks > 1 and 0 < asked < 1:
+    if ranks > 1 and 0 < gpus < 1:
         raise ValueError(
-            f"trainer.deepspeed.gpus_per_rank is {asked:g}, so two of {ranks} ranks could share a GPU, which nccl "
+            f"trainer.deepspeed.gpus_per_rank is {gpus:g}, so two of {ranks} ranks could share a GPU, which nccl "
             "refuses; give 1, and cluster.placement: colocated to share GPUs with engines"
         )
 
 
 def check_colocation(trainer: TrainerConfig, rollout: RolloutConfig) -> None:
-    """Engines take the GPUs of whole ranks, in turn with them."""
+    """Check that every engine can take turns with ranks on their GPUs."""
     ranks, sizes = trainer.deepspeed.ranks, rollout.tensor_parallel_sizes
     if trainer.max_staleness:
         raise ValueError(
-            f"trainer.max_staleness is {trainer.max_staleness}, but with cluster.placement: colocated nobody generates "
+            f"trainer.max_staleness is {trainer.max_staleness}, but with cluster.placement: colocated engines wait "
             "while the learner trains; use 0, or cluster.placement: separate"
         )
     if len(set(sizes)) > 1:

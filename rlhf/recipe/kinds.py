@@ -8,7 +8,7 @@ from typing import Any
 from rlhf.config import is_piece, load_bound, registered
 
 PLAYED = ("rl", "distill")
-"""Kinds that learn from episodes that engines play: `rlhf.controller.rl`. Distillation is `rl` with a teacher."""
+"""Kinds that learn from episodes that engines play (`rlhf.controller.rl`). Distillation is `rl` with a teacher."""
 
 FROM_DATA: Mapping[str, str] = {
     "offline": "rlhf.controller.offline:start_offline",
@@ -16,18 +16,18 @@ FROM_DATA: Mapping[str, str] = {
     "reward_model": "rlhf.controller.preference:start_preference",
     "preference": "rlhf.controller.preference:start_preference",
 }
-"""Kinds that learn from data, without engines: the `module:function` that starts the ranks and loads the data; a
-user-defined kind is named the same way. `rlhf.controller.supervised` documents its arguments."""
+"""Kinds that learn from data, without engines, and the `module:function` that starts the ranks and loads the data. A
+user-defined kind is such a function; `rlhf.controller.supervised` documents its arguments."""
 
 OF_EXAMPLES = ("sft", "reward_model", "preference")
 """Kinds whose update is one optimizer step on examples that the policy did not sample."""
 
 
 def start_of(kind: str, arguments: Mapping[str, Any]) -> Callable[..., Awaitable[Any]]:
-    """Return the function that starts a kind that learns from data; a user-defined one is bound to the recipe's
+    """Return the function that starts a kind that learns from data; bind a user-defined one to the recipe's
     `arguments`.
 
-    Raises `ConfigError` for one that cannot be imported, or does not accept these arguments.
+    Raises `ConfigError` for a function that cannot be imported, or does not accept these arguments.
     """
     start: Callable[..., Awaitable[Any]]
     start = load_bound(kind, "kind", arguments, given=4) if is_piece(kind) else registered(FROM_DATA[kind])

@@ -43,17 +43,17 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """
     bases, own, files = _files(path)
     name = {"name": path.stem} if "name" not in own else {}
-    given = [("override", {key: value}) for key, value in map(parse_override, overrides)]
-    return _composed(bases, [("file name", name), (str(path), own), *given], path, files)
+    replaced = [("override", {key: value}) for key, value in map(parse_override, overrides)]
+    return _composed(bases, [("file name", name), (str(path), own), *replaced], path, files)
 
 
 def recipe_from(values: dict[str, Any]) -> LoadedRecipe:
-    """Return a recipe from a mapping, for use from Python."""
+    """Validate a recipe from a mapping, for use from Python."""
     return _composed([], [("python", values)])
 
 
 def _files(path: Path, above: tuple[Path, ...] = ()) -> tuple[list[Layer], dict[str, Any], list[Path]]:
-    """Return the layers of a file's bases, the farthest first, its own values, and all these files, it first."""
+    """Return the layers of a file's bases, the farthest first; its own values; and the files, this one first."""
     own = read_yaml(path)
     base = own.pop("base", None)
     if base is None:
@@ -67,8 +67,8 @@ def _files(path: Path, above: tuple[Path, ...] = ()) -> tuple[list[Layer], dict[
 def _composed(
     bases: Sequence[Layer], layers: Sequence[Layer], path: Path | None = None, files: Sequence[Path] = ()
 ) -> LoadedRecipe:
-    """All layers merged; beneath the recipe's own are the settings of the kind or algorithm that they name, and those
-    for engines whose log-probs or weights are not the learner's. `files` are the recipe's and those of its bases."""
+    """Merge all layers. Beneath the recipe's own are the settings of its kind or algorithm, and those for engines with
+    other log-probs or weights than the learner's. `files` are the recipe's and those of its bases."""
     values, _ = merge(*bases, *layers)
     beneath = _beneath(values)
     values, _ = merge(*bases, beneath, *layers)
@@ -83,8 +83,8 @@ def _composed(
 
 
 def _folders_of(values: Mapping[str, Any], files: Sequence[Path], known: Sequence[str]) -> list[str]:
-    """Return the folders of modules that the recipe names and that are neither here nor installed nor in the `known`
-    folders: the nearest above the recipe's files."""
+    """Return the nearest folders above the recipe's files with modules that the recipe names and that are neither
+    here nor installed nor in the `known` folders."""
     above = [folder for file in files for folder in file.resolve().parents]
     found: list[str] = []
     for module in named_modules(values):
@@ -95,7 +95,7 @@ def _folders_of(values: Mapping[str, Any], files: Sequence[Path], known: Sequenc
 
 
 def _beneath(values: Mapping[str, Any]) -> Layer:
-    """Return the default settings of a kind or an algorithm. A recipe may override each key."""
+    """Return the default settings of a kind or an algorithm, beneath those of the recipe."""
     if values.get("kind") == "distill":
         own = {"trainer": {"algorithm": "distill"}, "reward": {"kind": "none"}}
         return "kind distill", merge(("algorithm", preset_layer("distill")), ("kind", own))[0]

@@ -1,5 +1,5 @@
-"""Find the `config.json` of a recipe's model without the hub: a given file, the folder, the table of this package, the
-hub's cache on this machine, or the tiny model that the recipe makes."""
+"""Find the `config.json` of a recipe's model without the hub: a given file, the model folder, the table of this
+package, the hub's local cache, or the tiny model that the recipe makes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TINY_VOCABULARY = 288
 
 
 def model_values(model: ModelConfig, given: Path | None = None) -> tuple[str, Values]:
-    """Return the model's name and its configuration. Raises `ModelError` where this machine lacks it."""
+    """Return the model's name and its configuration. Raises `ModelError` if this machine lacks it."""
     if given is not None:
         return str(given), _read(given)
     name, values = find_values(model)
@@ -31,8 +31,8 @@ def model_values(model: ModelConfig, given: Path | None = None) -> tuple[str, Va
 
 
 def find_values(model: ModelConfig) -> tuple[str, Values | None]:
-    """Return the model's name and, where this machine has it, its configuration. Raises `ModelError` for a
-    broken folder."""
+    """Return the model's name and, if this machine has it, its configuration. Raises `ModelError` for a broken
+    folder."""
     if model.tiny is not None:
         return f"tiny {model.tiny.architecture}", tiny_values(model.tiny)
     name = str(model.path)
@@ -43,8 +43,8 @@ def find_values(model: ModelConfig) -> tuple[str, Values | None]:
 
 
 def known_models() -> dict[str, Values]:
-    """Read the configurations of well-known models by hub name: the entries of their `config.json` that
-    decide shapes."""
+    """Read the configurations of well-known models by hub name: the entries of their `config.json` that decide
+    shapes."""
     table: dict[str, Values] = json.loads(files("rlhf.recipe").joinpath("known_models.json").read_text())
     return table
 

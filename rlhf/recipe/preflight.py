@@ -1,4 +1,4 @@
-"""Fast checks of a recipe before anything heavy starts: files, folders, placement. Without torch."""
+"""Fast checks of a recipe, without torch, before anything heavy starts: files, folders, placement."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def preflight(recipe: Recipe) -> None:
-    """Check what `recipe` names on this machine. Raises a `UserError` of one line."""
+    """Check the files, packages, GPUs and variables that `recipe` needs. Raises a `UserError` of one line."""
     check_devices(recipe)
     check_engines(recipe)
     check_pieces(recipe)
@@ -56,8 +56,8 @@ def preflight(recipe: Recipe) -> None:
 
 
 def check_placement(recipe: Recipe) -> None:
-    """Check that this machine has enough for all workers, unless the recipe joins a cluster, which alone knows its
-    nodes. Raises `PlacementError`."""
+    """Check that this machine has enough for all workers, unless the recipe joins a cluster. Raises
+    `PlacementError`."""
     if recipe.cluster.address:
         return
     if recipe.cluster.nodes > 1:
@@ -69,8 +69,7 @@ def check_placement(recipe: Recipe) -> None:
 
 
 def check_devices(recipe: Recipe) -> None:
-    """Check that CPUs are not asked for features that only GPUs have, and one process not for those that only several
-    have. Raises `ConfigError`."""
+    """Check that every chosen feature works on the recipe's devices and processes. Raises `ConfigError`."""
     backend = recipe.trainer.weight_sync.backend
     if recipe.plays and backend in ("nccl", "ipc") and recipe.cluster.kind == "local":
         raise ConfigError(
@@ -85,7 +84,7 @@ def check_devices(recipe: Recipe) -> None:
     if recipe.plays and backend == "ipc" and recipe.cluster.placement != "colocated" and not shares_one_gpu(recipe):
         raise ConfigError(
             "trainer.weight_sync.backend is ipc, by which a rank sends to an engine on its own GPU, but engines have "
-            "others; use auto or nccl, or cluster.placement=colocated"
+            "other GPUs; use auto or nccl, or cluster.placement=colocated"
         )
     if recipe.plays and engine_device(recipe) == "cpu" and installed_device() == "cuda":
         raise ConfigError(
@@ -97,7 +96,7 @@ def check_devices(recipe: Recipe) -> None:
 
 
 def check_engines(recipe: Recipe) -> None:
-    """Check the names of what the recipe passes to vLLM, and that engines on a CPU can do it. Raises `ConfigError`."""
+    """Check the arguments that the recipe passes to vLLM, also on a CPU. Raises `ConfigError`."""
     if not recipe.plays:
         return
     check_arguments(recipe.rollout.vllm, "rollout.vllm")
@@ -110,13 +109,13 @@ def check_engines(recipe: Recipe) -> None:
 
 
 def check_pieces(recipe: Recipe) -> None:
-    """Check that the user's own classes and functions exist; a user-defined kind can be imported and called. Raises
+    """Check that user-defined classes and functions exist, and that a user-defined kind can be called. Raises
     `ConfigError`."""
     trainer = recipe.trainer
     named = {
         "trainer.loss.policy": trainer.loss.policy,
         "trainer.advantage.estimator": trainer.advantage.estimator,
-        **{f"callbacks.{place}": one.call for place, one in enumerate(recipe.callbacks)},
+        **{f"callbacks.{place}": callback.call for place, callback in enumerate(recipe.callbacks)},
     }
     for setting, name in named.items():
         if is_piece(name):
@@ -133,8 +132,8 @@ def check_loggers(recipe: Recipe) -> None:
 
 
 def check_model_folder(recipe: Recipe) -> None:
-    """Check that a local model is a complete and consistent model folder, and that its context suffices for the recipe.
-    Names of hub models are not checked."""
+    """Check that a local model folder is complete and consistent, and that its context suffices for the recipe. Accept
+    hub names."""
     if (tiny := recipe.model.tiny) is not None:
         check_heads(recipe, {"num_attention_heads": tiny.heads, "num_key_value_heads": tiny.kv_heads})
     if recipe.model.path is None or is_hub_name(recipe.model.path):
@@ -146,24 +145,24 @@ def check_model_folder(recipe: Recipe) -> None:
     check_heads(recipe, config)
     if recipe.plays and text_config(config).get("dual_chunk_attention_config"):
         raise ModelError(
-            f"{folder}: its config.json has dual_chunk_attention_config, which the learner ignores and no kernel of "
-            "vLLM has; use another model, or take it out for contexts within its original_max_position_embeddings"
+            f"{folder}: its config.json has dual_chunk_attention_config, which learner and vLLM do not implement; "
+            "use another model, or remove it for contexts within its original_max_position_embeddings"
         )
     shapes, rows = tensor_shapes(folder), text_config(config).get("vocab_size")
     if brings_code(folder, config):
-        return  # only that code knows how to read its files
+        return  # only that code can read its files
     if shapes is not None and recipe.model.loader is None:
         check_dimensions(folder, config, shapes)
         rows = embedding_rows(shapes) or rows
     check_tokenizer(folder)
     if isinstance(rows, int):
         check_vocabulary(folder, rows)
-    if recipe.kind != "offline":  # which reads tokens as recorded
+    if recipe.kind != "offline":  # offline reads recorded tokens
         check_template(folder)
 
 
 def check_warmup(recipe: Recipe) -> None:
-    """The function that makes the demonstrations is there and takes its arguments. Raises `ConfigError`."""
+    """Check that the function of the demonstrations exists and accepts its arguments. Raises `ConfigError`."""
     if (warmup := recipe.model.warmup) is not None:
         arguments = {"count": 0, "seed": 0, **warmup.arguments}
         load_bound(warmup.demonstrations, "model.warmup.demonstrations", arguments, given=0)
@@ -183,8 +182,8 @@ def check_reward_servers(recipe: Recipe) -> None:
     for scorer in recipe.reward.scorers.values() if recipe.plays else ():
         if scorer.recording:
             check_recording(scorer.recording)
-        if asked := scorer.remote or scorer.judge:
-            token_from(asked.token_env if scorer.asks else None)
+        if server := scorer.remote or scorer.judge:
+            token_from(server.token_env if scorer.asks else None)
 
 
 def check_reference(recipe: Recipe) -> None:
@@ -206,13 +205,13 @@ def check_episodes(recipe: Recipe) -> None:
     if sampling.get("temperature", recipe.sampling.temperature) != recipe.sampling.temperature:
         raise ConfigError(
             f"sampling.temperature is {recipe.sampling.temperature}, but {recipe.data.episodes} was sampled at "
-            f"{sampling['temperature']}: log-probs of the two do not compare; set it so"
+            f"{sampling['temperature']}: log-probs at different temperatures are not comparable; set the recording's"
         )
 
 
 def check_environment(recipe: Recipe) -> None:
-    """The environment's class and its tool format can be imported, and its recording is where it should
-    be. Raises `UserError`."""
+    """Check that the environment's class and tool format can be imported, and its recording used. Raises
+    `UserError`."""
     if (environment := recipe.environment) is None:
         return
     if environment.recording:
@@ -253,10 +252,10 @@ def check_context(recipe: Recipe, context: int | None) -> None:
 
 
 def check_dataset(config: DatasetConfig, key: str = "data.train") -> None:
-    """The files of a local dataset are there and, where that is cheap to see, their first row makes a task
-    or can be read as a pair; a function that makes tasks can be called with its arguments.
+    """Check that the files of a local dataset exist, that the first row of a `.jsonl` makes a task or a pair, and that
+    a function of tasks accepts its arguments.
 
-    `key` is the dataset's in the recipe. Raises `DataError`, `ConfigError`.
+    `key` is the dataset's key in the recipe. Raises `DataError`, `ConfigError`.
     """
     if config.tasks is not None:
         check_tasks(config, key)
@@ -272,8 +271,7 @@ def check_dataset(config: DatasetConfig, key: str = "data.train") -> None:
 
 
 def first_rows(config: DatasetConfig, most: int) -> list[dict[str, Any]]:
-    """Return the first rows of a local JSONL dataset; none of any other, which would have to be loaded. Lines that are
-    not rows are skipped."""
+    """Return the first rows of a local JSONL dataset, without invalid lines; nothing for other datasets."""
     plain = [file for file in local_files(config) if file.suffix == ".jsonl"] if config.path is not None else []
     if not plain:
         return []
@@ -283,14 +281,14 @@ def first_rows(config: DatasetConfig, most: int) -> list[dict[str, Any]]:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether `name` is a hub name: it looks like `owner/name`, and no such file or folder exists locally."""
+    """Whether `name` looks like `owner/name` and no such file or folder exists locally."""
     path = Path(name)
     here = path.exists() or (len(path.parts) > 1 and Path(path.parts[0]).is_dir())
     return not here and HUB_NAME.fullmatch(name) is not None
 
 
 def read_model_config(folder: Path, key: str = "model.path") -> dict[str, Any]:
-    """`config.json` of the Hugging Face folder that the recipe's `key` names. Raises `ModelError`."""
+    """Read `config.json` of the Hugging Face folder that the recipe's `key` names. Raises `ModelError`."""
     if not folder.is_dir():
         raise ModelError(f"{folder}: there is no such model folder; give a Hugging Face folder or a hub name")
     try:
@@ -307,7 +305,7 @@ def read_model_config(folder: Path, key: str = "model.path") -> dict[str, Any]:
 
 
 def context_tokens(model_config: dict[str, Any]) -> int | None:
-    """Maximum context of a model, from its `config.json`; None where it is not given."""
+    """Return the maximum context of a model from its `config.json`; None if it is absent."""
     text = text_config(model_config)
     limit = text.get("max_position_embeddings", text.get("n_positions"))
     return limit if isinstance(limit, int) else None
@@ -346,11 +344,11 @@ def check_heads(recipe: Recipe, config: Values) -> None:
     for key, size in ((key, size) for key, all_sizes in sizes.items() for size in all_sizes):
         if size not in fitting:
             raise ConfigError(
-                f"{key} is {size}, but the model has {heads} attention heads and {shared} key/value heads, which are "
-                f"computed whole; use one of {', '.join(map(str, fitting))}"
+                f"{key} is {size}, but the model has {heads} attention heads and {shared} key/value heads, "
+                f"which cannot be split; use one of {', '.join(map(str, fitting))}"
             )
 
 
 def divides(size: int, heads: int, shared: int) -> bool:
-    """Whether `size` processes have equally many heads, and as many key/value heads, or one each that several have."""
+    """Whether `size` processes get equal numbers of heads, and equal numbers or copies of key/value heads."""
     return heads % size == 0 and (shared % size == 0 or size % shared == 0)

@@ -1,4 +1,4 @@
-"""Resolve the models that a recipe names: a run folder is replaced by the model of its newest checkpoint."""
+"""Resolve the models that a recipe names: replace a run folder by the model of its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ RecipeValues = Mapping[str, Any]
 
 
 def located(loaded: LoadedRecipe, *, resumed: bool = False) -> LoadedRecipe:
-    """Return the recipe with every run folder replaced by the Hugging Face folder in it, and with the defaults that
-    follow from the model's size; other names are unchanged.
+    """Replace every run folder of the recipe by its Hugging Face folder, and defaults by those for the model's size.
 
-    A `resumed` run keeps the checkpoints that its run folders resolved to when it began, even if newer ones exist.
-    Raises `CheckpointError` for a run without a finished checkpoint.
+    A `resumed` run keeps the checkpoints with which it began, even if newer ones exist. Raises `CheckpointError` for a
+    run without a finished checkpoint.
     """
     recorded = loaded.recipe.run_dir / "recipe.yaml"
     before = read_yaml(recorded) if resumed and recorded.is_file() else {}
@@ -30,7 +29,7 @@ def located(loaded: LoadedRecipe, *, resumed: bool = False) -> LoadedRecipe:
 
 
 def with_folders(recipe: Recipe, before: RecipeValues) -> Recipe:
-    """Implements `located`. `before` are the values of the same recipe when the run began."""
+    """Replace run folders of the recipe; `before` are the recipe's values when the run began."""
     trainer, critic, began = recipe.trainer, recipe.trainer.critic, _below(before, "trainer")
     changed_critic = critic and _changed(critic, "path", critic.path, _below(began, "critic"))
     changed_trainer = _changed(trainer, "reference_path", trainer.reference_path, began)
@@ -60,7 +59,7 @@ def _below(values: RecipeValues, key: str) -> RecipeValues:
 
 
 def model_folder_of(name: str) -> str:
-    """Return the model folder in a run folder; any other name unchanged."""
+    """Return the model folder in a run folder, and any other name unchanged."""
     path = Path(name).expanduser()
     if (path / CHECKPOINTS).is_dir():
         return model_folder(str(path))

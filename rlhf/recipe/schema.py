@@ -1,4 +1,4 @@
-"""The schema of a recipe: the settings of all parts, with checks across parts; without torch, ray or vllm."""
+"""The schema of a recipe: the settings of all parts, and checks across parts, without torch, ray or vllm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlhf.trainer.config import TrainerConfig
 
 
 class CallbackConfig(Config):
-    """A user-defined callback between updates; `module:Class` alone is short for one without arguments."""
+    """A user-defined callback between updates; a plain `module:Class` has no arguments."""
 
     call: str
     """`module:Class` of an `rlhf.Callback`."""
@@ -32,8 +32,8 @@ class CallbackConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_name(cls, given: Any) -> Any:
-        return {"call": given} if isinstance(given, str) else given
+    def _from_name(cls, value: Any) -> Any:
+        return {"call": value} if isinstance(value, str) else value
 
     @field_validator("call")
     @classmethod
@@ -83,16 +83,15 @@ class Recipe(Config):
     callbacks: tuple[CallbackConfig, ...] = ()
     """User-defined callbacks between updates, called after the built-in ones, in this order."""
     python_path: tuple[str, ...] = ()
-    """Folders in which the modules of `module:function` are found, after the one the command runs in and what is
-    installed. A module that is in none of these and lies beside the recipe's file or above it is found by itself; then
-    its folder is written here."""
+    """Folders with modules of `module:function`, searched after the current folder and installed packages. A module
+    beside the recipe's file or above it is found automatically; its folder is then added here."""
 
     @field_validator("kind")
     @classmethod
     def _is_a_kind(cls, kind: str) -> str:
         known = (*PLAYED, *FROM_DATA)
         if kind not in known and not is_piece(kind):
-            raise ValueError(f"is none of {', '.join(known)}, nor a module:function of yours")
+            raise ValueError(f"must be {', '.join(known)}, or your own module:function")
         return kind
 
     @model_validator(mode="after")
@@ -121,15 +120,15 @@ class Recipe(Config):
         self._coarse_engines_are_corrected()
         self._source_is_that_of_the_kind()
         self._environment_is_played()
-        for key, one in self.data.train_sets.items():
-            if self.kind == "sft" and not one.demonstration_column:
+        for key, trained in self.data.train_sets.items():
+            if self.kind == "sft" and not trained.demonstration_column:
                 raise ValueError(f"{key}.response_column is required by kind: sft: the column with the demonstration")
         for key, dataset in self.data.sets.items():
             if dataset.seeds and self.environment is None:
-                raise ValueError(f"{key}.seeds are questions of an environment, and there is none; give environment")
+                raise ValueError(f"{key}.seeds are questions of an environment, but environment is not given")
             if self.plays and self.reward.needs_answer and dataset.seeds:
                 raise ValueError(
-                    f"reward.kind: {self.reward.kind} compares with an answer, and {key}.seeds have none; use "
+                    f"reward.kind: {self.reward.kind} compares with an answer, which {key}.seeds lack; use "
                     "reward.kind: environment"
                 )
             if self.plays and self.reward.needs_answer and dataset.path and dataset.answer_column is None:
@@ -152,10 +151,10 @@ class Recipe(Config):
     def _environment_is_played(self) -> None:
         if self.environment is None and self.agent is None:
             if any(scorer.kind == "environment" for scorer in self.reward.scorers.values()):
-                raise ValueError("reward.kind is environment, and there is none; give environment, or agent")
+                raise ValueError("reward.kind is environment, but neither environment nor agent is given")
             return
         if self.environment is not None and self.agent is not None:
-            raise ValueError("environment and agent are both given; an agent has its own surroundings, leave one out")
+            raise ValueError("environment and agent are both given; an agent has its own environment, so leave one out")
         given = "environment" if self.environment is not None else "agent"
         if not self.plays:
             raise ValueError(f"{given} is given, but kind: {self.kind} plays no episodes; leave it out")
@@ -169,7 +168,7 @@ class Recipe(Config):
         """Refuse settings that an update of this kind would not read."""
         trainer, examples = self.trainer, self.kind in OF_EXAMPLES
         if self.kind_arguments and not self.is_own_kind:
-            raise ValueError(f"kind_arguments are those of a kind of your own; kind is {self.kind}")
+            raise ValueError(f"kind_arguments are for your own kind; kind is {self.kind}")
         if examples and trainer.epochs * trainer.minibatches > 1:
             raise ValueError(
                 f"trainer.epochs and minibatches cut an update of rl; in kind: {self.kind} an update is one step, and "
@@ -177,8 +176,8 @@ class Recipe(Config):
             )
         if trainer.reference_path and self.kind != "preference" and (examples or not needs_reference(trainer)):
             raise ValueError(
-                "trainer.reference_path is given, but nothing reads it: trainer.kl.coefficient is 0, and no teacher "
-                "is followed"
+                "trainer.reference_path is given, but nothing reads it: trainer.kl.coefficient is 0, and this kind has "
+                "no teacher"
             )
         if trainer.overlong.buffer_tokens > self.sampling.max_tokens:
             raise ValueError(
@@ -198,8 +197,8 @@ class Recipe(Config):
             raise ValueError("data.episodes is required by kind: offline: a run folder, or an episodes.jsonl")
         elif self.trainer.loss.policy == "policy_gradient" and not is_corrected(self.trainer):
             raise ValueError(
-                "loss.policy policy_gradient is right for the weights that sampled, and recorded episodes are other "
-                "weights'; use ppo, vtrace, or old_logprobs recomputed with a correction"
+                "loss.policy policy_gradient is right only for the weights that sampled, and other weights sampled the "
+                "recorded episodes; use ppo, vtrace, or old_logprobs recomputed with a correction"
             )
 
     def _pairs_are_there(self) -> None:
@@ -241,8 +240,8 @@ class Recipe(Config):
             )
         if max(self.rollout.tensor_parallel_sizes) > 1 and not self.rollout.gpus_per_engine:
             raise ValueError(
-                f"rollout.routing is {self.rollout.routing}, but on a CPU only an engine of one process says which "
-                "experts it chose; use rollout.tensor_parallel_size: 1, or ignore"
+                f"rollout.routing is {self.rollout.routing}, but on a CPU only an engine of one process reports "
+                "its experts; use rollout.tensor_parallel_size: 1, or ignore"
             )
 
     def _coarse_engines_are_corrected(self) -> None:
@@ -288,8 +287,8 @@ class Recipe(Config):
 
     def _votes_are_answers(self) -> None:
         """Refuse votes over whole replies, unless the reward compares the whole reply."""
-        for name, one in self.data.eval_sets.items():
-            if one.majority_at and one.vote_after is None and self.reward.kind != "exact":
+        for name, dataset in self.data.eval_sets.items():
+            if dataset.majority_at and dataset.vote_after is None and self.reward.kind != "exact":
                 raise ValueError(
                     f"{self.data.eval_key(name)}.majority_at needs vote_after with reward.kind: {self.reward.kind}: "
                     "the mark after which a reply states its answer, for instance '####'"
@@ -304,12 +303,15 @@ class Recipe(Config):
                 "give a reward"
             )
         if self.data.eval is not None:
-            raise ValueError("data.eval is given, but nothing scores its replies: give reward.kind, for instance exact")
+            raise ValueError(
+                "data.eval is given, but no reward scores its replies: give reward.kind, for instance exact"
+            )
 
     def _judged_replies_have_company(self) -> None:
-        """A judge that compares needs at least two replies to a problem."""
-        asked = {self.data.eval_key(name): one.samples for name, one in self.data.eval_sets.items()}
-        counts = {"trainer.group_size": self.trainer.group_size} | {f"{key}.samples": n for key, n in asked.items()}
+        """Require at least two replies to a problem for a judge that compares."""
+        counts = {"trainer.group_size": self.trainer.group_size} | {
+            f"{self.data.eval_key(name)}.samples": dataset.samples for name, dataset in self.data.eval_sets.items()
+        }
         for key, count in counts.items():
             if self.plays and count < 2 and self.reward.compares:
                 raise ValueError(f"{key} is {count}, but reward.judge.mode: pairwise compares replies; give at least 2")
@@ -317,8 +319,8 @@ class Recipe(Config):
     def _follows_a_teacher(self) -> None:
         if self.trainer.reference_path is None:
             raise ValueError("trainer.reference_path is required by kind: distill: the teacher, a model or run folder")
-        given = {"algorithm": self.trainer.algorithm, "advantage.estimator": self.trainer.advantage.estimator}
-        for key, value in given.items():
+        chosen = {"algorithm": self.trainer.algorithm, "advantage.estimator": self.trainer.advantage.estimator}
+        for key, value in chosen.items():
             if value not in ("distill", "distillation"):
                 raise ValueError(f"trainer.{key} is {value}, which kind: distill does not run; use kind: rl")
 
@@ -329,21 +331,21 @@ class Recipe(Config):
 
     @property
     def tasks_ask(self) -> bool:
-        """Whether tasks say themselves what is asked, and no environment or agent does."""
+        """Whether tasks contain the questions, instead of an environment or agent."""
         return self.environment is None and self.agent is None
 
     @property
     def is_own_kind(self) -> bool:
-        """Whether the kind is user-defined, so that the settings it reads are unknown."""
+        """Whether the kind is user-defined, which may read any settings."""
         return is_piece(self.kind)
 
     @property
     def reply_limits(self) -> dict[str, int]:
         """All maximum reply lengths in the recipe, by key."""
         evaluated = {
-            f"{self.data.eval_key(name)}.max_tokens": one.max_tokens
-            for name, one in self.data.eval_sets.items()
-            if one.max_tokens
+            f"{self.data.eval_key(name)}.max_tokens": dataset.max_tokens
+            for name, dataset in self.data.eval_sets.items()
+            if dataset.max_tokens
         }
         return {"sampling.max_tokens": self.sampling.max_tokens} | evaluated
 

@@ -17,7 +17,7 @@ ENGINE, LEARNER, REWARD = "engine", "learner", "reward"
 
 
 def roles_of(recipe: Recipe) -> tuple[Role, ...]:
-    """Learner ranks and, for RL, engines, reward models and environment servers, in the order of placement."""
+    """Return learner ranks and, for RL, engines, reward models and environment servers, in the order of placement."""
     learner = Role(
         name=LEARNER,
         python_path=recipe.python_path,
@@ -28,7 +28,7 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
         gpus=recipe.trainer.deepspeed.gpus_per_rank,
         layout=recipe.cluster.learner_placement,
         env=rank_environment(learner_device(recipe)),
-        # Of CUDA, the current device and the current stream belong to a thread.
+        # CUDA's current device and stream belong to a thread.
         concurrency=1 if learner_device(recipe) == "cuda" else 4,
         start_timeout_seconds=recipe.trainer.deepspeed.start_timeout_seconds,
         hint="trainer.deepspeed.ranks, trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
@@ -49,7 +49,7 @@ def playing_roles(recipe: Recipe) -> tuple[Role, ...]:
 
 
 def engine_roles(recipe: Recipe) -> tuple[Role, ...]:
-    """Return the engines only: what an evaluation needs. Engines of one size are one role."""
+    """Return the engines, one role for each size."""
     counts = Counter(recipe.rollout.tensor_parallel_sizes)
     return tuple(_engine_role(recipe, name, size, counts[size]) for name, size in engine_sizes(recipe).items())
 
@@ -78,7 +78,7 @@ def _engine_role(recipe: Recipe, name: str, tensor_parallel_size: int, count: in
 
 
 def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
-    """Return the reward model's workers, where the reward has one."""
+    """Return the reward model's workers, if the reward has a model."""
     reward = recipe.reward.model_scorer
     if reward is None:
         return ()
@@ -98,7 +98,7 @@ def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
 
 
 def environment_roles(recipe: Recipe) -> tuple[Role, ...]:
-    """Return the environment's servers, where the recipe starts any."""
+    """Return the environment's servers that the recipe starts."""
     environment = recipe.environment
     if environment is None or not environment.servers or environment.is_replayed:
         return ()
@@ -130,8 +130,8 @@ def learner_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
 
 
 def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
-    """`auto` resolved: gloo unless both sides have GPUs, for adapters, which are small, and within one process; ipc
-    where an engine and a rank share a GPU."""
+    """Resolve `auto`: gloo for adapters, within one process, and unless both sides have GPUs; ipc for an engine and a
+    rank on one GPU; else nccl."""
     chosen = recipe.trainer.weight_sync.backend
     if chosen != "auto":
         return chosen
@@ -145,7 +145,7 @@ def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
 
 
 def shares_one_gpu(recipe: Recipe) -> bool:
-    """Whether the only rank and the only engine reserve parts of one GPU, where they work at the same time."""
+    """Whether the only rank and the only engine work at the same time on parts of one GPU."""
     alone = recipe.trainer.deepspeed.ranks == sum(recipe.rollout.tensor_parallel_sizes) == 1
     on_gpus = "cpu" not in (engine_device(recipe), learner_device(recipe))
     return alone and on_gpus and recipe.rollout.gpus_per_engine + recipe.trainer.deepspeed.gpus_per_rank <= 1
@@ -154,7 +154,7 @@ def shares_one_gpu(recipe: Recipe) -> bool:
 def learner_starts_first(recipe: Recipe) -> bool:
     """Whether engines start only after the learner.
 
-    On one GPU vLLM counts all memory that is taken during its start as its own, and refuses to start when some is
-    returned. In one process there is one default process group: DeepSpeed makes it, and vLLM finds it.
+    On one GPU vLLM counts all memory that is allocated during its start as its own, and refuses to start when some is
+    freed. One process has one default process group: DeepSpeed makes it, and vLLM finds it.
     """
     return recipe.cluster.kind == "local" or recipe.cluster.placement == "colocated" or shares_one_gpu(recipe)

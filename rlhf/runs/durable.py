@@ -1,4 +1,4 @@
-"""Durable writes: files and folders that are synced to disk before anything refers to them."""
+"""Durable writes: sync files and folders to disk before anything refers to them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from rlhf.types import Written
 READERS = 8
 """Number of files hashed concurrently: hashing releases the interpreter lock."""
 NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
-"""Error codes of file systems that need no folder sync, and of folders that can be entered but not read."""
+"""Error codes of file systems that need no folder sync, and of folders without read permission."""
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder that only its owner may enter; an existing folder keeps its mode, which a user chose."""
+    """Make a folder that only its owner may enter; an existing folder keeps its mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
 
 
 def private(path: str, flags: int) -> int:
-    """Return an `opener` for files that only their owner may read: records, recipes, recordings."""
+    """Open a file that only its owner may read; an `opener` for records, recipes and recordings."""
     return os.open(path, flags, 0o600)
 
 
 def unguarded() -> None:
-    """A `may_write` check that allows every write."""
+    """Allow every write; the default for `may_write`."""
 
 
 def checksum(path: Path) -> str:
-    """BLAKE2b of a file's content, 32 hexadecimal digits."""
+    """Return the BLAKE2b of a file's content in 32 hexadecimal digits."""
     digest = blake2b(digest_size=16)
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -42,13 +42,13 @@ def checksum(path: Path) -> str:
 
 
 def checksums(paths: Iterable[Path]) -> list[str]:
-    """Checksums of many files, in their order."""
+    """Return the checksums of many files, in their order."""
     with ThreadPoolExecutor(READERS) as readers:
         return list(readers.map(checksum, paths))
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the content of a file is on disk, whichever process of this machine wrote it."""
+    """Wait until the content of a file is on disk, even if another process of this machine wrote it."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -73,7 +73,7 @@ def sync_tree(root: Path) -> None:
 
 
 def synced(root: Path, paths: Iterable[Path]) -> dict[str, Written]:
-    """Sync files of `root` that this machine wrote; returns their sizes and checksums, by path within `root`."""
+    """Sync files of `root` that this machine wrote; return their sizes and checksums, by path within `root`."""
     files = sorted(set(paths))
     for path in files:
         sync_file(path)
@@ -84,17 +84,17 @@ def synced(root: Path, paths: Iterable[Path]) -> dict[str, Written]:
 
 
 def files_below(root: Path) -> list[Path]:
-    """Every file below a folder."""
+    """Return every file below a folder."""
     return sorted(path for path in root.rglob("*") if path.is_file())
 
 
 def sizes(root: Path) -> Mapping[str, int]:
-    """Sizes in bytes of all files below a folder, by path within it."""
+    """Return the sizes in bytes of all files below a folder, by path within it."""
     return {str(path.relative_to(root)): path.stat().st_size for path in files_below(root)}
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write a temporary file next to `path`, sync it and rename it: `path` holds the whole new text or the previous
+    """Write and sync a temporary file and rename it, so that `path` has either all of the new text or its old
     content."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -16,7 +16,7 @@ NEVER_ADMITTED = (EpisodeOutcome.EVALUATED, EpisodeOutcome.BASELINE, EpisodeOutc
 
 
 class EpisodeWriter:
-    """Appends records to `episodes.jsonl`; `counts` are the counts of samples, continued from `outcomes`."""
+    """Appends records to `episodes.jsonl`, and counts outcomes, starting from `outcomes`."""
 
     def __init__(
         self, path: Path, outcomes: Mapping[str, int] = MappingProxyType({}), may_write: Callable[[], None] = unguarded
@@ -31,7 +31,7 @@ class EpisodeWriter:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Episodes per outcome, and `admitted`, their sum; episodes never meant for training are left out."""
+        """Episodes per outcome, and their sum `admitted`, without episodes that were never meant for training."""
         outcomes = {
             outcome.value: self._outcomes[outcome] for outcome in EpisodeOutcome if outcome not in NEVER_ADMITTED
         }
@@ -39,7 +39,7 @@ class EpisodeWriter:
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """How often every outcome was written."""
+        """The number of written records of every outcome."""
         return {outcome.value: count for outcome, count in self._outcomes.items()}
 
     @property

@@ -1,4 +1,4 @@
-"""Metrics as TensorBoard event files, with TensorBoard's own writer, without torch or TensorFlow."""
+"""Metrics as TensorBoard event files, by TensorBoard's writer, without torch or TensorFlow."""
 
 from __future__ import annotations
 

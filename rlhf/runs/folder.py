@@ -1,4 +1,4 @@
-"""The run folder: paths of all files of one run, separate from earlier runs."""
+"""The run folder: the paths of all files of one run, separate from earlier runs."""
 
 from __future__ import annotations
 
@@ -26,18 +26,16 @@ RECORDS = (
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Paths of one run's files, and the lease of the process that writes them. Without `owner` the folder is
-    read-only."""
+    """The paths of one run's files, and the lease of the process that writes them; without `owner`, read-only."""
 
     path: Path
     owner: Owner | None = None
 
     @classmethod
     def create(cls, path: Path, tell: Notify = silent) -> RunFolder:
-        """Make and own an empty run folder, accessible only to this user; an existing one is moved aside to `NAME.1`,
-        `NAME.2`, …, never overwritten.
+        """Make and own an empty private run folder; rename an existing one to `NAME.1`, `NAME.2`, ….
 
-        Raises `RunTaken` while another process owns it, and `UserError` where it cannot be made.
+        Raises `RunTaken` while another process owns it, and `UserError` if it cannot be made.
         """
         with explaining_os_errors(path, "make"):
             private_folder(path)
@@ -52,9 +50,9 @@ class RunFolder:
 
     @classmethod
     def keep(cls, path: Path, tell: Notify = silent) -> RunFolder:
-        """Own the existing run folder at `path` with its contents and mode; make an empty one where there is none.
+        """Own the run folder at `path` with its contents and mode, or make an empty one.
 
-        Raises `RunTaken` while another process owns it, and `UserError` where it cannot be used.
+        Raises `RunTaken` while another process owns it, and `UserError` if it cannot be used.
         """
         with explaining_os_errors(path, "use"):
             private_folder(path)
@@ -70,7 +68,7 @@ class RunFolder:
         return self
 
     def check(self) -> None:
-        """Call this before every irreversible step. Raises `RunTaken` once another process owns the folder."""
+        """Raise `RunTaken` once another process owns the folder. Call this before every irreversible step."""
         if self.owner:
             self.owner.check()
 
@@ -80,8 +78,8 @@ class RunFolder:
             self.owner.give_back()
 
     def set_records_aside(self, *others: str) -> None:
-        """Move the records of an earlier attempt, and `others`, to `aside.N`. Its logs stay: the process that started
-        this run may be writing to them."""
+        """Move the records of an earlier attempt, and `others`, to `aside.N`. Leave its logs, to which the process that
+        started this run may be writing."""
         found = [record for name in (*RECORDS, *others) if not is_empty(record := self.path / name)]
         if not found:
             return
@@ -138,14 +136,14 @@ class RunFolder:
         write_durably(self.recipe, resolved_yaml(recipe, origins))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write `summary.json` atomically: readers find the whole file or none."""
+        """Write `summary.json` atomically."""
         self.check()
         write_durably(self.summary, json.dumps(summary, indent=2) + "\n")
 
 
 @contextmanager
 def explaining_os_errors(path: Path, what: str) -> Iterator[None]:
-    """Turn an `OSError` of the body, which the user can fix, into a `UserError`."""
+    """Turn an `OSError` of the block into a `UserError`."""
     try:
         yield
     except OSError as error:
@@ -158,7 +156,7 @@ def move_aside(path: Path) -> Path:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether there is no such file, or an empty folder."""
+    """Whether the path is absent or an empty folder."""
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 

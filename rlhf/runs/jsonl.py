@@ -15,14 +15,14 @@ from rlhf.http.untrusted_text import escape_json
 from rlhf.runs.durable import private, unguarded
 
 BUFFERED_LINES = 1024
-"""Maximum number of buffered lines: a killed run loses no more than these."""
+"""Maximum number of buffered lines, which a killed run loses."""
 
 
 class JsonlWriter:
     """Appends objects to a file. `flush` (or a full buffer) writes; `close` flushes.
 
-    `may_write` is called before the file grows, and raises where writing is forbidden. Lines are written completely or
-    not at all: a batch that a full disk truncated is removed again.
+    It calls `may_write` before the file grows, which raises if writing is forbidden. It removes a batch that a full
+    disk truncated.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class JsonlWriter:
                 self.flush()
 
     def flush(self) -> None:
-        """Write the buffered lines. Raises `DiskFailed`; the lines are lost then."""
+        """Write the buffered lines. Raises `DiskFailed` and loses the lines."""
         if not self._lines:
             return
         self._may_write()
@@ -51,7 +51,7 @@ class JsonlWriter:
             while waiting:
                 waiting = waiting[self._file.write(waiting) :]
         except OSError as error:
-            with suppress(OSError):  # then the last line is incomplete, and readers skip it
+            with suppress(OSError):  # readers skip an incomplete last line
                 os.ftruncate(self._file.fileno(), whole)
             raise DiskFailed(f"{self._path} cannot be written ({error.strerror})") from error
 
@@ -70,7 +70,7 @@ class JsonlWriter:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Every complete line of `path`. The last line of a run that is still writing may be incomplete: it is left out."""
+    """Iterate over the complete lines of `path`; skip a last line that a run is still writing."""
     with path.open() as lines:
         for line in lines:
             if line.endswith("\n"):

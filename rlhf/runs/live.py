@@ -1,4 +1,4 @@
-"""The live view: one panel that is redrawn, with messages scrolling above it."""
+"""The live view: a panel that is redrawn, and messages that scroll above it."""
 
 from __future__ import annotations
 
@@ -118,8 +118,7 @@ def reward(latest: float | None, all_rewards: Sequence[float]) -> Text:
 
 
 def curve(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
-    """Return a line of bars scaled from the minimum to the maximum of `values`; more values than `width` are averaged
-    in bins."""
+    """Return a line of bars from the minimum to the maximum of `values`, averaged in at most `width` bins."""
     if not values:
         return ""
     bins = [values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)]
@@ -157,7 +156,7 @@ def speed(line: UpdateLine, more: str = "") -> tuple[str, RenderableType]:
 
 
 def learning(line: UpdateLine) -> Text:
-    """Learning rate, KL and clip fraction of an update."""
+    """Return learning rate, KL and clip fraction of an update."""
     rate, kl, clipped = (
         format_number(line.learning_rate, ".1e"),
         format_number(line.kl, ".1e"),
@@ -168,12 +167,12 @@ def learning(line: UpdateLine) -> Text:
 
 
 def groups(line: UpdateLine) -> Text:
-    """Counts of failed and filtered groups and of lost samples."""
+    """Return the counts of failed and filtered groups and of lost samples."""
     failed = (f"{line.failed} failed", "bold red" if line.failed else "dim")
     lost = (f"{line.lost} samples lost", "bold red" if line.lost else "dim")
     return Text.assemble(failed, "   ", (f"{line.filtered} filtered", "dim"), "   ", lost)
 
 
 def make_view(name: str, updates: int, stream: TextIO, *, live: bool) -> View:
-    """Return the live view when it is wanted and `stream` is a terminal; plain lines otherwise."""
+    """Return the live view if `live` and `stream` is a terminal, else plain lines."""
     return LiveView(name, updates, stream) if live and stream.isatty() else PlainView(stream)

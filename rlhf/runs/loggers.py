@@ -1,4 +1,4 @@
-"""Loggers of metrics: always a JSONL file; TensorBoard and W&B by name."""
+"""Loggers of metrics: always a JSONL file, and TensorBoard and W&B by name."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rlhf.runs.jsonl import JsonlWriter, finite
 
 
 class Logger(Protocol):
-    """Receives metrics after an update (0: before the first), possibly several times for one update, with different
-    names."""
+    """Receives metrics after an update (0: before the first), possibly in several calls with different names."""
 
     def log(self, update: int, metrics: Mapping[str, float]) -> None: ...
     def close(self) -> None: ...
 
 
 class JsonlLogger:
-    """One line per update: `update`, `time` (seconds since 1970) and every metric; NaN and infinities are null."""
+    """Writes a line per update: `update`, `time` (seconds since 1970) and every metric, with null for NaN and
+    infinity."""
 
     def __init__(self, path: Path, may_write: Callable[[], None] = unguarded) -> None:
         self._lines = JsonlWriter(path, may_write=may_write)
@@ -38,7 +38,7 @@ class JsonlLogger:
 
 
 class WandbLogger:
-    """Weights & Biases. Its own environment variables set account and mode (`WANDB_MODE=offline`)."""
+    """Weights & Biases. Its environment variables set account and mode (`WANDB_MODE=offline`)."""
 
     def __init__(self, folder: RunFolder, name: str, recipe: Mapping[str, Any]) -> None:
         try:
@@ -72,7 +72,7 @@ class Loggers:
 
 
 def make_loggers(names: Sequence[str], folder: RunFolder, run_name: str, recipe: Mapping[str, Any]) -> Loggers:
-    """`metrics.jsonl` and the recipe's loggers. Raises `UserError` when one is not installed."""
+    """Make the logger of `metrics.jsonl` and the recipe's loggers. Raises `UserError` if one is not installed."""
     made: list[Logger] = [JsonlLogger(folder.metrics, folder.check)]
     if "tensorboard" in names:
         from rlhf.runs.event_files import TensorBoardLogger

@@ -1,11 +1,10 @@
-"""Exclusive ownership of a run folder: the writing process holds a lease, and checks before every write that it still
-does.
+"""Exclusive ownership of a run folder: the writing process holds a lease, and checks it before every write.
 
-`owner/000003` names the third owner; the number is its fencing token, and the file with the highest number is valid. It
-is created with `O_EXCL`, so that of two concurrent claims one fails, on every file system. Its owner touches it while
-it is alive. A later process checks whether the owner's process exists (on the same machine), or whether the file is
-still touched (from another machine: it watches the file, without comparing clocks). The claim is written before the
-run's first write, and checked before every irreversible step.
+`owner/000003` is the claim of the third owner. The number is its fencing token; the file with the highest number is
+valid. The owner creates it with `O_EXCL`, so that one of two concurrent claims fails on every file system, and touches
+it regularly. A later process on the same machine checks whether the owner's process exists; on another machine it
+watches whether the file is touched, without comparing clocks. The owner writes its claim before the run's first write,
+and checks it before every irreversible step.
 """
 
 from __future__ import annotations
@@ -27,25 +26,24 @@ from rlhf.errors import RunTaken
 FOLDER = "owner"
 TOUCH_SECONDS = 5.0
 WATCH_SECONDS = 30.0
-"""An owner on another machine whose file is not touched for this long is considered dead: six missed heartbeats."""
+"""An owner on another machine that does not touch its file for this long, six heartbeats, is considered dead."""
 LOOK_SECONDS = 0.5
 Notify = Callable[[str], None]
 
 
 def silent(words: str) -> None:
-    """A `tell` that discards its message."""
+    """Discard a message; the default for `tell`."""
 
 
 def machine() -> str:
-    """Identifies the scope in which process ids are unique: this boot of this machine, and this container on it."""
+    """Identify the scope in which process ids are unique: the boot of this machine, and the container on it."""
     with contextlib.suppress(OSError):
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     return socket.gethostname()
 
 
 def began(pid: int) -> int | None:
-    """Return the start time of a process, in the kernel's ticks since boot; None when it has ended, or is not
-    visible."""
+    """Return the start time of a process, in the kernel's ticks since boot; None if it has ended or is hidden."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, PermissionError, ProcessLookupError):
@@ -54,7 +52,7 @@ def began(pid: int) -> int | None:
 
 
 def is_hidden(pid: int) -> bool:
-    """Whether the process exists but is not visible, because it belongs to another user."""
+    """Whether the process exists but is hidden, because it belongs to another user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -66,7 +64,7 @@ def is_hidden(pid: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What an owner records about itself."""
+    """An owner's record about itself."""
 
     host: str = field(default_factory=socket.gethostname)
     machine: str = field(default_factory=machine)
@@ -78,7 +76,7 @@ class Claim:
     """Whether the owner has released the folder."""
 
     def describe(self) -> str:
-        """Return the owner, as text for people."""
+        """Describe the owner to users."""
         return f"process {self.pid} on {self.host}, since {self.since}"
 
 
@@ -111,24 +109,24 @@ class Owner:
             (folder / name(fence + 1)).unlink()  # while this process watched, others claimed and released it
 
     def check(self) -> None:
-        """Raises `RunTaken` when this process is no longer the owner. Opens the file: a network file system may cache a
-        name for a minute, but opening a file asks the server."""
+        """Raise `RunTaken` if this process is no longer the owner. Open the file, because a network file system may
+        cache its name for a minute."""
         path = self._folder / name(self.fence)
         found = read_claim(path)
         if found is None or found.token != self._claim.token or (self._folder / name(self.fence + 1)).exists():
             other = read_claim(self._folder / name(newest_fence(self._folder)))
             what = f"now belongs to {other.describe()}" if other else "was moved or deleted"
-            raise RunTaken(f"{self._folder.parent} {what}: this run ends, and changes nothing more in it")
+            raise RunTaken(f"{self._folder.parent} {what}: this run ends without changing it further")
 
     def moved(self, run: Path) -> None:
-        """The folder was renamed to `run`."""
+        """Follow a rename of the folder to `run`."""
         self._folder = run / FOLDER
 
     def give_back(self) -> None:
-        """Release the ownership. The next owner need not watch the file."""
+        """Release the ownership, so that the next owner need not watch the file."""
         self._ended.set()
         self._touching.join()
-        with contextlib.suppress(RunTaken, OSError):  # if it is lost, or cannot be written, nothing is left to release
+        with contextlib.suppress(RunTaken, OSError):  # nothing to release if it is lost
             self.check()
             path = self._folder / name(self.fence)
             with path.open("r+") as file:
@@ -142,12 +140,12 @@ class Owner:
 
 
 def name(fence: int) -> str:
-    """Return the file name of the claim with that fencing token."""
+    """Return the file name of the claim with this fencing token."""
     return f"{fence:06d}"
 
 
 def write_claim(path: Path, claim: Claim) -> bool:
-    """Create the claim's file; False when it existed already. Raises `OSError`, and leaves no file then."""
+    """Create the claim's file; return False if it exists. Raises `OSError`, after removing the file."""
     try:
         with path.open("x") as file:
             file.write(json.dumps(asdict(claim)))
@@ -160,7 +158,7 @@ def write_claim(path: Path, claim: Claim) -> bool:
 
 
 def newest_fence(folder: Path) -> int:
-    """Return the fencing token of the valid claim; 0 where there never was one."""
+    """Return the fencing token of the valid claim, 0 without a claim."""
     try:
         return max((int(entry) for entry in os.listdir(folder) if entry.isdecimal()), default=0)
     except FileNotFoundError:
@@ -168,31 +166,33 @@ def newest_fence(folder: Path) -> int:
 
 
 def read_claim(path: Path) -> Claim | None:
-    """Return the claim in a file; None when it is missing or incomplete. Raises `OSError`."""
+    """Return the claim in a file; None if it is missing or incomplete. Raises `OSError`."""
     try:
         return Claim(**json.loads(path.read_text()))
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
         return None
     except OSError as error:
-        if error.errno == errno.ESTALE:  # of a file that another host deleted
+        if error.errno == errno.ESTALE:  # another host deleted the file
             return None
         raise
 
 
 def lives(path: Path, tell: Notify, watch_seconds: float) -> bool:
-    """Whether the owner that `path` names is alive. Takes `watch_seconds` when it may be on another machine."""
+    """Whether the owner of the claim at `path` is alive. Takes `watch_seconds` if it may be on another machine."""
     claim = read_claim(path)
     if claim is not None and claim.ended:
         return False
     if claim is not None and claim.machine == machine() and not is_hidden(claim.pid):
         return began(claim.pid) == claim.began
     if claim is not None:
-        tell(f"{path.parent.parent} belonged to {claim.describe()}: watching for {watch_seconds:g} s if it still does")
+        tell(
+            f"{path.parent.parent} belonged to {claim.describe()}: watching it for {watch_seconds:g} s"
+        )
     return touched(path, watch_seconds)
 
 
 def touched(path: Path, seconds: float) -> bool:
-    """Whether a file is touched, or replaced by a newer owner's, while it is watched."""
+    """Whether a file changes within `seconds`."""
     before, until = stamp(path), time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(min(LOOK_SECONDS, seconds))
@@ -202,7 +202,7 @@ def touched(path: Path, seconds: float) -> bool:
 
 
 def stamp(path: Path) -> tuple[int, int] | None:
-    """Time of the last touch, and size. The file is opened, so that a network file system asks its server."""
+    """Return time of the last touch, and size. Open the file, so that a network file system asks its server."""
     try:
         with path.open() as file:
             found = os.stat(file.fileno())

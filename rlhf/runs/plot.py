@@ -25,7 +25,7 @@ def plot_rewards(path: Path, training: Points, evaluations: Points, title: str) 
 
 
 def running_mean(values: Sequence[float], window: int) -> list[float]:
-    """Mean of each value with up to `window - 1` before it."""
+    """Return the mean of each value with up to `window - 1` before it."""
     means = []
     for end in range(1, len(values) + 1):
         recent = values[max(0, end - window) : end]

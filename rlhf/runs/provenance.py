@@ -1,7 +1,7 @@
 """Provenance of a run: digests of its data, chat template, start model and reference.
 
-The content behind a path may change between the processes of a run. A resumed run with other rows would train some of
-its tasks twice and others never; with another reference, its KL would refer to two models.
+The content of a path may change between the processes of a run. A resumed run with other rows would train some tasks
+twice and others never; with another reference, its KL would refer to two models.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rlhf.runs.durable import checksum
 from rlhf.runs.recorded import episodes_file
 
 BLOCK_BYTES, BLOCKS = 1 << 20, 64
-"""Number of blocks read from a larger file, evenly spaced: training changes every weight, so any other model differs in
-them."""
+"""Size and number of evenly spaced blocks that are read from a large file; training changes every weight, so any other
+model differs in them."""
 MODEL_FILES = (".safetensors", ".bin", ".json", ".model", ".txt")
 OF_THE_TEMPLATE = ("tokenizer_config.json", "chat_template.json")
 Provenance = Mapping[str, str]
@@ -30,9 +30,9 @@ TEMPLATE = "the chat template of model.path"
 def provenance(
     model: str, *, data: DataConfig, reference: str | None = None, trust_remote_code: bool = False
 ) -> dict[str, str]:
-    """Return the digests of the inputs of a run on `data`, from the start model in `model`. Reads data and models."""
+    """Read data and models; return the digests of the inputs of a run on `data` from the start model in `model`."""
     return {
-        **{key: data_digest(one) for key, one in data.sets.items() if one.path is not None},
+        **{key: data_digest(config) for key, config in data.sets.items() if config.path is not None},
         **({"data.episodes": checksum(episodes_file(data.episodes))} if data.episodes else {}),
         "model.path": model_digest(model),
         TEMPLATE: template_digest(model, trust_remote_code=trust_remote_code),
@@ -41,11 +41,11 @@ def provenance(
 
 
 def check_provenance(run: Path, began: Provenance, found: Provenance) -> None:
-    """Raises `ConfigError` that names every input which differs from what the run in `run` began with."""
+    """Raise `ConfigError` unless all inputs are those with which the run in `run` began."""
     if began and (others := [key for key in (*began, *found) if began.get(key) != found.get(key)]):
         raise ConfigError(
-            f"{', '.join(dict.fromkeys(others))}: not what {run} began with, though it may go by the same name; a "
-            "resumed run keeps its data, chat template, start model and reference: put it back, or begin another run"
+            f"{', '.join(dict.fromkeys(others))}: not what {run} began with, even under the same name; a "
+            "resumed run keeps its data, chat template, start model and reference: restore it, or begin another run"
         )
 
 
@@ -77,17 +77,16 @@ def model_digest(name: str) -> str:
 
 
 def template_digest(model: str, *, trust_remote_code: bool) -> str:
-    """Return the digest of what turns messages into tokens besides the vocabulary: the template and the special
-    tokens."""
+    """Return the digest of the chat template and the special tokens."""
     from rlhf.models.loading import bare_tokenizer
 
     tokenizer = bare_tokenizer(model, trust_remote_code=trust_remote_code)
-    said = json.dumps([tokenizer.chat_template, tokenizer.special_tokens_map], sort_keys=True, default=str)
-    return blake2b(said.encode(), digest_size=16).hexdigest()
+    text = json.dumps([tokenizer.chat_template, tokenizer.special_tokens_map], sort_keys=True, default=str)
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def blocks(file: Path) -> Iterator[bytes]:
-    """Iterate over the whole file, or for a large one `BLOCKS` blocks from the first to the last."""
+    """Iterate over the whole file, or over `BLOCKS` blocks of a large one, from the first to the last."""
     size = file.stat().st_size
     whole = size <= BLOCKS * BLOCK_BYTES
     with file.open("rb") as content:

@@ -1,4 +1,4 @@
-"""Read recorded episodes back as groups: tokens, log-probs, versions, turns and rewards are bit-identical."""
+"""Read recorded episodes back as groups with bit-identical tokens, log-probs, versions, turns and rewards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rlhf.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedEpisode:
-    """One recorded episode with its ticket; `beside` marks the greedy baseline of its group."""
+    """A recorded episode with its ticket; `beside` marks the greedy baseline of its group."""
 
     ticket: Ticket
     task: Task
@@ -41,8 +41,7 @@ class RecordedEpisode:
 
 
 def episodes_file(path: str) -> Path:
-    """Return the episodes file that `path` names: the file itself, or that of a run folder. Raises `DataError` when it
-    is missing."""
+    """Return the episodes file at `path` or in the run folder there. Raises `DataError` if it is missing."""
     named = Path(path).expanduser()
     file = RunFolder(named).episodes if named.is_dir() else named
     if not file.is_file():
@@ -51,9 +50,9 @@ def episodes_file(path: str) -> Path:
 
 
 def recorded_groups(file: Path) -> list[Group]:
-    """Every group of `file`, in the order of ordinals. Failed and unscored episodes keep their status, without a score.
+    """Read every group of `file`, in the order of ordinals. Failed and unscored episodes keep their status.
 
-    Raises `DataError` for a file that does not hold the training episodes of one run, or lacks what training reads.
+    Raises `DataError` unless the file has the training episodes of one run, with every column that training reads.
     """
     played: dict[int, dict[int, RecordedEpisode]] = defaultdict(dict)
     for record in _records(file):

@@ -1,7 +1,7 @@
 """The record of an episode: its task, tokens, score, training data and outcome.
 
-All per-token columns of a record have one length `[T]`, its segments concatenated; `segment_lengths` gives the length
-of each. Columns of log-probs and versions are null at tokens that the policy did not sample.
+Every per-token column of a record has the length `[T]` of its concatenated segments, and `segment_lengths` the length
+of each. Log-probs and versions are null at tokens that the policy did not sample.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class EpisodeOutcome(StrEnum):
     FILTERED = "filtered"
     """It was valid, and the recipe's filter replaced its group."""
     FAILED = "failed"
-    """Its environment or engine failed, or that of its group did."""
+    """Its environment or engine failed, or that of its group."""
     UNSCORED = "unscored"
     """Its scorer failed: it has no score and was not part of the update."""
     IN_FLIGHT = "in_flight"
     """The run ended before it could be trained."""
     EVALUATED = "evaluated"
-    """It was played to evaluate the policy, and never meant for training."""
+    """It was played to evaluate the policy, not for training."""
     BASELINE = "baseline"
-    """It was played greedily as its group's baseline, only for its reward, and never meant for training."""
+    """It was played greedily as its group's baseline, not for training."""
     SERVED = "served"
     """An external agent played it with a served policy, outside of any run."""
 
@@ -61,8 +61,7 @@ class EpisodeRecord:
     ordinal: int
     """Position of the group in the order of training."""
     sample: int
-    """Index of the episode in its group, where each role of an episode has its own index; a baseline follows the last
-    sample."""
+    """Index of the episode in its group; each role of an episode has an index. A baseline follows the last sample."""
     task: str
     """Id of the task."""
     evaluation_set: str | None = None
@@ -77,33 +76,32 @@ class EpisodeRecord:
     answer: str | None = None
     """The reference answer."""
     response: str | None = None
-    """The reply as text, for people: training reads `token_ids`."""
+    """The reply as text; training reads `token_ids`."""
     status: str | None = None
     """`terminated` or `truncated`."""
     reward: float | None = None
     reward_parts: dict[str, float] | None = None
     """The named parts of the reward before weighting."""
     reward_detail: str | None = None
-    """The scorer's explanation, for people: for kind `code`, how many tests passed, and whether they trusted
-    the code."""
+    """The scorer's explanation: for kind `code`, the number of passed tests, and whether they trusted the code."""
     reward_per_turn: bool | None = None
-    """Whether the reward is only that of its `turns`."""
+    """Whether the reward is only the sum over `turns`."""
     turn_weight: float | None = None
-    """The weight of the rewards of its `turns` in the reward, if they are part of it."""
+    """The weight of the rewards of `turns` in the reward, if they are part of it."""
     advantage: float | None = None
     """Mean advantage of its sampled tokens."""
     advantages: list[float | None] | None = None
     """Advantage of every token, only where advantages differ within the episode (with a critic)."""
     failure_kind: str | None = None
-    """One word: what failed, or why the group was filtered."""
+    """The failure, or the reason of the filter, in one word."""
     failure_detail: str | None = None
     engine: str | None = None
     """Name of the engine that sampled it."""
     generate_seconds: float | None = None
     environment_seconds: float | None = None
     conversation: list[dict[str, Any]] | None = None
-    """With an environment: all messages in order, each with `role`, `content` and, if any, `tool_calls`. For people to
-    read; training reads `token_ids`."""
+    """With an environment: all messages in order, each with `role`, `content` and, if any, `tool_calls`. Training reads
+    `token_ids`."""
     role: str | None = None
     """With an environment: the role whose turns these are."""
     malformed_calls: int | None = None
@@ -120,8 +118,8 @@ class EpisodeRecord:
     versions: list[int | None] | None = None
     """Policy version that sampled each token."""
     turns: list[dict[str, Any]] | None = None
-    """Every turn: the `segment` that contains it, the range `start`, `stop` of its actions in that segment, the
-    environment's `reward` for it (null for none), and whether it `terminated` or `truncated` the episode."""
+    """Every turn: its `segment`, the range `start`, `stop` of its actions there, the environment's `reward` or null,
+    and whether it `terminated` or `truncated` the episode."""
 
 
 COLUMNS = tuple(field.name for field in fields(EpisodeRecord))
@@ -261,13 +259,13 @@ def _played(sample: Sample) -> dict[str, Any]:
 def _surrounded(trajectory: Trajectory) -> dict[str, Any]:
     """Return the fields that only an episode with an environment has."""
     return {
-        "conversation": [_said(message) for message in trajectory.conversation],
+        "conversation": [_message(message) for message in trajectory.conversation],
         "role": trajectory.role,
         "malformed_calls": trajectory.malformed_calls,
     }
 
 
-def _said(message: Message) -> dict[str, Any]:
+def _message(message: Message) -> dict[str, Any]:
     calls = [{"name": call.name, "arguments": dict(call.arguments)} for call in message.tool_calls]
     return {"role": message.role, "content": message.content} | ({"tool_calls": calls} if calls else {})
 
@@ -298,7 +296,7 @@ def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:
 
 
 def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:
-    """How the update trained the trajectory; the arrays of `trained` cover the sampled tokens only."""
+    """Return the columns of a trained trajectory; the arrays of `trained` cover only its sampled tokens."""
     assert isinstance(sample.trajectory, Trajectory), "a failed episode cannot have been trained"
     acted = _joined([segment.action_mask for segment in sample.trajectory.segments], bool)
     advantages = trained.advantages
@@ -311,7 +309,7 @@ def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:
 
 
 def _broken(sample: Sample, outcome: EpisodeOutcome, kind: str | None, detail: str | None) -> dict[str, Any]:
-    """Outcome and failure of an episode that was not trained: its own failure, else that of its group."""
+    """Return outcome and failure of an episode that was not trained: its own failure, else its group's."""
     match sample:
         case Sample(trajectory=Failed() as failed):
             return {"outcome": EpisodeOutcome.FAILED, "failure_kind": failed.kind, "failure_detail": failed.detail}
@@ -330,13 +328,13 @@ def _joined(arrays: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
 
 
 def _at(acted: NDArray[np.bool_], values: NDArray[np.float32]) -> list[float | None]:
-    """`values` `[A]` at the sampled tokens, null elsewhere: `[T]`."""
+    """Spread `values` `[A]` over the sampled tokens, with null elsewhere: `[T]`."""
     numbers = iter(short_floats(values))
     return [next(numbers) if acts else None for acts in acted.tolist()]
 
 
 def short_floats(values: NDArray[np.float32]) -> list[float | None]:
-    """Nine significant digits reproduce every float32 exactly, in half the text of the widened float64."""
+    """Round to nine significant digits, which reproduce every float32 in half the text of a float64."""
     numbers = [float(f"{value:.9g}") for value in values.tolist()]
     return [*numbers] if np.isfinite(values).all() else [finite(number) for number in numbers]
 

@@ -1,4 +1,4 @@
-"""The resolved recipe: every value, and where it was set."""
+"""The resolved recipe: every value with its origin."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rlhf.config import Config, Origins
 
 
 def resolved_yaml(config: Config, origins: Origins) -> str:
-    """Every value of `config` as YAML that `load_recipe` can read, with its origin as a trailing comment."""
+    """Write every value of `config` as YAML that `load_recipe` can read, with its origin as a trailing comment."""
     lines = list(_lines(config.model_dump(mode="json"), origins))
     width = min(48, max((len(text) for text, origin in lines if origin), default=0))
     return "".join(f"{text:<{width}}  # {origin}\n" if origin else f"{text}\n" for text, origin in lines)
 
 
 def _lines(values: Mapping[str, Any], origins: Origins, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(line, origin) of every key, depth first; the line of a mapping has no origin of its own."""
+    """Iterate over (line, origin) of every key, depth first; the line of a mapping has no origin."""
     indent = "  " * prefix.count(".")
     for key, value in values.items():
         dotted = prefix + key
@@ -30,8 +30,7 @@ def _lines(values: Mapping[str, Any], origins: Origins, prefix: str = "") -> Ite
 
 
 def _scalar(value: Any) -> str:
-    """Return a YAML scalar on one line; text that needs several lines (a prompt with line breaks) is quoted with
-    escapes."""
+    """Return a YAML scalar on one line; quote text with line breaks."""
     text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
     text = text.removesuffix("...").strip()
     return text if "\n" not in text else yaml.safe_dump(value, default_style='"', width=float("inf")).strip()

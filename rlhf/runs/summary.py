@@ -21,7 +21,7 @@ class SetSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The content of `summary.json`. A value that the run never had (an evaluation, for instance) is null."""
+    """The content of `summary.json`. A missing value, for instance of an evaluation, is null."""
 
     name: str
     """Name of the run."""
@@ -32,9 +32,9 @@ class Summary:
     eval_reward_end: float | None = None
     """The same after the last update."""
     eval_problems: int = 0
-    """Held-out problems of the first evaluation set; each counts once."""
+    """Distinct held-out problems of the first evaluation set."""
     eval_distinct_answers: int = 0
-    """Different reference answers among them: a policy that repeats one reply cannot pass as many."""
+    """Different reference answers among them, which limit the reward of a constant reply."""
     evaluations: Mapping[str, SetSummary] = field(default_factory=dict)
     """Every evaluation set, by name."""
     updates: int = 0

@@ -29,7 +29,7 @@ class Span:
 
 
 class Clock:
-    """Collects spans. It wraps the parts from outside, where they are connected."""
+    """Collects spans."""
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.perf_counter) -> None:
         self._began_wall, self._began_steady, self._steady = wall(), steady(), steady
@@ -37,7 +37,7 @@ class Clock:
 
     @contextmanager
     def span(self, name: str, **attributes: Attribute) -> Iterator[None]:
-        """Record the duration of the block, also when it raises."""
+        """Record the duration of the block, even if it raises."""
         began = self._steady()
         try:
             yield
@@ -52,7 +52,7 @@ class Clock:
             )
 
     def add(self, name: str, seconds: float, **attributes: Attribute) -> None:
-        """Record an activity that was timed elsewhere and has ended; its start is taken to be that long ago."""
+        """Record an activity of `seconds` that was timed elsewhere and ends now."""
         start = self._began_wall + self.elapsed_seconds - seconds
         self._spans.append(Span(name=name, start=start, seconds=seconds, attributes=attributes))
 
@@ -68,7 +68,7 @@ class Clock:
 
 
 def busy_seconds(spans: Iterable[Span]) -> dict[str, float]:
-    """For each name, the seconds in which at least one of its spans ran: concurrent episodes count once."""
+    """Return for each name the seconds in which at least one of its spans ran: concurrent episodes count once."""
     intervals: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for span in spans:
         intervals[span.name].append((span.start, span.start + span.seconds))
@@ -76,7 +76,7 @@ def busy_seconds(spans: Iterable[Span]) -> dict[str, float]:
 
 
 def reduce(parts: Iterable[Sums]) -> dict[str, float]:
-    """Sum the parts and divide, in float64. A metric with a count of zero is left out."""
+    """Sum the parts and divide, in float64. Omit a metric with a count of zero."""
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for part in parts:
         for name, (total, count) in part.items():

@@ -11,14 +11,14 @@ from rlhf.http.untrusted_text import escape_controls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateLine:
-    """What is shown for one update. Values that do not apply are None."""
+    """The values of one update; None if a value does not apply."""
 
     update: int
     """Version of the weights, from 1."""
     updates: int
     """Total number of updates."""
     reward: float | None
-    """Mean reward of the trained episodes; None when none had a score."""
+    """Mean reward of the trained episodes; None without a score."""
     lesson: Mapping[str, float] = field(default_factory=dict)
     """For an update on examples: the metrics to watch, for instance the `sft/nll` of demonstrations in nats."""
     eval_reward: float | None = None
@@ -48,7 +48,7 @@ class UpdateLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationLine:
-    """What is shown for one evaluation set."""
+    """The values of one evaluation set."""
 
     update: int
     """Version of the evaluated weights."""
@@ -58,7 +58,7 @@ class EvaluationLine:
     """None for preference pairs."""
     problems: int
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What is shown besides the reward, for instance `pass@8`."""
+    """Metrics besides the reward, for instance `pass@8`."""
 
 
 class View(Protocol):
@@ -72,9 +72,9 @@ class View(Protocol):
 
 
 class PlainView:
-    """One line per update, in columns of fixed width with a name before every number: for logs, and for grep.
+    """Prints one line per update, for logs and grep: columns of fixed width with a name before every number.
 
-    A phase is named only when it first occurs: the phases of an update would repeat with every line.
+    It names a phase only at its first occurrence.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -104,7 +104,7 @@ class PlainView:
 
 
 class BothViews:
-    """Shows the same run in two views: to a person, and in a log."""
+    """Shows the same run in two views: on a terminal, and in a log."""
 
     def __init__(self, one: View, other: View) -> None:
         self._views = (one, other)
@@ -145,7 +145,7 @@ def plain_line(line: UpdateLine) -> str:
 
 
 def format_evaluation(line: EvaluationLine) -> str:
-    """One set's evaluation as one line of text."""
+    """Return one set's evaluation as one line of text."""
     columns = [
         f"evaluation after update {line.update}",
         *([line.name] if line.name else []),
@@ -186,7 +186,7 @@ def format_number(value: float | None, form: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`0:42`, `12:05`, `3:07:00`; a dash for None."""
+    """Format seconds as `0:42`, `12:05`, `3:07:00`, or a dash for None."""
     if seconds is None:
         return "-"
     minutes, left = divmod(round(seconds), 60)

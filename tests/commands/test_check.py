@@ -59,7 +59,7 @@ def test_a_model_folder_is_described(rlhf: Command, recipe: Path, model_folder: 
 def test_the_size_of_pickled_weights_is_not_guessed(rlhf: Command, recipe: Path, model_folder: Path):
     (model_folder / "model.safetensors").rename(model_folder / "pytorch_model.bin")
     ended = rlhf("check", recipe, "model.tiny=null", f"model.path={model_folder}")
-    assert "parameters     unknown: only safetensors files say it" in ended.stdout
+    assert "parameters     unknown without safetensors files" in ended.stdout
 
 
 def test_checking_imports_neither_torch_nor_ray_nor_vllm(recipe: Path, model_folder: Path):

@@ -17,7 +17,7 @@ from tests.commands.conftest import Command
         (("--tool-format", "xml"), "--tool-format is 'xml'"),
         (("--tool-format", "nowhere:read"), "nowhere"),
         (("--trajectories", "no/such/folder/episodes.jsonl"), "there is no such folder"),
-        (("--trajectories", "small.jsonl"), "--trajectories small.jsonl is there already"),
+        (("--trajectories", "small.jsonl"), "--trajectories small.jsonl exists"),
         (("--max-tokens", "0"), "max-tokens"),
     ],
 )

@@ -56,7 +56,7 @@ class TestDistillation:
 
     def test_replies_that_nothing_scores_are_not_evaluated(self):
         error = refusal("distill", data={"train": SORTING, "eval": HELD_OUT}, trainer={"reference_path": "teacher"})
-        assert "data.eval is given, but nothing scores its replies" in error
+        assert "data.eval is given, but no reward scores its replies" in error
 
 
 def test_an_algorithm_that_learns_from_rewards_needs_one():
@@ -127,8 +127,8 @@ class TestOwn:
         assert (own.plays, own.is_own_kind, own.data.train_sets) == (False, True, {})
 
     def test_a_kind_that_is_none_is_refused_with_those_that_are(self):
-        assert "kind: is none of rl, distill, offline, sft" in refusal("slf")
-        assert "kind_arguments are those of a kind of your own; kind is rl" in refusal("rl", kind_arguments={"a": 1})
+        assert "kind: must be rl, distill, offline, sft" in refusal("slf")
+        assert "kind_arguments are for your own kind; kind is rl" in refusal("rl", kind_arguments={"a": 1})
 
     def test_one_that_cannot_be_called_is_refused_before_anything_starts(self):
         with pytest.raises(ConfigError, match="kind is json:dumps, which cannot be called with 4 values"):

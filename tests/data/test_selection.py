@@ -26,7 +26,7 @@ def characters(one: Task) -> int:
 
 def select(**limits: Any) -> tuple[list[int], str]:
     chosen = of_right_length(TASKS, DatasetConfig(path="x", **limits), characters, "data.train")
-    return [characters(one) for one in chosen.tasks], chosen.told
+    return [characters(one) for one in chosen.tasks], chosen.message
 
 
 def test_prompts_that_are_too_long_or_too_short_are_left_out_and_counted() -> None:
@@ -53,8 +53,8 @@ def test_limits_that_no_prompt_can_meet_are_refused_by_the_recipe() -> None:
 def test_a_problem_that_comes_twice_is_evaluated_once() -> None:
     chosen = distinct([task("1+1", "2", "r0"), task("2+2", "4", "r1"), task("1+1", "2", "r2")], "data.eval")
     assert [one.id for one in chosen.tasks] == ["r0", "r1"]
-    assert chosen.told == "data.eval: 1 of 3 rows repeat a problem; each is evaluated once"
-    assert distinct(chosen.tasks, "data.eval").told == ""
+    assert chosen.message == "data.eval: 1 of 3 rows repeat a problem; each is evaluated once"
+    assert distinct(chosen.tasks, "data.eval").message == ""
 
 
 def test_one_prompt_with_two_answers_is_refused_with_both_rows() -> None:

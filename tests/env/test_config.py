@@ -59,11 +59,13 @@ def test_what_does_not_go_together_is_refused(environment: dict[str, Any], words
 
 
 def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
-    assert "reward.kind is environment, and there is none" in refusal(None, data={"train": {"path": "x"}})
-    assert "data.train.seeds are questions of an environment, and there is none" in refusal(
+    assert "reward.kind is environment, but neither environment nor agent is given" in refusal(
+        None, data={"train": {"path": "x"}}
+    )
+    assert "data.train.seeds are questions of an environment, but environment is not given" in refusal(
         None, reward={"kind": "regex", "pattern": "x"}
     )
-    assert "reward.kind: exact compares with an answer, and data.train.seeds have none" in refusal(
+    assert "reward.kind: exact compares with an answer, which data.train.seeds lack" in refusal(
         reward={"kind": "exact"}
     )
     assert "kind: sft plays no episodes" in refusal(kind="sft", reward={"kind": "exact"})
@@ -73,7 +75,7 @@ def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
     overlong = {"overlong": {"buffer_tokens": 4}}
     assert "trainer.overlong prices the length of one reply" in refusal(trainer=overlong)
     assert "model.warmup.demonstrations is required" in refusal(model={"tiny": {}, "warmup": {}})
-    assert "seeds have none" in refusal(data={"train": {"seeds": 8, "max_prompt_tokens": 9}})
+    assert "which seeds lack" in refusal(data={"train": {"seeds": 8, "max_prompt_tokens": 9}})
     assert "exactly one of path" in refusal(data={"train": {"seeds": 8, "path": "x"}})
 
 

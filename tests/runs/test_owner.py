@@ -75,7 +75,7 @@ def test_an_owner_elsewhere_that_is_not_touched_any_more_is_followed_and_people_
     write_claim(tmp_path, replace(Claim(), machine="another", host="node7", pid=1))
     assert Owner.claim(tmp_path, told.append, WATCH).fence == 2
     assert "belonged to process 1 on node7" in told[0]
-    assert "watching for 0.3 s" in told[0]
+    assert "watching it for 0.3 s" in told[0]
 
 
 def test_an_owner_elsewhere_that_is_touched_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

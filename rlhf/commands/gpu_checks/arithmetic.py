@@ -1,4 +1,4 @@
-"""Check single operations on a GPU: right against a wider format, and about as fast as the card is."""
+"""Check single operations on a GPU: their results against a wider format, and their speed against the data sheet."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from rlhf.commands.gpu_checks.machine import Finding, GpuMachine
 from rlhf.recipe.planning.machines import Card, card_named
 
 SHARE_OF_PEAK = 0.35
-"""Least share of the data sheet's figures that one large operation must reach: 60 to 85 % is usual. The figures are
-those of SXM, of which a PCIe card has three quarters; one that is throttled or shared has less."""
+"""Least share of the data sheet's figures for SXM that one large operation must reach. Usual are 60 to 85 %, on PCIe
+three quarters of that, on a throttled or shared card less."""
 LEAST_COPY_GB = 5.0
-"""Pinned copies to the GPU, GB/s: below this is less than PCIe 3.0 with 8 lanes."""
+"""Least rate of pinned copies in GB/s: PCIe 3.0 with 8 lanes is faster."""
 ROUNDING = 2**-6
 """Largest error of a product in bfloat16 relative to the largest entry: its rounding is 2^-9."""
 
 
 def least_rate(rate: Callable[[Card], float]) -> float:
-    """Return the rate that this machine's card must reach; 0 for an unknown card, which is measured only."""
+    """Return the rate that this machine's card must reach; 0 for an unknown card."""
     gpus = this_machines_gpus()
     card = card_named(gpus[0].name) if gpus else None
     return SHARE_OF_PEAK * rate(card) if card else 0.0
 
 
 def matrix_product(machine: GpuMachine) -> Finding:
-    """Return a product in bfloat16 against float32's, and its TFLOP/s."""
+    """Compare a product in bfloat16 with float32's, and measure its TFLOP/s."""
     size = machine.sizes.matrix
     a, b = (machine.random(seed, size, size).bfloat16() for seed in (0, 1))
     exact = a.float() @ b.float()
@@ -45,7 +45,7 @@ def matrix_product(machine: GpuMachine) -> Finding:
 
 
 def memory_bandwidth(machine: GpuMachine) -> Finding:
-    """Return a copy within the device's memory, read and written once."""
+    """Measure a copy within the device's memory, which reads and writes every byte once."""
     source = torch.zeros(machine.sizes.copied_mb * 2**20, dtype=torch.uint8, device=machine.device)
     target = torch.empty_like(source)
     seconds = machine.mean_seconds(lambda: target.copy_(source))
@@ -60,7 +60,7 @@ def memory_bandwidth(machine: GpuMachine) -> Finding:
 
 
 def host_copies(machine: GpuMachine) -> Finding:
-    """Pinned host memory to the device and back: the same bits, and the rate that offloading will have."""
+    """Copy pinned host memory to the device and back: compare the bits, and measure the rate of offloading."""
     count = machine.sizes.copied_mb * 2**18
     source = torch.arange(count, dtype=torch.int32)
     source = source.pin_memory() if machine.on_gpu else source
@@ -79,8 +79,7 @@ def host_copies(machine: GpuMachine) -> Finding:
 
 
 def compiled_kernel(machine: GpuMachine) -> Finding:
-    """Return a function through `torch.compile`, which makes a Triton kernel on a GPU, against the same one
-    uncompiled."""
+    """Compare a function compiled by `torch.compile`, on a GPU a Triton kernel, with the same function uncompiled."""
     gate, up = (machine.random(seed, machine.sizes.attended, 256) for seed in (0, 1))
     compiled = torch.compile(_gated, backend="inductor" if machine.on_gpu else "eager")
     off = relative_error(compiled(gate, up), _gated(gate, up))
@@ -92,7 +91,7 @@ def _gated(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def flash_attention(machine: GpuMachine) -> Finding:
-    """Flash attention of SDPA in bfloat16, forward and backward, against float32's plain attention."""
+    """Compare SDPA's flash attention in bfloat16, forward and backward, with plain attention in float32."""
     shape = (1, 4, machine.sizes.attended, 64)
     exact = [machine.random(seed, *shape).requires_grad_() for seed in range(3)]
     narrow = [tensor.detach().bfloat16().requires_grad_() for tensor in exact]
@@ -110,7 +109,7 @@ def flash_attention(machine: GpuMachine) -> Finding:
 
 
 def _attended(kernel: SDPBackend, inputs: list[Tensor], upstream: Tensor) -> Tensor:
-    """Causal attention of query, key and value, which get their gradients."""
+    """Return the causal attention of query, key and value, and set their gradients."""
     query, key, value = inputs
     with sdpa_kernel(kernel):
         attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)

@@ -1,4 +1,4 @@
-"""Check what processes send to one another: NCCL within a node, and Ray, clocks and the shared folder between nodes."""
+"""Check the communication of processes: NCCL within a node, and Ray, clocks and the shared folder between nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANSWER_SECONDS = 60.0
 
 
 def nccl_loads(machine: GpuMachine) -> Finding:
-    """vLLM opens libnccl by name, apart from torch; where it cannot, a broadcast of weights silently does nothing."""
+    """Load libnccl as vLLM does, apart from torch; where that fails, a broadcast of weights silently does nothing."""
     from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
 
     try:
@@ -37,7 +37,7 @@ def nccl_loads(machine: GpuMachine) -> Finding:
 
 
 def all_reduce(machine: GpuMachine) -> Finding:
-    """Each GPU's process adds its rank + 1, and every element must be the sum of all."""
+    """Sum rank + 1 over one process for each GPU, and check every element."""
     ranks = machine.gpus
     add = partial(add_up, ranks, machine.folder / "meeting", machine.on_gpu, machine.sizes.copied_mb)
     with ProcessPoolExecutor(ranks, multiprocessing.get_context("spawn")) as processes:
@@ -53,8 +53,8 @@ def all_reduce(machine: GpuMachine) -> Finding:
 
 
 def add_up(ranks: int, meeting: Path, on_gpu: bool, megabytes: int, rank: int) -> tuple[bool, float]:
-    """Run one rank. Return whether the sum is right, and the bus bandwidth in GB/s: 2 (n-1)/n of the bytes, as
-    nccl-tests count."""
+    """Run one rank. Return whether the sum is right, and the bus bandwidth in GB/s as nccl-tests define it: 2 (n-1)/n
+    of the bytes."""
     if on_gpu:
         torch.cuda.set_device(rank)
     torch.distributed.init_process_group(
@@ -78,8 +78,8 @@ def add_up(ranks: int, meeting: Path, on_gpu: bool, megabytes: int, rank: int) -
 
 
 def clocks_and_folder(machine: GpuMachine) -> Finding:
-    """Every node of the Ray cluster that runs already answers, its clock is this node's, it reads what this node has
-    just written, and it may lock memory, as RDMA does."""
+    """Check that every node of the running Ray cluster answers, has this node's time, reads a file that this node has
+    just written, and may lock memory, as RDMA does."""
     secret, file = secrets.token_hex(8), machine.shared / "shared.txt"
     file.write_text(secret)
     started = time.time()
@@ -115,8 +115,8 @@ def ask_nodes(file: Path) -> list[NodeAnswer]:
     task: Any = ray.remote(num_cpus=0)(node_answer)
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
-    asked = [task.options(scheduling_strategy=place).remote(file) for place in places]
-    answers: list[NodeAnswer] = ray.get(asked, timeout=ANSWER_SECONDS)
+    pending = [task.options(scheduling_strategy=place).remote(file) for place in places]
+    answers: list[NodeAnswer] = ray.get(pending, timeout=ANSWER_SECONDS)
     return answers
 
 

@@ -20,19 +20,19 @@ FREE_SHARE = 0.9
 
 
 def gpus_agree(machine: GpuMachine) -> Finding:
-    """Return the driver, torch, this project's placement and Ray count the same GPUs, and torch sees the same cards."""
-    with _driver() as nvml:
-        driver = {uuid: tuple(nvml.nvmlDeviceGetCudaComputeCapability(gpu)) for uuid, gpu in _visible(nvml).items()}
+    """Check that the driver, torch, this project's placement and Ray see the same GPUs."""
+    with _driver() as (nvml, gpus):
+        driver = {uuid: tuple(nvml.nvmlDeviceGetCudaComputeCapability(gpu)) for uuid, gpu in gpus.items()}
     of_torch = seen_by_torch()
     counts = {"driver": len(driver), "torch": len(of_torch), "placement": int(this_machine().gpus)}
     if find_spec("ray"):
         counts["ray"] = counted_by_ray()
     same = driver == of_torch
-    told = ", ".join(f"{part} {count}" for part, count in counts.items())
     return Finding(
         good=same and len(set(counts.values())) == 1,
         expected="one number, the same UUIDs and capabilities",
-        found=told + ("" if same else f"; driver {driver}, torch {of_torch}"),
+        found=", ".join(f"{part} {count}" for part, count in counts.items())
+        + ("" if same else f"; driver {driver}, torch {of_torch}"),
         figures={**counts, "cards": ", ".join(gpu.name for gpu in this_machines_gpus())},
     )
 
@@ -44,7 +44,7 @@ def seen_by_torch() -> dict[str, tuple[int, int]]:
 
 
 def counted_by_ray() -> int:
-    """Count the GPUs of a Ray that starts on this machine for this check."""
+    """Count the GPUs that a new local Ray finds."""
     import ray
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
@@ -56,9 +56,8 @@ def counted_by_ray() -> int:
 
 
 def driver_serves_torch(machine: GpuMachine) -> Finding:
-    """The driver is of the CUDA that torch was built for, or newer of the same major version (minor-version
-    compatibility)."""
-    with _driver() as nvml:
+    """Check that the driver's CUDA has at least the major version that torch was built for."""
+    with _driver() as (nvml, _):
         number, version = nvml.nvmlSystemGetCudaDriverVersion(), nvml.nvmlSystemGetDriverVersion()
     major, minor = number // 1000, number % 1000 // 10
     built = torch.version.cuda
@@ -70,11 +69,11 @@ def driver_serves_torch(machine: GpuMachine) -> Finding:
 
 
 def gpus_are_free(machine: GpuMachine) -> Finding:
-    """Nothing else computes on the GPUs, their memory is free, and MIG is off (a part of a card has no NCCL peers)."""
+    """Check that the GPUs run no other process, have free memory, and that MIG is off, which has no NCCL peers."""
     others: set[int] = set()
     least, smallest, parts = 1.0, float("inf"), []
-    with _driver() as nvml:
-        for uuid, gpu in _visible(nvml).items():
+    with _driver() as (nvml, gpus):
+        for uuid, gpu in gpus.items():
             others |= {process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)} - {os.getpid()}
             memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
             least, smallest = min(least, memory.free / memory.total), min(smallest, memory.total / GIB)
@@ -88,17 +87,13 @@ def gpus_are_free(machine: GpuMachine) -> Finding:
 
 
 @contextmanager
-def _driver() -> Iterator[Any]:
-    """Open NVML. Raises `PlacementError` without a driver."""
+def _driver() -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Open NVML and, by UUID, every GPU that this process may see. Raises `PlacementError` without a driver."""
     with nvidia_driver() as nvml:
         if nvml is None:
             raise PlacementError("this machine has no NVIDIA driver")
-        yield nvml
-
-
-def _visible(nvml: Any) -> dict[str, Any]:
-    """Open every GPU that this process may see, by UUID."""
-    return {gpu.uuid: nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in this_machines_gpus() if gpu.index >= 0}
+        visible = (gpu for gpu in this_machines_gpus() if gpu.index >= 0)
+        yield nvml, {gpu.uuid: nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in visible}
 
 
 def _has_mig(nvml: Any, gpu: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a check gets, and what it answers."""
+"""The argument and the result of a check: the machine, and a finding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEEP = TinyModelConfig(hidden_size=1024, intermediate_size=4864, layers=24, head
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check expected and found, in a few words each. `figures` are its measurements, units in their names."""
+    """A check's expectation and result, in a few words each. `figures` are measurements, named with their units."""
 
     good: bool
     expected: str
@@ -28,23 +28,20 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much a check computes: a GPU's by default; the tests on a CPU use smaller ones."""
+    """Sizes of the computations, for a GPU: rows and columns of a `matrix`, MiB that are copied, tokens of a sequence
+    that is attended, and the made model's shape. Tests on a CPU use smaller ones."""
 
     matrix: int = 8192
-    """Rows and columns of the matrices that are multiplied."""
     copied_mb: int = 1024
-    """Memory that is copied to measure a bandwidth."""
     attended: int = 2048
-    """Tokens of the sequence on which attention is compared."""
     shape: TinyModelConfig = DEEP
     vocabulary: int = 151_936
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMachine:
-    """The machine under test, with `gpus` on each of its `nodes`. `folder` is the check's own, `shared` that of all
-    checks of a report; `model` is the hub name or folder that `--model` gave. `device` is a CPU in the tests, which
-    also add `overrides` to the recipe of every run."""
+    """The machine under test, with `gpus` on each of its `nodes`. Each check has a `folder`, and all checks of a report
+    have `shared`; `model` is the value of `--model`. Tests use a CPU as `device`, and `overrides` of every recipe."""
 
     gpus: int
     nodes: int
@@ -59,23 +56,16 @@ class GpuMachine:
     def on_gpu(self) -> bool:
         return self.device != "cpu"
 
-    def synchronise(self) -> None:
-        """Wait for all work that was started on the device."""
-        if self.on_gpu:
-            torch.cuda.synchronize()
-
-    def seconds(self, work: Callable[[], object]) -> float:
-        """Time one call of `work`."""
-        self.synchronise()
-        started = time.perf_counter()
-        work()
-        self.synchronise()
-        return time.perf_counter() - started
-
     def mean_seconds(self, work: Callable[[], object], repeats: int = 10) -> float:
-        """Time `work`, after one call that is not counted."""
+        """Time `work` until the device is idle, after one call that is not counted."""
+        wait: Callable[[], None] = torch.cuda.synchronize if self.on_gpu else lambda: None
         work()
-        return max(self.seconds(lambda: [work() for _ in range(repeats)]) / repeats, 1e-9)
+        wait()
+        started = time.perf_counter()
+        for _ in range(repeats):
+            work()
+        wait()
+        return max((time.perf_counter() - started) / repeats, 1e-9)
 
     def random(self, seed: int, *shape: int) -> torch.Tensor:
         """Draw the same normal numbers on every machine, in float32."""

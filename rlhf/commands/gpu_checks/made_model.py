@@ -1,5 +1,5 @@
-"""Make the model of the checks, and check its forward pass: random weights of a real model's depth, width and
-vocabulary, with logits as large as a trained model's."""
+"""Make the checks' model, and check its forward pass. It has a real model's depth, width and vocabulary, and logits as
+large as a trained model's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlhf.models.tiny import byte_tokenizer
 LARGEST_LOGIT = 25.0
 """Trained models have logits of 20 to 30, where one unit in the last place of bfloat16 is 0.125."""
 REST = 0.25
-"""Size of the logits of tokens that no text has, relative to those of bytes, so that a reply is mostly bytes."""
+"""Factor on the logits of tokens without a text, so that a reply is mostly bytes."""
 
 
 def packed_rows(machine: GpuMachine) -> Finding:
@@ -29,11 +29,11 @@ def packed_rows(machine: GpuMachine) -> Finding:
         check_packed_forward(model, checked_model(machine), device=machine.device)
     except ModelError as error:
         fault = str(error)
-    return Finding(good=not fault, expected="logits of packed rows within rounding", found=fault or "they are")
+    return Finding(good=not fault, expected="logits of packed rows within rounding", found=fault or "within rounding")
 
 
 def checked_model(machine: GpuMachine) -> str:
-    """Return the model that `--model` names, else the folder of the made one, which the first check writes."""
+    """Return the model that `--model` names, else the folder of the made model, which the first check writes."""
     made = machine.shared / "model"
     if not machine.model and not (made / "config.json").exists():
         save_made_model(machine, made)
@@ -66,7 +66,7 @@ def save_made_model(machine: GpuMachine, folder: Path) -> None:
 
 
 def enlarge_logits(model: PreTrainedModel, named: int) -> None:
-    """Scale the head so that the largest logit on some tokens is `LARGEST_LOGIT`; `named` tokens have a text."""
+    """Scale the head so that the largest logit is `LARGEST_LOGIT`; the first `named` tokens have a text."""
     head = model.get_output_embeddings().weight  # type: ignore[no-untyped-call]
     with torch.no_grad():
         head[named:] *= REST

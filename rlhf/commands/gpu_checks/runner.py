@@ -1,7 +1,5 @@
-"""Run each check in a process with a deadline and a log, so that a crash or a hang costs one line.
-
-The process of a check is `python -m rlhf.commands.gpu_checks.runner REQUEST.json`.
-"""
+"""Run each check in a process, `python -m rlhf.commands.gpu_checks.runner REQUEST.json`, with a deadline and a log, so
+that a crash or a hang costs one line."""
 
 from __future__ import annotations
 
@@ -22,12 +20,12 @@ from rlhf.commands.gpu_checks.table import GpuCheck
 
 RUNNER = "rlhf.commands.gpu_checks.runner"
 GRACE_SECONDS = 40.0
-"""From SIGTERM to SIGKILL: a run that is told to end closes its processes."""
+"""Time from SIGTERM to SIGKILL, in which a run closes its processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuResult:
-    """One line of the report: `state` is `ok`, `FAIL` or `skip`. A check that was skipped says in `found` why."""
+    """One line of the report: `state` is `ok`, `FAIL` or `skip`. For a skipped check `found` is the reason."""
 
     name: str
     state: str
@@ -39,7 +37,6 @@ class GpuResult:
 
     @property
     def line(self) -> str:
-        """The result for a terminal."""
         if self.state == "skip":
             return f"{self.state:<5}{self.name:<34}{self.found}"
         log = f"; see {self.log}" if self.state == "FAIL" else ""
@@ -49,8 +46,8 @@ class GpuResult:
 def run_checks(
     checks: Iterable[GpuCheck], installed: Collection[str], folder: Path, *, gpus: int, nodes: int, model: str | None
 ) -> list[GpuResult]:
-    """Run the checks that this machine can do, and skip the others by name. Print each result as soon as it is known;
-    logs and runs go to `folder`."""
+    """Run the checks that this machine can do, skip the others by name, and print each result at once. `folder` gets
+    logs and runs."""
     results = []
     for check in checks:
         lacks = check.lacks(gpus, nodes, installed)
@@ -64,7 +61,7 @@ def run_checks(
 
 
 def run_gpu_check(check: GpuCheck, folder: Path, *, gpus: int, nodes: int, model: str | None) -> GpuResult:
-    """Run one check in a process of its own, and end all that it started."""
+    """Run one check in a process, and end everything that it started."""
     own = folder / re.sub(r"\W+", "_", check.name)
     own.mkdir()
     log, request, answer = (own / name for name in ("log", "request.json", "answer.json"))
@@ -98,7 +95,7 @@ def perform_request(request: Path) -> None:
 
 
 def _run(command: list[str], log: Path, seconds: float) -> str:
-    """Run a command in a process group of its own, with its output in `log`. Return what went wrong, or nothing."""
+    """Run a command in a new process group, with its output in `log`. Return a description of its failure, or ""."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -117,12 +114,12 @@ def _run(command: list[str], log: Path, seconds: float) -> str:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Send SIGTERM to the process group, and SIGKILL to what is left of it."""
+    """Send SIGTERM to the process group, and SIGKILL to its remaining processes."""
     deadline = time.monotonic() + GRACE_SECONDS
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         while time.monotonic() < deadline:
-            process.poll()  # collects it, so that an empty group is gone
+            process.poll()  # reaps it, so that an empty group disappears
             os.killpg(process.pid, 0)
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The checks, in the order in which they run."""
+"""The table of checks, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ZERO_3 = "trainer.deepspeed.zero_stage=3"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCheck:
-    """`function` is `module:function`, called with the machine and `arguments`. It needs `gpus` on each of `nodes`, and
-    the `packages` installed."""
+    """A check: `function` is `module:function`, called with the machine and `arguments`. It needs `gpus` on each of
+    `nodes`, and the installed `packages`."""
 
     name: str
     function: str
@@ -28,7 +28,7 @@ class GpuCheck:
     deadline_seconds: float = 120
 
     def lacks(self, gpus: int, nodes: int, installed: Collection[str]) -> str:
-        """Say what the machine lacks for this check; empty if it can run."""
+        """Return what the machine lacks for this check; empty if it can run."""
         if nodes < self.nodes:
             return f"needs {self.nodes} nodes: --nodes {self.nodes}"
         if gpus < self.gpus:
@@ -48,7 +48,7 @@ def _check(
 
 
 def _plan(name: str, *arguments: str, gpus: int = 1) -> GpuCheck:
-    """Return a supervised run, and the one in float32 that it is compared with."""
+    """Return a supervised run that is compared with float32."""
     return _check(name, "training:learner_plan", RANKS, arguments, seconds=1000, gpus=gpus)
 
 

@@ -1,4 +1,4 @@
-"""Check short runs of `rlhf train`: their tasks, their recipe, and the results that they must have on these GPUs."""
+"""Check short runs of `rlhf train`: their tasks, their recipe, and their expected results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SUPERVISED = ("kind=sft", "data.train.response_column=response", "trainer.deepsp
 
 
 def copied_digits(*, rows: int = 64) -> list[Task]:
-    """Make `rows` tasks: a digit that is to be repeated, with the reply to imitate in the column `response`."""
+    """Make `rows` tasks of repeating a digit, with the reply to imitate in the column `response`."""
     digits = [str(row % 10) for row in range(rows)]
     return [
         Task(id=f"digit-{row}", messages=(Message(role="user", content=digit),), answer=digit, row={"response": digit})
@@ -36,7 +36,7 @@ def evenness(response: str, row: Mapping[str, Any]) -> float:
 
 
 def recipe_of(model: str, nodes: int = 1) -> dict[str, Any]:
-    """Return the recipe that all runs share; what differs are overrides."""
+    """Return the recipe that all runs share."""
     recipe: dict[str, Any] = {
         "model": {"path": model, "dtype": "bfloat16"},
         "data": {"train": {"tasks": f"{__name__}:copied_digits"}},
@@ -57,7 +57,7 @@ def recipe_of(model: str, nodes: int = 1) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """The end of `rlhf train`: its exit code, the last line of its output, and what the run folder holds."""
+    """The end of `rlhf train`: its exit code, the last line of its output, and the run folder's content."""
 
     code: int
     output: str
@@ -65,7 +65,7 @@ class RunEnd:
     metrics: Sequence[Mapping[str, Any]]
 
     def finished(self, updates: int) -> bool:
-        """Whether the run made so many updates and ended well."""
+        """Whether the run ended well after this number of updates."""
         return self.code == 0 and self.summary.get("outcome") == "finished" and self.summary.get("updates") == updates
 
     @property
@@ -78,7 +78,7 @@ class RunEnd:
 
 
 def train_run(machine: GpuMachine, name: str, overrides: Sequence[str]) -> RunEnd:
-    """Train the checks' recipe with `overrides` in the run folder called `name`. The check's deadline ends it."""
+    """Train the checks' recipe with `overrides` in the run folder `name`. The check's deadline ends it."""
     command, run, log = run_command(machine, name, overrides)
     with log.open("ab") as output:
         code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
@@ -96,7 +96,7 @@ def run_command(machine: GpuMachine, name: str, overrides: Sequence[str]) -> tup
 
 
 def run_end(code: int, run: Path, log: Path) -> RunEnd:
-    """Read a run folder, as far as the run came."""
+    """Read the folder of a run, which may have ended early."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error:")]
     summary, metrics = run / "summary.json", run / "metrics.jsonl"
@@ -109,10 +109,10 @@ def run_end(code: int, run: Path, log: Path) -> RunEnd:
 
 
 def publishes(machine: GpuMachine, *overrides: str) -> Finding:
-    """Two updates whose weights the engines get: the start check, every canary and the mismatch guard must hold."""
+    """Train two updates and publish their weights; the start check, every canary and the mismatch guard must pass."""
     end = train_run(machine, "publish", overrides)
     gaps, syncs = end.values("weight_sync/logprob_difference"), end.values("seconds/weight_sync")
-    expected = "2 updates, each proved by the canary"
+    expected = "2 updates, each verified by the canary"
     if not end.finished(2) or len(gaps) != 2 or not all(map(math.isfinite, gaps)):
         return Finding(good=False, expected=expected, found=end.described)
     return Finding(
@@ -124,8 +124,7 @@ def publishes(machine: GpuMachine, *overrides: str) -> Finding:
 
 
 def learner_plan(machine: GpuMachine, *overrides: str) -> Finding:
-    """Return a supervised run under this plan: its first loss is that of a run in float32 with everything on one
-    rank."""
+    """Train supervised under this plan, and compare its first loss with that of one rank in float32."""
     exact = float32_run(machine)
     end = train_run(machine, "plan", (*SUPERVISED, *overrides))
     for run in (exact, end):
@@ -141,7 +140,7 @@ def learner_plan(machine: GpuMachine, *overrides: str) -> Finding:
 
 
 def float32_run(machine: GpuMachine) -> RunEnd:
-    """Make the run that all plans are compared with, once a report."""
+    """Return the run in float32, the same for all plans of a report."""
     shared = replace(machine, folder=machine.shared)
     if not (machine.shared / "float32" / "summary.json").exists():
         return train_run(shared, "float32", (*SUPERVISED, "model.dtype=float32"))

@@ -1,1 +1,1 @@
-"""What a run will need, before anything starts: memory of every process in every phase, times, and what to change."""
+"""Estimate a run before it starts: the memory of every process in every phase, and changes that make it fit."""

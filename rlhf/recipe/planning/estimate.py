@@ -1,4 +1,4 @@
-"""Estimate a recipe on a machine: what every process holds, where it does not fit, and what to change."""
+"""Estimate a recipe on a machine: the memory of every process, shortages, and changes that make it fit."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from rlhf.recipe.planning.processes import (
     PHASES,
     MemoryByPhase,
     PhaseName,
+    bytes_at,
     cache_tokens,
     engine_phases,
-    held,
     learner_phases,
     peak,
 )
 from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape
 
 ActivationsOf = Callable[[int], Activations]
-"""The activations of the model where every n-th layer is computed again; 0: none."""
+"""The activations of the model when every n-th layer is recomputed; 0 recomputes no layer."""
 LEAST_TOKENS = 256
 """A step of the search for the largest micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """What does not fit: where, in which phase, the bytes that it needs and those that there are."""
+    """A place that is too small in a phase, with the bytes needed and available."""
 
     where: str
     phase: PhaseName
@@ -43,8 +43,8 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a run needs. `microbatch` is the largest number of tokens of a micro-batch that fits, `context` the longest
-    sequence that fits in learner and engine; None where everything has one memory that others use too."""
+    """The needs of a run. `microbatch` is the largest number of tokens of a micro-batch that fits, `context` the
+    longest sequence that fits in learner and engine; None on CPUs, whose memory is shared."""
 
     shape: ModelShape
     machine: Machine
@@ -65,7 +65,7 @@ class Estimate:
 def estimate_run(
     shape: ModelShape, run: RunLayout, machine: Machine, roles: tuple[Role, ...], activations_of: ActivationsOf
 ) -> Estimate:
-    """Plan a run of these workers."""
+    """Estimate a run of these workers."""
     activations = activations_of(run.learner.checkpointing)
     learner = learner_phases(shape, run.learner, activations, parked=run.colocated)
     card = machine.card if any(engine.device == "cuda" for engine in run.engines) else None
@@ -91,11 +91,11 @@ def estimate_run(
 def shortages(
     run: RunLayout, machine: Machine, roles: Sequence[Role], learner: MemoryByPhase, engines: Sequence[MemoryByPhase]
 ) -> Iterator[Shortage]:
-    """List every place that would overflow, in its worst phase."""
+    """Iterate over every place that would overflow, in its worst phase."""
     card = machine.card
     if card is not None:
         for layout, engine in zip(run.engines, engines, strict=True):
-            yield from _of_engines_cards(run, layout, card, learner, engine)
+            yield from _engine_card_shortages(run, layout, card, learner, engine)
         if not (run.engines and (run.colocated or run.shared)) and run.learner.device == "cuda":
             yield from _overflowing("a card with a rank", round((1 - ALLOCATOR_SHARE) * card.memory), learner)
     workers = {role.name: -(-role.count // machine.nodes) for role in roles}  # on a node, if they are spread evenly
@@ -112,12 +112,12 @@ def shortages(
 
 
 def largest_microbatch(shape: ModelShape, run: RunLayout, machine: Machine, activations: Activations) -> int | None:
-    """Find the most tokens of a micro-batch that a card holds; None without cards."""
+    """Find the largest number of tokens of a micro-batch that a card holds; None without cards."""
     card = machine.card
     if card is None or run.learner.device == "cpu":
         return None
     phases = learner_phases(shape, run.learner, NO_ACTIVATIONS)
-    room = round((1 - ALLOCATOR_SHARE) * card.memory) - held(phases["forward and backward"], "device")
+    room = round((1 - ALLOCATOR_SHARE) * card.memory) - bytes_at(phases["forward and backward"], "device")
     low, high = 0, 1 << 22
     while high - low > LEAST_TOKENS:
         middle = (low + high) // 2
@@ -128,8 +128,8 @@ def largest_microbatch(shape: ModelShape, run: RunLayout, machine: Machine, acti
 def changes_that_fit(
     shape: ModelShape, run: RunLayout, machine: Machine, activations_of: ActivationsOf
 ) -> tuple[Mapping[str, str], bool]:
-    """Try overrides of the learner one after the other until its ranks fit on their cards; return them, and whether
-    they fit in the end."""
+    """Add overrides of the learner until its ranks fit on their cards; return the overrides, and whether they
+    suffice."""
     tried: dict[str, str] = {}
     card = machine.card.memory if machine.card else 0
     for change, layout in _changes(run.learner, run.prompt + run.reply):
@@ -142,7 +142,7 @@ def changes_that_fit(
 
 
 def least_ranks(shape: ModelShape, learner: LearnerLayout, card: Card, activations: Activations) -> int:
-    """Count the ranks of ZeRO-3 that hold this model's state and one micro-batch."""
+    """Return the least number of ZeRO-3 ranks that hold this model's state and one micro-batch."""
     ranks = 1
     while ranks < 1 << 16:
         layout = replace(learner, stage=3, ranks=ranks)
@@ -167,29 +167,27 @@ def _changes(learner: LearnerLayout, sequence: int) -> Iterator[tuple[dict[str, 
         yield {"trainer.deepspeed.offload_optimizer": "cpu"}, learner
 
 
-def _of_engines_cards(
+def _engine_card_shortages(
     run: RunLayout, layout: EngineLayout, card: Card, learner: MemoryByPhase, engine: MemoryByPhase
 ) -> Iterator[Shortage]:
-    """Cards with one of these engines' processes, and with a rank where they are the ranks' too."""
+    """Check a card with a process of these engines, and with a rank where they share cards."""
     size = f" of {layout.parallel}" if len(run.engines) > 1 else ""
     if run.colocated or run.shared:
         available = round((1 - ALLOCATOR_SHARE) * card.memory)
         yield from _overflowing(f"a card with a rank and an engine{size}", available, learner, engine)
-    elif (
-        layout.device == "cuda"
-    ):  # what vLLM takes is one block that it never outgrows; a rank's allocator leaves holes
+    elif layout.device == "cuda":  # vLLM reserves its share as one block; a rank's allocator leaves holes
         yield from _overflowing(f"a card with an engine{size}", card.memory, engine)
 
 
 def _overflowing(where: str, available: int, *processes: MemoryByPhase) -> Iterator[Shortage]:
-    needed = {phase: sum(held(one[phase], "device") for one in processes) for phase in PHASES}
+    needed = {phase: sum(bytes_at(process[phase], "device") for process in processes) for phase in PHASES}
     phase = max(PHASES, key=lambda name: needed[name])
     if needed[phase] > available:
         yield Shortage(where=where, phase=phase, needed=needed[phase], available=available)
 
 
 def _on_host(phases: MemoryByPhase, phase: PhaseName, card: Card | None) -> int:
-    return held(phases[phase], "host") + (0 if card else held(phases[phase], "device"))
+    return bytes_at(phases[phase], "host") + (0 if card else bytes_at(phases[phase], "device"))
 
 
 _ZERO = LinearBytes(base=0.0, each=0.0)

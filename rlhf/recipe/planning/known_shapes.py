@@ -1,4 +1,4 @@
-"""Read the shapes and passes of well-known models from a file, so that they are planned without torch. `python -m
+"""Read the shapes and passes of well-known models from a file, to plan them without torch. `python -m
 tests.goldens.known_shapes --write` makes the file from the models' modules (`rlhf.recipe.planning.meta_model`)."""
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ STORED_LENGTHS, STORED_TOKENS = (512, 8192, 1), 16384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownModel:
-    """`plain` and `checkpointed` are bytes that a token of a micro-batch adds to what a decoder saves and to its peak,
-    in 16 bits."""
+    """A model's shape. `plain` and `checkpointed` are the bytes that a token of a micro-batch adds, in 16 bits, to the
+    activations that a decoder saves and to its peak."""
 
     shape: ModelShape
     plain: Slopes
     checkpointed: Slopes
 
     def activations(self, *, checkpointing: bool, memory: int) -> Activations:
-        """Estimate the passes on a GPU with so much memory."""
+        """Estimate the passes on a GPU with `memory` bytes."""
         saved, peak = self.checkpointed if checkpointing else self.plain
         head = head_line(self.shape.vocabulary, self.shape.hidden_size, DTYPE_BYTES["bfloat16"], memory)
         return Activations(
@@ -36,7 +36,7 @@ class KnownModel:
 
 
 def known_model(name: str, values: Values) -> KnownModel | None:
-    """Find the model of this name, if `values` are its configuration."""
+    """Return the model of this name, if `values` are its configuration."""
     return _stored().get(name) if known_models().get(name) == values else None
 
 

@@ -12,15 +12,14 @@ from rlhf.recipe.workers import engine_device, engine_sizes, learner_device, sha
 from rlhf.trainer.algorithms.registry import needs_reference
 
 PROMPT_TOKENS = 512
-"""Tokens of a prompt, which no recipe says."""
+"""Tokens of a prompt; recipes do not contain the length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerLayout:
-    """The ranks and what each does. `width` is the bytes of a weight; `zero` the `zero_optimization` of DeepSpeed's
-    configuration; `tokens` those of a micro-batch on one rank; `lora` the rank of the adapters, 0 without;
-    `checkpointing` n where every n-th layer is computed again, 0 where none is; `beside_engines` whether there are
-    engines, to which it sends weights."""
+    """The learner's ranks. `width` is the bytes of a weight, `tokens` the tokens of a micro-batch on one rank, and
+    `lora` the rank of the adapters or 0. Every `checkpointing`-th layer is recomputed (0: no layer). `zero` is the
+    `zero_optimization` of DeepSpeed's configuration. With `beside_engines` the ranks send weights to engines."""
 
     device: str
     ranks: int
@@ -42,8 +41,8 @@ class LearnerLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLayout:
-    """Engines of one size, whose workers have this `role`. `utilisation` is the share of a GPU that one takes,
-    `cache_bytes` the KV cache on a CPU, `bucket_bytes` what it receives weights in."""
+    """Engines of one size, whose workers have this `role`. An engine takes `utilisation` of a GPU, or `cache_bytes` of
+    KV cache on a CPU, and receives weights in buckets of `bucket_bytes`."""
 
     role: str
     device: str
@@ -59,9 +58,9 @@ class EngineLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLayout:
-    """A run. `engines` are those of each size, the smallest first, whose processes hold most; `prompt`, `reply` and
-    `replies` are tokens of a prompt, of a reply, and replies to one prompt; `samples` those of an update. `colocated`
-    engines and ranks take turns on the same GPUs; `shared` ones use parts of one at once."""
+    """A run. `engines` has one item for each size, the smallest first, whose processes hold most. `prompt` and `reply`
+    are lengths in tokens, `replies` the replies to one prompt, `samples` the samples of an update. `colocated` engines
+    and ranks take turns on the same GPUs; with `shared` they use parts of one GPU at once."""
 
     learner: LearnerLayout
     engines: tuple[EngineLayout, ...]
@@ -74,11 +73,11 @@ class RunLayout:
 
 
 SEQUENCES = {"cpu": 256, "cuda": 1024}
-"""Sequences at once where the recipe leaves it open; vLLM's largest choice for a GPU."""
+"""Sequences at once unless the recipe sets them; for a GPU vLLM's largest choice."""
 
 
 def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, prompt: int = PROMPT_TOKENS) -> RunLayout:
-    """Return the layout of a recipe, with the `zero_optimization` of its DeepSpeed configuration."""
+    """Return the layout of a recipe; `zero` is the `zero_optimization` of its DeepSpeed configuration."""
     trainer = recipe.trainer
     return RunLayout(
         learner=learner_layout(recipe, zero),
@@ -93,9 +92,9 @@ def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, prompt: int = PROMPT_T
 
 
 def learner_layout(recipe: Recipe, zero: Mapping[str, Any]) -> LearnerLayout:
-    """Return the ranks of a recipe."""
+    """Return the layout of a recipe's ranks."""
     trainer, model, device = recipe.trainer, recipe.model, learner_device(recipe)
-    # In 16 bits gradients are added up in float32, which stage 0 cannot (`rlhf.trainer.rank.zero`).
+    # In 16 bits gradients are summed in float32, which stage 0 cannot do (`rlhf.trainer.rank.zero`).
     least = 0 if model.dtype == "float32" else 1
     reference = needs_reference(trainer) or recipe.kind == "preference"
     return LearnerLayout(
@@ -119,7 +118,7 @@ def learner_layout(recipe: Recipe, zero: Mapping[str, Any]) -> LearnerLayout:
 
 
 def engine_layouts(recipe: Recipe) -> tuple[EngineLayout, ...]:
-    """Return the engines of a recipe, of each size, the smallest first."""
+    """Return the layout of a recipe's engines for each size, the smallest first."""
     by_size = sorted((size, role) for role, size in engine_sizes(recipe).items())
     return tuple(_engine_layout(recipe, role, size) for size, role in by_size)
 

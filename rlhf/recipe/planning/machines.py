@@ -1,8 +1,8 @@
-"""Cards by their data sheets, and the memory that a process takes before it holds any of a run's tensors.
+"""Cards by their data sheets, and the memory that a process takes before its first tensor.
 
 Sources, with dense rates: NVIDIA's data sheets "A100 Tensor Core GPU" (2021), "H100 Tensor Core GPU" (2023), "H200
 Tensor Core GPU" (2024), "L40S" (2023), "L4" (2023), "A10" (2021), "Blackwell architecture technical brief" (B200, 2024)
-and "RTX 4090". `usable` is what `torch.cuda.mem_get_info` gives as total there, in GiB.
+and "RTX 4090". `usable` is the total of `torch.cuda.mem_get_info`, in GiB.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ CUDA_CONTEXT = round(0.6 * GIB)
 NCCL_BUFFERS = round(0.9 * GIB)
 """NCCL's buffers of a rank's communicators: 0.3 GiB within a node to 1 GiB over many (4 MiB a channel and peer)."""
 CUDA_GRAPHS = round(0.8 * GIB)
-"""CUDA graphs that vLLM captures for its batch sizes; its log says 0.5 to 1 GiB, of `gpu_memory_utilization`."""
+"""CUDA graphs that vLLM captures for its batch sizes: 0.5 to 1 GiB in its logs, part of `gpu_memory_utilization`."""
 ALLOCATOR_SHARE = 0.05
-"""Of a card: what torch's allocator holds in blocks that are too small for the next request."""
+"""Share of a card that torch's allocator holds in blocks too small for the next request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +53,14 @@ CARDS = {
     )
 }
 NODE_MEMORY = 128 * GIB
-"""Host memory for each card where nobody says how much there is: 1 TB a node of 8."""
+"""Assumed host memory for each card: 1 TB for a node of 8."""
 CARD_TEXT = re.compile(r"(?:(\d+)x)?([A-Za-z][\w-]*|\d+(?:\.\d+)?GB)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """`nodes` alike nodes, each with `cards` GPUs of one kind, `cores` and `host_memory` bytes. Without GPUs `card` is
-    None and everything is in host memory."""
+    """Equal nodes, each with `cards` GPUs of one kind, `cores`, and `host_memory` in bytes; `card` is None without
+    GPUs."""
 
     nodes: int
     cards: int
@@ -75,22 +75,19 @@ class Machine:
         return f"{nodes}{cards}, {self.cores} cores, {self.host_memory / GIB:.0f} GiB host memory"
 
 
-def machine_of(gpus: str, nodes: int, cores: int | None = None, host_memory: int | None = None) -> Machine:
-    """Return the machine of `8xH100`, `H100`, or `8x80GB` for a card of which only the memory is known (then with an
-    A100's rates). Raises `ConfigError`."""
+def machine_of(gpus: str, nodes: int) -> Machine:
+    """Return the machine of `8xH100`, `H100` or `8x80GB`, which has an A100's rates. Raises `ConfigError`."""
     found = CARD_TEXT.fullmatch(gpus.replace(" ", ""))
     card = _named(found[2]) if found else None
     if found is None or card is None:
         known = ", ".join(CARDS)
-        raise ConfigError(f"--gpus {gpus} names no card; give for instance 8xH100 or 8x80GB; cards: {known}")
+        raise ConfigError(f"--gpus {gpus} is not a known card; give for instance 8xH100 or 8x80GB; cards: {known}")
     count = int(found[1] or 1)
-    return Machine(
-        nodes=nodes, cards=count, card=card, cores=cores or 12 * count, host_memory=host_memory or NODE_MEMORY * count
-    )
+    return Machine(nodes=nodes, cards=count, card=card, cores=12 * count, host_memory=NODE_MEMORY * count)
 
 
 def card_named(name: str) -> Card | None:
-    """Find the card that the driver calls `NVIDIA A100-SXM4-40GB`, with its data sheet's figures; None for a card that
+    """Return the data sheet of a card by the driver's name, for instance `NVIDIA A100-SXM4-40GB`; None for a card that
     the table lacks."""
     words = re.split(r"[\s-]+", name)
     parts = {*words, *map("".join, pairwise(words))}
@@ -99,8 +96,7 @@ def card_named(name: str) -> Card | None:
 
 
 def card_of_driver(name: str, memory: int) -> Card:
-    """Return a GPU by the driver's name (`NVIDIA H100 80GB HBM3`) and bytes, with the rates of its data sheet, or of an
-    A100."""
+    """Return a GPU with the driver's name and bytes, and the rates of its data sheet, else of an A100."""
     return replace(card_named(name) or CARDS["A100"], name=name, memory=memory)
 
 

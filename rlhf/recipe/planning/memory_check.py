@@ -1,5 +1,5 @@
-"""Refuse a run that cannot fit, in milliseconds and without torch: weights, gradients and optimizer state alone exceed
-the memory. `rlhf plan` estimates everything else."""
+"""Refuse a run whose weights, gradients and optimizer state alone exceed the memory, in milliseconds and without torch.
+`rlhf plan` estimates everything else."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rlhf.recipe.schema import Recipe
 
 
 def check_memory(recipe: Recipe) -> None:
-    """Refuse what this machine cannot hold, and warn where an engine's share of a GPU is too small. Nothing is checked
-    where the run joins a cluster, or where the model's size is unknown. Raises `PlacementError`."""
+    """Refuse a run that this machine cannot hold, and warn if an engine's share of a GPU is too small. Accept a run
+    that joins a cluster, and a model of unknown size. Raises `PlacementError`."""
     parameters = round(parameter_count(recipe))
     if recipe.cluster.address or not parameters:
         return
@@ -29,8 +29,8 @@ def check_memory(recipe: Recipe) -> None:
 
 
 def check_fits(recipe: Recipe, parameters: int, card: int | None, host: int) -> list[str]:
-    """Compare the least that ranks and engines hold with a card's and this machine's memory in bytes, and return
-    warnings; without a `card` only processes without GPUs are compared. Raises `PlacementError`."""
+    """Compare the least memory of ranks and engines with that of a card and this machine, in bytes; return warnings.
+    Without a `card` compare only processes without GPUs. Raises `PlacementError`."""
     learner = learner_layout(recipe, {})
     engines = engine_layouts(recipe) if recipe.plays else ()
     rank, warnings = least_state(parameters, learner), []
@@ -38,7 +38,7 @@ def check_fits(recipe: Recipe, parameters: int, card: int | None, host: int) -> 
         raise PlacementError(
             f"a rank needs at least {rank / GIB:.0f} GiB for the state of {parameters / 1e9:.1f}e9 weights "
             f"({learner.ranks} rank(s), ZeRO {learner.stage}), and a GPU here has {card / GIB:.0f} GiB; "
-            "use more trainer.deepspeed.ranks with zero_stage: 3, or offload_optimizer: cpu; rlhf plan says how many"
+            "use more trainer.deepspeed.ranks with zero_stage: 3, or offload_optimizer: cpu; see rlhf plan"
         )
     for engine in engines:
         weights = _least_engine(parameters, engine)
@@ -65,8 +65,8 @@ def check_fits(recipe: Recipe, parameters: int, card: int | None, host: int) -> 
 
 
 def smallest_card() -> int | None:
-    """Return the bytes of the smallest GPU that this process may see; None without any, and for parts of a GPU (MIG),
-    whose size the driver does not say."""
+    """Return the bytes of the smallest visible GPU; None without a GPU and for parts of one (MIG), whose size the
+    driver does not report."""
     return min((gpu.bytes for gpu in this_machines_gpus()), default=0) or None
 
 

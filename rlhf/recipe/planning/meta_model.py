@@ -1,8 +1,7 @@
-"""Read a model's shape and the memory of its passes from the real modules, without memory for either.
+"""Measure a model's shape and the memory of its passes on the real modules, without allocating them.
 
-The modules are transformers' own, built from the configuration on torch's meta device; the passes are the learner's
-own (`rlhf.models.policy`, `rlhf.models.attention`) on fake tensors, which have shapes and storage
-sizes and no contents. Every storage that an operation makes is counted until it is freed.
+transformers builds the modules on torch's meta device; the learner's passes (`rlhf.models.policy`,
+`rlhf.models.attention`) run on fake tensors. Every storage that an operation makes is counted until it is freed.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape, hea
 
 
 def shape_of(name: str, values: Values) -> ModelShape:
-    """Read the shape of the model with this `config.json`. Raises `ModelError` where transformers cannot build
-    it."""
+    """Return the shape of the model with this `config.json`. Raises `ModelError` if transformers cannot build it."""
     config = config_of(name, values)
     model = on_meta(name, config, "bfloat16")
     text = config.get_text_config()
@@ -45,7 +43,7 @@ def shape_of(name: str, values: Values) -> ModelShape:
         layer_parameters=max(_count(layer.parameters()) for layer in layers),
         largest_parameter=max(parameter.numel() for parameter in model.parameters()),
         head_parameters=_count(head.parameters()),
-        adapter=sum(one.in_features + one.out_features for one in layers.modules() if isinstance(one, nn.Linear)),
+        adapter=sum(each.in_features + each.out_features for each in layers.modules() if isinstance(each, nn.Linear)),
         tied=head.weight is model.get_input_embeddings().weight,
         hidden_size=int(text.hidden_size),
         vocabulary=int(text.vocab_size),
@@ -69,10 +67,10 @@ def activations_of(
     tokens: int,
     memory: int | None = None,
 ) -> Activations:
-    """Measure the memory of a forward and backward pass of about so many `tokens`, on whose number its largest part
-    depends.
-    `lengths` are the tokens of a prompt and of a reply, and the replies that share a prompt in a row; `memory` is that
-    of a GPU, by which the head's chunks are sized, None for a CPU."""
+    """Measure the memory of a forward and backward pass of about `tokens` tokens.
+
+    `lengths` are the tokens of a prompt and of a reply, and the number of replies that share a prompt in a row;
+    `memory` of the GPU decides the size of the head's chunks, None is a CPU."""
     config = config_of(name, values)
     unit = lengths[0] + lengths[1] * lengths[2]
     most = max(-(-tokens // unit), 2)
@@ -94,7 +92,7 @@ def activations_of(
 
 
 def config_of(name: str, values: Values) -> Any:
-    """transformers' configuration object of these values. Raises `ModelError`."""
+    """Return transformers' configuration object for these values. Raises `ModelError`."""
     values = dict(values)
     try:
         return AutoConfig.for_model(values.pop("model_type"), **values)
@@ -103,8 +101,7 @@ def config_of(name: str, values: Values) -> Any:
 
 
 def on_meta(name: str, config: Any, dtype: str) -> PreTrainedModel:
-    """Return the model without memory. Raises `ModelError` for an architecture that transformers has no causal LM
-    for."""
+    """Return the model without memory. Raises `ModelError` if transformers has no such causal LM."""
     try:
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
@@ -117,18 +114,18 @@ def on_meta(name: str, config: Any, dtype: str) -> PreTrainedModel:
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
     """Return the decoder's layers: its longest list of modules."""
-    lists = [one for one in decoder_of(model).modules() if isinstance(one, nn.ModuleList)]
-    return max(lists, key=lambda one: (_count(one.parameters()), len(one)))
+    lists = [module for module in decoder_of(model).modules() if isinstance(module, nn.ModuleList)]
+    return max(lists, key=lambda module: (_count(module.parameters()), len(module)))
 
 
 class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of the storages that operations make, while they are alive."""
 
     def __init__(self, model: nn.Module) -> None:
-        """The weights of `model` are not counted, wherever they are looked at."""
+        """Exclude the weights of `model`."""
         super().__init__()  # type: ignore[no-untyped-call]
-        held = [*model.parameters(), *model.buffers()]
-        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in held}
+        weights = [*model.parameters(), *model.buffers()]
+        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in weights}
         self.now = self.peak = 0
 
     def __torch_dispatch__(
@@ -156,7 +153,7 @@ def _decoder_bytes(
     name: str, config: Any, dtype: str, checkpointing: bool, attention: str, lengths: tuple[int, int, int], tokens: int,
     layers: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Bytes that a decoder of so many layers saves for its backward pass, and the most that is alive in it."""
+    """Measure the bytes that a decoder of `layers` layers saves for its backward pass, and the peak in that pass."""
     model = _shallow(name, config, dtype, attention, layers)
     ready_to_train(model, gradient_checkpointing=checkpointing)
     positions = packed_positions(tokens, lengths)
@@ -176,14 +173,14 @@ def _decoder_bytes(
 
 
 def _settle(lazy: object) -> None:
-    """Compute what an object computes when it is first asked: on fake tensors it could not."""
-    for name, one in vars(type(lazy)).items():
-        if isinstance(one, cached_property):
+    """Compute cached properties of an object now, because fake tensors cannot."""
+    for name, value in vars(type(lazy)).items():
+        if isinstance(value, cached_property):
             getattr(lazy, name)
 
 
 def packed_positions(tokens: int, lengths: tuple[int, int, int]) -> Tensor:
-    """Positions `[1, tokens]` of rows as the learner packs them: a prompt and its replies, one behind the other."""
+    """Return positions `[1, tokens]` of rows as the learner packs them: a prompt and its replies in sequence."""
     prompt, reply, replies = lengths
     group = [torch.arange(prompt + reply), *(torch.arange(prompt, prompt + reply) for _ in range(replies - 1))]
     unit = torch.cat(group)
@@ -194,7 +191,7 @@ def _shallow(name: str, config: Any, dtype: str, attention: str, layers: int) ->
     config = deepcopy(config)
     text = config.get_text_config()
     if getattr(text, "layer_types", None):
-        # The kinds of layer in their proportion matter less than that there is one of the costliest: full attention.
+        # Include a layer of the costliest kind, full attention.
         text.layer_types = sorted(text.layer_types)[:layers]
     text.num_hidden_layers = layers
     if attention != "auto":
@@ -203,14 +200,12 @@ def _shallow(name: str, config: Any, dtype: str, attention: str, layers: int) ->
 
 
 def _forget_gradients(model: nn.Module) -> None:
-    """Gradients of weights are counted elsewhere, by how DeepSpeed keeps them."""
+    """Drop gradients of weights, which `processes` counts as DeepSpeed keeps them."""
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(_forget)  # type: ignore[no-untyped-call]
-
-
-def _forget(parameter: Tensor) -> None:
-    parameter.grad = None
+        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            lambda weight: setattr(weight, "grad", None)
+        )
 
 
 def _count(parameters: Iterable[Tensor]) -> int:
-    return sum(one.numel() for one in parameters)
+    return sum(parameter.numel() for parameter in parameters)

@@ -21,28 +21,28 @@ MB = 10**6
 LEARNER_PROCESS = 420 * MB
 """Resident memory of a rank on a CPU before its model, measured."""
 ENGINE_PROCESS = 650 * MB
-"""The same of an engine on a CPU, measured."""
+"""Resident memory of an engine on a CPU before its model, measured."""
 ENGINE_MODULES = 192 * MB
-"""What the modules of an engine add to those of a rank, measured after their imports. A rank on a CPU has them where
-there are engines: all workers are forks of one process that has imported both (`rlhf.cluster.forking`)."""
+"""Memory of an engine's modules in addition to those of a rank, measured after their imports. Beside engines on a CPU a
+rank has them too: all workers are forks of one process that has imported both (`rlhf.cluster.forking`)."""
 HEAP_SHARE = 0.5
-"""Of a rank's activations on a CPU: what glibc's heap keeps between blocks in use, measured (0.4 to 0.6). Ranks keep it
-on purpose (`rlhf.trainer.rank.process_memory`)."""
+"""Share of a rank's activations on a CPU that glibc's heap keeps between blocks in use, measured (0.4 to 0.6); see
+`rlhf.trainer.rank.process_memory`."""
 HOST_PROCESS = 3 * 10**9
-"""Host memory of a process that works on a GPU: libraries, CUDA's pinned buffers, vLLM's or DeepSpeed's own."""
+"""Host memory of a process on a GPU: libraries, CUDA's pinned buffers, and those of vLLM or DeepSpeed."""
 
 BUCKETS = "buckets of weight syncs"
 KEPT_ASLEEP = ("libraries", BUCKETS, "CUDA context", "NCCL", "CUDA graphs")
-"""What a sleeping engine does not give back."""
+"""Parts that a sleeping engine keeps."""
 
 LIVE_ELEMENTS, BUCKET_ELEMENTS, PREFETCHED_ELEMENTS = 5e8, 5e8, 5e7
-"""DeepSpeed's defaults: weights that ZeRO-3 keeps gathered in one direction, gradients that are reduced at once, and
-weights that it prefetches."""
+"""DeepSpeed's defaults: weights that ZeRO-3 keeps gathered, gradients that it reduces at once, and weights that it
+prefetches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Memory of one purpose: `place` is a card's memory, the machine's, or none of it: files."""
+    """Memory of one purpose: in a card's memory, the machine's, or in files."""
 
     what: str
     bytes: int
@@ -50,24 +50,24 @@ class Part:
 
 
 MemoryByPhase = Mapping[PhaseName, tuple[Part, ...]]
-"""What a process holds, by phase."""
+"""The parts of a process's memory, by phase."""
 
 
-def held(parts: Iterable[Part], place: Place) -> int:
+def bytes_at(parts: Iterable[Part], place: Place) -> int:
     """Add up the bytes of these parts at one place."""
     return sum(part.bytes for part in parts if part.place == place)
 
 
 def peak(phases: MemoryByPhase, place: Place) -> int:
     """Return the most bytes of any phase."""
-    return max(held(parts, place) for parts in phases.values())
+    return max(bytes_at(parts, place) for parts in phases.values())
 
 
 def learner_phases(
     shape: ModelShape, layout: LearnerLayout, activations: Activations, *, parked: bool = False, heap: bool = True
 ) -> MemoryByPhase:
-    """Estimate the memory of one rank. `parked`: its state waits in host memory, of a run on a CPU in files, while
-    engines generate, and all but its weights during a weight sync. `heap`: a CPU's allocator keeps what is freed."""
+    """Estimate the memory of one rank. `parked`: while engines generate, its state waits in host memory (on a CPU in
+    files), and during a weight sync everything except its weights. `heap`: count freed blocks of a CPU's allocator."""
     base, sent = _process(layout), Part(what=BUCKETS, bytes=_buckets(shape, layout))
     ready = [*base, sent] if layout.device == "cpu" else base  # a CPU's buffers are kept from sync to sync
     states = _states(shape.parameters, shape.adapter, layout)
@@ -91,15 +91,15 @@ def learner_phases(
 
 
 def _away(layout: LearnerLayout, states: Iterable[Part], *, of: Sequence[Part]) -> list[Part]:
-    """Move the states `of` them to where a rank parks them."""
+    """Move the states `of` them to their parking place."""
     elsewhere: Place = "files" if layout.device == "cpu" else "host"
     return [replace(part, place=elsewhere) if part in of else part for part in states]
 
 
 def least_state(parameters: int, layout: LearnerLayout, adapter: int = 0) -> int:
-    """Count the bytes that a rank cannot do without on its device: weights, masters, moments and gradients. A LoRA of
-    rank 1 adds `adapter` weights to the `parameters`."""
-    return held([*_states(parameters, adapter, layout), *_gradients(parameters, adapter, layout)], "device")
+    """Return the least bytes of a rank on its device: weights, masters, moments and gradients. A LoRA of rank 1 adds
+    `adapter` weights to the `parameters`."""
+    return bytes_at([*_states(parameters, adapter, layout), *_gradients(parameters, adapter, layout)], "device")
 
 
 def engine_phases(shape: ModelShape, layout: EngineLayout, card: Card | None, *, asleep: bool = False) -> MemoryByPhase:
@@ -117,23 +117,23 @@ def engine_phases(shape: ModelShape, layout: EngineLayout, card: Card | None, *,
 
 
 def engine_parts(shape: ModelShape, layout: EngineLayout, card: Card | None) -> tuple[Part, ...]:
-    """List what an engine's process holds when it is ready. On a GPU the KV cache is what its share leaves."""
+    """Return the memory of an engine that is ready. On a GPU the KV cache takes the rest of the engine's share."""
     if card is None:
         return _on("cpu", _cpu_engine(shape, layout))
     fixed = _gpu_engine(shape, layout)
-    cache = max(round(layout.utilisation * card.memory) - held(fixed, "device"), 0)
+    cache = max(round(layout.utilisation * card.memory) - bytes_at(fixed, "device"), 0)
     return (*fixed, Part(what="KV cache", bytes=cache), Part(what="libraries", bytes=HOST_PROCESS, place="host"))
 
 
 def cache_tokens(shape: ModelShape, layout: EngineLayout, parts: Iterable[Part]) -> int:
-    """Count the tokens that the KV cache of these parts holds, if all layers see them."""
+    """Count the tokens that the KV cache among these parts holds in all layers."""
     bytes = sum(part.bytes for part in parts if part.what == "KV cache")
     return bytes // (shape.cache_elements(layout.parallel) * layout.width)
 
 
 def _gpu_engine(shape: ModelShape, layout: EngineLayout) -> list[Part]:
-    # vLLM profiles a step with as many tokens as it will ever batch: the widest thing then alive is the MLP's input and
-    # output beside the residual stream, and the logits of all sequences in float32, twice.
+    # vLLM profiles a step with its largest batch. The peak has the MLP's input and output beside the residual stream,
+    # and twice the logits of all sequences in float32.
     width = 2 * shape.layer_parameters // max(shape.hidden_size, 1) // 3
     batch = layout.batched_tokens * (4 * shape.hidden_size + min(width, 8 * shape.hidden_size) // layout.parallel)
     logits = 2 * 4 * min(layout.sequences, layout.batched_tokens) * shape.vocabulary // layout.parallel
@@ -179,7 +179,7 @@ def _process(layout: LearnerLayout) -> list[Part]:
 
 
 def _trained(shape: ModelShape, layout: LearnerLayout) -> int:
-    """Elements with gradients: all weights, or the adapters."""
+    """Count the elements with gradients: all weights, or the adapters."""
     return shape.adapter * layout.lora if layout.lora else shape.parameters
 
 
@@ -188,7 +188,7 @@ def _share(layout: LearnerLayout, sharded: bool) -> int:
 
 
 def _buckets(shape: ModelShape, layout: LearnerLayout) -> int:
-    """Return the two buffers of the learner's end; a tensor that ZeRO-3 gathers for them may be larger."""
+    """Return the bytes of the learner's two buffers; a tensor that ZeRO-3 gathers for them may be larger."""
     if not layout.beside_engines:
         return 0
     gathered = shape.largest_parameter * layout.width if layout.stage == 3 else 0
@@ -196,7 +196,7 @@ def _buckets(shape: ModelShape, layout: LearnerLayout) -> int:
 
 
 def _states(parameters: int, adapter: int, layout: LearnerLayout) -> list[Part]:
-    """What every trained model keeps from update to update: the policy, its weights first, and the critic like it."""
+    """Return the persistent state of policy and critic, the policy's weights first."""
     trained = adapter * layout.lora if layout.lora else parameters
     shards, whole = _share(layout, layout.stage > 0), _share(layout, layout.stage == 3)
     optimizer: Place = "host" if layout.offload_optimizer else "device"
@@ -221,7 +221,7 @@ def _states(parameters: int, adapter: int, layout: LearnerLayout) -> list[Part]:
 
 
 def _gradients(parameters: int, adapter: int, layout: LearnerLayout) -> list[Part]:
-    """Return the sum of gradients in float32: whole below stage 2, else a shard."""
+    """Return the sum of gradients in float32: complete below stage 2, else a shard."""
     if layout.offload_optimizer and layout.stage == 3:
         return []
     trained = adapter * layout.lora if layout.lora else parameters
@@ -229,12 +229,12 @@ def _gradients(parameters: int, adapter: int, layout: LearnerLayout) -> list[Par
 
 
 def _bucket(shape: ModelShape, layout: LearnerLayout) -> int:
-    """Elements of the buffer in which gradients are reduced."""
+    """Return the number of elements of the buffer in which gradients are reduced."""
     return int(min(layout.zero.get("reduce_bucket_size", BUCKET_ELEMENTS), _trained(shape, layout)))
 
 
 def _passing(shape: ModelShape, layout: LearnerLayout, activations: Activations) -> list[Part]:
-    """What a forward and backward pass adds."""
+    """Return the memory that a forward and backward pass adds."""
     tokens = -(-layout.tokens // layout.sequence_parallel)
     parts = [Part(what="activations", bytes=activations.peak(tokens))]
     if layout.stage >= 2:
@@ -246,12 +246,13 @@ def _passing(shape: ModelShape, layout: LearnerLayout, activations: Activations)
 
 
 def _reducing(shape: ModelShape, layout: LearnerLayout, saved: int, peak: int) -> int:
-    """What reductions in the backward pass add to the peak of its activations: a bucket of gradients in float32, and
-    later its copies. A tensor above the bucket's size is reduced alone: an untied head before activations are gone."""
+    """Return the bytes that reductions in the backward pass add to the peak of its activations: a bucket of gradients
+    in float32, later its copies. A tensor above the bucket's size is reduced alone: an untied head before activations
+    are freed."""
     largest, limit = shape.largest_parameter, _bucket(shape, layout)
     alone = limit < largest <= _trained(shape, layout)
     copies = (4 if layout.stage == 2 else 4 + 4 / layout.ranks) * (largest if alone else limit)
-    # On a CPU memory that is not written takes no room; ZeRO-3 keeps its bucket from update to update.
+    # On a CPU, memory that is not written takes no room; ZeRO-3 keeps its bucket between updates.
     first = 4 * limit if layout.device == "cuda" or layout.stage == 3 else 0
     left = 0 if alone and shape.tied else saved * (1 - limit / max(_trained(shape, layout), 1))
     later = left + 4 * limit + copies + (layout.width * largest if alone else 0)
@@ -259,14 +260,14 @@ def _reducing(shape: ModelShape, layout: LearnerLayout, saved: int, peak: int) -
 
 
 def gathered_elements(shape: ModelShape, layout: LearnerLayout) -> int:
-    """Count the elements that ZeRO-3 holds gathered at most: those that it uses again soon, those that it prefetches,
-    and the largest tensor."""
+    """Count the elements that ZeRO-3 gathers at most: those that it uses again soon, prefetched ones, and the largest
+    tensor."""
     prefetched = layout.zero.get("stage3_prefetch_bucket_size", PREFETCHED_ELEMENTS)
     return int(min(shape.parameters, LIVE_ELEMENTS + prefetched + shape.largest_parameter))
 
 
 def _stepping(shape: ModelShape, layout: LearnerLayout) -> list[Part]:
-    """What reductions after the backward pass and the optimizer step add, when activations are gone."""
+    """Return the memory that late reductions and the optimizer step add, after activations are freed."""
     trained = _trained(shape, layout)
     if layout.stage == 0:
         return [Part(what="gradients on their way", bytes=4 * min(trained, 500_000_000))] if layout.ranks > 1 else []
@@ -286,12 +287,12 @@ def _loading(shape: ModelShape, layout: LearnerLayout) -> list[Part]:
     if layout.stage == 3:
         return [Part(what="one layer on its way", bytes=shape.layer_parameters * layout.width)]
     if layout.device == "cpu":
-        return []  # the file's own pages are the weights, until the first step writes them
+        return []  # until the first step, the weights are the file's pages
     return [Part(what="weights on their way", bytes=shape.parameters * layout.width, place="host")]
 
 
 def _on(device: str, parts: Iterable[Part]) -> tuple[Part, ...]:
-    """On a CPU there is one memory."""
+    """Drop empty parts; a CPU has one memory."""
     if device != "cpu":
         return tuple(part for part in parts if part.bytes)
     return tuple(replace(part, place="files" if part.place == "files" else "device") for part in parts if part.bytes)

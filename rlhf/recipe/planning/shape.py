@@ -1,4 +1,4 @@
-"""The sizes of a model that decide how much memory it needs. `rlhf.recipe.planning.meta_model` reads them from the real
+"""The sizes of a model that decide how much memory it needs; `rlhf.recipe.planning.meta_model` reads them from the
 modules."""
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Counts are numbers of elements, exact: those of the modules that transformers builds from the configuration.
+    """Exact numbers of elements in the modules that transformers builds from the configuration.
 
-    `parameters` counts tied weights once. `layer_parameters` and `largest_parameter` are the largest decoder layer and
-    the largest tensor. `adapter` is what a LoRA of rank 1 adds for all linear layers of the decoder. `tied`: the head
-    is the embedding. `cached_layers` have keys and values in a cache. `context_tokens` is the longest context.
+    `parameters` counts tied weights once. `layer_parameters` and `largest_parameter` are those of the largest decoder
+    layer and tensor. `adapter` counts the weights of a LoRA of rank 1 on all linear layers of the decoder. `tied`: the
+    head is the embedding. `cached_layers` have keys and values in a cache. `context_tokens` is the longest context.
     """
 
     name: str
@@ -36,8 +36,7 @@ class ModelShape:
     context_tokens: int
 
     def cache_elements(self, tensor_parallel_size: int = 1) -> int:
-        """Count the keys and values of one token in all layers, on one of the GPUs of an engine, which has at least one
-        head."""
+        """Count the elements of keys and values of one token in all layers, on one GPU of an engine."""
         return 2 * self.cached_layers * max(1, -(-self.kv_heads // tensor_parallel_size)) * self.head_size
 
 
@@ -55,7 +54,7 @@ class LinearBytes:
         return cls(base=a[1] - each * a[0], each=each)
 
     def plus(self, other: LinearBytes, times: float = 1) -> LinearBytes:
-        """Return the sum of this line and so many of the other."""
+        """Return the sum of this line and `times` the other."""
         return LinearBytes(base=self.base + times * other.base, each=self.each + times * other.each)
 
     def at(self, tokens: int) -> int:
@@ -66,8 +65,8 @@ class LinearBytes:
 class Activations:
     """Memory of one micro-batch's forward and backward pass in bytes, without weights and gradients of the decoder.
 
-    `saved` is what the decoder keeps for its backward pass, `decoder_peak` the most that is alive in that pass, and
-    `head_peak` the most that the head adds to `saved`: lines over the tokens of a micro-batch.
+    `saved` is kept by the decoder for its backward pass, `decoder_peak` is the peak in that pass, and `head_peak` the
+    most that the head adds to `saved`: lines over the tokens of a micro-batch.
     """
 
     saved: LinearBytes
@@ -75,22 +74,22 @@ class Activations:
     head_peak: LinearBytes
 
     def peak(self, tokens: int) -> int:
-        """Return the most that is alive at once for a micro-batch of so many tokens."""
+        """Return the peak for a micro-batch of `tokens` tokens."""
         return max(self.decoder_peak.at(tokens), self.saved.at(tokens) + self.head_peak.at(tokens))
 
 
 def some_recomputed(none: Activations, all: Activations, share: float) -> Activations:
-    """Estimate the passes where this share of the layers is computed again, from those where none is and where all are.
-    The most is alive while a layer is computed again."""
+    """Interpolate the passes with this share of the layers recomputed between those with no layer and `all` layers
+    recomputed. The peak occurs while a layer is recomputed."""
     saved = none.saved.plus(none.saved.plus(all.saved, -1), -share)
     peak = saved.plus(all.decoder_peak.plus(all.saved, -1))
     return Activations(saved=saved, decoder_peak=peak, head_peak=none.head_peak)
 
 
 def head_line(vocabulary: int, hidden_size: int, width: int, memory: int | None) -> LinearBytes:
-    """Estimate what the head adds on a GPU of so much `memory`, or without it on a CPU, with weights of `width` bytes:
-    a chunk's logits (four times in float32; in 16 bits thrice, and once in these) or two gradients of the head's
-    weights, whichever is more; the sum of these gradients; and the gradients of the hidden states."""
+    """Estimate the memory that the head adds on a GPU with `memory` bytes (None: a CPU), for weights of `width` bytes:
+    the larger of a chunk's logits (four times float32; in 16 bits three times, and once 16 bits) and two gradients of
+    the head's weights; the sum of these gradients; and the gradients of the hidden states."""
     logits = (16 if width == 4 else 14) * tokens_at_once(vocabulary, memory) * vocabulary
     weights = vocabulary * hidden_size * width
     return LinearBytes(base=max(logits, 2 * weights) + weights, each=2 * hidden_size * width)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.plan import plan_data, planned, run_plan, told
+from rlhf.commands.plan import plan_data, plan_lines, planned, run_plan
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.estimate import NO_ACTIVATIONS, shortages
 from rlhf.recipe.planning.machines import CARDS, GIB, card_named, machine_of
-from rlhf.recipe.planning.processes import engine_phases, held, learner_phases, peak
+from rlhf.recipe.planning.processes import bytes_at, engine_phases, learner_phases, peak
 from tests.recipe.planning.gpu_recipes import plan_of, recipe_file
 
 LLAMA = recipe_file("llama_70b_16_nodes")
@@ -36,7 +36,7 @@ def test_seventy_billion_weights_on_eight_cards_are_refused_with_the_mend() -> N
 def test_the_whole_recipe_on_one_node_is_told_how_many_cards_it_needs() -> None:
     found, problem = planned(load_recipe(LLAMA).recipe, machine_of("8x80GB", 1))
     assert "with ZeRO-3 the learner needs at least" in problem
-    assert told(found, problem)[-1].startswith("does not fit: ")
+    assert plan_lines(found, problem)[-1].startswith("does not fit: ")
 
 
 def test_what_a_smaller_card_cannot_hold_fits_by_the_overrides_that_are_named() -> None:
@@ -68,13 +68,13 @@ def test_a_run_on_a_cpu_is_planned_too(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_colocated_rank_waits_in_host_memory_and_a_sleeping_engine_holds_no_cache() -> None:
     found, _ = plan_of("gsm8k_one_gpu")
     rank = learner_phases(found.shape, found.run.learner, NO_ACTIVATIONS, parked=True)
-    context = held([part for part in rank["generate"] if part.what == "CUDA context"], "device")
-    assert held(rank["generate"], "device") == context
-    assert held(rank["generate"], "host") > 16 * found.shape.parameters * 0.8
+    context = bytes_at([part for part in rank["generate"] if part.what == "CUDA context"], "device")
+    assert bytes_at(rank["generate"], "device") == context
+    assert bytes_at(rank["generate"], "host") > 16 * found.shape.parameters * 0.8
     assert found.machine.card
     engine = engine_phases(found.shape, replace(found.run.engines[0], utilisation=0.8), found.machine.card, asleep=True)
     assert "KV cache" not in {part.what for part in engine["forward and backward"]}
-    together = max(held(rank[phase], "device") + held(engine[phase], "device") for phase in rank)
+    together = max(bytes_at(rank[phase], "device") + bytes_at(engine[phase], "device") for phase in rank)
     assert together < peak(rank, "device") + peak(engine, "device")
 
 
@@ -89,7 +89,7 @@ def test_holes_of_a_ranks_allocator_are_left_on_a_card_that_it_has_together_with
 
 @pytest.mark.parametrize("text", ["8", "8xNoCard", "GPU"])
 def test_a_card_that_nobody_knows_is_refused_with_those_that_are_known(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"--gpus {text} names no card.*H100"):
+    with pytest.raises(ConfigError, match=f"--gpus {text} is not a known card.*H100"):
         machine_of(text, 1)
 
 
@@ -135,7 +135,7 @@ def test_engines_of_several_sizes_are_planned_each_by_its_own() -> None:
     one, two = (sum(p.bytes for p in phases["generate"] if p.what == "weights") for phases in found.engines)
     assert one == 2 * two
     assert found.cache_tokens[1] > 2 * found.cache_tokens[0]
-    lines = told(found, problem)
+    lines = plan_lines(found, problem)
     assert [line.split(":")[0] for line in lines if "tokens an engine" in line] == [
         f"KV cache     {tokens:,} tokens an engine of {size}"
         for size, tokens in zip((1, 2), found.cache_tokens, strict=True)

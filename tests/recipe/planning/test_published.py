@@ -19,7 +19,7 @@ from rlhf.recipe.model_configs import known_models
 from rlhf.recipe.planning.layout import EngineLayout, LearnerLayout
 from rlhf.recipe.planning.machines import CARDS, GIB
 from rlhf.recipe.planning.meta_model import shape_of
-from rlhf.recipe.planning.processes import cache_tokens, engine_parts, held, least_state
+from rlhf.recipe.planning.processes import bytes_at, cache_tokens, engine_parts, least_state
 
 LLAMA_2_7B = {
     "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
@@ -85,7 +85,7 @@ def test_the_kv_cache_is_what_vllm_found_on_real_cards(
     values: dict[str, object], layout: EngineLayout, card: str, published: float
 ) -> None:
     parts = engine_parts(shape_of("a model", values), layout, CARDS[card])
-    cache = held([part for part in parts if part.what == "KV cache"], "device")
+    cache = bytes_at([part for part in parts if part.what == "KV cache"], "device")
     assert cache / GIB == pytest.approx(published, rel=0.2)
 
 
