@@ -76,8 +76,8 @@ def print_diagnoses() -> list[Diagnosis]:
 
 
 def run_gpu_doctor(model: str | None, nodes: int, report_file: Path | None) -> int:
-    """Print the findings, then run every check of GPUs that this machine can, one line each. Return 1 if a check fails,
-    2 without a GPU. Raises `UserError` where the report has no place."""
+    """Print the findings, then run the GPU checks and print one line for each. Return 1 if a check fails, 2 without a
+    GPU. Raises `UserError` if the folder of the report is missing."""
     seen = this_machines_gpus()
     if not seen:
         print("no GPU: NVIDIA's driver is not loaded or finds none, or CUDA_VISIBLE_DEVICES hides all; no check ran")

@@ -47,11 +47,11 @@ class RunConfig(Config):
     """Settings of the run folder and the loggers."""
 
     dir: str | None = None
-    """Folder of the run; default: `runs/NAME`. An existing one is moved aside to `NAME.1`, `NAME.2`, …"""
+    """Folder of the run; default: `runs/NAME`. An existing folder is renamed to `NAME.1`, `NAME.2`, …"""
     loggers: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
-    """Where metrics are logged besides the console and `metrics.jsonl`."""
+    """Loggers of metrics besides the console and `metrics.jsonl`."""
     live: bool = True
-    """A live view when the output is a terminal; otherwise plain lines."""
+    """Show a live view if the output is a terminal, otherwise plain lines."""
 
 
 class Recipe(Config):

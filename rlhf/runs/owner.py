@@ -185,9 +185,7 @@ def lives(path: Path, tell: Notify, watch_seconds: float) -> bool:
     if claim is not None and claim.machine == machine() and not is_hidden(claim.pid):
         return began(claim.pid) == claim.began
     if claim is not None:
-        tell(
-            f"{path.parent.parent} belonged to {claim.describe()}: watching it for {watch_seconds:g} s"
-        )
+        tell(f"{path.parent.parent} belonged to {claim.describe()}: watching it for {watch_seconds:g} s")
     return touched(path, watch_seconds)
 
 

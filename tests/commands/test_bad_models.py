@@ -56,7 +56,7 @@ def with_attention_in_two_chunks(folder: Path) -> None:
                                    "7; take the model's own tokenizer"),
         (without_a_template, "FOLDER: its tokenizer has no chat template (chat_template.jinja, or chat_template in "
                              "tokenizer_config.json); use an instruction-tuned model, or add a template"),
-        (with_attention_in_two_chunks, "FOLDER: its config.json has dual_chunk_attention_config, which the learner"),
+        (with_attention_in_two_chunks, "FOLDER: its config.json has dual_chunk_attention_config, which learner"),
         (with_code_of_its_own, "FOLDER brings its own code (auto_map in config.json)"),
     ],
 )  # fmt: skip

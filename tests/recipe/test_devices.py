@@ -26,7 +26,7 @@ def recipe(*overrides: str) -> Recipe:
     [
         (
             (*PAIR, "trainer.max_staleness=1"),
-            "trainer.max_staleness is 1, but with cluster.placement: colocated nobody",
+            "trainer.max_staleness is 1, but with cluster.placement: colocated engines wait",
         ),
         ((*PAIR, "rollout.engines=1"), r"1 engine\(s\) of tensor_parallel_size 1 do not cover 2 rank\(s\)"),
         ((*PAIR, "rollout.tensor_parallel_size=[1, 2]"), "tensor_parallel_size lists several sizes; give one"),
@@ -41,7 +41,7 @@ def test_gpus_that_cannot_be_shared_so_are_refused_by_name(overrides: tuple[str,
         recipe(*overrides)
 
 
-def test_a_kind_without_engines_has_nobody_to_share_with() -> None:
+def test_a_kind_without_engines_cannot_share() -> None:
     with pytest.raises(ConfigError, match="placement is colocated, but kind: preference has no engines"):
         load_recipe(ROOT / "recipes" / "dpo.yaml", ("cluster.placement=colocated",))
 

@@ -99,7 +99,7 @@ def test_who_was_taken_for_dead_finds_out_before_it_writes(tmp_path: Path) -> No
     lines = JsonlWriter(folder.metrics, may_write=folder.check)
     lines.write([{"update": 1}])
     write_claim(tmp_path, replace(Claim(), host="node7", pid=12), fence=2)
-    with pytest.raises(RunTaken, match=r"now belongs to process 12 on node7.*changes nothing more"):
+    with pytest.raises(RunTaken, match=r"now belongs to process 12 on node7.*without changing it further"):
         lines.flush()
     with pytest.raises(RunTaken):
         folder.write_summary({})
