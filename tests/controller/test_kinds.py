@@ -72,7 +72,8 @@ class TestOffline:
 
     def test_a_loss_for_the_weights_that_sampled_needs_a_correction(self):
         plain = {"advantage": {"estimator": "leave_one_out"}, "loss": {"policy": "policy_gradient"}}
-        assert "other weights sampled the recorded episodes" in refusal("offline", data={"episodes": "a"}, trainer=plain)
+        error = refusal("offline", data={"episodes": "a"}, trainer=plain)
+        assert "other weights sampled the recorded episodes" in error
         weighed = plain | {"old_logprobs": "recomputed", "correction": {"method": "truncate"}}
         assert recipe("offline", data={"episodes": "a"}, trainer=weighed).kind == "offline"
         vtrace = {"advantage": {"estimator": "vtrace"}, "loss": {"policy": "policy_gradient"}, "critic": {}}
