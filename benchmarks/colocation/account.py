@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.colocation.memory import Sample, Span, largest, span_at
-from rlhf.recipe.planning.processes import MemoryByPhase, Part, PhaseName, held
+from rlhf.recipe.planning.processes import MemoryByPhase, Part, PhaseName, bytes_at
 
 State = Literal["generate", "train", "weight sync"]
 PLANNED: Mapping[State, tuple[PhaseName, ...]] = {
@@ -42,7 +42,7 @@ class Account:
     @property
     def planned(self) -> int:
         """Bytes of all processes together."""
-        return self.ranks * held(self.rank, "device") + self.engines * held(self.engine, "device")
+        return self.ranks * bytes_at(self.rank, "device") + self.engines * bytes_at(self.engine, "device")
 
     @property
     def measured(self) -> int:
@@ -57,7 +57,7 @@ def account(
     return [
         Account(
             state=state,
-            rank=max((learner[name] for name in PLANNED[state]), key=lambda parts: held(parts, "device")),
+            rank=max((learner[name] for name in PLANNED[state]), key=lambda parts: bytes_at(parts, "device")),
             engine=engine[PLANNED[state][0]],
             ranks=ranks,
             engines=engines,
@@ -91,7 +91,7 @@ def told(one: Account, unit: int) -> Iterator[str]:
             where = " (in files)" if part.place == "files" else ""
             yield f"{one.state:<12}{kind:<8}{part.what + where:<36}{part.bytes / unit:>8,.0f}"
         figures = ", ".join(f"{bytes / unit:,.0f}" for bytes in seen)
-        yield f"{one.state:<12}{kind:<8}{'resident':<36}{held(parts, 'device') / unit:>8,.0f}   measured {figures}"
+        yield f"{one.state:<12}{kind:<8}{'resident':<36}{bytes_at(parts, 'device') / unit:>8,.0f}   measured {figures}"
     both = f"{one.planned / unit:>8,.0f}   measured {one.measured / unit:,.0f}, ratio {one.planned / one.measured:.2f}"
     yield f"{one.state:<12}{'all':<44}{both}"
     yield f"{one.state:<12}{'of which pages that several share, once':<55}{one.sample.total / unit:>19,.0f}"

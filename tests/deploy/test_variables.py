@@ -19,7 +19,7 @@ from tests.docs.blocks import ROOT
 
 PAGE = (ROOT / "docs" / "gpu.md").read_text()
 YES, NO, SET, CHOSEN = "yes", "no", "set", "chosen, if not set"
-WAYS = ("a Ray of its own", "`rlhf launch`", "`rlhf slurm`", "`rlhf kubernetes`", "environments, scorers", "sandbox")
+WAYS = ("one machine", "`rlhf launch`", "`rlhf slurm`", "`rlhf kubernetes`", "environments, scorers", "sandbox")
 HEAD = f"| variable | {' | '.join(WAYS)} |"
 Reach = Callable[[str], str]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.failures import tell
+from rlhf.commands.failures import print_failure
 from rlhf.deploy import hosts
 from rlhf.env.encoding import dumps
 from rlhf.errors import EnvironmentFailed
@@ -83,7 +83,7 @@ def test_text_is_inert_in_errors_plain_lines_and_logs_of_hosts(name: str, capsys
     view.message(HOSTILE[name])
     view.phase(HOSTILE[name])
     hosts.print_node_line(HOSTILE[name])
-    tell(EnvironmentFailed(HOSTILE[name], "raised", HOSTILE[name] + "\n" + HOSTILE[name]))
+    print_failure(EnvironmentFailed(HOSTILE[name], "raised", HOSTILE[name] + "\n" + HOSTILE[name]))
     shown = capsys.readouterr()
     assert is_inert(stream.getvalue())
     assert is_inert(shown.out)

@@ -18,7 +18,7 @@ from rlhf.env.client.dialect import Dialect, InvalidAction, Ours, Stock, dialect
 from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
 from rlhf.env.hosting.isolation import Deadlines
 from rlhf.errors import EnvironmentFailed
-from rlhf.runs.records import _said
+from rlhf.runs.records import _message
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, ToolCall
 from tests.attacks.peers.answers import ERROR, OBSERVATION, SCHEMA, STOCK, TEXTS, every_answer, spoilt
 from tests.attacks.peers.server import Parts, answering, ok, saying
@@ -66,7 +66,7 @@ def sound(heard: Observation) -> dict[str, Any]:
     assert type(heard.truncated) is bool
     assert type(heard.role) is str
     "".join(one.content for one in heard.messages).encode()
-    return {"said": [_said(one) for one in heard.messages], "role": heard.role, "info": dict(heard.info)}
+    return {"said": [_message(one) for one in heard.messages], "role": heard.role, "info": dict(heard.info)}
 
 
 async def heard_of(url: str, dialect: Dialect, method: str) -> dict[str, Any]:
