@@ -21,7 +21,7 @@ from rlhf.commands.serve_sandbox import sandbox
 from rlhf.commands.server_options import Certificate, Key, LimitTexts, Names, access_of
 from rlhf.commands.slurm import slurm
 from rlhf.errors import RlhfError, UserError
-from rlhf.http.limits import POLICY, REWARD
+from rlhf.http.binding import POLICY, REWARD
 
 app = typer.Typer(
     name="rlhf",

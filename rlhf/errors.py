@@ -164,6 +164,18 @@ class HttpFailed(RlhfError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class SandboxUnavailable(UserError):
+    """No isolation level of the sandbox works on this machine."""
+
+
+class SandboxBroken(RlhfError):
+    """The sandbox failed to run a program, and the program is not the cause."""
+
+
+class SandboxBusy(RlhfError):
+    """The sandbox had no free slot within the deadline, or too many programs were waiting."""
+
+
 class RecordingError(UserError):
     """A recording that cannot be used, or that has no answer for a request."""
 

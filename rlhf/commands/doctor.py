@@ -24,9 +24,8 @@ import psutil
 from rlhf.cluster.gpus import present_gpus, this_machines_gpus
 from rlhf.commands.gpu_checks.runner import run_checks
 from rlhf.commands.gpu_checks.table import CHECKS
-from rlhf.errors import UserError
+from rlhf.errors import SandboxUnavailable, UserError
 from rlhf.sandbox.levels import choose
-from rlhf.sandbox.program import SandboxUnavailable
 
 GIB = 2**30
 NO_GPU = 2

@@ -15,8 +15,7 @@ from rlhf.env.hosting.hosted import isolation_of
 from rlhf.env.hosting.isolation import Deadlines, EnvironmentIsolation, Factory
 from rlhf.env.server.app import EnvironmentServerSettings, limits_for_sessions, serve_environment
 from rlhf.errors import UserError
-from rlhf.http.binding import Access, token_from
-from rlhf.http.limits import HttpLimits
+from rlhf.http.binding import Access, HttpLimits, token_from
 from rlhf.http.serving import bound, url_of
 from rlhf.http.untrusted_text import escape_to_line
 

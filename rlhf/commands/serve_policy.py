@@ -17,8 +17,7 @@ from rlhf.commands.failures import reporting_failures
 from rlhf.commands.server_options import check_reach
 from rlhf.commands.train import as_ctrl_c
 from rlhf.errors import ConfigError
-from rlhf.http.binding import LOOPBACK, Access, token_from
-from rlhf.http.limits import POLICY
+from rlhf.http.binding import LOOPBACK, POLICY, Access, token_from
 from rlhf.http.serving import listening
 from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
 from rlhf.rollout.endpoint.front import Front

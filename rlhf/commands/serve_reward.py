@@ -10,8 +10,7 @@ import uvicorn
 
 from rlhf.commands.named_reward import named_reward, reward_here
 from rlhf.commands.server_options import check_reach
-from rlhf.http.binding import LOOPBACK, Access, token_from
-from rlhf.http.limits import REWARD
+from rlhf.http.binding import LOOPBACK, REWARD, Access, token_from
 from rlhf.http.serving import bound, url_of, uvicorn_config
 from rlhf.reward.live import LiveReward
 from rlhf.reward.server import RewardServerSettings, reward_app

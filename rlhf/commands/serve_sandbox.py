@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 
 from rlhf.commands.server_options import Certificate, Key, LimitTexts, Names, access_of, check_reach
-from rlhf.http.binding import Access, token_from
-from rlhf.http.limits import SANDBOX
-from rlhf.sandbox.limits import MIB, SandboxLimits
+from rlhf.http.binding import SANDBOX, Access, token_from
 from rlhf.sandbox.pool import Queue, Sandbox
+from rlhf.sandbox.program import MIB, SandboxLimits
 
 
 def sandbox(

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rlhf.http.binding import Access, check_binding, check_tls, is_loopback
-from rlhf.http.limits import HttpLimits, limits_from
+from rlhf.http.binding import Access, HttpLimits, check_binding, check_tls, is_loopback, limits_from
 
 Names = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="Host name by which clients reach it; may be repeated.")

@@ -87,7 +87,7 @@ async def spawn_learners(config: ClusterConfig, cluster: Cluster) -> Sequence[Wo
 
 
 def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
-    """The settings of the ranks for `model`."""
+    """Return the settings of the ranks for `model`."""
     return LearnerSettings(
         model_path=model,
         model=recipe.model.model_copy(update={"lora": adapters_of(recipe, model)}),
@@ -102,7 +102,7 @@ def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
 
 
 def adapters_of(recipe: Recipe, model: str) -> LoraConfig | None:
-    """The recipe's LoRA settings, resolved for the layers of this model."""
+    """Return the recipe's LoRA settings, resolved for the layers of this model."""
     if recipe.model.lora is None:
         return None
     from rlhf.models.lora import lora_for_model
@@ -133,7 +133,7 @@ def make_learner(recipe: Recipe, workers: Sequence[Worker]) -> RemoteLearner:
 
 
 def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
-    """A learner of policies, or of another class that trains with the same ranks."""
+    """Return a learner of policies, or of another class that trains with the same ranks."""
     return kind(
         workers,
         recipe.trainer,
@@ -146,7 +146,7 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
 
 
 def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:
-    """The settings of an engine of one GPU for `model`; `publishes` is whether it receives weight syncs."""
+    """Return the settings of an engine of one GPU for `model`; `publishes` is whether it receives weight syncs."""
     adapters = adapters_of(recipe, model) if publishes and recipe.model.publishes_adapters else None
     return EngineSettings(
         model_path=model,
@@ -213,15 +213,15 @@ class Serving:
         )
 
     async def opening(self, seed: int, task: Task) -> str | None:
-        """The first episode's prompt, for inspection; None without an environment. Raises `ConfigError`."""
+        """Return the first episode's prompt, for inspection; None without an environment. Raises `ConfigError`."""
         play, longest = self.surroundings.training, self.facts.max_context_tokens
         return await opening_of(play, task, self.renderer, run_seed=seed, max_context_tokens=longest)
 
     def evaluator(
         self, data: DataConfig, problems: Mapping[str, Sequence[Task]], *, max_tokens: int, seed: int
     ) -> Evaluator | None:
-        """An evaluator of every set, each with its own sampling, and replies of up to `max_tokens` where it sets no
-        limit; `problems` are keyed by the name of their set."""
+        """Return an evaluator of every set, each with its own sampling, and replies of up to `max_tokens` where it sets
+        no limit; `problems` are keyed by the name of their set."""
         sets = []
         for name, config in data.eval_sets.items():
             sampling = Sampling(temperature=config.temperature, max_tokens=config.max_tokens or max_tokens)
@@ -305,7 +305,7 @@ async def start_engines(engines: Sequence[RemoteEngine], reward: LiveReward, *, 
 
 
 async def spawn_engines(recipe: Recipe, cluster: Cluster, settings: EngineSettings) -> tuple[RemoteEngine, ...]:
-    """The engines of all sizes, not started yet; `settings` are theirs but for the size."""
+    """Return the engines of all sizes, not started yet; `settings` are theirs but for the size."""
 
     async def of_size(role: str, size: int) -> list[RemoteEngine]:
         sized = replace(settings, tensor_parallel_size=size)
@@ -319,7 +319,8 @@ async def spawn_engines(recipe: Recipe, cluster: Cluster, settings: EngineSettin
 async def spawn_reward(
     config: RewardConfig, cluster: Cluster, policy: str, logs: Path, *, trust_remote_code: bool
 ) -> LiveReward:
-    """The reward, not started yet. A reward model gets workers on the cluster, and reads the tokens of `policy`."""
+    """Return the reward, not started yet. A reward model gets workers on the cluster, and reads the tokens of
+    `policy`."""
     scorer, scoring = config.model_scorer, None
     if scorer is not None:
         scoring = await spawn_reward_model(scorer, cluster, policy, trust_remote_code=trust_remote_code)

@@ -69,7 +69,7 @@ def print_notice(words: str) -> None:
 def run_folder(
     recipe: Recipe, *, resume: bool, start_over: bool = False, tell: Callable[[str], None]
 ) -> tuple[RunFolder, ResumePoint | None]:
-    """The folder to write to, which this process owns from now on, and the checkpoint to resume from.
+    """Return the folder to write to, which this process owns from now on, and the checkpoint to resume from.
 
     Without `resume` the run gets a new folder. With it, the run keeps its folder and logs; records of a run without any
     checkpoint are moved aside; with `start_over`, records and checkpoints are. Raises `UserError`.

@@ -38,7 +38,7 @@ class Surroundings:
         return self.training.tools
 
     def play(self, purpose: str) -> EpisodeRunner:
-        """The episode runner for that purpose: `train`, or any other."""
+        """Return the episode runner for that purpose: `train`, or any other."""
         return self.training if purpose == "train" else self.evaluation
 
 
@@ -87,7 +87,7 @@ async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
 
 
 def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> TurnRules:
-    """The limits of the turns with this environment."""
+    """Return the limits of the turns with this environment."""
     return TurnRules(
         environment=spec.name,
         max_turns=config.max_turns,

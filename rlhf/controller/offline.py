@@ -84,7 +84,7 @@ async def start_offline(recipe: Recipe, workers: Sequence[Worker], model: str, t
 
 
 def _outcomes(groups: Mapping[str, Sequence[Group]]) -> Iterable[str]:
-    """The outcome of every episode: its own failure, else that of its group."""
+    """Iterate over the outcome of every episode: its own failure, else that of its group."""
     for outcome, those in groups.items():
         yield from (_outcome(sample, outcome) for group in those for sample in group.samples)
 

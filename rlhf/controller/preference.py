@@ -72,7 +72,7 @@ class PreferenceTrainer:
 
 
 def _of_a_set(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics by the names that they have within an evaluation set (`eval/NAME/accuracy`)."""
+    """Return the metrics by the names that they have within an evaluation set (`eval/NAME/accuracy`)."""
     return {name.removeprefix("pairs/"): value for name, value in metrics.items()}
 
 
@@ -104,7 +104,8 @@ async def start_preference(recipe: Recipe, workers: Sequence[Worker], model: str
 
 
 def told_pairs(sets: Mapping[str, DatasetConfig], tell: Tell) -> dict[str, Sequence[PreferencePair]]:
-    """The pairs of every dataset, by its key; rows that make no pair are reported to the user. Raises `DataError`."""
+    """Return the pairs of every dataset, by its key; rows that make no pair are reported to the user. Raises
+    `DataError`."""
     found = {key: load_pairs(config) for key, config in sets.items()}
     for key, one in found.items():
         if one.dropped:
@@ -113,8 +114,8 @@ def told_pairs(sets: Mapping[str, DatasetConfig], tell: Tell) -> dict[str, Seque
 
 
 def in_order(recipe: Recipe, pairs: Sequence[Sequence[PreferencePair]], fitted: Fitted) -> Iterator[PairOfSegments]:
-    """The pairs in the order of training, endlessly, without those that are too long. Raises `DataError` when
-    all are."""
+    """Iterate over the pairs in the order of training, endlessly, without those that are too long. Raises `DataError`
+    when all are."""
     order, total = mixed(recipe.data, pairs, recipe.seed), sum(map(len, pairs))
     skipped = 0
     for ordinal in count():
@@ -127,8 +128,8 @@ def in_order(recipe: Recipe, pairs: Sequence[Sequence[PreferencePair]], fitted: 
 
 
 def all_fitted(pairs: Sequence[PreferencePair], fitted: Fitted, key: str, tell: Tell) -> list[PairOfSegments]:
-    """The pairs that fit, once each; the number of the others is reported to the user. Raises `DataError` when none
-    fits."""
+    """Return the pairs that fit, once each; the number of the others is reported to the user. Raises `DataError` when
+    none fits."""
     found = [one for one in map(fitted, pairs) if one]
     if len(found) < len(pairs):
         tell(f"{key}: {len(pairs) - len(found)} of {len(pairs)} pairs left out: longer than the model's context")
@@ -138,7 +139,7 @@ def all_fitted(pairs: Sequence[PreferencePair], fitted: Fitted, key: str, tell: 
 
 
 def pair_renderer(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Fitted:
-    """A function that renders pairs by the chat template of `model`."""
+    """Return a function that renders pairs by the chat template of `model`."""
     from rlhf.models.loading import declared_ends, load_tokenizer
 
     trust = recipe.model.trust_remote_code

@@ -41,8 +41,8 @@ class ResumePoint:
 def resume_point(
     recipe: Recipe, folder: RunFolder, tell: Callable[[str], None], *, start_over: bool = False
 ) -> ResumePoint | None:
-    """The newest complete checkpoint of the run in `folder`, with trainer state and records; None when there is no
-    checkpoint yet, or when none is usable and `start_over` is set.
+    """Return the newest complete checkpoint of the run in `folder`, with trainer state and records; None when there is
+    no checkpoint yet, or when none is usable and `start_over` is set.
 
     Reports what was found, refused and changed. Raises `ConfigError` for a recipe that changes the data, and
     `CheckpointError` when there are checkpoints and none is usable.
@@ -89,7 +89,7 @@ def has_checkpoints(folder: RunFolder) -> bool:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The dotted keys whose values differ, with both values."""
+    """Return the dotted keys whose values differ, with both values."""
     old, new = dict(flatten(before)), dict(flatten(now))
     return {key: (old.get(key), new.get(key)) for key in (*old, *new) if old.get(key) != new.get(key)}
 
@@ -107,7 +107,7 @@ def rewind(folder: RunFolder, point: ResumePoint) -> None:
 
 
 def damaged_name(path: Path) -> Path:
-    """A free name for an unusable checkpoint."""
+    """Return a free name for an unusable checkpoint."""
     plain = path.with_name(path.name.replace("version", "damaged"))
     return next(
         free for n in count() if not (free := plain.with_name(f"{plain.name}.{n}") if n else plain).exists()

@@ -112,8 +112,8 @@ async def start_learner(context: RunContext, learner: RemoteLearner, model: str)
 
 
 async def explain_start_failure(failure: WorkerFailed, starting: asyncio.Future[Any]) -> RlhfError:
-    """The error to report when an engine's start failed while the learner's was `starting`: both load the same model,
-    and where the model is the cause the learner raises a more specific `UserError`."""
+    """Return the error to report when an engine's start failed while the learner's was `starting`: both load the same
+    model, and where the model is the cause the learner raises a more specific `UserError`."""
     await asyncio.wait({starting}, timeout=EXPLAINED_SECONDS)
     refused = starting.exception() if starting.done() and not starting.cancelled() else None
     return refused if isinstance(refused, UserError) else failure
@@ -251,7 +251,7 @@ class RewardPlot(Callback):
 
 
 def make_buffer(config: TrainerConfig, point: ResumePoint | None) -> TicketBuffer:
-    """The buffer of the run; after a resume, with the accounts and outstanding ordinals of the checkpoint."""
+    """Return the buffer of the run; after a resume, with the accounts and outstanding ordinals of the checkpoint."""
     return TicketBuffer(
         groups_per_update=config.groups_per_update,
         max_staleness=config.max_staleness,

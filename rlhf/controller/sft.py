@@ -75,7 +75,7 @@ def demonstrations_of(recipe: Recipe, prompt_tokens: PromptTokens, tell: Tell) -
 
 
 def rendered(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Iterator[Segment]:
-    """The demonstrations as tokens. Raises `DataError` for one that is longer than the model's context."""
+    """Iterate over the demonstrations as tokens. Raises `DataError` for one that is longer than the model's context."""
     from rlhf.models.loading import declared_ends, load_tokenizer
 
     trust = recipe.model.trust_remote_code

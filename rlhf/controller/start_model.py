@@ -32,7 +32,8 @@ class Lessons:
 
 
 async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) -> str:
-    """The folder or hub name of the start model. A missing tiny model is made, warmed up, and cached by content."""
+    """Return the folder or hub name of the start model. A missing tiny model is made, warmed up, and cached by
+    content."""
     lessons = lessons_of(recipe)
 
     async def warm_up_and_tell(raw: Path, warm: Path) -> None:

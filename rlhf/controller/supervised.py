@@ -45,8 +45,8 @@ async def start_supervised(
 
 
 def one_step_an_update(recipe: Recipe) -> Recipe:
-    """The recipe with one optimizer step per update: every example is seen once per epoch of the data; an update's own
-    epochs and minibatches are for RL."""
+    """Return the recipe with one optimizer step per update: every example is seen once per epoch of the data; an
+    update's own epochs and minibatches are for RL."""
     trainer = recipe.trainer.model_copy(update={"epochs": 1, "minibatches": 1})
     return recipe.model_copy(update={"trainer": trainer})
 

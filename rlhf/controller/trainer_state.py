@@ -42,7 +42,7 @@ def write_trainer_state(checkpoint: Path, trainer_state: TrainerState) -> None:
 
 
 def read_trainer_state(checkpoint: Path) -> TrainerState:
-    """The state in a checkpoint. Raises `CheckpointError`, also for a state that cannot be read."""
+    """Return the state in a checkpoint. Raises `CheckpointError`, also for a state that cannot be read."""
     try:
         values = json.loads((checkpoint / TRAINER_STATE).read_text())
         evaluations = tuple((version, _evaluation(sets["sets"])) for version, sets in values["evaluations"])

@@ -16,8 +16,8 @@ from rlhf.runs.summary import Summary
 
 
 def user_callbacks(configs: Sequence[CallbackConfig], given: Sequence[Callback] = ()) -> tuple[Callback, ...]:
-    """The callbacks of a recipe, then those `given`. Raises `ConfigError` for one that cannot be built, or is not a
-    callback."""
+    """Return the callbacks of a recipe, then those `given`. Raises `ConfigError` for one that cannot be built, or is
+    not a callback."""
     built = [_built(f"callbacks.{number}", config) for number, config in enumerate(configs)]
     return tuple(Guarded(callback) for callback in (*built, *given))
 

@@ -19,7 +19,7 @@ OPEN = ("GET", "/health")
 here too: clients check their token with this request."""
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 RefusalJson = Callable[[int, str], Mapping[str, Any]]
-"""Makes the JSON body of a refusal, in the server's own format, from its status and a sentence."""
+"""Makes the JSON body of a refusal, in the server's format, from its status and a sentence."""
 
 
 class HttpRefused(Exception):
@@ -77,16 +77,14 @@ class AccessMiddleware:
             raise HttpRefused(401, "a bearer token is needed, and this is not it")
 
     async def _body(self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive) -> Receive:
-        """Check and read the body; returns a `receive` that gives it. Raises `HttpRefused`, `ClientDisconnect`."""
-        limits, chunked = self._limits, b"transfer-encoding" in headers
-        length = int(headers.get(b"content-length", b"0"))
+        """Check and read the body, and return a `receive` that repeats it. Raises `HttpRefused`, `ClientDisconnect`."""
+        limits = self._limits
+        has_body = b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")) > 0
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if (length or chunked) and kind != b"application/json":
+        if has_body and kind != b"application/json":
             raise HttpRefused(415, "a body has the Content-Type application/json")
         body = bytearray()
         try:
-            if length > limits.body_bytes:
-                raise HttpRefused(413, f"the body is longer than {limits.body_bytes} bytes")
             async with asyncio.timeout(limits.body_seconds):
                 async for piece in Request(scope, receive).stream():
                     body += piece
@@ -108,7 +106,7 @@ class AccessMiddleware:
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that first returns a body which was already read."""
+    """Return a `receive` that begins with a body which was read already."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:

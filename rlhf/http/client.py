@@ -1,10 +1,13 @@
-"""The HTTP client of rewards, judges and opponents: deadlines, retries, and a limit on concurrent calls."""
+"""The HTTP client of rewards, judges, opponents and sandboxes: deadlines, retries, a limit on concurrent calls, answers
+of bounded size without compression."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from functools import cached_property
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,13 +17,17 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from rlhf.errors import HttpFailed
 from rlhf.http.binding import is_loopback
 from rlhf.http.config import HttpConfig, RecordingConfig
-from rlhf.http.exchange import client, json_body, send_request
 from rlhf.http.recording import RecordedFailure, Recorder, Replay, open_recording
-from rlhf.http.untrusted_text import InvalidJson, read_json
+from rlhf.http.untrusted_text import InvalidJson, read_json, replace_surrogates
 
 JSON = {"Content-Type": "application/json"}
 RETRIED = frozenset({"refused", "busy", "timeout", "lost", "server"})
 """Kinds of failure after which another attempt may succeed."""
+CONNECT_SECONDS = 10.0
+ANSWER_BYTES = 64 * 2**20
+"""Longest accepted answer; longer ones are not kept in memory."""
+REFUSAL_BYTES = 4096
+"""Longest kept part of an answer that is not a success: error messages use less of it."""
 
 
 class HttpClient:
@@ -52,7 +59,7 @@ class HttpClient:
         return await self._call("POST", path, body)
 
     async def get(self, path: str) -> Any:
-        """See `post`."""
+        """Return the JSON of the server's answer; raises as `post` does."""
         return await self._call("GET", path)
 
     async def meet(self) -> None:
@@ -79,7 +86,7 @@ class HttpClient:
     @cached_property
     def _http(self) -> httpx.AsyncClient:
         return client(
-            timeout=self._timeout_seconds,
+            timeout=httpx.Timeout(self._timeout_seconds, connect=min(CONNECT_SECONDS, self._timeout_seconds)),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._config.concurrency),
             headers=self._headers,
             trust_env=not is_loopback(urlsplit(self.url).hostname or ""),  # no proxy for this machine
@@ -136,8 +143,8 @@ class HttpClient:
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 answer = await send_request(self._http, request)
-            if not 200 <= answer.status < 300:
-                raise status_failure(where, answer.status, answer.content, answer.retry_after)
+            if not answer.is_success:
+                raise status_failure(where, answer)
             return read_json(answer.content)
         except TimeoutError:
             raise HttpFailed(where, "timeout", f"no answer within {self._timeout_seconds:g} s") from None
@@ -157,11 +164,58 @@ def transport_failure(where: str, error: httpx.HTTPError) -> HttpFailed:
     return HttpFailed(where, "lost" if isinstance(error, httpx.TransportError) else "protocol", detail)
 
 
-def status_failure(where: str, status: int, body: bytes, retry_after: str | None) -> HttpFailed:
+def status_failure(where: str, answer: httpx.Response) -> HttpFailed:
     """Classify an answer that is not a success. `Retry-After` counts in seconds; its other form, a date, is ignored."""
-    detail = f"status {status}: {' '.join(body[:300].decode(errors='replace').split())}".rstrip(": ")
+    status, retry_after = answer.status_code, answer.headers.get("retry-after", "")
+    detail = f"status {status}: {' '.join(answer.content[:300].decode(errors='replace').split())}".rstrip(": ")
     kind = {429: "busy", 503: "busy", 401: "denied", 403: "denied", 408: "server"}.get(
         status, "server" if status >= 500 else "rejected"
     )
-    seconds = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else 0.0
+    seconds = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0
     return HttpFailed(where, kind, detail, retry_after_seconds=seconds)
+
+
+def json_body(body: Any) -> bytes:
+    """Return `body` as JSON, with lone surrogates replaced: a policy may write these, and most servers refuse them."""
+    text = json.dumps(body, allow_nan=False)
+    return (json.dumps(replace_surrogates(body), allow_nan=False) if "\\ud" in text else text).encode()
+
+
+def client(**settings: Any) -> httpx.AsyncClient:
+    """Return an HTTP client that requests no compression, follows no redirect (which would get the token), and keeps no
+    cookies: a server could set new ones with every answer."""
+    http = httpx.AsyncClient(**settings, follow_redirects=False)
+    http.headers["Accept-Encoding"] = "identity"  # a compressed answer may expand a thousand times in memory
+    http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+    return http
+
+
+async def send_request(http: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+    """Send a request and return the status, `Retry-After`, and the content (of a refusal only the beginning).
+
+    Raises `InvalidJson` for a success that is compressed or too long, and httpx's errors. The caller sets the total
+    deadline: httpx's timeouts apply to each part of an answer separately.
+    """
+    response = await http.send(request, stream=True)
+    try:
+        content = await _content(response)
+    finally:
+        await response.aclose()
+    headers = [(name, value) for name, value in response.headers.raw if name.lower() == b"retry-after"]
+    return httpx.Response(response.status_code, headers=headers, content=content)
+
+
+async def _content(response: httpx.Response) -> bytes:
+    """Read all of a success, the beginning of any other answer."""
+    longest = ANSWER_BYTES if response.is_success else REFUSAL_BYTES
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if response.is_success and encoding not in ("identity", ""):
+        raise InvalidJson(f"the answer is compressed ({encoding[:20]}), which was not asked for")
+    content = bytearray()
+    async for chunk in response.aiter_raw():
+        content += chunk
+        if len(content) > longest:
+            if response.is_success:
+                raise InvalidJson(f"the answer is longer than {longest} bytes")
+            break
+    return bytes(content[:longest])

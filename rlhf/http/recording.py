@@ -78,7 +78,7 @@ class Replay:
             raise RecordingError(f"{path} is not a recording: {error}; record it again") from None
 
     def answer(self, request: Any) -> Any:
-        """The next recorded answer to an equal request. Raises `RecordedFailure` where the request failed, and
+        """Return the next recorded answer to an equal request. Raises `RecordedFailure` where the request failed, and
         `RecordingError` where no answer is left."""
         lines = self._lines[self._key(request)]
         if not lines:
@@ -95,12 +95,12 @@ class Replay:
         """Does nothing; a `Recorder` has a file to close."""
 
     def _key(self, request: Any) -> str:
-        """The same text for equal requests, independent of the order of keys and of tuples."""
+        """Return the same text for equal requests, independent of the order of keys and of tuples."""
         return json.dumps(json.loads(self._encode(request)), sort_keys=True)
 
 
 def open_recording(recording: RecordingConfig, encode: Encode = json.dumps) -> Recorder | Replay:
-    """The recorder or the replay of these settings. Raises `RecordingError`."""
+    """Return the recorder or the replay of these settings. Raises `RecordingError`."""
     check_recording(recording)
     make = Recorder if recording.mode == "record" else Replay
     return make(recording.file, encode)

@@ -56,7 +56,7 @@ def uvicorn_config(
 
 
 def bound(host: str, port: int) -> contextlib.closing[socket.socket]:
-    """A listening socket at the address; port 0 means any free port. Raises `UserError` if there is none."""
+    """Return a listening socket at the address; port 0 means any free port. Raises `UserError` if there is none."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return contextlib.closing(socket.create_server((host, port), family=family, backlog=BACKLOG))
@@ -65,7 +65,7 @@ def bound(host: str, port: int) -> contextlib.closing[socket.socket]:
 
 
 def url_of(listener: socket.socket, *, tls: bool = False) -> str:
-    """The URL of a listening socket."""
+    """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if listener.family == socket.AF_INET6 else host
     return f"{'https' if tls else 'http'}://{host}:{port}"

@@ -14,8 +14,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from rlhf.http.access import AccessMiddleware
-from rlhf.http.binding import LOOPBACK, Access
-from rlhf.http.limits import REWARD
+from rlhf.http.binding import LOOPBACK, REWARD, Access
 from rlhf.reward.asking import score_replies
 from rlhf.reward.bodies import BODIES, Body, GetReward, ReplyToScore
 from rlhf.reward.live import LiveReward

@@ -53,7 +53,7 @@ class WithAgent:
         return (self._outcome(task, session, returned),)
 
     def _outcome(self, task: Task, session: AgentSession, returned: Any) -> Trajectory | Failed:
-        """The outcome of the episode. Raises the engine's error where that error ended the agent, or must end
+        """Return the outcome of the episode. Raises the engine's error where that error ended the agent, or must end
         the run."""
         if isinstance(returned, NotStarted):
             return _failed("refused", task, "agent.max_agents agents were given up and have not come back: they hang")

@@ -22,7 +22,7 @@ def pass_at(k: int, *, replies: int, passed: int) -> float:
 
 
 def majority_at(k: int, votes: Sequence[Hashable], rewards: Sequence[float]) -> float:
-    """The reward of the answer that most of k replies vote for (arXiv 2203.11171), averaged over juries.
+    """Return the reward of the answer that most of k replies vote for (arXiv 2203.11171), averaged over juries.
 
     The replies are split in order into juries of k; an incomplete last jury is dropped. Answers tied for first place
     share the result equally, which is the expectation of breaking the tie at random. The reward of an answer is the
@@ -35,7 +35,7 @@ def majority_at(k: int, votes: Sequence[Hashable], rewards: Sequence[float]) -> 
 
 
 def vote_of(response: str, mark: str | None) -> str:
-    """The answer that a reply votes for: the text after the last `mark`, up to the end of its line, stripped.
+    """Return the answer that a reply votes for: the text after the last `mark`, up to the end of its line, stripped.
 
     After a mark that ends in `{`, the answer extends to the matching closing brace (`\\boxed{…}`). Without a mark it is
     the whole reply. A reply that lacks the mark votes for "" (no answer), which counts like any other answer.
@@ -57,7 +57,7 @@ def _verdict(votes: Sequence[Hashable], rewards: Sequence[float]) -> float:
 
 
 def _within_braces(text: str) -> str:
-    """The text before the brace that closes one opened before `text`; all of `text` when no brace closes it."""
+    """Return the text before the brace that closes one opened before `text`; all of `text` when no brace closes it."""
     depth = 1
     for place, character in enumerate(text):
         depth += (character == "{") - (character == "}")

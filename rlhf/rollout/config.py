@@ -43,7 +43,7 @@ class SamplingConfig(Config):
         return values
 
     def sampling(self) -> Sampling:
-        """The sampling parameters as a `Sampling`."""
+        """Return the sampling parameters as a `Sampling`."""
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
 
 

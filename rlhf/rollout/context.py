@@ -66,7 +66,7 @@ class Context:
         self._turns[-1] = replace(self._turns[-1], truncated=True)
 
     def segment(self) -> Segment:
-        """The context as a segment, `[T]`."""
+        """Return the context as a segment, `[T]`."""
         return Segment(
             token_ids=self.token_ids,
             kinds=np.concatenate(self._kinds),
@@ -77,7 +77,7 @@ class Context:
         )
 
     def _known_routing(self) -> Routing | None:
-        """The experts of all tokens, `[T, layers, k]`; -1 for the last token, which was never computed."""
+        """Return the experts of all tokens, `[T, layers, k]`; -1 for the last token, which was never computed."""
         if not self._routing:
             return None
         known = np.concatenate(self._routing)

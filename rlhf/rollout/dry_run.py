@@ -42,8 +42,8 @@ async def dry_run(
 async def opening_of(
     play: EpisodeRunner, task: Task, renderer: ChatRenderer, *, run_seed: int, max_context_tokens: int
 ) -> str | None:
-    """The first episode's prompt, for inspection; None without an environment. Raises `ConfigError` when it leaves no
-    room for a reply."""
+    """Return the first episode's prompt, for inspection; None without an environment. Raises `ConfigError` when it
+    leaves no room for a reply."""
     if not isinstance(play, WithEnvironment):
         return None
     first = await dry_run(

@@ -82,7 +82,7 @@ class EpisodeState:
         return min(policy.sampling.max_tokens, policy.max_context_tokens - len(self.history.context))
 
     def record(self, status: EpisodeStatus, environment_seconds: float = 0.0) -> Trajectory:
-        """The episode as it ended, as a trajectory."""
+        """Return the episode as it ended, as a trajectory."""
         return Trajectory(
             task=self.task,
             segments=self.history.segments,
@@ -123,7 +123,7 @@ class AnswerOnce:
 def open_episode(
     task: Task, policy: PolicyClient, first: Sequence[Message], last_turns: int | None, role: str = AGENT
 ) -> EpisodeState:
-    """The state of an episode that starts with these messages. Raises `Unplayable`, and `ModelError`."""
+    """Return the state of an episode that starts with these messages. Raises `Unplayable`, and `ModelError`."""
     state = EpisodeState(task=task, history=history_of(policy.renderer, task.messages, first, last_turns), role=role)
     if state.room(policy) < 1:
         detail = f"{len(state.history.context)} prompt tokens in a context of {policy.max_context_tokens}"

@@ -67,7 +67,7 @@ class GroupRollout:
     async def _episode(
         self, task: Task, ticket: Ticket, sample: int, sampling: Sampling
     ) -> tuple[Trajectory | Failed, ...]:
-        """The outcome of one episode, for every role."""
+        """Return the outcome of one episode, for every role."""
         seed = environment_seed(run_seed=self._run_seed, purpose=self._purpose, task=task.id)
         try:
             return await self._play(task, self._policy(ticket, sample, sampling), seed)
@@ -116,7 +116,7 @@ class GroupRollout:
 
 
 def describe_losses(group: Group) -> str:
-    """A summary of the samples without a score, for instance `3 of 4 lost: timeout x2, engine x1`."""
+    """Return a summary of the samples without a score, for instance `3 of 4 lost: timeout x2, engine x1`."""
     kinds = Counter(kind for sample in group.samples if (kind := sample.failure_kind))
     lost = ", ".join(f"{kind} x{count}" for kind, count in sorted(kinds.items()))
     return f"{kinds.total()} of {len(group.samples)} lost: {lost}"

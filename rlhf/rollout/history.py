@@ -105,7 +105,7 @@ class LastTurns:
         _append_if_it_fits(self._renderer, self.context, heard, max_tokens)
 
     def _read(self, reply: str, heard: Sequence[Message]) -> Sequence[Message]:
-        """The messages that the policy reads next."""
+        """Return the messages that the policy reads next."""
         if self._shown == 0:
             return joined(self._head, heard)
         self._turns.append((Message(role="assistant", content=reply), *heard))

@@ -35,7 +35,7 @@ class Programs:
         self._hung_limit, self._hung = hung_limit, 0
 
     async def outcome_of(self, program: Callable[..., Any], *arguments: object, seconds: float) -> Any:
-        """The program's return value, `Raised`, `Late` or `NotStarted`."""
+        """Return the program's return value, `Raised`, `Late` or `NotStarted`."""
         if inspect.iscoroutinefunction(program):
             # Both must pass: `_within` handles a cancellation, and a keyboard interrupt comes from the user.
             passing = asyncio.CancelledError, KeyboardInterrupt
@@ -69,7 +69,7 @@ class Programs:
 
 
 async def _within(running: asyncio.Future[Any], seconds: float) -> Any:
-    """The result within `seconds`; otherwise the future is cancelled and the result is `Late`."""
+    """Return the result within `seconds`; otherwise the future is cancelled and the result is `Late`."""
     try:
         await asyncio.wait((running,), timeout=seconds)
         if running.cancelled():  # by the program itself: a cancellation of the run is raised by the wait above

@@ -37,7 +37,7 @@ class ChatRenderer:
         self._declared_ends = declared_ends
 
     def offering(self, tools: Sequence[Tool]) -> ChatRenderer:
-        """The same renderer with other tools; cached, because analysing a template is expensive."""
+        """Return the same renderer with other tools; cached, because analysing a template is expensive."""
         key = json.dumps([asdict(tool) for tool in tools])
         if key not in self._offers:
             if len(self._offers) >= REMEMBERED_OFFERS:
@@ -56,12 +56,12 @@ class ChatRenderer:
         return (*self._end.told, *self._unsaid())
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
-        """The conversation so far, and the header of the assistant's reply."""
+        """Return the conversation so far, and the header of the assistant's reply."""
         return Prompt(token_ids=np.asarray(prompt_ids(self._tokenizer, messages, self._arguments), dtype=np.int32))
 
     def increment(self, messages: Sequence[Message], last: int) -> NDArray[np.int32]:
-        """The tokens that follow a reply which stopped with the token `last`: the end of its turn, where it stopped at
-        something else (`sampling.stop`), the messages, and the header of the next reply.
+        """Return the tokens that follow a reply which stopped with the token `last`: the end of its turn, where it
+        stopped at something else (`sampling.stop`), the messages, and the header of the next reply.
 
         Raises `ModelError` when the template does more than append.
         """
@@ -80,20 +80,20 @@ class ChatRenderer:
         return len(prompt_ids(self._tokenizer, task.messages, self._arguments))
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
-        """The text that people and rewards read: without special tokens, and without the end of the turn."""
+        """Return the text that people and rewards read: without special tokens, and without the end of the turn."""
         return self._decoded(self._without_ends(token_ids), without_special=True)
 
     def marked_text(self, token_ids: NDArray[np.int32]) -> str:
-        """The text that tool calls are parsed from: with special tokens, without the stop tokens."""
+        """Return the text that tool calls are parsed from: with special tokens, without the stop tokens."""
         return self.whole_text(self._without_ends(token_ids))
 
     def whole_text(self, token_ids: NDArray[np.int32]) -> str:
-        """The decoded text, special tokens included."""
+        """Return the decoded text, special tokens included."""
         return self._decoded(token_ids, without_special=False)
 
     def _decoded(self, token_ids: NDArray[np.int32], *, without_special: bool) -> str:
-        """The exact text of sampled tokens: many tokenizers are configured to "clean up", which removes spaces before
-        punctuation."""
+        """Return the exact text of sampled tokens: many tokenizers are configured to "clean up", which removes spaces
+        before punctuation."""
         ids = token_ids.tolist()
         text = self._tokenizer.decode(ids, skip_special_tokens=without_special, clean_up_tokenization_spaces=False)
         return str(text)

@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 
 def request_seed(*, run_seed: int, purpose: str, ordinal: int, sample: int, turn: int) -> int:
-    """A 62-bit seed for one request to an engine. `purpose` separates training from evaluation."""
+    """Return a 62-bit seed for one request to an engine. `purpose` separates training from evaluation."""
     text = f"{run_seed}/{purpose}/{ordinal}/{sample}/{turn}"
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 2
 

@@ -35,8 +35,8 @@ class TimedEnvironment:
         return first
 
     async def step(self, action: Message) -> Observation | None:
-        """The environment's observation after the policy's action; None when the episode's total waiting time exceeds
-        the limit."""
+        """Return the environment's observation after the policy's action; None when the episode's total waiting time
+        exceeds the limit."""
         return await self._answer(self._environment.step(action))
 
     async def _answer(self, asked: Awaitable[Observation]) -> Observation | None:

@@ -45,7 +45,8 @@ def hermes(text: str) -> Spoken:
 
 
 def llama3_json(text: str) -> Spoken:
-    """A reply that is exactly one JSON object `{"name": …, "parameters": {…}}`; the format of Llama 3.1 and later."""
+    """Return a reply that is exactly one JSON object `{"name": …, "parameters": {…}}`; the format of Llama 3.1 and
+    later."""
     body = text.strip()
     tagged = body.startswith(PYTHON_TAG)
     body = body.removeprefix(PYTHON_TAG).strip()
@@ -61,7 +62,7 @@ FORMATS: Mapping[str, ToolFormat] = {"hermes": hermes, "llama3_json": llama3_jso
 
 
 def tool_format(name: str, setting: str = "environment.tool_format") -> ToolFormat:
-    """The format with that name, which `setting` gave. Raises `ConfigError` for an unknown one."""
+    """Return the format with that name, which `setting` gave. Raises `ConfigError` for an unknown one."""
     if is_piece(name):
         own: ToolFormat = load_piece(name, setting)
         return own
@@ -71,8 +72,9 @@ def tool_format(name: str, setting: str = "environment.tool_format") -> ToolForm
 
 
 def json_of(text: str) -> Any:
-    """The value of JSON text, if it can be serialised again: Python's parser also accepts NaN, numbers beyond the range
-    of floats and lone surrogates, which are refused here, as is nesting deeper than `DEEPEST`. Raises `ValueError`."""
+    """Return the value of JSON text, if it can be serialised again: Python's parser also accepts NaN, numbers beyond
+    the range of floats and lone surrogates, which are refused here, as is nesting deeper than `DEEPEST`. Raises
+    `ValueError`."""
     try:
         read = json.loads(text)
     except RecursionError:
@@ -89,7 +91,8 @@ def _nested_deeper(value: Any, levels: int) -> bool:
 
 
 def _spoken(written: list[tuple[str, str]], beside: str = "") -> Spoken:
-    """The calls of a reply, each given by its body and what ends it; one malformed call invalidates all of them."""
+    """Return the calls of a reply, each given by its body and what ends it; one malformed call invalidates all of
+    them."""
     try:
         calls = tuple(_call(body, end, number) for number, (body, end) in enumerate(written))
         return Spoken(calls=calls, beside=beside)
@@ -110,7 +113,7 @@ def _call(body: str, end: str, number: int) -> ToolCall:
 
 
 def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments object, under either key; some models write it as text."""
+    """Return the arguments object, under either key; some models write it as text."""
     given = call.get("arguments", call.get("parameters", {}))
     if isinstance(given, str):
         try:

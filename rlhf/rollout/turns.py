@@ -99,7 +99,8 @@ class MultiAgentState:
     states: dict[str, EpisodeState] = field(default_factory=dict)
 
     def told(self, heard: Observation) -> EpisodeState | None:
-        """The state of the role that acts next, extended by the observation; None when there is no room for a reply.
+        """Return the state of the role that acts next, extended by the observation; None when there is no room for a
+        reply.
 
         Raises `Unplayable` where the role's first prompt leaves no room.
         """
@@ -114,7 +115,7 @@ class MultiAgentState:
         return state
 
     def actor(self, heard: Observation) -> str:
-        """The role that acts next. Raises `EnvironmentFailed` for an unknown role."""
+        """Return the role that acts next. Raises `EnvironmentFailed` for an unknown role."""
         if len(self.rules.roles) == 1:
             return self.rules.roles[0]
         if heard.role not in self.rules.roles:
@@ -140,7 +141,7 @@ class MultiAgentState:
             last.said.extend(heard.messages)
 
     def record(self, role: str, status: EpisodeStatus, seconds: float) -> Trajectory | Failed:
-        """The outcome of one role."""
+        """Return the outcome of one role."""
         state = self.states.get(role)
         if state is None:
             return Failed(kind="never_acted", detail=f"task {self.task.id}: it was never the turn of {role}")
@@ -177,8 +178,8 @@ async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, heard: O
 async def _answered(
     state: EpisodeState, completion: Completion, agents: MultiAgentState, timed: TimedEnvironment
 ) -> Observation | None:
-    """The environment's observation after a reply, None at its timeout. Malformed tool calls are not passed to the
-    environment."""
+    """Return the environment's observation after a reply, None at its timeout. Malformed tool calls are not passed to
+    the environment."""
     spoken = agents.rules.read(agents.policy.renderer.marked_text(completion.token_ids))
     action = _action(spoken, state.response)
     state.said.append(action)
@@ -195,7 +196,7 @@ def _action(spoken: Spoken, text: str) -> Message:
 
 
 def final_rewards(info: Mapping[str, object], rules: TurnRules) -> dict[str, float]:
-    """The final reward of each role. Raises `EnvironmentFailed` for a value that is not a finite number."""
+    """Return the final reward of each role. Raises `EnvironmentFailed` for a value that is not a finite number."""
     given = info.get(REWARDS, {})
     if not isinstance(given, Mapping):
         raise EnvironmentFailed(rules.environment, "protocol", f"info[{REWARDS!r}] is {given!r:.80}, not one by role")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rlhf.sandbox.isolation import SYSTEM, Interpreter
-from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.program import SandboxLimits
 from rlhf.sandbox.run_request import Jail
 
 FOLDER = "/tmp"

@@ -8,7 +8,7 @@ import os
 import resource
 
 from rlhf.sandbox import landlock, seccomp
-from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.program import SandboxLimits
 from rlhf.sandbox.run_request import Jail
 
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38

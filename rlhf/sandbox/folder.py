@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Mapping
 
-from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.program import SandboxLimits
 from rlhf.sandbox.run_request import Jail
 
 CLONE_NEWNS, MNT_DETACH = 0x20000, 2

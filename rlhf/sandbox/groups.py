@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.program import SandboxLimits
 
 CONTROLLERS, PROCESSOR = frozenset({"memory", "pids"}), "cpu"
 """Required controllers, and an optional one."""
@@ -77,8 +77,8 @@ def own_group(groups: str, mounts: str) -> tuple[Path, Path]:
 
 
 def delegating_group(here: Path, top: Path) -> GroupParent:
-    """The nearest group at or above ours that delegates the controllers and is writable. If there is none, our own
-    group, whose processes are moved to a child group first, because a group with processes cannot delegate
+    """Return the nearest group at or above ours that delegates the controllers and is writable. If there is none, our
+    own group, whose processes are moved to a child group first, because a group with processes cannot delegate
     controllers. Raises `OSError`."""
     for folder in (here, *here.parents):
         if folder.is_relative_to(top) and _listed(folder / SUBTREE) >= CONTROLLERS and _writable(folder):

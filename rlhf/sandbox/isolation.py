@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from rlhf.errors import SandboxUnavailable
 from rlhf.sandbox.groups import GroupParent
-from rlhf.sandbox.program import SandboxUnavailable
 from rlhf.sandbox.supervisor import LOOK_SECONDS
 
 SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin")

@@ -21,7 +21,7 @@ TCP, SCOPES = 3, 3
 
 
 def version() -> int:
-    """The kernel's Landlock ABI version; 0 if it is not supported or disabled."""
+    """Return the kernel's Landlock ABI version; 0 if it is not supported or disabled."""
     asked = ctypes.CDLL(None).syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ASK_VERSION)
     return max(int(asked), 0)
 

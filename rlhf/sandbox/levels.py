@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf.errors import SandboxBroken, SandboxUnavailable
 from rlhf.sandbox.bubblewrap import FOLDER
 from rlhf.sandbox.groups import GroupParent, find_group_parent
 from rlhf.sandbox.isolation import Interpreter, IsolationLevel, SandboxIsolation, candidates, interpreter
-from rlhf.sandbox.limits import MIB, SandboxLimits
-from rlhf.sandbox.program import Program, SandboxBroken, SandboxUnavailable
+from rlhf.sandbox.program import MIB, Program, SandboxLimits
 from rlhf.sandbox.run import run_program
 
 PROBE_LIMITS = SandboxLimits(wall_seconds=20.0, memory_bytes=256 * MIB)
@@ -60,7 +60,7 @@ def choose(
     levels: Sequence[IsolationLevel] = (IsolationLevel.BUBBLEWRAP, IsolationLevel.LANDLOCK),
     allow_rlimits: bool = False,
 ) -> ChosenIsolation:
-    """The strongest of `levels` that works on this machine, for the Python at `python` or one that is found.
+    """Return the strongest of `levels` that works on this machine, for the Python at `python` or one that is found.
 
     Raises `SandboxUnavailable` with the reasons if none works. Resource limits alone protect neither files nor network:
     they are tried last, and only if `allow_rlimits` is set.
@@ -80,7 +80,8 @@ def choose(
 def _strongest(
     level: IsolationLevel, python: Interpreter, groups: GroupParent | None
 ) -> tuple[SandboxIsolation | None, str]:
-    """The level with as many kernel limits as work here, or None; and the reason for anything that does not work."""
+    """Return the level with as many kernel limits as work here, or None; and the reason for anything that does not
+    work."""
     if missing := _missing(level, python):
         return None, missing
     may_mount = level is not IsolationLevel.BUBBLEWRAP and os.geteuid() == 0

@@ -7,9 +7,9 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from rlhf.errors import SandboxBroken, SandboxBusy
 from rlhf.sandbox.levels import ChosenIsolation, choose
-from rlhf.sandbox.limits import SandboxLimits
-from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, SandboxBusy
+from rlhf.sandbox.program import Program, ProgramResult, SandboxLimits
 from rlhf.sandbox.run import run_program
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import socket
@@ -11,15 +10,14 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
+from rlhf.errors import SandboxBroken
 from rlhf.sandbox import bubblewrap, landlock, supervisor
 from rlhf.sandbox.groups import ControlGroup, control_group
 from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation
-from rlhf.sandbox.limits import MIB, SandboxLimits
-from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, TerminationReason
-from rlhf.sandbox.run_request import Jail, RunRequest, unpack_files
+from rlhf.sandbox.program import MIB, Program, ProgramResult, SandboxLimits, TerminationReason
+from rlhf.sandbox.run_request import Jail, RunRequest, unpack_result
 
 MAIN = "main.py"
 GRACE_SECONDS = 30.0
@@ -48,15 +46,15 @@ def run_program(program: Program, ceiling: SandboxLimits, isolation: SandboxIsol
     """
     limits = ceiling.within(program.wall_seconds, program.memory_bytes)
     if wrong := _wrong_path(program):
-        return ProgramResult(ending=TerminationReason.REFUSED, return_code=None, detail=wrong)
+        return ProgramResult(ending=TerminationReason.REFUSED, detail=wrong)
     try:
         with contextlib.ExitStack() as stack:
             uid = stack.enter_context(lent_uid()) if os.geteuid() == 0 else None
             group = stack.enter_context(control_group(isolation.groups, limits)) if isolation.groups else None
-            result = _ask(isolation, _request(program, limits, isolation, _jail(isolation, uid, group)))
+            result = _supervise(isolation, _request(program, limits, isolation, _jail(isolation, uid, group)))
             if group and group.ran_out_of_memory():
                 detail = f"killed for using more than {limits.memory_bytes // MIB} MiB of memory"
-                return replace(result, ending=TerminationReason.EXCESS, return_code=None, detail=detail)
+                return result._replace(ending=TerminationReason.EXCESS, return_code=None, detail=detail)
             return result
     except OSError as error:
         raise SandboxBroken(f"the sandbox ({isolation.level}) could not run a program: {error}") from error
@@ -109,8 +107,8 @@ def _request(program: Program, limits: SandboxLimits, isolation: SandboxIsolatio
     )
 
 
-def _ask(isolation: SandboxIsolation, request: RunRequest) -> ProgramResult:
-    """The result that the supervisor reports. Raises `SandboxBroken`. No process is left in either case."""
+def _supervise(isolation: SandboxIsolation, request: RunRequest) -> ProgramResult:
+    """Return the result that the supervisor reports. Raises `SandboxBroken`. No process is left in either case."""
     timeout_seconds = request.limits.wall_seconds + GRACE_SECONDS
     with subprocess.Popen(
         _command(isolation, request),
@@ -135,9 +133,7 @@ def _ask(isolation: SandboxIsolation, request: RunRequest) -> ProgramResult:
     if process.returncode != 0:
         last_line = complaint.decode(errors="replace").strip().rpartition("\n")[2][:500]
         raise SandboxBroken(f"the sandbox ({isolation.level}) failed with exit code {process.returncode}: {last_line}")
-    fields = json.loads(answer)
-    known = {"ending": TerminationReason(fields["ending"]), "files": unpack_files(fields["files"])}
-    return ProgramResult(**fields | known)
+    return unpack_result(answer)
 
 
 def _command(isolation: SandboxIsolation, request: RunRequest) -> tuple[str, ...]:

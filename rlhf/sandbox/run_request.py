@@ -1,8 +1,5 @@
-"""The messages between a run and its supervisor: request on standard input, report on output; JSON with bytes in
-base64.
-
-The supervisor's process starts for every run, so this file imports only a few modules of the standard library.
-"""
+"""The messages between a run and its supervisor: request on standard input, result on output; JSON with bytes in
+base64. Imports little, as `program.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.program import ProgramResult, SandboxLimits, TerminationReason
 
 
 class Jail(NamedTuple):
@@ -47,33 +44,17 @@ class RunRequest(NamedTuple):
     jail: Jail
 
     def pack(self) -> bytes:
-        """The request as JSON."""
-        return _pack(self._asdict() | {"limits": self.limits._asdict(), "jail": self.jail._asdict()})
-
-
-class RunReport(NamedTuple):
-    """The result of the program; the fields are those of `program.ProgramResult`."""
-
-    ending: str
-    return_code: int | None
-    detail: str
-    seconds: float = 0.0
-    stdout: str = ""
-    stderr: str = ""
-    files: Mapping[str, bytes] = {}
-
-    def pack(self) -> bytes:
-        """The report as JSON."""
-        return _pack(self._asdict())
+        """Return the request as JSON."""
+        return pack(self._asdict() | {"limits": self.limits._asdict(), "jail": self.jail._asdict()})
 
 
 def unpack_request(line: bytes) -> RunRequest:
-    """The request in a line of JSON."""
+    """Return the request in a line of JSON."""
     fields = json.loads(line)
     return RunRequest(
         **fields
         | {
-            "files": unpack_files(fields["files"]),
+            "files": _decoded(fields["files"]),
             "stdin": base64.b64decode(fields["stdin"]),
             "limits": SandboxLimits(**fields["limits"]),
             "jail": Jail(**fields["jail"]),
@@ -81,10 +62,17 @@ def unpack_request(line: bytes) -> RunRequest:
     )
 
 
-def unpack_files(files: Mapping[str, str]) -> dict[str, bytes]:
-    """File contents in base64, decoded."""
+def unpack_result(line: bytes) -> ProgramResult:
+    """Return the result in a line of JSON."""
+    fields = json.loads(line)
+    known = {"ending": TerminationReason(fields["ending"]), "files": _decoded(fields["files"])}
+    return ProgramResult(**fields | known)
+
+
+def _decoded(files: Mapping[str, str]) -> dict[str, bytes]:
     return {path: base64.b64decode(content) for path, content in files.items()}
 
 
-def _pack(fields: dict[str, Any]) -> bytes:
+def pack(fields: dict[str, Any]) -> bytes:
+    """Return `fields` as JSON, with bytes in base64."""
     return json.dumps(fields, default=lambda content: base64.b64encode(content).decode()).encode()

@@ -122,7 +122,7 @@ def _load(program: bytes) -> None:
 
 
 def _instruction(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
-    """A test skips `then` instructions if it is true, and `otherwise` if it is not."""
+    """Return a test skips `then` instructions if it is true, and `otherwise` if it is not."""
     return struct.pack("HBBI", code, then, otherwise, value)
 
 

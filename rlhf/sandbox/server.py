@@ -8,43 +8,23 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
-from pydantic import BaseModel, ValidationError
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 
+from rlhf.errors import SandboxBroken, SandboxBusy
 from rlhf.http.access import AccessMiddleware
-from rlhf.http.binding import LOOPBACK, Access
-from rlhf.http.limits import SANDBOX
-from rlhf.http.serving import bound, url_of, uvicorn_config
+from rlhf.http.binding import LOOPBACK, SANDBOX, Access
+from rlhf.http.serving import StrictRoute, bound, url_of, uvicorn_config
 from rlhf.sandbox.pool import Sandbox
-from rlhf.sandbox.program import SandboxBroken, SandboxBusy
 from rlhf.sandbox.wire import RunCodeRequest, RunCodeResponse, program_of, response_of
 
-BODY = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": RunCodeRequest.model_json_schema()}}}
-}
-
-
-class SandboxErrorBody(BaseModel):
-    """The error of a request that was not served."""
-
-    detail: str
-
-
-class Invalid(BaseModel):
-    """A request that failed validation: pydantic's list of errors."""
-
-    detail: list[dict[str, Any]]
-
-
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    **{status: {"model": SandboxErrorBody, "description": "An error"} for status in (401, 413, 415, 503)},
-    422: {"model": Invalid, "description": "Not a request"},
-}
+PROBLEMS: dict[int | str, dict[str, Any]] = {status: {"description": "An error"} for status in (401, 413, 415, 503)}
 
 
 def make_app(
     sandbox: Sandbox, token: str | None, access: Access | None = None, *, host: str = LOOPBACK
 ) -> AccessMiddleware:
-    """The application. It probes the machine at startup; with a `token`, clients must send it."""
+    """Return the application. It probes the machine at startup; with a `token`, clients must send it."""
 
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -52,11 +32,12 @@ def make_app(
         yield
         await sandbox.close()
 
-    app = FastAPI(title="rlhf sandbox", version="1.0.0", lifespan=life)
+    app = FastAPI(title="rlhf sandbox", lifespan=life, exception_handlers={RequestValidationError: _invalid})
+    app.router.route_class = StrictRoute
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """What isolates the code, and how busy it is."""
+        """Report what isolates the code, and how busy the sandbox is."""
         return {
             "status": "healthy",
             "isolation": str(sandbox.chosen.isolation.level),
@@ -67,12 +48,11 @@ def make_app(
             "runs_at_once": sandbox.queue.runs,
         }
 
-    @app.post("/run_code", responses=PROBLEMS, openapi_extra=BODY)
-    async def run_code(request: Request) -> RunCodeResponse:
+    @app.post("/run_code", responses=PROBLEMS)
+    async def run_code(request: RunCodeRequest) -> RunCodeResponse:
         """Run a Python program. 503 when too many wait; status SandboxError when the program is not to blame."""
-        program = program_of(_parsed(await request.body()))
         try:
-            return response_of(await sandbox.run(program))
+            return response_of(await sandbox.run(program_of(request)))
         except SandboxBusy as error:
             raise HTTPException(503, str(error), {"Retry-After": "1"}) from None
         except SandboxBroken as error:
@@ -82,11 +62,12 @@ def make_app(
     return AccessMiddleware(app, lambda status, why: {"detail": why}, access, host=host, token=token)
 
 
-def _parsed(body: bytes) -> RunCodeRequest:
-    try:
-        return RunCodeRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise HTTPException(422, error.errors(include_url=False, include_context=False, include_input=False)) from None
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    """Return a validation error as a response, without repeating the body."""
+    assert isinstance(error, RequestValidationError)
+    return JSONResponse(
+        {"detail": [{key: found[key] for key in ("type", "loc", "msg")} for found in error.errors()]}, 422
+    )
 
 
 async def serve_sandbox(sandbox: Sandbox, host: str, port: int, token: str | None, access: Access) -> None:

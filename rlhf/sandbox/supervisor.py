@@ -19,8 +19,8 @@ from types import FrameType
 
 from rlhf.sandbox.confine import confine
 from rlhf.sandbox.folder import NotFetched, folder_use, make_folder, read_files, remove_folder, write_files
-from rlhf.sandbox.limits import MIB, SandboxLimits
-from rlhf.sandbox.run_request import Jail, RunReport, RunRequest, unpack_request
+from rlhf.sandbox.program import MIB, ProgramResult, SandboxLimits, TerminationReason
+from rlhf.sandbox.run_request import Jail, RunRequest, pack, unpack_request
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 LOOK_SECONDS = 0.05
@@ -52,17 +52,17 @@ def supervisor_main() -> None:
     except OSError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}")
         raise SystemExit(3) from None
-    sys.stdout.buffer.write(report.pack())
+    sys.stdout.buffer.write(pack(report._asdict()))
 
 
-def carry_out(request: RunRequest) -> RunReport:
+def carry_out(request: RunRequest) -> ProgramResult:
     """Run the program, from input files to output files. No process and no file of it is left when this returns or
     raises."""
     try:
         make_folder(request.jail, request.limits)
         return _run(request)
     except RunRefused as error:
-        return RunReport("refused", None, str(error))
+        return ProgramResult(TerminationReason.REFUSED, None, str(error))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         end_all(request.jail)
@@ -95,7 +95,7 @@ class Output:
         self._thread.start()
 
     def text(self) -> str:
-        """The kept output, after the end of all processes; a line at its end says how much was dropped."""
+        """Return the kept output, after the end of all processes; a line at its end says how much was dropped."""
         self._thread.join(PIPE_SECONDS)  # the pipe ends with the last process
         note = f"\n[the sandbox dropped {self._dropped} bytes after the first {self._most}]\n" if self._dropped else ""
         return bytes(self._kept).decode(errors="replace") + note
@@ -107,14 +107,16 @@ class Output:
             self._dropped += len(chunk) - len(chunk[:room])
 
 
-def _run(request: RunRequest) -> RunReport:
+def _run(request: RunRequest) -> ProgramResult:
     outputs = Output(request.limits.output_bytes), Output(request.limits.output_bytes)
     child = _start(request, *outputs)
     started = time.monotonic()
     report = _watch(child, request, started + request.limits.wall_seconds)
     seconds = time.monotonic() - started
     if not end_all(request.jail):
-        report = RunReport("excess", None, f"processes of the run did not end within {REAP_SECONDS:g} s")
+        report = ProgramResult(
+            TerminationReason.EXCESS, None, f"processes of the run did not end within {REAP_SECONDS:g} s"
+        )
     stdout, stderr = (output.text() for output in outputs)
     report = report._replace(seconds=seconds, stdout=stdout, stderr=stderr)
     try:
@@ -175,7 +177,7 @@ def _become(request: RunRequest, standard: tuple[int, int, int], send: int) -> N
         os._exit(CANNOT_START)
 
 
-def _watch(child: int, request: RunRequest, deadline: float) -> RunReport:
+def _watch(child: int, request: RunRequest, deadline: float) -> ProgramResult:
     """Wait until the program ends, its time is over or its folder exceeds a limit: the report without its output."""
     over = os.pidfd_open(child)
     poll = select.poll()
@@ -185,17 +187,17 @@ def _watch(child: int, request: RunRequest, deadline: float) -> RunReport:
             poll.poll(1000 * min(LOOK_SECONDS, max(deadline - time.monotonic(), 0.0)))
             for process, status in _reaped():
                 if process == child:
-                    return RunReport("exited", os.waitstatus_to_exitcode(status), "")
+                    return ProgramResult(TerminationReason.EXITED, os.waitstatus_to_exitcode(status))
             if time.monotonic() >= deadline:
-                return RunReport("time", None, f"killed after {request.limits.wall_seconds:g} s")
+                return ProgramResult(TerminationReason.TIME, None, f"killed after {request.limits.wall_seconds:g} s")
             if excess := _excess(request.jail, request.limits):
-                return RunReport("excess", None, f"killed for {excess}")
+                return ProgramResult(TerminationReason.EXCESS, None, f"killed for {excess}")
     finally:
         os.close(over)
 
 
 def _excess(jail: Jail, limits: SandboxLimits) -> str:
-    """The limit of the folder that the run exceeds; empty if there is none."""
+    """Return the limit of the folder that the run exceeds; empty if there is none."""
     try:
         used_bytes, entries = folder_use(jail, limits.files)
     except OSError as error:

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Base64Bytes, BaseModel, Field
 
-from rlhf.sandbox.limits import MIB
-from rlhf.sandbox.program import Program, ProgramResult, TerminationReason
+from rlhf.sandbox.program import MIB, Program, ProgramResult, TerminationReason
 
 
 class RunCodeRequest(BaseModel):
@@ -56,7 +55,7 @@ STATUS: dict[TerminationReason, Literal["Finished", "Error", "TimeLimitExceeded"
 
 
 def program_of(request: RunCodeRequest) -> Program:
-    """The program in a request."""
+    """Return the program in a request."""
     return Program(
         code=request.code,
         stdin=(request.stdin or "").encode(errors="replace"),
@@ -68,7 +67,7 @@ def program_of(request: RunCodeRequest) -> Program:
 
 
 def request_of(program: Program) -> dict[str, object]:
-    """The request body for `program`."""
+    """Return the request body for `program`."""
     return {
         "code": program.code.encode(errors="replace").decode(),  # encoded as this sandbox would write it to a file
         "language": "python",
@@ -81,7 +80,7 @@ def request_of(program: Program) -> dict[str, object]:
 
 
 def response_of(run: ProgramResult) -> RunCodeResponse:
-    """The response for a program's result."""
+    """Return the response for a program's result."""
     result = RunResult(
         status=STATUS[run.ending],
         execution_time=run.seconds,
@@ -98,7 +97,7 @@ def response_of(run: ProgramResult) -> RunCodeResponse:
 
 
 def run_of(response: RunCodeResponse) -> ProgramResult | None:
-    """The program's result in a response; None if the response has none."""
+    """Return the program's result in a response; None if the response has none."""
     result = response.run_result
     if response.status == "SandboxError" or result is None:
         return None

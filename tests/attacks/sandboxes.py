@@ -9,14 +9,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rlhf.sandbox.groups import find_group_parent
 from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation, interpreter
-from rlhf.sandbox.limits import SandboxLimits
-from rlhf.sandbox.program import Program, ProgramResult, TerminationReason
+from rlhf.sandbox.program import Program, ProgramResult, SandboxLimits, TerminationReason
 from rlhf.sandbox.run import run_program
 
 NOBODY = 65534
@@ -67,7 +65,7 @@ class SandboxOf:
         """Ask for `program`, and do not wait."""
         assert self.process.stdin is not None
         files = {path: base64.b64encode(content).decode() for path, content in program.files.items()}
-        fields = asdict(replace(program, files={})) | {"files": files, "limits": limits._asdict()}
+        fields = program._asdict() | {"files": files, "limits": limits._asdict()}
         request = fields | {"stdin": base64.b64encode(program.stdin).decode()}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
@@ -96,7 +94,7 @@ def main(level: str, python: str) -> None:
         limits = SandboxLimits(**request.pop("limits"))
         files = {path: base64.b64decode(content) for path, content in request["files"].items()}
         program = Program(**(request | {"stdin": base64.b64decode(request["stdin"]), "files": files}))
-        fields = asdict(run_program(program, limits, isolation))
+        fields = run_program(program, limits, isolation)._asdict()
         found = {path: base64.b64encode(content).decode() for path, content in fields["files"].items()}
         print(json.dumps(fields | {"files": found}), flush=True)
 

@@ -15,8 +15,7 @@ from starlette.routing import Route
 from starlette.types import Message, Scope
 
 from rlhf.http.access import AccessMiddleware
-from rlhf.http.binding import Access
-from rlhf.http.limits import HttpLimits
+from rlhf.http.binding import Access, HttpLimits
 
 MOST = 1000
 JSON = {"Content-Type": "application/json"}

@@ -8,9 +8,17 @@ import pytest
 
 from rlhf.commands.server_options import access_of, check_reach
 from rlhf.errors import ConfigError, RecordingError
-from rlhf.http.binding import Access, check_binding, check_tls, is_loopback, server_names, token_from
+from rlhf.http.binding import (
+    Access,
+    HttpLimits,
+    check_binding,
+    check_tls,
+    is_loopback,
+    limits_from,
+    server_names,
+    token_from,
+)
 from rlhf.http.config import RecordingConfig, check_recording
-from rlhf.http.limits import HttpLimits, limits_from
 from tests.http.certificates import self_signed
 
 

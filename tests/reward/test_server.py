@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from rlhf.config import build
-from rlhf.http.binding import Access
-from rlhf.http.limits import HttpLimits
+from rlhf.http.binding import Access, HttpLimits
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
 from rlhf.reward.server import RewardServerSettings, reward_app

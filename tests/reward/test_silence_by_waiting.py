@@ -9,11 +9,11 @@ import zlib
 
 import pytest
 
-from rlhf.errors import RlhfError
+from rlhf.errors import RlhfError, SandboxBusy
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.scoring import CodeScorer
 from rlhf.sandbox.client import RetryingRunner
-from rlhf.sandbox.program import Program, ProgramResult, SandboxBusy, TerminationReason
+from rlhf.sandbox.program import Program, ProgramResult, TerminationReason
 from rlhf.types import Scored
 
 ONE = base64.b64encode(zlib.compress(b"1\n")).decode()

@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlhf.sandbox.limits import MIB, SandboxLimits
-from rlhf.sandbox.program import Program, ProgramResult
+from rlhf.sandbox.program import MIB, Program, ProgramResult, SandboxLimits
 from tests.attacks.sandboxes import SandboxOf
 from tests.pace import scaled
 

@@ -19,7 +19,7 @@ from rlhf.sandbox.groups import (
     find_group_parent,
     own_group,
 )
-from rlhf.sandbox.limits import MIB, SandboxLimits
+from rlhf.sandbox.program import MIB, SandboxLimits
 
 MOUNTS = (
     "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
+from rlhf.errors import SandboxBroken, SandboxBusy, SandboxUnavailable
 from rlhf.sandbox.bubblewrap import FOLDER
 from rlhf.sandbox.isolation import Interpreter, IsolationLevel
 from rlhf.sandbox.levels import ChosenIsolation, choose
-from rlhf.sandbox.limits import MIB, SandboxLimits
 from rlhf.sandbox.pool import Queue, Sandbox
-from rlhf.sandbox.program import Program, SandboxBroken, SandboxBusy, SandboxUnavailable, TerminationReason
+from rlhf.sandbox.program import MIB, Program, SandboxLimits, TerminationReason
 from rlhf.sandbox.run import run_program
 
 pytestmark = pytest.mark.engine

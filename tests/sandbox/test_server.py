@@ -13,8 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
+from rlhf.errors import SandboxBroken
 from rlhf.sandbox.client import RemoteSandbox
-from rlhf.sandbox.program import Program, SandboxBroken, TerminationReason
+from rlhf.sandbox.program import Program, TerminationReason
 
 pytestmark = pytest.mark.engine
 TOKEN = "a-token"

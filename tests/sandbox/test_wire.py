@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf.http.exchange import json_body
+from rlhf.http.client import json_body
 from rlhf.sandbox.program import Program
 from rlhf.sandbox.wire import RunCodeRequest, program_of, request_of
 

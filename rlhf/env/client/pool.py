@@ -16,7 +16,7 @@ from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, Remote
 from rlhf.env.hosting.hosted import SlotEnvironment
 from rlhf.env.wire import Json
 from rlhf.errors import ConfigError, EnvironmentFailed
-from rlhf.http.exchange import client, send_request
+from rlhf.http.client import client, send_request
 from rlhf.http.untrusted_text import InvalidJson, read_json
 from rlhf.protocols import Environment
 
@@ -126,12 +126,12 @@ async def query_dialect(address: Address) -> Dialect:
 async def get_object(http: httpx.AsyncClient, path: str) -> Json:
     """The JSON object at a path. Raises `Broken` for a temporary failure, `EnvironmentFailed` for a permanent one."""
     answer = await send_request(http, http.build_request("GET", path))
-    if answer.status >= 500:
-        raise Broken(f"{path}: HTTP status {answer.status}")
-    if answer.status in (401, 403):
-        raise EnvironmentFailed(str(http.base_url), "refused", f"the token is refused (HTTP {answer.status})")
-    if answer.status != 200:
-        raise Undecodable(f"{path} answers with HTTP status {answer.status}")
+    if answer.status_code >= 500:
+        raise Broken(f"{path}: HTTP status {answer.status_code}")
+    if answer.status_code in (401, 403):
+        raise EnvironmentFailed(str(http.base_url), "refused", f"the token is refused (HTTP {answer.status_code})")
+    if answer.status_code != 200:
+        raise Undecodable(f"{path} answers with HTTP status {answer.status_code}")
     content = read_json(answer.content)
     if not isinstance(content, dict):
         raise Undecodable(f"{path} answers with no object")

@@ -22,8 +22,7 @@ from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.server.socket_route import serve_socket
 from rlhf.env.wire import API_VERSION, Code, EnvironmentRefused, Json
 from rlhf.http.access import AccessMiddleware
-from rlhf.http.binding import Access, check_binding
-from rlhf.http.limits import HttpLimits
+from rlhf.http.binding import Access, HttpLimits, check_binding
 from rlhf.http.serving import uvicorn_config
 
 PING_SECONDS = 20.0

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.forms import Form, FormDecision, bound_names, calls_any, free_names, is_case, needs_pytest
-from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.program import SandboxLimits
 
 Row = Mapping[str, Any]
 OUTPUT_BYTES = SandboxLimits().output_bytes

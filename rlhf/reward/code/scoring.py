@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlhf.errors import ConfigError
+from rlhf.errors import ConfigError, SandboxBroken, SandboxBusy
 from rlhf.http.binding import token_from
 from rlhf.http.untrusted_text import escape_to_line
 from rlhf.reward.code.config import CodeRewardConfig
@@ -35,9 +35,8 @@ from rlhf.reward.code.rows import (
 from rlhf.reward.code.run_tests import LENGTH_DIGITS
 from rlhf.reward.code_block import code_of
 from rlhf.sandbox.client import RemoteSandbox, RetryingRunner
-from rlhf.sandbox.limits import MIB, SandboxLimits
 from rlhf.sandbox.pool import Queue, Sandbox
-from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxBroken, SandboxBusy, TerminationReason
+from rlhf.sandbox.program import MIB, Program, ProgramResult, ProgramRunner, SandboxLimits, TerminationReason
 from rlhf.types import Scored, Unscored
 
 LOAD = """import sys, types
@@ -255,12 +254,12 @@ def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:
 
 def make_runner(config: CodeRewardConfig) -> ProgramRunner:
     """A runner for the configured sandbox server, else for this process's sandbox."""
+    longest = max(config.timeout_seconds, config.pairs_timeout_seconds)
     if config.url:
         at_once = config.max_concurrent_requests
         seconds = max(QUEUE_SECONDS, at_once * config.timeout_seconds)  # were each of ours to use all of its
-        remote = RemoteSandbox(config.url, token_from(config.token_env), seconds)
+        remote = RemoteSandbox(config.url, token_from(config.token_env), seconds + longest)
         return RetryingRunner(remote, at_once, seconds)
-    longest = max(config.timeout_seconds, config.pairs_timeout_seconds)
     limits = SandboxLimits(wall_seconds=longest, memory_bytes=config.memory_mb * MIB)
     queue = Queue(runs=config.max_concurrent_runs, waiting=1_000_000, wait_seconds=WAIT_SECONDS)
     return Sandbox(limits, queue, python=config.python, allow_rlimits=config.allow_rlimits)

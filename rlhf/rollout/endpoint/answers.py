@@ -34,7 +34,7 @@ class ChatResponse:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def completion(self) -> dict[str, Any]:
-        """The whole response in one body."""
+        """Return the whole response in one body."""
         message = self.replied.message
         said: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
         if message.tool_calls:
@@ -43,8 +43,8 @@ class ChatResponse:
         return self._head("chat.completion", [choice | self._sampled_ids]) | {"usage": self._usage} | self._prompt_ids
 
     def stream(self) -> Iterator[bytes]:
-        """The whole response as server-sent events: the role, the text in chunks, the tool calls, the finish reason,
-        and `[DONE]`."""
+        """Iterate over the whole response as server-sent events: the role, the text in chunks, the tool calls, the
+        finish reason, and `[DONE]`."""
         yield self._chunk({"role": "assistant", "content": ""}, beside=self._prompt_ids)
         for piece in PIECE.findall(self._content or ""):
             yield self._chunk({"content": piece})

@@ -13,8 +13,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from rlhf.http.access import AccessMiddleware
-from rlhf.http.binding import LOOPBACK, Access
-from rlhf.http.limits import POLICY
+from rlhf.http.binding import LOOPBACK, POLICY, Access
 from rlhf.http.serving import StrictRoute, uvicorn_config
 from rlhf.rollout.endpoint.answers import ChatResponse
 from rlhf.rollout.endpoint.front import EndSessionRequest, Front
@@ -40,7 +39,7 @@ def policy_app(
     access: Access = ACCESS,
     host: str = LOOPBACK,
 ) -> AccessMiddleware:
-    """An ASGI application that serves `model` in `sessions`, each at `/sessions/ID/v1`.
+    """Return an ASGI application that serves `model` in `sessions`, each at `/sessions/ID/v1`.
 
     With a `front`, clients open sessions themselves, `/v1` serves clients without a session, and seeds in requests are
     used. Without a front, only the run determines the seeds.
@@ -62,7 +61,7 @@ def policy_app(
 def policy_uvicorn_config(
     app: AccessMiddleware, access: Access = ACCESS, *, host: str = LOOPBACK, port: int = 0
 ) -> uvicorn.Config:
-    """The uvicorn settings for the app, with the limits of `access`."""
+    """Return the uvicorn settings for the app, with the limits of `access`."""
     return uvicorn_config(app, access, host=host, port=port, lifespan="off", timeout_graceful_shutdown=GOODBYE_SECONDS)
 
 
@@ -77,16 +76,17 @@ class Routes:
         return {"status": "healthy", "model": self._model, "sessions": len(self._sessions)}
 
     async def models(self) -> dict[str, Any]:
-        """The list of served models, in OpenAI's format."""
+        """Return the list of served models, in OpenAI's format."""
         one = {"id": self._model, "object": "model", "created": 0, "owned_by": "rlhf"}
         return {"object": "list", "data": [one]}
 
     async def chat(self, session_id: str, body: ChatRequest, request: Request) -> Response:
-        """A reply within a session."""
+        """Return a reply within a session."""
         return await self._answered(self._sessions.find(session_id), body, request)
 
     async def chat_alone(self, body: ChatRequest, request: Request) -> Response:
-        """A reply to a request without a session: in the session whose conversation it continues, or in a new one."""
+        """Return a reply to a request without a session: in the session whose conversation it continues, or in a new
+        one."""
         assert self._front is not None
         _refuse_what_is_missed(body)
         return await self._answered(self._front.session_of(self._asked(body)), body, request)
@@ -139,7 +139,7 @@ async def _left(request: Request, error: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    """A validation error as a response, without repeating the body."""
+    """Return a validation error as a response, without repeating the body."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     if first["type"] == "json_invalid":
@@ -149,13 +149,13 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _unknown(request: Request, error: Exception) -> JSONResponse:
-    """The response for an unknown path or method, or for a body that is not JSON."""
+    """Return the response for an unknown path or method, or for a body that is not JSON."""
     assert isinstance(error, HTTPException)
     return await _refused(request, ChatRefused(error.status_code, "invalid", str(error.detail)))
 
 
 def _denied(status: int, why: str) -> dict[str, object]:
-    """The response for a request that is refused before it reaches a route."""
+    """Return the response for a request that is refused before it reaches a route."""
     return ChatRefused(status, {401: "denied", 503: "capacity"}.get(status, "invalid"), why).as_json()
 
 

@@ -93,7 +93,7 @@ class Capture:
         return (found := self._continued(asked, marks)) is not None and found[0].free
 
     def ask(self, asked: AgentRequest) -> TokenizedRequest:
-        """The tokens of a request. Raises `ModelError` for a conversation that the chat template refuses."""
+        """Return the tokens of a request. Raises `ModelError` for a conversation that the chat template refuses."""
         marks = message_marks(asked)
         found = self._continued(asked, marks)
         if found and found[0].free:
@@ -136,7 +136,7 @@ class Capture:
         return Replied(message=message, token_ids=question.token_ids, completion=completion)
 
     def trajectory(self, task: Task, reward: float | None, timings: Timings, *, ended: bool = True) -> Trajectory:
-        """The episode, `ended` or given up. Requires at least one reply.
+        """Return the episode, `ended` or given up. Requires at least one reply.
 
         The last reply is at the end of the last segment, and receives the `reward`. Without a reward, an episode whose
         last reply was cut off is truncated.
@@ -161,8 +161,8 @@ class Capture:
     def _continued(
         self, asked: AgentRequest, marks: Sequence[Mark]
     ) -> tuple[ThreadPosition, NDArray[np.int32], tuple[Message, ...]] | None:
-        """The longest known conversation ending in a reply that the request continues, with the tokens to append and
-        the new messages. Threads that are not busy are preferred.
+        """Return the longest known conversation ending in a reply that the request continues, with the tokens to append
+        and the new messages. Threads that are not busy are preferred.
 
         None where there is none, or where the chat template does more than append.
         """
@@ -190,7 +190,7 @@ class Capture:
         return TokenizedRequest(asked=asked, mark=mark, thread=opened, heard=heard, token_ids=token_ids, new=new)
 
     def _told(self, asked: AgentRequest, completion: Completion) -> Message:
-        """A reply as text or tool calls. Malformed calls are passed to the agent as text, and counted."""
+        """Return a reply as text or tool calls. Malformed calls are passed to the agent as text, and counted."""
         whole = completion.finish_reason is FinishReason.STOP
         text = self._renderer.marked_text(completion.token_ids)
         spoken = self._read(text) if asked.reads_calls and whole else Spoken()

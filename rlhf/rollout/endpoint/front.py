@@ -42,8 +42,8 @@ class Front:
         self._alone: set[AgentSession] = set()
 
     def open(self) -> AgentSession:
-        """A new session with the next number. When the server is full, the least recently used conversation without a
-        session is evicted: no client will end it. Raises `ChatRefused` where none is idle."""
+        """Return a new session with the next number. When the server is full, the least recently used conversation
+        without a session is evicted: no client will end it. Raises `ChatRefused` where none is idle."""
         resting = [session for session in self._alone if not session.busy]
         if self._sessions.full and resting:
             self.end(max(resting, key=lambda session: session.idle_seconds), None, ended=False)
@@ -52,7 +52,7 @@ class Front:
         return session
 
     def session_of(self, asked: AgentRequest) -> AgentSession:
-        """The session whose conversation a request without a session id continues, else a new one."""
+        """Return the session whose conversation a request without a session id continues, else a new one."""
         marks = message_marks(asked)
         found = next((session for session in self._alone if session.capture.goes_on(asked, marks)), None)
         if found is None:

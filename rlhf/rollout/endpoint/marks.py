@@ -31,7 +31,7 @@ def message_marks(asked: AgentRequest) -> list[Mark]:
 
 
 def extended(mark: Mark, messages: Sequence[Message]) -> list[Mark]:
-    """The marks of the conversation continued with `messages`."""
+    """Return the marks of the conversation continued with `messages`."""
     marks = []
     for message in messages:
         mark = _mark(mark, said(message))

@@ -19,7 +19,7 @@ class ChatRefused(RlhfError):
         return self.status >= 500
 
     def as_json(self) -> dict[str, object]:
-        """The error in OpenAI's format."""
+        """Return the error in OpenAI's format."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         message = self.message.encode(errors="replace").decode()
         return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}

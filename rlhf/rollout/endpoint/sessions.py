@@ -65,7 +65,7 @@ class AgentSession:
         return 0.0 if self.busy else time.monotonic() - self._used
 
     async def reply(self, asked: AgentRequest, gone: Callable[[], Coroutine[Any, Any, None]]) -> Replied:
-        """The policy's reply. Raises `ClientGone` where the client is `gone` before it is complete.
+        """Return the policy's reply. Raises `ClientGone` where the client is `gone` before it is complete.
 
         Raises `ChatRefused`: for a prompt that leaves no room, for a failed engine, and for a session that has ended.
         """
@@ -93,7 +93,7 @@ class AgentSession:
             self._ended.set_result(None)
 
     def trajectory(self, task: Task, reward: float | None, *, ended: bool = True) -> Trajectory:
-        """The episode of a session with at least one reply. `ended` is false for one that was given up."""
+        """Return the episode of a session with at least one reply. `ended` is false for one that was given up."""
         elsewhere = max(0.0, time.monotonic() - self._began - self._generating)
         timings = Timings(generate_seconds=self._generating, environment_seconds=elsewhere)
         return self.capture.trajectory(task, reward, timings, ended=ended)
@@ -130,7 +130,7 @@ class AgentSession:
             self._generating += time.monotonic() - began
 
     def _seed(self, asked: AgentRequest) -> int:
-        """The sampling seed: from the request, or else the session's next one."""
+        """Return the sampling seed: from the request, or else the session's next one."""
         if asked.seed is None:
             return self._policy.seed_of(next(self._numbers))
         return request_seed(run_seed=asked.seed, purpose="asked", ordinal=0, sample=0, turn=0)
@@ -176,7 +176,7 @@ class AgentSessions:
         return session
 
     def find(self, session_id: str) -> AgentSession:
-        """The open session with that id. Raises `ChatRefused`: 404 for an unknown id, 409 for a session that
+        """Return the open session with that id. Raises `ChatRefused`: 404 for an unknown id, 409 for a session that
         has ended."""
         if found := self._open.get(session_id):
             return found
@@ -201,5 +201,5 @@ def _heed(replying: asyncio.Future[Replied]) -> None:
 
 
 def over(session_id: str) -> ChatRefused:
-    """The error for a request to a session that has ended."""
+    """Return the error for a request to a session that has ended."""
     return ChatRefused(409, "session_ended", f"session {session_id} has ended; its episode is closed")

@@ -27,7 +27,7 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 
 
 def content_text(content: Any) -> Any:
-    """A message's text: as given, empty for null, or joined from parts."""
+    """Return a message's text: as given, empty for null, or joined from parts."""
     if content is None:
         return ""
     return "\n".join(_part(part) for part in content) if isinstance(content, list) else content
@@ -118,7 +118,8 @@ class ChatRequest(BaseModel):
     seed: int | None = None
 
     def asked(self, *, seeds: bool) -> AgentRequest:
-        """The request for the policy. With `seeds`, the request's own seed determines the sampling, if it has one."""
+        """Return the request for the policy. With `seeds`, the request's own seed determines the sampling, if it has
+        one."""
         limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
         return AgentRequest(
             messages=tuple(message.message() for message in self.messages),
@@ -129,7 +130,7 @@ class ChatRequest(BaseModel):
         )
 
     def missed(self) -> tuple[str, str] | None:
-        """The first field that requests something unsupported, and why; None where there is none."""
+        """Return the first field that requests something unsupported, and why; None where there is none."""
         for name, why in NEVER_SAMPLED.items():
             value = self._others.get(name)
             if value is not None and value not in NOTHING.get(name, ()):

@@ -21,7 +21,8 @@ SLOT_RANKS = (1, 8, 16, 32, 64, 128, 256, 512)
 
 
 def engine_args(settings: EngineSettings) -> EngineArgs:
-    """The engine's arguments. `generation_config="vllm"`: a model folder's `generation_config.json` has no effect."""
+    """Return the engine's arguments. `generation_config="vllm"`: a model folder's `generation_config.json` has no
+    effect."""
     on_cpu, model, rollout = settings.device == "cpu", settings.model, settings.rollout
     ours: dict[str, Any] = {
         "model": settings.model_path,

@@ -201,7 +201,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def why_refused(request: GenerateRequest, facts: EngineFacts) -> str:
-    """The reason to refuse this request, or ""."""
+    """Return the reason to refuse this request, or ""."""
     length = len(request.token_ids)
     if length == 0:
         return "the prompt has no tokens"

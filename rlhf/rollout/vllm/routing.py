@@ -39,8 +39,8 @@ class RoutingRecord:
             router.set_capture_fn(partial(self._keep, layer))
 
     def of(self, request: str, tokens: int) -> Routing:
-        """The experts of the first `tokens` tokens of a request that the engine has just computed: `[tokens, layers,
-        k]`."""
+        """Return the experts of the first `tokens` tokens of a request that the engine has just computed: `[tokens,
+        layers, k]`."""
         blocks = torch.tensor(self._runner.requests[request].block_ids[self._group])
         places = (blocks[:, None] * self._block + torch.arange(self._block)).flatten()[:tokens]
         experts: Routing = self._experts[places].numpy()
@@ -57,8 +57,8 @@ class RoutingRecord:
 
 
 def expert_choices(told: NDArray[Any]) -> Routing:
-    """The choices that vLLM itself reports, `[T, layers, k]`, with -1 in place of its zeros for layers without experts:
-    a real choice never repeats an expert."""
+    """Return the choices that vLLM itself reports, `[T, layers, k]`, with -1 in place of its zeros for layers without
+    experts: a real choice never repeats an expert."""
     experts = told.astype(np.int16)
     if experts.shape[-1] > 1:
         experts[(experts == 0).all(-1)] = -1
@@ -71,7 +71,7 @@ def record_routing(worker: Any) -> RoutingRecord:
 
 
 def _whole_context(config: Any) -> tuple[int, FullAttentionSpec, str]:
-    """The KV-cache group that stores every token of a context: its number, its kind, and one of its layers."""
+    """Return the KV-cache group that stores every token of a context: its number, its kind, and one of its layers."""
     for number, group in enumerate(config.kv_cache_groups):
         if isinstance(group.kv_cache_spec, FullAttentionSpec):
             return number, group.kv_cache_spec, group.layer_names[0]
@@ -79,7 +79,7 @@ def _whole_context(config: Any) -> tuple[int, FullAttentionSpec, str]:
 
 
 def _routers(model: torch.nn.Module) -> dict[int, BaseRouter]:
-    """The router of every layer with experts, by layer number."""
+    """Return the router of every layer with experts, by layer number."""
     routers: dict[int, BaseRouter] = {}
     for module in model.modules():
         if isinstance(module, MoERunner):

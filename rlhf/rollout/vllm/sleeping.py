@@ -80,7 +80,7 @@ def drop_packed(model: nn.Module) -> None:
 
 
 def kv_tensors(worker: Any) -> Iterator[Tensor]:
-    """The tensors of the KV cache: views of few allocations."""
+    """Iterate over the tensors of the KV cache: views of few allocations."""
     ahead = list(worker.model_runner.kv_caches)
     while ahead:
         one = ahead.pop()

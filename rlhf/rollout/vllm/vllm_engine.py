@@ -134,7 +134,7 @@ class VllmEngine:
         return _scored(outputs, token_ids.shape[:-1])
 
     def extend(self, request: GenerateRequest, *, timeout_seconds: float) -> Completion:
-        """A reply that only its token budget ends, sampled alone while the engine is paused.
+        """Return a reply that only its token budget ends, sampled alone while the engine is paused.
 
         It leaves the process's random state unchanged: a learner in the same process shares that state, and a resumed
         run makes one more such call than an uninterrupted one.
@@ -270,7 +270,7 @@ class VllmEngine:
     def _run_to_end(
         self, name: str, prompts: Sequence[NDArray[np.int32]], params: SamplingParams, timeout_seconds: float
     ) -> list[RequestOutput]:
-        """The outputs of these prompts, in order; they run together."""
+        """Return the outputs of these prompts, in order; they run together."""
         ids = [f"{name}-{time.monotonic_ns()}-{number}" for number in range(len(prompts))]
         for request_id, prompt in zip(ids, prompts, strict=True):
             self._add(request_id, prompt, params)
@@ -302,7 +302,8 @@ def _as_it_is() -> Iterator[None]:
 
 
 def sampling_params(request: GenerateRequest, settings: EngineSettings, *, seeded: bool = True) -> SamplingParams:
-    """The full distribution at its temperature; only the settings' stop conditions and the token budget end a reply."""
+    """Return the full distribution at its temperature; only the settings' stop conditions and the token budget end a
+    reply."""
     return SamplingParams(
         temperature=request.temperature,
         max_tokens=request.max_tokens,

@@ -20,14 +20,14 @@ from rlhf.env.chat_opponent import ChatOpponent
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.hosting.isolation import Deadlines
-from rlhf.errors import EnvironmentFailed, HttpFailed, OpponentFailed
+from rlhf.errors import EnvironmentFailed, HttpFailed, OpponentFailed, SandboxBroken, SandboxBusy
 from rlhf.http.client import HttpClient
 from rlhf.http.config import HttpConfig, RecordingConfig
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
 from rlhf.reward.verdict import mark_of, parse_choice
 from rlhf.sandbox.client import RemoteSandbox
-from rlhf.sandbox.program import Program, SandboxBroken, SandboxBusy
+from rlhf.sandbox.program import Program
 from rlhf.types import Scored, Task, Unscored
 from tests.attacks.peers.answers import (
     BOMBS,
@@ -79,7 +79,7 @@ async def ask_opponent(url: str, seconds: float = 0.2) -> Heard:
 
 
 async def ask_sandbox(url: str) -> Heard:
-    sandbox = RemoteSandbox(url, wait_seconds=SECONDS - 1)
+    sandbox = RemoteSandbox(url, timeout_seconds=SECONDS)
     try:
         run = await sandbox.run(Program(code="\ud800", wall_seconds=1.0))
     except (SandboxBroken, SandboxBusy) as broken:
@@ -181,7 +181,7 @@ async def test_a_compressed_answer_does_not_unfold(tmp_path: Path) -> None:
 
 
 async def test_an_answer_is_kept_as_far_as_it_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf.http.exchange.ANSWER_BYTES", 2**20)
+    monkeypatch.setattr("rlhf.http.client.ANSWER_BYTES", 2**20)
     with pytest.raises(HttpFailed, match="longer than 1048576 bytes"):
         await get(saying([b"HTTP/1.1 200 OK\r\n\r\n", *[b" " * 2**19] * 400], 0.0))
 

@@ -14,8 +14,7 @@ from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.hosting.threads import ThreadIsolation
 from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config
 from rlhf.http.access import AccessMiddleware
-from rlhf.http.binding import Access
-from rlhf.http.limits import HttpLimits
+from rlhf.http.binding import Access, HttpLimits
 from rlhf.http.serving import listening
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf.config import build
-from rlhf.errors import ConfigError
+from rlhf.errors import ConfigError, SandboxBroken
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.forms import Form
 from rlhf.reward.code.rows import PythonTests, read_tests
@@ -20,7 +20,7 @@ from rlhf.reward.failure import CAUSED_BY_REPLIES, FailuresValued
 from rlhf.reward.reward import make_reward
 from rlhf.sandbox.levels import ChosenIsolation, choose
 from rlhf.sandbox.pool import Queue, Sandbox
-from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, TerminationReason
+from rlhf.sandbox.program import Program, ProgramResult, TerminationReason
 from rlhf.types import Scored, Unscored
 
 CONFIG = CodeRewardConfig(timeout_seconds=4, memory_mb=256)
