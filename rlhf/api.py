@@ -59,17 +59,17 @@ class Trainer:
         self.loaded = located(self._given, resumed=resume)
         self.recipe = self.loaded.recipe
         preflight(self.recipe)
-        told: list[str] = []
-        folder, point = run_folder(self.recipe, resume=resume, start_over=start_over, tell=told.append)
+        messages: list[str] = []
+        folder, point = run_folder(self.recipe, resume=resume, start_over=start_over, tell=messages.append)
         try:
             with saying_what_is_intact(folder):
-                summary = self._run(folder, point, told, leaving or Leaving())
+                summary = self._run(folder, point, messages, leaving or Leaving())
         finally:
             folder.give_back()
         self._model = None if summary.saved else model_folder(str(folder.path))
         return summary
 
-    def _run(self, folder: RunFolder, point: ResumePoint | None, told: Sequence[str], leaving: Leaving) -> Summary:
+    def _run(self, folder: RunFolder, point: ResumePoint | None, messages: Sequence[str], leaving: Leaving) -> Summary:
         """Train in the run folder and return the summary."""
         if point is None:
             folder.write_recipe(self.recipe, self.loaded.origins)
@@ -77,7 +77,7 @@ class Trainer:
         with (folder.logs / "controller.log").open("a") as log:
             shown = make_view(self.recipe.name, self.recipe.trainer.updates, sys.stdout, live=live)
             with closing(BothViews(shown, PlainView(log))) as view:
-                for words in told:
+                for words in messages:
                     view.message(words)
                 context = RunContext(
                     recipe=self.recipe,
@@ -105,5 +105,5 @@ class Trainer:
     @property
     def _trained(self) -> str:
         if self._model is None:
-            raise UserError("there is no trained policy yet: call fit() first, or use `rlhf eval` on a checkpoint")
+            raise UserError("nothing is trained yet: call fit() first, or use `rlhf eval` on a checkpoint")
         return self._model

@@ -101,7 +101,7 @@ class EngineBroken(RlhfError):
     """An engine that must not be used any more: a step or a phase of a weight sync failed, and its state is unknown."""
 
     def __init__(self, engine: str, cause: str) -> None:
-        super().__init__(f"{engine} is broken and serves no more: {cause}")
+        super().__init__(f"{engine} is in an unknown state and was taken out of service: {cause}")
         self.engine, self.cause = engine, cause
 
 

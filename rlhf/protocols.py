@@ -58,7 +58,7 @@ class LocalEnvironment(Protocol):
 
 
 class Environment(Protocol):
-    """One session of an environment, wherever it runs: hosted here in a thread or a process, or on a server.
+    """One session of an environment, hosted here in a thread or a process, or on a server.
 
     Single use, as `LocalEnvironment`. Every method has its own deadline. Any failure is `EnvironmentFailed`, after
     which only `close` may be called, which never raises.

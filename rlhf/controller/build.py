@@ -59,7 +59,7 @@ L = TypeVar("L", bound=RemoteLearner)
 async def started_cluster(
     config: ClusterConfig, roles: Sequence[Role], logs: Path, view: View
 ) -> AsyncIterator[Cluster]:
-    """A cluster with a place for every worker of `roles`; stopped at the end."""
+    """Start a cluster with a place for every worker of `roles`, and stop it at the end."""
     # Read when torch is imported, which this process does after its workers: an engine may run in this process later.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if config.kind == "local":
@@ -111,7 +111,7 @@ def adapters_of(recipe: Recipe, model: str) -> LoraConfig | None:
 
 
 def routing_of(recipe: Recipe, model: str) -> RoutingMode:
-    """How the engines' expert choices are used; `auto` is resolved for this model."""
+    """Return how the engines' expert choices are used; `auto` is resolved for this model."""
     if recipe.rollout.routing != "auto":
         return recipe.rollout.routing
     shared = max(recipe.rollout.tensor_parallel_sizes) > 1 or recipe.trainer.deepspeed.sequence_parallel > 1
@@ -123,7 +123,7 @@ def routing_of(recipe: Recipe, model: str) -> RoutingMode:
 
 
 def trained_by(recipe: Recipe) -> Trained:
-    """What the ranks of a recipe's kind train."""
+    """Return the kind of model that the ranks train."""
     kinds: Mapping[str, Trained] = {"reward_model": "reward_model", "preference": "preference"}
     return kinds.get(recipe.kind, "policy")
 
@@ -220,7 +220,7 @@ class Serving:
     def evaluator(
         self, data: DataConfig, problems: Mapping[str, Sequence[Task]], *, max_tokens: int, seed: int
     ) -> Evaluator | None:
-        """Return an evaluator of every set, each with its own sampling, and replies of up to `max_tokens` where it sets
+        """Return an evaluator of every set, each with its own sampling. `max_tokens` bounds replies where the set has
         no limit; `problems` are keyed by the name of their set."""
         sets = []
         for name, config in data.eval_sets.items():
@@ -291,8 +291,8 @@ async def started_serving(
 
 
 async def start_engines(engines: Sequence[RemoteEngine], reward: LiveReward, *, together: bool) -> EngineFacts:
-    """Start the reward and the engines; the facts of the first. On a GPU that several share they start one after
-    another: vLLM counts all memory that is taken during its start as its own."""
+    """Start the reward and the engines, and return the facts of the first engine. Engines that share a GPU start one
+    after another: vLLM counts all memory that is taken during its start as its own."""
     if together:
         starting = asyncio.gather(*(engine.start() for engine in engines))
         await asyncio.gather(starting, reward.start())
@@ -305,7 +305,7 @@ async def start_engines(engines: Sequence[RemoteEngine], reward: LiveReward, *, 
 
 
 async def spawn_engines(recipe: Recipe, cluster: Cluster, settings: EngineSettings) -> tuple[RemoteEngine, ...]:
-    """Return the engines of all sizes, not started yet; `settings` are theirs but for the size."""
+    """Spawn the engines of all sizes, not started yet. They have these `settings`, each with its own size."""
 
     async def of_size(role: str, size: int) -> list[RemoteEngine]:
         sized = replace(settings, tensor_parallel_size=size)

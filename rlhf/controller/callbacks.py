@@ -106,15 +106,17 @@ class Reports(Callback):
 
 
 def to_evaluation_line(version: PolicyVersion, result: SetResult) -> EvaluationLine:
-    """What is displayed for one set: its reward and the metrics that the recipe lists, or all metrics of preference
+    """Return the display of one set: its reward and the metrics that the recipe lists, or all metrics of preference
     pairs."""
-    asked = result.reward is None
+    compares = result.reward is None
     return EvaluationLine(
         update=version,
         name="" if result.name == HELD_OUT else result.name,
         reward=result.reward,
         problems=result.problems,
-        metrics={name: value for name, value in result.metrics.items() if asked or name.startswith(("pass@", "maj@"))},
+        metrics={
+            name: value for name, value in result.metrics.items() if compares or name.startswith(("pass@", "maj@"))
+        },
     )
 
 
@@ -124,6 +126,6 @@ def due(version: PolicyVersion, every: int) -> bool:
 
 
 def phase_seconds(spans: Sequence[Span]) -> dict[str, float]:
-    """Seconds of wall time by phase, in the order of an update."""
+    """Return the seconds of wall time by phase, in the order of an update."""
     busy = busy_seconds(spans)
     return {phase: busy[name] for phase, name in PHASES.items() if name in busy}

@@ -18,7 +18,7 @@ from rlhf.trainer.checkpoint import checkpoints, is_whole, prune, read_checkpoin
 from rlhf.types import PolicyVersion, Written
 
 FULL_BYTES = 1 << 20
-"""Less free space than this counts as a full disk, whatever error the library reports."""
+"""Less free space than this counts as a full disk, for any error that a library reports."""
 OF_DISKS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE,
 )  # fmt: skip
@@ -94,7 +94,7 @@ def saying_what_is_intact(folder: RunFolder) -> Iterator[None]:
 
 
 def cause(error: Exception, folder: RunFolder) -> str:
-    """Why a write failed, as text: libraries that write tensors do not report a full disk."""
+    """Return why a write failed, as text: libraries that write tensors do not report a full disk."""
     if shutil.disk_usage(folder.path).free < FULL_BYTES:
         return f"the disk of {folder.path} is full"
     if isinstance(error, OSError):
@@ -103,6 +103,6 @@ def cause(error: Exception, folder: RunFolder) -> str:
 
 
 def intact(folder: RunFolder) -> str:
-    """Which parts of a run are complete, as text."""
+    """Return as text which parts of a run are complete."""
     found = next((path for path in reversed(checkpoints(folder.checkpoints)) if is_whole(path)), None)
-    return f"{found} is intact, and --resume goes on from it" if found else "no checkpoint was written before"
+    return f"{found} is intact, and --resume continues from it" if found else "no checkpoint was written before"

@@ -23,9 +23,9 @@ async def closed(run: Awaitable[str], close: Callable[[str], Summary], leaving: 
     try:
         outcome = await run
     except (asyncio.CancelledError, KeyboardInterrupt) as error:
-        _close_after(str(error) or STOPPED, close, leaving)  # a worker death sets the message, a user has none
+        _close_after(str(error) or STOPPED, close, leaving)  # a worker death sets the message, a user does not
         raise
-    except BaseException as error:  # whatever ends a run is recorded in its summary, and raised again
+    except BaseException as error:  # every end of a run is recorded in its summary, and raised again
         cause = telling_error(error)
         try:
             if isinstance(cause, WorkerDied):

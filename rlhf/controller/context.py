@@ -34,8 +34,8 @@ class RunContext:
 
 
 async def begun(context: RunContext, model: str) -> Provenance:
-    """Called when everything has started from `model` and nothing is recorded yet: a resumed run is truncated to its
-    checkpoint. Returns the digests of the run's inputs.
+    """Truncate a resumed run to its checkpoint, after everything has started from `model` and before anything is
+    recorded. Returns the digests of the run's inputs.
 
     A start that fails before this point has changed nothing in the folder. Raises `ConfigError` for a resumed run whose
     inputs differ from those it began with.
@@ -53,7 +53,7 @@ async def begun(context: RunContext, model: str) -> Provenance:
 
 
 def begin(context: RunContext, found: Provenance) -> None:
-    """The same for inputs whose digests were `found` already."""
+    """Do the same as `begun` for inputs whose digests were `found` already."""
     if context.point is None:
         return
     check_provenance(context.folder.path, context.point.trainer_state.provenance, found)

@@ -71,7 +71,7 @@ async def started_play(config: EnvironmentConfig, cluster: Cluster, *, alone: bo
 
 @asynccontextmanager
 async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
-    """The recipe's agent, and the endpoint that it calls: on loopback, with a port and a token for this run only."""
+    """Serve the endpoint that the recipe's agent calls: on loopback, with a port and a token for this run only."""
     read = tool_format(config.tool_format, "agent.tool_format")
     sessions, token = AgentSessions(read=read, capacity=config.max_agents), secrets.token_urlsafe(24)
     async with listening(policy_uvicorn_config(policy_app(sessions, model="policy", token=token))) as url:

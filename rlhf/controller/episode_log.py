@@ -1,4 +1,4 @@
-"""The run's episode log: one record for every episode, whatever its outcome."""
+"""The run's episode log: one record for every episode, with any outcome."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ class EpisodeLog:
     """Tracks all outstanding tickets, and writes the records of their episodes when the outcomes are known."""
 
     def __init__(self, folder: RunFolder, samples: int, outcomes: Mapping[str, int] = MappingProxyType({})) -> None:
-        """`samples` is the number of samples of a group. A resumed run continues from the `outcomes` of the episodes
-        already written."""
+        """Begin a log of groups of `samples` episodes. A resumed run continues from the `outcomes` already written."""
         self._writer = EpisodeWriter(folder.episodes, outcomes, folder.check)
         self._samples = samples
         self._out: dict[int, tuple[Ticket, Task, Group | None]] = {}
@@ -31,7 +30,7 @@ class EpisodeLog:
         self._out[ticket.ordinal] = (ticket, task, None)
 
     def settled(self, ticket: Ticket, outcome: Group | Filtered | Failed, *, kept: bool) -> None:
-        """A group that is kept waits for its update; the outcome of any other is known now."""
+        """Record an outcome. A group that is kept waits for its update; the outcome of any other is final."""
         _, task, _ = self._out.pop(ticket.ordinal)
         match outcome:
             case Failed():

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def untold(message: str) -> None:
-    """A `tell` that discards its message."""
+    """Discard a message."""
 
 
 def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluation:
@@ -46,7 +46,7 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
 
 
 def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
-    """One reply to one user message, by one engine in this process. Raises `UserError` for a prompt that leaves no
+    """Return a reply to one user message, by one engine in this process. Raises `UserError` for a prompt that leaves no
     room."""
 
     async def answer(serving: Serving) -> str:
@@ -82,7 +82,7 @@ async def _served(
     work: Callable[[Serving], Coroutine[Any, Any, T]],
     asked: Iterable[Sequence[Message]] = (),
 ) -> T:
-    """Run `work` with engines that serve `model`; returns its result. Their logs are not kept."""
+    """Run `work` with engines that serve `model`, and return its result. The engines' logs are deleted."""
 
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder)

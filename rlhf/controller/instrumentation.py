@@ -88,10 +88,10 @@ class ObservedEvaluator:
 
     async def __call__(self, version: PolicyVersion) -> Evaluation:
         evaluation = await self._evaluator(version)
-        for one in evaluation.sets:
-            self._records.write(records_of_evaluation(one.groups, one.name))
+        for result in evaluation.sets:
+            self._records.write(records_of_evaluation(result.groups, result.name))
         self._records.flush()
-        return Evaluation(sets=tuple(replace(one, groups=()) for one in evaluation.sets))
+        return Evaluation(sets=tuple(replace(result, groups=()) for result in evaluation.sets))
 
 
 class ObservedWeights:

@@ -45,15 +45,15 @@ class OfflineTrainer:
         updated = await self.learner.update(groups)
         self._samples += len(updated.samples)
         # Versions are those of the recording run: staleness is not defined in the updates of this run.
-        told = {name: value for name, value in statistics.items() if not name.startswith("staleness/")}
-        return DatasetUpdate(metrics=told | dict(updated.metrics), tokens=int(statistics["tokens/trained"]))
+        defined = {name: value for name, value in statistics.items() if not name.startswith("staleness/")}
+        return DatasetUpdate(metrics=defined | dict(updated.metrics), tokens=int(statistics["tokens/trained"]))
 
     async def evaluate(self) -> tuple[SetResult, ...]:
         return ()
 
     @property
     def counts(self) -> Counts:
-        """Every group and every episode of the file counted once, whatever the number of epochs."""
+        """Counts of the groups and episodes in the file, each counted once for all epochs."""
         reached = min(self.learner.version * self._batch_size, len(self._order))
         outcomes = {
             "trained": [self._order[ordinal] for ordinal in range(reached)],

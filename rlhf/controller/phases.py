@@ -5,8 +5,8 @@
     play, evaluate   ranks hold nothing       engines are awake
     save, export     as train, and afterwards a weight sync, since a sleeping engine forgets its weights
 
-Of two that change places, the one that leaves goes first: at no time does a device hold both. vLLM demands that nobody
-else takes memory while it falls asleep, so the ranks wait for the engines.
+The one that leaves goes first: a device never holds both. vLLM requires that no other process takes memory while an
+engine falls asleep, so the ranks wait for the engines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class HoldingLearner(Learner, Protocol):
 
     @property
     def version(self) -> PolicyVersion: ...
-    async def hold(self, held: Residency) -> None: ...
+    async def hold(self, residency: Residency) -> None: ...
     async def export(self, path: Path) -> None: ...
 
 
@@ -90,6 +90,6 @@ class DeviceTurns:
             await asyncio.gather(*(engine.sleep() for engine in self._engines))
         await self._hold("everything")
 
-    async def _hold(self, held: Residency) -> None:
-        with self._clock.span("hold", held=held):
-            await self._learner.hold(held)
+    async def _hold(self, residency: Residency) -> None:
+        with self._clock.span("hold", held=residency):
+            await self._learner.hold(residency)

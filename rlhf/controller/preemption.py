@@ -17,26 +17,24 @@ class Leaving:
     """Decides at every update boundary whether a run must save and end."""
 
     def __init__(self, ends_at: float | None = None, wall: Callable[[], float] = time.time) -> None:
-        """`ends_at` in seconds since 1970, by the clock `wall`; None for a run without a time limit."""
+        """Take the end of the job in seconds since 1970, by the clock `wall`; None for a run without a time limit."""
         self._ends_at, self._wall = ends_at, wall
         self._asked: str | None = None
         self.stopped = False
-        """Whether the run was told to end at once. Processes that die then are not failures: a job's end kills all of
-        them."""
+        """Whether the run must end at once. Processes that die then are not failures: a job's end kills all of them."""
 
     @classmethod
     def of_job(cls, environment: Mapping[str, str] = os.environ) -> Leaving:
-        """With the end time of the SLURM job that this process belongs to, if any."""
-        told = environment.get(JOB_END, "")
-        return cls(float(told) if told.isdecimal() else None)
+        """Return a `Leaving` with the end time of this process's SLURM job, if it has one."""
+        end = environment.get(JOB_END, "")
+        return cls(float(end) if end.isdecimal() else None)
 
     def ask(self, why: str) -> None:
         """Request that the run ends at its next boundary. The first reason given is reported."""
         self._asked = self._asked or why
 
     def reason(self, next_seconds: float) -> str | None:
-        """Why the run must end now, given that another update and save take `next_seconds`; None when they
-        still fit."""
+        """Return why the run must end now, if another update and save take `next_seconds`; None when they still fit."""
         if self._asked is None and self._ends_at is not None:
             left = self._ends_at - self._wall()
             if left < next_seconds + SPARE_SECONDS:

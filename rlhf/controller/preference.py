@@ -104,8 +104,7 @@ async def start_preference(recipe: Recipe, workers: Sequence[Worker], model: str
 
 
 def told_pairs(sets: Mapping[str, DatasetConfig], tell: Tell) -> dict[str, Sequence[PreferencePair]]:
-    """Return the pairs of every dataset, by its key; rows that make no pair are reported to the user. Raises
-    `DataError`."""
+    """Load the pairs of every dataset, by its key, and report rows that make no pair. Raises `DataError`."""
     found = {key: load_pairs(config) for key, config in sets.items()}
     for key, one in found.items():
         if one.dropped:
@@ -119,18 +118,17 @@ def in_order(recipe: Recipe, pairs: Sequence[Sequence[PreferencePair]], fitted: 
     order, total = mixed(recipe.data, pairs, recipe.seed), sum(map(len, pairs))
     skipped = 0
     for ordinal in count():
-        one = fitted(order[ordinal])
-        skipped = 0 if one else skipped + 1
-        if one:
-            yield one
+        pair = fitted(order[ordinal])
+        skipped = 0 if pair else skipped + 1
+        if pair:
+            yield pair
         elif skipped > total:
             raise DataError(f"none of {total} pairs fits into the model's context; shorten them, or use another model")
 
 
 def all_fitted(pairs: Sequence[PreferencePair], fitted: Fitted, key: str, tell: Tell) -> list[PairOfSegments]:
-    """Return the pairs that fit, once each; the number of the others is reported to the user. Raises `DataError` when
-    none fits."""
-    found = [one for one in map(fitted, pairs) if one]
+    """Return the pairs that fit, once each, and report the number of the others. Raises `DataError` when none fits."""
+    found = [pair for pair in map(fitted, pairs) if pair]
     if len(found) < len(pairs):
         tell(f"{key}: {len(pairs) - len(found)} of {len(pairs)} pairs left out: longer than the model's context")
     if not found:

@@ -22,7 +22,7 @@ class Best:
         metric."""
         metrics = evaluation.metrics
         if self.metric not in metrics:
-            raise ConfigError(f"there is no metric {self.metric} of evaluations; there are {', '.join(metrics)}")
+            raise ConfigError(f"evaluations lack the metric {self.metric}; they have {', '.join(metrics)}")
         now = metrics[self.metric]
         better = self.value is None or self._sign * (now - self.value) > self._min_delta
         self.value = now if better else self.value
@@ -67,10 +67,10 @@ class BestCheckpoint(Callback):
         if not self._best.improves(evaluation):
             return
         run.folder.check()
-        fresh, kept = run.folder.path / "best.new", run.folder.path / "best"
+        fresh, best = run.folder.path / "best.new", run.folder.path / "best"
         shutil.rmtree(fresh, ignore_errors=True)
         await run.export(fresh)
-        told = {"version": run.version, "metric": self._best.metric, "value": self._best.value}
-        (fresh / "best.json").write_text(json.dumps(told))
-        shutil.rmtree(kept, ignore_errors=True)
-        fresh.rename(kept)
+        record = {"version": run.version, "metric": self._best.metric, "value": self._best.value}
+        (fresh / "best.json").write_text(json.dumps(record))
+        shutil.rmtree(best, ignore_errors=True)
+        fresh.rename(best)

@@ -53,10 +53,10 @@ def resume_point(
     if point is None:
         if has_checkpoints(folder) and not start_over:
             raise CheckpointError(
-                f"{folder.checkpoints} has checkpoints and none that can be used ({len(refused)} refused; the newest: "
-                f"{refused[0] if refused else 'set aside before'}); mend one, or give --start-over to begin anew beside"
+                f"{folder.checkpoints} has checkpoints, but not one that can be used ({len(refused)} refused; newest: "
+                f"{refused[0] if refused else 'set aside before'}); repair one, or begin beside them with --start-over"
             )
-        tell(f"{folder.path} has no checkpoint to resume from: starting anew")
+        tell(f"{folder.path} has no checkpoint to resume from: starting from the beginning")
         return None
     tell(f"resuming from {point.path.name}: {point.version} of {recipe.trainer.updates} updates are behind it")
     for key, (before, now) in changes(read_yaml(folder.recipe), recipe.model_dump(mode="json")).items():
@@ -69,7 +69,7 @@ def resume_point(
 
 
 def newest_usable(folder: RunFolder) -> tuple[ResumePoint | None, list[str]]:
-    """The newest usable checkpoint, verified completely, and why each newer one was refused."""
+    """Find the newest usable checkpoint, verified completely, and why each newer one was refused."""
     refused = []
     for path in reversed(checkpoints(folder.checkpoints)):
         try:
@@ -115,13 +115,14 @@ def damaged_name(path: Path) -> Path:
 
 
 def reported_updates(folder: RunFolder) -> Iterator[tuple[PolicyVersion, Mapping[str, float]]]:
-    """Every reported update, with its metrics."""
+    """Iterate over every reported update, with its metrics."""
     for line in read_jsonl(folder.metrics):
         yield line["update"], line
 
 
 def plan_of(recipe: Recipe) -> str:
-    """What a run's bitwise results depend on besides the recipe's mathematics: placement and numbers of threads."""
+    """Describe the placement and numbers of threads: bitwise results depend on them as well as on the recipe's
+    mathematics."""
     learner, rollout = recipe.trainer.deepspeed, recipe.rollout
     ranks = f"{learner.ranks} rank(s) of {_share(learner.cpus_per_rank, learner.gpus_per_rank)}"
     engines = f"{rollout.engines} engine(s) of {_share(rollout.cpus_per_engine, rollout.gpus_per_engine)}"

@@ -56,8 +56,8 @@ EXPLAINED_SECONDS = 60.0
 
 
 async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack) -> tuple[Playing, Provenance]:
-    """Everything that plays and learns, started and proved, and what it began with. What must be ended is put on the
-    `stack`."""
+    """Start and verify everything that plays and learns, and return it with the inputs it began with. The `stack` gets
+    everything that must be ended."""
     recipe, view = context.recipe, context.view
     train = await asyncio.to_thread(load_sets, recipe.data.train_sets, asks=recipe.tasks_ask)
     held_out = await asyncio.to_thread(load_sets, recipe.data.eval_sets, asks=recipe.tasks_ask)

@@ -42,7 +42,7 @@ class Counts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """The position of a run, all at one moment: the next task's ordinal and the outstanding ones, the counts of groups
-    and episodes by outcome, and the lengths of its own record files in bytes."""
+    and episodes by outcome, and the lengths of the record files in bytes."""
 
     next_ordinal: int
     outstanding: tuple[int, ...] = ()
@@ -71,8 +71,8 @@ class Kind(Protocol):
     """The parts of a run that depend on its kind.
 
     `train` makes `updates` updates and calls `boundary` between them. `evaluate` evaluates every held-out set, for
-    kinds and recipes that have any. `count` receives every reported update, also those before a resume. `line` is what
-    is displayed for one, `metrics` the kind's additional logged metrics, `close` the end of its own records.
+    kinds and recipes that have any. `count` receives every reported update, also those before a resume. `line` returns
+    the display of one, `metrics` the kind's additional logged metrics; `close` closes the kind's records.
     """
 
     @property
@@ -99,19 +99,19 @@ class Callback:
     """
 
     async def on_train_begin(self, run: Run) -> None:
-        """Before the first update of this process; in a resumed run `run.version` updates precede it."""
+        """Act before the first update of this process; in a resumed run `run.version` updates precede it."""
 
     async def on_step_end(self, run: Run) -> None:
-        """After an update, when its weights are in the engines."""
+        """Act after an update, when its weights are in the engines."""
 
     async def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
-        """After every evaluation."""
+        """Act after every evaluation."""
 
     async def on_save(self, run: Run, checkpoint: Path) -> None:
-        """After a checkpoint is complete and on disk."""
+        """Act after a checkpoint is complete and on disk."""
 
     def on_train_end(self, run: Run, summary: Summary) -> None:
-        """After the end of the run, successful or not. `summary` is written already."""
+        """Act after the end of the run, successful or not. `summary` is written already."""
 
 
 class Run:
@@ -157,7 +157,7 @@ class Run:
         self.stopped = self.stopped or why
 
     async def finish(self) -> Summary:
-        """Train until the budget of updates is spent. The summary is written whatever ends the run."""
+        """Train until the budget of updates is spent. The summary is written also when the run fails."""
         return await closed(self._train(), self._close, self.context.leaving)
 
     async def evaluate(self) -> None:
@@ -261,7 +261,7 @@ class Run:
 
 
 def evaluations_told(first: Evaluation | None, last: Evaluation | None) -> dict[str, SetSummary]:
-    """Every evaluation set by name, with its metrics at the start and the end of the run."""
+    """Return every evaluation set by name, with its metrics at the start and the end of the run."""
     ends = {one.name: one.metrics for one in last.sets} if last else {}
     return {
         one.name: SetSummary(

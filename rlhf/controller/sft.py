@@ -63,7 +63,7 @@ async def start_sft(recipe: Recipe, workers: Sequence[Worker], model: str, tell:
 
 
 def demonstrations_of(recipe: Recipe, prompt_tokens: PromptTokens, tell: Tell) -> Iterator[Demonstration]:
-    """As many as the run needs, in the order of tasks."""
+    """Iterate over as many demonstrations as the run needs, in the order of tasks."""
     count = recipe.trainer.updates * recipe.trainer.groups_per_update
     columns = [str(dataset.demonstration_column) for dataset in recipe.data.train_sets.values()]
     tasks = training_tasks(recipe.data, load_sets(recipe.data.train_sets, asks=recipe.tasks_ask), prompt_tokens, tell)

@@ -62,8 +62,8 @@ async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) 
 
 
 def lessons_of(recipe: Recipe) -> Lessons | None:
-    """What the recipe's demonstrations make, which only itself tells from others; None without a warm-up. Raises
-    `ConfigError`, `DataError`."""
+    """Make the recipe's demonstrations, with a digest of them; None without a warm-up. Raises `ConfigError`,
+    `DataError`."""
     warmup = recipe.model.warmup
     if warmup is None:
         return None
@@ -80,7 +80,7 @@ def lessons_of(recipe: Recipe) -> Lessons | None:
 
 
 def _conversation(made: object, name: str) -> Sequence[Message]:
-    """What was made, as a conversation with something to imitate. Raises `DataError`."""
+    """Return `made` as a conversation with at least one reply to imitate. Raises `DataError`."""
     messages = list(made) if isinstance(made, Sequence) else []
     if not all(isinstance(one, Message) for one in messages) or all(one.role != "assistant" for one in messages):
         raise DataError(

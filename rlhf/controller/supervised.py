@@ -84,7 +84,7 @@ class LearningFromData:
         return Evaluation(sets=await self._trainer.evaluate())
 
     def count(self, version: PolicyVersion, metrics: Metrics) -> None:
-        """No state to restore: the learner's version determines which data was used."""
+        """Do nothing: the learner's version determines which data was used."""
 
     def line(self, run: Run, pace: Pace) -> UpdateLine:
         return UpdateLine(
@@ -108,4 +108,4 @@ class LearningFromData:
         return Position(next_ordinal=self.learner.version * self._batch_size)
 
     def close(self) -> None:
-        """Nothing to close: it keeps no records of its own."""
+        """Do nothing: this kind keeps no records."""

@@ -29,7 +29,7 @@ def _built(setting: str, config: CallbackConfig) -> Callback:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{setting}: {config.call} cannot be made: {error}") from error
     if not isinstance(callback, Callback):
-        raise ConfigError(f"{setting}: {config.call} is no rlhf.Callback, but a {type(callback).__name__}")
+        raise ConfigError(f"{setting}: {config.call} is not an rlhf.Callback but a {type(callback).__name__}")
     return callback
 
 
@@ -65,5 +65,5 @@ class Guarded(Callback):
             return
         if isinstance(answer.error, RlhfError):
             raise answer.error
-        told = " ".join(f"{type(answer.error).__name__}: {answer.error}".split())
-        raise CallbackFailed(f"{type(self._callback).__name__}.{method.__name__} failed: {told}") from answer.error
+        message = " ".join(f"{type(answer.error).__name__}: {answer.error}".split())
+        raise CallbackFailed(f"{type(self._callback).__name__}.{method.__name__} failed: {message}") from answer.error

@@ -60,7 +60,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_binding(host: str, token: str | None) -> None:
-    """Raises `ConfigError` for a server without a token that other machines could reach."""
+    """Raise `ConfigError` for a server without a token that other machines could reach."""
     if token is None and not is_loopback(host):
         raise ConfigError(
             f"host {host} can be reached from other machines, and there is no token; "
@@ -69,7 +69,7 @@ def check_binding(host: str, token: str | None) -> None:
 
 
 def check_tls(access: Access) -> None:
-    """Raises `ConfigError` for files that are not a certificate and its key."""
+    """Raise `ConfigError` unless the files are a certificate and its key."""
     if (access.certificate is None) != (access.key is None):
         raise ConfigError("a certificate and its key come together: give --certificate and --key, or neither")
     if access.certificate is None or access.key is None:
@@ -78,11 +78,11 @@ def check_tls(access: Access) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(access.certificate, access.key, password="")
     except OSError as error:  # includes ssl.SSLError
         files = f"--certificate {access.certificate} and --key {access.key}"
-        raise ConfigError(f"{files} are no certificate and its key: {error.strerror or error}") from None
+        raise ConfigError(f"{files} are not a certificate and its key: {error.strerror or error}") from None
 
 
 def server_names(host: str, names: Collection[str]) -> frozenset[str]:
-    """The host names that a server listening on `host` accepts, besides loopback's."""
+    """Return the host names that a server listening on `host` accepts, besides loopback's."""
     own = () if is_loopback(host) else (host, gethostname(), gethostname().partition(".")[0])
     return frozenset(name.lower().rstrip(".") for name in (*own, *names) if name)
 
@@ -96,7 +96,7 @@ def may_be_asked_as(header: str, names: Collection[str], address: str) -> bool:
 
 
 def token_from(variable: str | None) -> str | None:
-    """Return the bearer token in an environment variable; None if none is named. Raises `ConfigError` when it is
+    """Return the bearer token in an environment variable; None without a variable. Raises `ConfigError` if it is
     empty."""
     if variable is None:
         return None
@@ -107,13 +107,13 @@ def token_from(variable: str | None) -> str | None:
 
 
 def limits_from(texts: list[str], limits: HttpLimits) -> HttpLimits:
-    """`limits` updated from `KEY=VALUE` texts. Raises `ConfigError`."""
+    """Update `limits` from `KEY=VALUE` texts. Raises `ConfigError`."""
     chosen: dict[str, int] = {}
     for text in texts:
         key, _, value = text.partition("=")
         if key not in asdict(limits):
             known = ", ".join(asdict(limits))
-            raise ConfigError(f"--limit {text!r:.60}: there is no limit {key!r:.40}; use {known}")
+            raise ConfigError(f"--limit {text!r:.60}: {key!r:.40} is not a limit; use {known}")
         if not value.isdecimal() or len(value) > 15 or not int(value):
             raise ConfigError(f"--limit {text!r:.60}: {key} is a whole number above 0")
         chosen[key] = int(value)

@@ -130,8 +130,8 @@ class HttpClient:
             return await retrying(self._attempt, method, url, body)
 
     def _pause(self, state: RetryCallState) -> float:
-        """Seconds before the next attempt: random, so that calls that failed together do not retry together, and at
-        least what the server asked for."""
+        """Return the seconds before the next attempt: random, so that calls that failed together do not retry together,
+        and at least the server's `Retry-After`."""
         failure = state.outcome.exception() if state.outcome else None
         wished = failure.retry_after_seconds if isinstance(failure, HttpFailed) else 0.0
         return max(self._backoff(state), min(wished, self._config.max_backoff_seconds))

@@ -43,7 +43,7 @@ class RecordingConfig(Config):
 
 
 def check_recording(recording: RecordingConfig) -> None:
-    """Raises `RecordingError` for a file that cannot be replayed, or that would be overwritten."""
+    """Raise `RecordingError` for a file that cannot be replayed, or that would be overwritten."""
     if recording.mode == "replay" and not recording.file.is_file():
         raise RecordingError(f"{recording.file}: no such recording; record it first (recording.mode=record)")
     if recording.mode == "record" and recording.file.exists():

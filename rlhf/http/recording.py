@@ -84,7 +84,7 @@ class Replay:
         if not lines:
             raise RecordingError(
                 f"{self._path} has no answer left to {self._encode(request):.300}; "
-                "the run asks something else than the recorded one did: record again"
+                "this run sends other requests than the recorded one: record again"
             )
         line = lines.popleft()
         if "failure" in line:
@@ -92,7 +92,7 @@ class Replay:
         return line["answer"]
 
     def close(self) -> None:
-        """Does nothing; a `Recorder` has a file to close."""
+        """Do nothing; a `Recorder` has a file to close."""
 
     def _key(self, request: Any) -> str:
         """Return the same text for equal requests, independent of the order of keys and of tuples."""

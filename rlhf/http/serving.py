@@ -31,15 +31,15 @@ GOODBYE_SECONDS = 10
 def uvicorn_config(
     app: AccessMiddleware, access: Access, *, host: str = LOOPBACK, port: int = 0, **others: Any
 ) -> uvicorn.Config:
-    """uvicorn's configuration with the limits of `access`, and TLS if it has a certificate; `others` are passed on to
-    uvicorn. The process's limit on open files is raised as far as allowed."""
+    """Return uvicorn's configuration with the limits of `access`, and TLS if it has a certificate; `others` are passed
+    on to uvicorn. Raises the process's limit on open files as far as allowed."""
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     limits = access.limits
     settings: dict[str, Any] = {
         "http": "h11",  # it bounds headers, which httptools does not
         "ws": "websockets-sansio",
-        "log_level": "error",  # refused requests are told to their clients only: a flood would fill the disk
+        "log_level": "error",  # only clients learn of refused requests: in a log, a flood would fill the disk
         "access_log": False,
         "server_header": False,
         "backlog": BACKLOG,
@@ -73,8 +73,7 @@ def url_of(listener: socket.socket, *, tls: bool = False) -> str:
 
 @contextlib.asynccontextmanager
 async def listening(config: uvicorn.Config) -> AsyncIterator[str]:
-    """The URL of a server while it runs. It is stopped at the end of the block, and cancelled if it does not stop in
-    time.
+    """Run a server and yield its URL. At the end the server stops, or is cancelled if it does not stop in time.
 
     Raises `UserError` for an address that is not available, `DeadlinePassed` when the server does not start.
     """
@@ -91,7 +90,7 @@ async def listening(config: uvicorn.Config) -> AsyncIterator[str]:
 
 
 async def _wait_until_started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
-    """Raises what `serving` raised, and `DeadlinePassed`."""
+    """Wait for the start. Raises what `serving` raised, and `DeadlinePassed`."""
     try:
         async with asyncio.timeout(START_SECONDS):
             while not server.started and not serving.done():
@@ -114,7 +113,7 @@ class StrictRequest(Request):
     """A request whose body is parsed by `read_json`."""
 
     async def json(self) -> Any:
-        """Raises `json.JSONDecodeError`, which FastAPI treats as a body that is not JSON."""
+        """Parse the body. Raises `json.JSONDecodeError`, which FastAPI treats as a body that is not JSON."""
         try:
             return read_json(await self.body())
         except ValueError as error:

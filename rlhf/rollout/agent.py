@@ -72,7 +72,7 @@ class WithAgent:
             return _failed("silent", task, "the agent has ended and was never given a reply")
         reward = finite_number(returned)
         if reward is None and returned is not None:
-            return _failed("protocol", task, f"the agent returned {returned!r:.80}, which is no reward")
+            return _failed("protocol", task, f"the agent returned {returned!r:.80}, which is not a reward")
         return session.trajectory(task, reward)
 
 

@@ -7,12 +7,12 @@ from math import comb
 
 
 def average(rewards: Sequence[float]) -> float:
-    """avg@n of one problem: the mean reward of its replies."""
+    """Return avg@n of one problem: the mean reward of its replies."""
     return sum(rewards) / len(rewards)
 
 
 def pass_at(k: int, *, replies: int, passed: int) -> float:
-    """Unbiased estimate, from all replies, of the probability that at least one of k replies passes.
+    """Estimate, without bias and from all replies, the probability that at least one of k replies passes.
 
     `1 - C(n - c, k) / C(n, k)` of arXiv 2107.03374: the share of the subsets of size k that contain a passing reply.
     """

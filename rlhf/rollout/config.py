@@ -70,7 +70,7 @@ class RolloutConfig(Config):
     max_context_tokens: int | None = Field(None, ge=8)
     """Maximum length of prompt plus reply in tokens; default: the model's own limit."""
     repeatable: bool = False
-    """Draw every reply by a seed of its own also where that is slow: on GPUs with vLLM's model runner 1, which then
+    """Draw every reply by its seed also where that is slow: on GPUs with vLLM's model runner 1, which then
     samples a request at a time. Elsewhere seeds cost nothing, and every reply has one. On a CPU a run repeats bit by
     bit; on GPUs log-probs still depend on what runs beside a request."""
     routing: Literal["auto", "replay", "compare", "ignore"] = "auto"
@@ -89,8 +89,8 @@ class RolloutConfig(Config):
     """Deadline for each phase of a weight sync."""
     vllm: dict[str, Any] = Field({})
     """Further arguments of vLLM's engine, by its own names (`EngineArgs`, those of `vllm serve` with underscores), for
-    instance `{enforce_eager: true, max_num_batched_tokens: 32768}`. What the system decides itself is refused, with the
-    key to use instead."""
+    instance `{enforce_eager: true, max_num_batched_tokens: 32768}`. Arguments that the system decides are refused,
+    with the key to use instead."""
     env_vars: dict[str, str | int] = Field({})
     """Further environment variables of the engines' processes, for instance `{VLLM_USE_V2_MODEL_RUNNER: 0}`."""
 

@@ -1,7 +1,7 @@
 """Client of a remote engine: many coroutines generate, and their requests are batched into few calls.
 
-All requests of one tick of the event loop go out in one `submit`. Successive `collect` calls return whatever has
-finished, so the number of calls does not grow with the number of samples.
+All requests of one tick of the event loop go out in one `submit`. Each `collect` returns all replies that have finished
+since the last, so the number of calls does not grow with the number of samples.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class RemoteEngine:
         return facts
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
-        """One reply; `seed` determines all its draws."""
+        """Return one reply; `seed` determines all its draws."""
         async with self._places:
             return await self._generate(prompt, sampling=sampling, seed=seed, session=session)
 
@@ -120,7 +120,7 @@ class RemoteEngine:
         await asyncio.wait((pending.reply,), timeout=CALL_SECONDS)
 
     async def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
-        """Log-probs of given tokens at temperature 1."""
+        """Return log-probs of given tokens at temperature 1."""
         return await self._call(lambda engine: engine.token_logprobs(token_ids))
 
     async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
@@ -213,7 +213,7 @@ class RemoteEngine:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A failed call fails all pending requests: none of them would be answered."""
+        """Fail all pending requests if the call failed: none of them would be answered."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             self._fail(error)

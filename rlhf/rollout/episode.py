@@ -78,7 +78,7 @@ class EpisodeState:
     out_of_time: bool = False
 
     def room(self, policy: PolicyClient) -> int:
-        """Maximum tokens of the next reply, given the context so far."""
+        """Return the maximum number of tokens of the next reply, given the context so far."""
         return min(policy.sampling.max_tokens, policy.max_context_tokens - len(self.history.context))
 
     def record(self, status: EpisodeStatus, environment_seconds: float = 0.0) -> Trajectory:

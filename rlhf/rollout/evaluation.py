@@ -105,7 +105,7 @@ async def evaluate_set(one: EvaluationSet, version: int) -> SetResult:
 
 
 def problem_metrics(group: Group, config: EvaluationSetConfig) -> dict[str, float]:
-    """One problem's metrics, over its scored replies: a reply without a score is not counted as zero."""
+    """Return one problem's metrics over its scored replies: a reply without a score is not counted as zero."""
     rewards = [score.value for _, _, score in group.trainable]
     votes = [vote_of(trajectory.response, config.vote_after) for _, trajectory, _ in group.trainable]
     passed = sum(reward >= config.pass_reward for reward in rewards)
@@ -117,7 +117,7 @@ def problem_metrics(group: Group, config: EvaluationSetConfig) -> dict[str, floa
 
 
 def reply_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Metrics over all replies together, whatever their reward."""
+    """Return metrics over all replies together, scored or not."""
     samples = [sample for group in groups for sample in group.samples]
     played = [sample.trajectory for sample in samples if isinstance(sample.trajectory, Trajectory)]
     with_environment = [trajectory for trajectory in played if trajectory.conversation]
@@ -129,7 +129,7 @@ def reply_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def turn_metrics(played: Sequence[Trajectory]) -> dict[str, float]:
-    """Metrics of episodes with an environment: turns, and malformed tool calls, per episode."""
+    """Return metrics of episodes with an environment: turns, and malformed tool calls, per episode."""
     return {
         "turns_mean": average([sum(len(segment.turns) for segment in one.segments) for one in played]),
         "malformed_calls_mean": average([one.malformed_calls for one in played]),
@@ -137,7 +137,7 @@ def turn_metrics(played: Sequence[Trajectory]) -> dict[str, float]:
 
 
 async def _asked(one: EvaluationSet, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
-    """Play one problem. Failures of the environment are retried with the same seeds: they say nothing about the
+    """Play one problem, and retry failures of the environment with the same seeds: they say nothing about the
     policy."""
     for _ in range(ENVIRONMENT_ATTEMPTS - 1):
         outcome = await one.rollout(task, ticket)

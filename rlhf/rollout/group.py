@@ -95,7 +95,7 @@ class GroupRollout:
         )
 
     async def _scored(self, task: Task, episodes: list[Trajectory | Failed]) -> tuple[Sample, ...]:
-        """Episodes paired with their scores; a failed episode is not passed to the scorer."""
+        """Return the episodes paired with their scores; a failed episode is not passed to the scorer."""
         played = [episode for episode in episodes if isinstance(episode, Trajectory)]
         scores = iter(await self._reward(task, played) if played else [])
         return tuple(

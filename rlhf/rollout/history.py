@@ -28,7 +28,7 @@ class Renderer(Protocol):
 
 
 class History(Protocol):
-    """What the policy sees of an episode; `context` is what it continues.
+    """The part of an episode that the policy sees, as the `context` that it continues.
 
     `grow` continues after a reply that stopped, with the environment's messages. It changes nothing and returns False
     when less than one of `max_tokens` would remain for the next reply. `conclude` appends the last messages of an
@@ -46,8 +46,8 @@ class History(Protocol):
 def history_of(
     renderer: Renderer, task: Sequence[Message], first: Sequence[Message], last_turns: int | None
 ) -> History:
-    """The initial history of an episode whose first messages are `first`. The policy sees the full history; or `first`
-    and its `last_turns` turns; or, with 0, the messages of the `task` and the newest messages."""
+    """Return the initial history of an episode whose first messages are `first`. The policy sees the full history; or
+    `first` and its `last_turns` turns; or, with 0, the messages of the `task` and the newest messages."""
     if last_turns is None:
         return FullHistory(renderer, first)
     return LastTurns(renderer, task if last_turns == 0 else first, first, last_turns)

@@ -72,11 +72,11 @@ class ChatRenderer:
         return np.concatenate([np.array([self._end.token_id], np.int32), increment])
 
     def refusal(self, roles: Sequence[str]) -> str | None:
-        """Why messages of these roles cannot be appended to a conversation; None when they can."""
+        """Return why messages of these roles cannot be appended to a conversation; None when they can."""
         return self._increments.verdict(roles)
 
     def prompt_tokens(self, task: Task) -> int:
-        """Number of tokens of a task's prompt."""
+        """Return the number of tokens of a task's prompt."""
         return len(prompt_ids(self._tokenizer, task.messages, self._arguments))
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
@@ -104,8 +104,8 @@ class ChatRenderer:
         except ModelError:  # some templates need more than one user message
             return []
         unsaid = [tool.name for tool in self._tools if tool.name not in prompt]
-        said = f"the chat template does not tell the policy of its tools {', '.join(unsaid)}; the environment has to"
-        return [said] if unsaid else []
+        message = f"the chat template does not show the policy its tools {', '.join(unsaid)}; the environment must"
+        return [message] if unsaid else []
 
     def _without_ends(self, token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
         return token_ids[~np.isin(token_ids, self.stop_token_ids)]

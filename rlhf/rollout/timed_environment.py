@@ -54,10 +54,10 @@ class TimedEnvironment:
 
 
 def _nonsense(heard: Observation) -> str | None:
-    """Why an observation is invalid; None where it is valid."""
+    """Return why an observation is invalid; None if it is valid."""
     for message in heard.messages:
         if not isinstance(message, Message) or not isinstance(message.content, str):
-            return f"it says {message!r:.80}, which is no Message with text"
+            return f"it says {message!r:.80}, which is not a Message with text"
     if heard.reward is not None and finite_number(heard.reward) is None:
-        return f"its reward is {heard.reward!r:.40}, which is no number"
+        return f"its reward is {heard.reward!r:.40}, which is not a number"
     return None

@@ -39,7 +39,8 @@ class Malformed(ValueError):
 
 
 def hermes(text: str) -> Spoken:
-    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, any number of them; the format of Hermes and Qwen."""
+    """Parse `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, any number of them; the format of Hermes and
+    Qwen."""
     calls = [(match[1], match[2]) for match in HERMES_CALL.finditer(text)]
     return _spoken(calls, beside=HERMES_CALL.sub("", text).strip()) if calls else Spoken()
 
@@ -54,7 +55,7 @@ def llama3_json(text: str) -> Spoken:
 
 
 def plain_text(text: str) -> Spoken:
-    """Replies are never parsed as tool calls."""
+    """Return no tool calls: replies are never parsed."""
     return Spoken()
 
 

@@ -206,6 +206,6 @@ def final_rewards(info: Mapping[str, object], rules: TurnRules) -> dict[str, flo
 def _earned(role: object, reward: object, rules: TurnRules) -> float:
     number = finite_number(reward)
     if number is None:
-        detail = f"the reward of {role} is {reward!r:.40}, which is no number"
+        detail = f"the reward of {role} is {reward!r:.40}, which is not a number"
         raise EnvironmentFailed(rules.environment, "protocol", detail)
     return number

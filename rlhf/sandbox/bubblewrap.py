@@ -13,14 +13,14 @@ from rlhf.sandbox.run_request import Jail
 FOLDER = "/tmp"
 """The run's folder: a tmpfs of the size in the limits."""
 PACKAGE_ROOT = "/run/supervisor"
-"""Where the supervisor's own source is mounted."""
+"""The mount of the supervisor's source."""
 SUPERVISOR_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", "CAP_DAC_READ_SEARCH")
 """Capabilities of a supervisor that is root in the sandbox: to start the program as another user, to kill it and to
 read its files."""
 
 
 def bubblewrap_command(package_root: str, python: Interpreter, jail: Jail, limits: SandboxLimits) -> tuple[str, ...]:
-    """`bwrap` with its arguments; the supervisor's own command follows.
+    """Return `bwrap` with its arguments, to be followed by the supervisor's command.
 
     Root gets no user namespace: in one it would keep user id 0, which has no limit on processes. The program drops to
     the user id of its jail instead.
@@ -54,6 +54,7 @@ def _each(option: str, paths: Iterable[str]) -> list[str]:
 
 
 def _passable(paths: Iterable[str]) -> list[str]:
-    """Makes the parent folders of `paths` with access for all users: as root, bubblewrap makes them for root only."""
+    """Return options that open the parent folders of `paths` to all users: as root, bubblewrap makes them for root
+    only."""
     above = {str(folder) for path in paths for folder in Path(path).parents if len(folder.parts) > 1}
     return [word for folder in sorted(above) for word in ("--perms", "0755", "--dir", folder)]

@@ -56,7 +56,7 @@ def _limit_resources(limits: SandboxLimits, uid: int | None) -> None:
 
 
 def _others() -> int:
-    """Number of processes and threads that this user has already: the kernel's limit counts them too."""
+    """Count the processes and threads that this user has already: the kernel's limit includes them."""
     user, count = os.getuid(), 0
     for process in filter(str.isdigit, os.listdir("/proc")):
         try:

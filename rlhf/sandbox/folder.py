@@ -43,8 +43,8 @@ def remove_folder(jail: Jail) -> None:
 
 
 def folder_use(jail: Jail, most_entries: int) -> tuple[int, int]:
-    """Bytes and entries of the folder. The file system counts files that are deleted and still open; where the folder
-    shares a file system they are not seen, and counting stops after `most_entries`.
+    """Return the bytes and entries of the folder. Deleted files that are still open count only in a file system for the
+    run alone; elsewhere, counting stops after `most_entries`.
 
     Raises `OSError` for a folder that cannot be read, because the program removed its rights or its path is too long.
     """
@@ -92,7 +92,7 @@ def read_files(folder: str, paths: tuple[str, ...], most_bytes: int) -> dict[str
 
 
 def _read_beneath(folder: str, path: str, most_bytes: int) -> bytes:
-    """At most one byte more than `most_bytes` of a regular file. No part of the path is followed if it is a link."""
+    """Read a regular file, at most `most_bytes` + 1 bytes, without following a link in any part of the path."""
     *folders, name = [part for part in path.split("/") if part]
     where = os.open(folder, OPEN_FOLDER)
     try:

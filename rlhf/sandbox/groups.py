@@ -51,8 +51,8 @@ class ControlGroup:
 
 
 def find_group_parent() -> tuple[GroupParent | None, str]:
-    """Find where groups of runs can be made, and remove groups that dead services left behind. If there is no such
-    place, also the reason."""
+    """Find where groups of runs can be made, and remove groups that dead services left behind. Without such a place,
+    also returns the reason."""
     try:
         here, top = own_group(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
         parent = delegating_group(here, top)
@@ -63,7 +63,7 @@ def find_group_parent() -> tuple[GroupParent | None, str]:
 
 
 def own_group(groups: str, mounts: str) -> tuple[Path, Path]:
-    """This process's group and the topmost visible one, as folders; from `/proc/self/cgroup` and
+    """Return this process's group and the topmost visible one, as folders, from `/proc/self/cgroup` and
     `/proc/self/mountinfo`. Raises `OSError`."""
     own = next((line.removeprefix("0::") for line in groups.splitlines() if line.startswith("0::")), None)
     mounted = next((line.split(" ") for line in mounts.splitlines() if " - cgroup2 " in line), None)
@@ -77,8 +77,8 @@ def own_group(groups: str, mounts: str) -> tuple[Path, Path]:
 
 
 def delegating_group(here: Path, top: Path) -> GroupParent:
-    """Return the nearest group at or above ours that delegates the controllers and is writable. If there is none, our
-    own group, whose processes are moved to a child group first, because a group with processes cannot delegate
+    """Return the nearest group at or above ours that delegates the controllers and is writable. Otherwise our own
+    group, whose processes are moved to a child group first, because a group with processes cannot delegate
     controllers. Raises `OSError`."""
     for folder in (here, *here.parents):
         if folder.is_relative_to(top) and _listed(folder / SUBTREE) >= CONTROLLERS and _writable(folder):
@@ -95,7 +95,7 @@ def delegating_group(here: Path, top: Path) -> GroupParent:
 
 @contextlib.contextmanager
 def control_group(parent: GroupParent, limits: SandboxLimits) -> Iterator[ControlGroup]:
-    """A group with the limits of one run; at the end its processes are killed and it is removed. Raises `OSError`."""
+    """Make a group with the limits of one run; at the end, kill its processes and remove it. Raises `OSError`."""
     folder = Path(parent.folder, f"{RUN}{secrets.token_hex(8)}")
     folder.mkdir()
     try:

@@ -50,7 +50,7 @@ class SandboxIsolation:
     level: IsolationLevel
     python: Interpreter
     groups: GroupParent | None = None
-    """Where each run gets a control group. None: resource limits bound each process, and nothing bounds their sum."""
+    """Parent of the runs' control groups. None: resource limits bound each process, and nothing bounds their sum."""
     own_disk: bool = False
     """Whether each run's folder is a tmpfs of limited size that its supervisor mounts, also without separate
     namespaces."""
@@ -62,7 +62,7 @@ class SandboxIsolation:
 
     @property
     def bounds(self) -> dict[str, str]:
-        """What limits memory, processes, disk and processor time of a run, in words."""
+        """The mechanisms that limit memory, processes, disk and processor time of a run, in words."""
         return {
             "memory": "by cgroup v2" if self.groups else "by a resource limit of each process",
             "processes": "by cgroup v2" if self.groups else "by a resource limit of the user",
@@ -76,15 +76,16 @@ class SandboxIsolation:
 def interpreter(path: str) -> Interpreter:
     """Query the Python at `path` for its folders. Raises `SandboxUnavailable`."""
     try:
-        told = subprocess.run([path, "-I", "-c", ASK], capture_output=True, timeout=ASK_SECONDS, check=True).stdout
+        answer = subprocess.run([path, "-I", "-c", ASK], capture_output=True, timeout=ASK_SECONDS, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        raise SandboxUnavailable(f"{path} is no Python that can be started: {error}") from None
-    executable, *prefixes = json.loads(told)
+        raise SandboxUnavailable(f"{path} is not a Python that can be started: {error}") from None
+    executable, *prefixes = json.loads(answer)
     outside = {str(Path(prefix)) for prefix in prefixes if not Path(prefix).is_relative_to("/usr")}
     return Interpreter(path=executable, folders=tuple(sorted(outside)))
 
 
 def candidates() -> list[str]:
-    """Pythons to try if none is given: that of this process without its packages, then the system's."""
+    """Return the Pythons to try if the user names none: that of this process without its packages, then the
+    system's."""
     own = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     return [str(path) for path in dict.fromkeys((own, Path("/usr/bin/python3"))) if path.exists()]

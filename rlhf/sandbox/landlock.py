@@ -22,8 +22,8 @@ TCP, SCOPES = 3, 3
 
 def version() -> int:
     """Return the kernel's Landlock ABI version; 0 if it is not supported or disabled."""
-    asked = ctypes.CDLL(None).syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ASK_VERSION)
-    return max(int(asked), 0)
+    abi = ctypes.CDLL(None).syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ASK_VERSION)
+    return max(int(abi), 0)
 
 
 def restrict(folder: str, readable: Iterable[str], devices: Iterable[str]) -> None:
@@ -43,7 +43,7 @@ def restrict(folder: str, readable: Iterable[str], devices: Iterable[str]) -> No
 
 
 def _attributes(available: int, handled: int) -> tuple[ctypes.Array[ctypes.c_char], ctypes.c_size_t]:
-    """`struct landlock_ruleset_attr`, in the size that this kernel supports."""
+    """Return `struct landlock_ruleset_attr`, in the size that this kernel supports."""
     fields = [handled]
     fields += [TCP] if available >= TCP_SINCE else []
     fields += [SCOPES] if available >= SCOPES_SINCE else []
@@ -67,6 +67,6 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _call(number: int, *arguments: object) -> int:
     result: int = ctypes.CDLL(None, use_errno=True).syscall(number, *arguments)
     if result < 0:
-        message = f"step {number - CREATE_RULESET + 1} of 3 of Landlock was refused; the kernel may have none"
+        message = f"step {number - CREATE_RULESET + 1} of 3 of Landlock was refused; the kernel may lack it"
         raise OSError(ctypes.get_errno(), message)
     return result

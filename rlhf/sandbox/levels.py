@@ -95,7 +95,7 @@ def _strongest(
 
 
 def probe(isolation: SandboxIsolation) -> str:
-    """Test an isolation on this machine: the reason why it does not hold, empty if it does."""
+    """Test an isolation on this machine. Returns the reason why it does not hold, empty if it does."""
     with tempfile.NamedTemporaryFile() as secret, socket.create_server(("127.0.0.1", 0)) as server:
         os.chmod(secret.name, 0o666)
         code = PROBE.format(secret=secret.name, port=server.getsockname()[1])

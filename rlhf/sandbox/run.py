@@ -62,9 +62,9 @@ def run_program(program: Program, ceiling: SandboxLimits, isolation: SandboxIsol
 
 @contextlib.contextmanager
 def lent_uid() -> Iterator[int]:
-    """A user id that no other run on this machine has. Raises `SandboxBroken` when all are in use.
+    """Reserve a user id that no other run on this machine has. Raises `SandboxBroken` when all are in use.
 
-    The loan is an abstract unix socket named after the id: the kernel releases it when this process dies.
+    The reservation is an abstract unix socket named after the id: the kernel releases it when this process dies.
     """
     for uid in range(FIRST_UID, FIRST_UID + UIDS):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim:
@@ -154,7 +154,7 @@ def _wrong_path(program: Program) -> str:
 
 
 def _scratch_parent() -> str:
-    """Where the supervisor makes the program's folder: a place that other users reach, if the program is one."""
+    """Return the folder for programs' folders: if programs run as other users, one that these can reach."""
     usual = Path(tempfile.gettempdir())
     passable = all(above.stat().st_mode & stat.S_IXOTH for above in (usual, *usual.parents))
     return str(usual) if passable or os.geteuid() else "/tmp"

@@ -27,7 +27,7 @@ class Jail(NamedTuple):
     sized: bool
     """Whether the folder is a tmpfs of limited size. Outside a namespace the supervisor mounts it."""
     entrance: int | None = None
-    """File descriptor: writing "0" to it moves the writer into the run's control group. None: there is no group."""
+    """File descriptor: writing "0" to it moves the writer into the run's control group. None: the run has no group."""
     readable: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
 

@@ -70,7 +70,7 @@ def install(jail: Jail) -> None:
     rules: list[bytes] = []
 
     def add(table: str, *then: bytes) -> None:
-        """`then` decides the calls of the table. It must end in a return."""
+        """Let `then` decide the calls of the table. It must end in a return."""
         for number in syscall_numbers(table).values():
             rules.extend([] if number is None else [_instruction(EQUAL, number, 0, len(then)), *then])
 
@@ -107,7 +107,7 @@ def install(jail: Jail) -> None:
 
 
 def syscall_numbers(table: str) -> dict[str, int | None]:
-    """Name → number on this machine; None if it has no such call."""
+    """Return name → number on this machine; None for a call that it lacks."""
     column = ARCHITECTURES[os.uname().machine][0]
     rows = ((name, numbers[column]) for name, *numbers in map(str.split, table.split(",")))
     return {name: None if number == "-" else int(number) for name, number in rows}
@@ -122,7 +122,7 @@ def _load(program: bytes) -> None:
 
 
 def _instruction(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
-    """Return a test skips `then` instructions if it is true, and `otherwise` if it is not."""
+    """Return a BPF instruction. A test skips `then` instructions if it is true, and `otherwise` if not."""
     return struct.pack("HBBI", code, then, otherwise, value)
 
 

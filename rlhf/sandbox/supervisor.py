@@ -154,7 +154,7 @@ def _feed(pipe: int, content: bytes) -> None:
 
 
 def _become(request: RunRequest, standard: tuple[int, int, int], send: int) -> None:
-    """In the child: enter the jail, write the files with the program's own rights, and execute the program. Never
+    """Enter the jail in the child, write the files with the program's rights, and execute the program. Never
     returns."""
     writing = False
     try:
@@ -197,7 +197,7 @@ def _watch(child: int, request: RunRequest, deadline: float) -> ProgramResult:
 
 
 def _excess(jail: Jail, limits: SandboxLimits) -> str:
-    """Return the limit of the folder that the run exceeds; empty if there is none."""
+    """Return the limit of the folder that the run exceeds; empty if it exceeds none."""
     try:
         used_bytes, entries = folder_use(jail, limits.files)
     except OSError as error:
@@ -248,7 +248,7 @@ def _kill_user(uid: int) -> None:
 
 
 def _descendants() -> list[int]:
-    """All processes below this one; the supervisor adopts orphans."""
+    """Return all processes below this one; the supervisor adopts orphans."""
     found = [os.getpid()]
     for process in found:  # the list grows during the loop
         with contextlib.suppress(OSError):  # the process has ended

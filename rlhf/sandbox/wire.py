@@ -97,7 +97,7 @@ def response_of(run: ProgramResult) -> RunCodeResponse:
 
 
 def run_of(response: RunCodeResponse) -> ProgramResult | None:
-    """Return the program's result in a response; None if the response has none."""
+    """Return the program's result in a response; None for a response without a result."""
     result = response.run_result
     if response.status == "SandboxError" or result is None:
         return None

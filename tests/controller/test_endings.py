@@ -55,7 +55,7 @@ def test_a_save_for_which_there_is_no_room_says_which_checkpoint_is_intact(
     assert isinstance(failure, SaveFailed)
     whole = tmp_path / "run" / "checkpoints" / "version-000002"
     assert str(failure).startswith("version 4 cannot be saved: ")
-    assert str(failure).endswith(f"No space left on device); {whole} is intact, and --resume goes on from it")
+    assert str(failure).endswith(f"No space left on device); {whole} is intact, and --resume continues from it")
     assert [path.name for path in whole.parent.iterdir()] == ["version-000002"], "what was half written makes room"
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["outcome"], summary["updates"]) == (str(failure), 4)
@@ -76,7 +76,7 @@ def test_records_for_which_there_is_no_room_end_the_run_and_leave_whole_lines(
     failure = ended(tmp_path / "run", Sat())
     assert isinstance(failure, DiskFailed)
     assert "cannot be written (No space left on device)" in str(failure)
-    assert str(failure).endswith("is intact, and --resume goes on from it")
+    assert str(failure).endswith("is intact, and --resume continues from it")
     for name in ("episodes.jsonl", "metrics.jsonl", "spans.jsonl"):
         text = (tmp_path / "run" / name).read_text()
         assert text == "" or text.endswith("}\n")

@@ -265,7 +265,7 @@ async def test_what_a_callback_raises_ends_the_run_with_its_name(tmp_path: Path)
     with pytest.raises(CallbackFailed, match=r"^Breaks.on_step_end failed: KeyError: 'x'$"):
         await made.finish()
     made = Made(tmp_path / "other", FakeKind(0.5), EarlyStopping(metric="eval/rewards"))
-    with pytest.raises(ConfigError, match=r"no metric eval/rewards of evaluations; there are eval/reward"):
+    with pytest.raises(ConfigError, match="evaluations lack the metric eval/rewards; they have eval/reward"):
         await made.finish()
 
 
@@ -274,7 +274,7 @@ async def test_what_a_callback_raises_ends_the_run_with_its_name(tmp_path: Path)
     [
         ("EarlyStopping", "not of the form module:Class"),
         ("rlhf.controller.provided_callbacks:Best", "cannot be made: Best.__init__.. missing 1 required"),
-        ({"call": "rlhf.controller.provided_callbacks:Best", "arguments": {"metric": "x"}}, "is no rlhf.Callback"),
+        ({"call": "rlhf.controller.provided_callbacks:Best", "arguments": {"metric": "x"}}, "is not an rlhf.Callback"),
         ({"call": "rlhf.controller.provided_callbacks:EarlyStopping", "arguments": {"patient": 1}}, "patient"),
         ("rlhf.nowhere:Class", "cannot be imported"),
     ],

@@ -38,7 +38,7 @@ def test_a_run_whose_disk_is_full_says_which_checkpoint_is_intact_and_goes_on_fr
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
     newest = max((kept / "checkpoints").glob("version-*")).name
     assert f"the disk of {disk / 'run'} is full" in line
-    assert f"checkpoints/{newest} is intact, and --resume goes on from it" in line
+    assert f"checkpoints/{newest} is intact, and --resume continues from it" in line
     assert "is full" in json.loads((kept / "summary.json").read_text())["outcome"]
     version = int(newest.removeprefix("version-"))
     shutil.move(kept, disk / "run")

@@ -85,7 +85,7 @@ def test_before_any_checkpoint_a_resume_starts_anew_and_sets_the_rest_aside(
     started = Path(shutil.copytree(whole.folder, tmp_path / "run"))
     shutil.rmtree(started / "checkpoints")
     again = train(started, cache, *OPTIONS, *plan(1, 1), "trainer.updates=1", "--resume")
-    assert "has no checkpoint to resume from: starting anew" in again.process.stdout
+    assert "has no checkpoint to resume from: starting from the beginning" in again.process.stdout
     assert (started / "aside.1" / "episodes.jsonl").read_text() == (whole.folder / "episodes.jsonl").read_text()
     assert {one.ordinal for one in again.episodes if one.outcome == "trained"} == set(range(8))
 

@@ -70,7 +70,7 @@ async def test_an_environment_is_closed_once() -> None:
         ("Raises", "raised", "step: KeyError: 'state'"),
         ("RaisesTimeout", "raised", "step: TimeoutError: of its own"),
         ("Exits", "raised", "step: SystemExit: 3"),
-        ("PaysInWords", "protocol", "its reward is '1', which is no number"),
+        ("PaysInWords", "protocol", "its reward is '1', which is not a number"),
         ("SaysNonsense", "protocol", "it returned {'observation': 'more'}, not an Observation"),
     ],
 )

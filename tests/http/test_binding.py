@@ -59,7 +59,7 @@ def test_files_that_are_not_a_certificate_and_its_key_are_refused_before_anythin
     for name in ("text", "absent"):
         with pytest.raises(ConfigError, match=f"--certificate .*{name}"):
             check_tls(Access(certificate=tmp_path / name, key=tmp_path / name))
-    with pytest.raises(ConfigError, match="are no certificate and its key"):
+    with pytest.raises(ConfigError, match="are not a certificate and its key"):
         check_tls(Access(certificate=tls.certificate, key=tls.certificate))
 
 

@@ -62,7 +62,7 @@ async def test_a_request_that_was_not_recorded_is_an_error_by_name(tmp_path: Pat
     assert await asking.post("/score", {"text": "a"}) == 1
     with pytest.raises(RecordingError, match=r"no answer left to .*POST.*/score"):
         await asking.post("/score", {"text": "a"})
-    with pytest.raises(RecordingError, match="the run asks something else"):
+    with pytest.raises(RecordingError, match="sends other requests"):
         await asking.post("/score", {"text": "b"})
     await asking.close()
 

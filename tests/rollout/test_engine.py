@@ -108,7 +108,9 @@ async def test_a_refused_request_names_engine_session_and_reason_and_harms_no_ot
 
 async def test_a_broken_engine_is_another_error_than_a_bad_request() -> None:
     engine = RemoteEngine(FakeWorker(lambda request: RefusedRequest("a step failed", broken=True)), RolloutConfig())
-    with pytest.raises(EngineBroken, match="engine-0 is broken and serves no more: a step failed"):
+    with pytest.raises(
+        EngineBroken, match="engine-0 is in an unknown state and was taken out of service: a step failed"
+    ):
         await ask(engine, 1)
 
 

@@ -175,14 +175,14 @@ async def test_a_reward_of_numpy_is_a_plain_number_in_the_record(tokenizer: PreT
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), "1", pytest.param(10**400, id="huge")])
 async def test_a_reward_that_is_no_number_is_a_failure(tokenizer: PreTrainedTokenizerBase, reward: Any) -> None:
-    with pytest.raises(EnvironmentFailed, match="which is no number"):
+    with pytest.raises(EnvironmentFailed, match="which is not a number"):
         await played(tokenizer, ["one"], ScriptedEnvironment(says("go"), says("so", reward=reward)))
 
 
 @pytest.mark.parametrize("said", [{"role": "user", "content": "go"}, Message(role="user", content=None)])
 async def test_words_that_are_no_message_are_a_failure(tokenizer: PreTrainedTokenizerBase, said: object) -> None:
     nonsense = Observation(messages=(said,))
-    with pytest.raises(EnvironmentFailed, match=r"protocol: it says .* which is no Message with text"):
+    with pytest.raises(EnvironmentFailed, match=r"protocol: it says .* which is not a Message with text"):
         await played(tokenizer, ["one"], ScriptedEnvironment(says("go"), nonsense))
 
 

@@ -92,8 +92,8 @@ async def test_a_role_whose_turn_never_came_is_failed(tokenizer: PreTrainedToken
     ("heard", "words"),
     [
         (Observation(messages=(Message(role="user", content="?"),), role="z"), "turn of 'z'"),
-        (over({"x": float("nan")}), "no number"),
-        (over({"x": 10**400}), "no number"),
+        (over({"x": float("nan")}), "not a number"),
+        (over({"x": 10**400}), "not a number"),
         (over([1.0, -1.0]), "not one by role"),
     ],
 )

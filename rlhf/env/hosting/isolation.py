@@ -100,7 +100,7 @@ def checked(name: str, observation: object) -> Observation:
         raise EnvironmentFailed(name, "protocol", f"it returned {observation!r:.100}, not an Observation")
     reward = finite_number(observation.reward)
     if reward is None and observation.reward is not None:
-        raise EnvironmentFailed(name, "protocol", f"its reward is {observation.reward!r:.40}, which is no number")
+        raise EnvironmentFailed(name, "protocol", f"its reward is {observation.reward!r:.40}, which is not a number")
     if reward is observation.reward:
         return observation  # a copy costs as much as parsing a frame
     return replace(observation, reward=reward)

@@ -36,10 +36,10 @@ class ChatResponse:
     def completion(self) -> dict[str, Any]:
         """Return the whole response in one body."""
         message = self.replied.message
-        said: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
+        content: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
         if message.tool_calls:
-            said["tool_calls"] = [_call(call) for call in message.tool_calls]
-        choice = {"index": 0, "message": said, "finish_reason": self._finish, "logprobs": self._logprobs}
+            content["tool_calls"] = [_call(call) for call in message.tool_calls]
+        choice = {"index": 0, "message": content, "finish_reason": self._finish, "logprobs": self._logprobs}
         return self._head("chat.completion", [choice | self._sampled_ids]) | {"usage": self._usage} | self._prompt_ids
 
     def stream(self) -> Iterator[bytes]:
@@ -69,8 +69,8 @@ class ChatResponse:
 
     @property
     def _usage(self) -> dict[str, int]:
-        asked, said = len(self.replied.token_ids), len(self.replied.completion.token_ids)
-        return {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
+        prompt, reply = len(self.replied.token_ids), len(self.replied.completion.token_ids)
+        return {"prompt_tokens": prompt, "completion_tokens": reply, "total_tokens": prompt + reply}
 
     @property
     def _logprobs(self) -> dict[str, Any] | None:

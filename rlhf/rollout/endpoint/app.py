@@ -72,13 +72,13 @@ class Routes:
         self._sessions, self._model, self._front = sessions, model, front
 
     async def health(self) -> dict[str, Any]:
-        """Liveness of the server."""
+        """Report that the server is alive."""
         return {"status": "healthy", "model": self._model, "sessions": len(self._sessions)}
 
     async def models(self) -> dict[str, Any]:
         """Return the list of served models, in OpenAI's format."""
-        one = {"id": self._model, "object": "model", "created": 0, "owned_by": "rlhf"}
-        return {"object": "list", "data": [one]}
+        entry = {"id": self._model, "object": "model", "created": 0, "owned_by": "rlhf"}
+        return {"object": "list", "data": [entry]}
 
     async def chat(self, session_id: str, body: ChatRequest, request: Request) -> Response:
         """Return a reply within a session."""
@@ -123,7 +123,7 @@ def _refuse_what_is_missed(body: ChatRequest) -> None:
 
 
 async def _gone(request: Request) -> None:
-    """Returns when the client has disconnected; the request's body was read before."""
+    """Wait until the client disconnects; the request's body was read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -110,7 +110,7 @@ class Capture:
         return self._question(asked, marks[-1], whole, asked.messages)
 
     def drop(self, question: TokenizedRequest) -> None:
-        """Drop a request without a reply: its thread is unchanged. No effect on a request that was answered."""
+        """Drop a request without a reply: its thread is unchanged. A request that was answered is not affected."""
         if question.thread.taken is question:
             question.thread.taken = None
 
@@ -164,7 +164,7 @@ class Capture:
         """Return the longest known conversation ending in a reply that the request continues, with the tokens to append
         and the new messages. Threads that are not busy are preferred.
 
-        None where there is none, or where the chat template does more than append.
+        None where no conversation fits, or where the chat template does more than append.
         """
         for known in range(len(marks), 0, -1):
             if places := self._said.get(marks[known - 1]):

@@ -25,7 +25,7 @@ class AgentRequest:
 
 
 def message_marks(asked: AgentRequest) -> list[Mark]:
-    """One mark for every message: it covers all messages up to it, and the tools offered."""
+    """Return a mark for every message: it covers all messages up to it, and the tools offered."""
     mark = _mark(b"", json.dumps([asdict(tool) for tool in asked.tools]))
     return extended(mark, asked.messages)
 
@@ -40,7 +40,7 @@ def extended(mark: Mark, messages: Sequence[Message]) -> list[Mark]:
 
 
 def said(message: Message) -> str:
-    """What identifies a message: role, text, and the tool calls by name and arguments, independent of their formatting.
+    """Return what identifies a message: role, text, and tool calls by name and arguments, independent of their format.
 
     Ids of calls are excluded, since frameworks generate new ones; a tool result is identified by its position.
     """

@@ -14,7 +14,7 @@ class ChatRefused(RlhfError):
 
     @property
     def again(self) -> bool:
-        """Whether the same request may succeed later. OpenAI's clients retry after a 409 unless they are told
+        """Whether the same request may succeed later. OpenAI's clients retry after a 409 unless the answer says
         otherwise."""
         return self.status >= 500
 

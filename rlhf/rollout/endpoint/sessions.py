@@ -51,7 +51,7 @@ class AgentSession:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
-        """Decoded text with all special tokens."""
+        """Decode tokens with all special tokens."""
         return self._policy.renderer.whole_text(token_ids)
 
     @property
@@ -136,7 +136,8 @@ class AgentSession:
         return request_seed(run_seed=asked.seed, purpose="asked", ordinal=0, sample=0, turn=0)
 
     def _room(self, question: TokenizedRequest) -> int:
-        """Maximum number of tokens of the reply. Raises `ChatRefused` where the context has no room for any."""
+        """Return the maximum number of tokens of the reply. Raises `ChatRefused` where the context has no room for
+        any."""
         length, context = len(question.token_ids), self._policy.max_context_tokens
         if length >= context:
             why = f"the messages have {length} tokens, and the model's context is {context}"
@@ -182,7 +183,9 @@ class AgentSessions:
             return found
         if session_id in self._ended:
             raise over(session_id)
-        raise ChatRefused(404, "unknown_session", f"there is no session {session_id!r:.40}; POST /sessions opens one")
+        raise ChatRefused(
+            404, "unknown_session", f"session {session_id!r:.40} does not exist; POST /sessions opens one"
+        )
 
     def close(self, session: AgentSession) -> None:
         """End the session and free its capacity."""
@@ -194,8 +197,7 @@ class AgentSessions:
 
 
 def _heed(replying: asyncio.Future[Replied]) -> None:
-    """Retrieve the exception of a reply that may have no waiter left: asyncio logs exceptions that are never
-    retrieved."""
+    """Retrieve the exception of a reply that may have no waiter left, so that asyncio does not log it."""
     if not replying.cancelled():
         replying.exception()
 

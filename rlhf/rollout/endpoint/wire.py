@@ -130,7 +130,7 @@ class ChatRequest(BaseModel):
         )
 
     def missed(self) -> tuple[str, str] | None:
-        """Return the first field that requests something unsupported, and why; None where there is none."""
+        """Return the first field that requests something unsupported, and why; None if every field is supported."""
         for name, why in NEVER_SAMPLED.items():
             value = self._others.get(name)
             if value is not None and value not in NOTHING.get(name, ()):
@@ -138,7 +138,7 @@ class ChatRequest(BaseModel):
         return None
 
     def ignored(self, *, seeds: bool) -> list[str]:
-        """Fields that were given and have no effect."""
+        """Return the fields that were given and have no effect."""
         given = [name for name, value in self._others.items() if value is not None and NAME.fullmatch(name)]
         named = [name for name in given if name not in NEVER_SAMPLED]
         forced = self.tool_choice not in (None, "auto", "none")

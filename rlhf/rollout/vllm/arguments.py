@@ -1,6 +1,6 @@
 """The arguments of vLLM's engine for the settings of one engine: ours, and above them those of `rollout.vllm`.
 
-What vLLM makes of them on GPUs is held in `tests/goldens/gpu/`.
+`tests/goldens/gpu/` records what vLLM makes of them on GPUs.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
 
 
 def usage_context(settings: EngineSettings) -> UsageContext:
-    """Which of vLLM's tables gives the size of a batch: on a GPU that of offline inference. `ENGINE_CONTEXT`, the
-    default of `LLMEngine`, is in none of them and means 2,048 tokens a step on every GPU."""
+    """Select the row of vLLM's tables of batch sizes: on a GPU that of offline inference. `ENGINE_CONTEXT`, the default
+    of `LLMEngine`, has no row and means 2,048 tokens a step on every GPU."""
     return UsageContext.ENGINE_CONTEXT if settings.device == "cpu" else UsageContext.LLM_CLASS
 
 
 def lora_arguments(settings: EngineSettings) -> dict[str, Any]:
-    """vLLM's arguments for one adapter of the settings' rank and targets; empty without an adapter."""
+    """Return vLLM's arguments for one adapter of the settings' rank and targets; empty without an adapter."""
     lora = settings.model.lora
     if lora is None:
         return {}

@@ -31,9 +31,10 @@ COLDEST = 0.01
 class EngineWorker:
     """Runs in a Ray actor or in this process.
 
-    `submit` takes a batch and returns at once; `collect` waits for whatever has ended since. A weight sync is `connect`
-    once, then `prepare`, `receive`, `commit`, (`token_logprobs`,) `resume`. When a step or a phase fails or exceeds its
-    deadline, the engine is broken: every request in flight is refused, and every later call raises `EngineBroken`.
+    `submit` takes a batch and returns at once; `collect` waits for replies that have ended since. A weight sync is
+    `connect` once, then `prepare`, `receive`, `commit`, (`token_logprobs`,) `resume`. When a step or a phase fails or
+    exceeds its deadline, the engine is broken: every request in flight is refused, and every later call raises
+    `EngineBroken`.
     """
 
     def __init__(self, name: str, settings: EngineSettings) -> None:
@@ -62,7 +63,7 @@ class EngineWorker:
         self._thread.run(lambda engine: self._take(engine, requests), awaited="submit", timeout_seconds=self._seconds)
 
     def collect(self, timeout_seconds: float) -> dict[str, Completion | RefusedRequest]:
-        """All replies since the last call, by request; waits at most `timeout_seconds` for the first one."""
+        """Return all replies since the last call, by request; waits at most `timeout_seconds` for the first one."""
         try:
             replies = dict([self._outbox.get(timeout=timeout_seconds)])
         except queue.Empty:
@@ -81,8 +82,8 @@ class EngineWorker:
         self._thread.run(lambda engine: self._cut_off(engine, ids), awaited="cut_off", timeout_seconds=self._seconds)
 
     def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
-        """Log-probs of given tokens `[T]`, or of rows of them `[R, T]`, at temperature 1, with the engine's current
-        weights.
+        """Return log-probs of given tokens `[T]`, or of rows of them `[R, T]`, at temperature 1, with the engine's
+        current weights.
 
         Raises `ValueError` for tokens outside the model's vocabulary or context.
         """

@@ -10,7 +10,7 @@ from rlhf.cluster.cpu_memory import CPU_MEMORY
 
 
 def engine_environment(device: Literal["cpu", "cuda"]) -> dict[str, str]:
-    """Environment variables for the process of one engine; the cluster sets its threads.
+    """Return environment variables for the process of one engine; the cluster sets its threads.
 
     The engine runs inside its worker's process: a child process of vLLM costs half a minute of further imports, and its
     death is not noticed. On a CPU the compiler is off, since it delays the first token by 10 s and saves no time later;

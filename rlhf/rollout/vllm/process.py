@@ -18,8 +18,8 @@ SEGMENTS = "/dev/shm/vllm_dist_"
 
 @contextmanager
 def undisturbed_process() -> Iterator[None]:
-    """Preserves the states of the random generators, torch's default dtype and `torch.set_num_threads`, which vLLM's
-    CPU worker replaces by a function that does nothing."""
+    """Preserve the states of the random generators, torch's default dtype and `torch.set_num_threads`, which vLLM's CPU
+    worker replaces by a function that does nothing."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     dtype, set_num_threads = torch.get_default_dtype(), torch.set_num_threads
     try:

@@ -66,7 +66,7 @@ def expert_choices(told: NDArray[Any]) -> Routing:
 
 
 def record_routing(worker: Any) -> RoutingRecord:
-    """Called in the engine's worker, which runs in this process."""
+    """Start the recording, in the engine's worker, which runs in this process."""
     return RoutingRecord(worker)
 
 

@@ -46,8 +46,8 @@ def requests_have_seeds(settings: EngineSettings, *, model_runner: int) -> bool:
 
 
 class EngineFacts(NamedTuple):
-    """What a started engine reports about itself; `seconds` is its start time, imports included, and
-    `max_sequences` how many sequences it runs at once."""
+    """Facts that a started engine reports. `seconds` is its start time, imports included, and `max_sequences` the
+    number of sequences that it runs at once."""
 
     max_context_tokens: int
     vocab_size: int

@@ -23,7 +23,7 @@ KEEP_BASE, DROP_ALL = 1, 2
 """Levels of vLLM's sleep."""
 
 _emptied: WeakKeyDictionary[Any, dict[Tag, OffloadedStorages]] = WeakKeyDictionary()
-"""What each of vLLM's workers in this process has emptied."""
+"""The storages that each of vLLM's workers in this process has emptied."""
 
 
 class Sleeper:
@@ -51,7 +51,7 @@ class Sleeper:
         if self._on_cpu:
             self._engine.collective_rpc(partial(refill_on_cpu, tag=tag))
         self._asleep.discard(tag)
-        if not self._asleep:  # vLLM lets its scheduler go on
+        if not self._asleep:  # vLLM resumes its scheduler
             self._engine.sleep(level=0, mode="keep")
 
 
@@ -83,11 +83,11 @@ def kv_tensors(worker: Any) -> Iterator[Tensor]:
     """Iterate over the tensors of the KV cache: views of few allocations."""
     ahead = list(worker.model_runner.kv_caches)
     while ahead:
-        one = ahead.pop()
-        if isinstance(one, Tensor):
-            yield one
+        item = ahead.pop()
+        if isinstance(item, Tensor):
+            yield item
         else:
-            ahead += one
+            ahead += item
 
 
 def _asleep(*arguments: Any) -> Tensor:

@@ -1,7 +1,7 @@
 """Check the arguments and variables of vLLM that a recipe gives itself, without importing vLLM.
 
 Names are read from vLLM's source. Everything that vLLM knows passes, except what the system decides: what learner and
-weight sync must agree to, and what has a key of its own in the recipe.
+weight sync must agree to, and arguments with another key in the recipe.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _REASONS: Mapping[str, str] = {
     "use rollout.gpu_memory_utilization": "gpu_memory_utilization",
     "use rollout.tensor_parallel_size": "tensor_parallel_size",
     "use rollout.routing": "enable_return_routed_experts",
-    "requests have seeds of their own, from the recipe's seed": "seed",
+    "each request has its seed, from the recipe's seed": "seed",
     "the placement decides it: use rollout.tensor_parallel_size and rollout.gpus_per_engine": (
         "distributed_executor_backend device_ids ray_workers_use_nsight"
     ),
     _ENGINES: "pipeline_parallel_size prefill_context_parallel_size decode_context_parallel_size enable_elastic_ep",
-    "an engine is on one node, since vLLM's processes on several would take pickles from whoever reaches their ports": (
+    "an engine is on one node: vLLM's processes on several accept pickles from anyone who reaches their ports": (
         "nnodes node_rank master_addr master_port"
     ),
     _STEPPED: (
@@ -84,7 +84,7 @@ def check_arguments(given: Iterable[str], setting: str, known: Callable[[], list
         if reason:
             raise ConfigError(f"{setting}.{name} is decided by the system: {reason}")
         if name not in (there := (known or vllm_arguments)()):
-            raise ConfigError(f"{setting}.{name} is no argument of vLLM's engine{_did_you_mean(name, there)}")
+            raise ConfigError(f"{setting}.{name} is not an argument of vLLM's engine{_did_you_mean(name, there)}")
 
 
 def check_variables(given: Iterable[str], setting: str, known: Callable[[], list[str]] | None = None) -> None:
@@ -94,18 +94,18 @@ def check_variables(given: Iterable[str], setting: str, known: Callable[[], list
         if reason := DECIDED_VARIABLES.get(name):
             raise ConfigError(f"{setting}.{name} is decided by the system: {reason}")
         if name.startswith("VLLM_") and name not in (there := (known or vllm_variables)()):
-            raise ConfigError(f"{setting}.{name} is no variable of vLLM{_did_you_mean(name, there)}")
+            raise ConfigError(f"{setting}.{name} is not a variable of vLLM{_did_you_mean(name, there)}")
 
 
 def vllm_arguments() -> list[str]:
-    """The names of all arguments of the installed vLLM's engine."""
+    """Return the names of all arguments of the installed vLLM's engine."""
     (arguments,) = (node for node in _parsed("engine/arg_utils.py") if _is_class(node, "EngineArgs"))
     fields: list[Any] = [field for field in arguments.body if isinstance(field, ast.AnnAssign)]
     return [field.target.id for field in fields]
 
 
 def vllm_variables() -> list[str]:
-    """The names of all environment variables that the installed vLLM reads by its own list."""
+    """Return the names of all environment variables that the installed vLLM reads by its own list."""
     nodes: list[Any] = [node for node in _parsed("envs.py") if isinstance(node, ast.AnnAssign)]
     (listed,) = (node.value for node in nodes if node.target.id == "environment_variables")
     return [key.value for key in listed.keys]

@@ -127,7 +127,7 @@ class VllmEngine:
         return {request_id: completion_of(output) for request_id, output in finished.items()}
 
     def token_logprobs(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenLogprobs:
-        """Log-probs of given tokens at temperature 1, or of rows of them, recomputed, never from a cache."""
+        """Return log-probs of given tokens at temperature 1, or of rows of them, recomputed, never from a cache."""
         rows = list(token_ids.reshape(-1, token_ids.shape[-1]))
         with self._alone() if self._paused else _as_it_is():
             outputs = self._run_to_end("token_logprobs", rows, SCORING, timeout_seconds)
@@ -321,7 +321,7 @@ def sampling_params(request: GenerateRequest, settings: EngineSettings, *, seede
 
 
 def completion_of(output: RequestOutput, *, cut_off: bool = False) -> Completion:
-    """vLLM's output as plain arrays. Raises `RuntimeError` for an end without a known reason, unless it was
+    """Convert vLLM's output to plain arrays. Raises `RuntimeError` for an end without a known reason, unless it was
     `cut_off`."""
     (completion,) = output.outputs
     reason = FinishReason.TIME.value if cut_off else completion.finish_reason
@@ -337,7 +337,8 @@ def completion_of(output: RequestOutput, *, cut_off: bool = False) -> Completion
 
 
 def _scored(outputs: Sequence[RequestOutput], shape: tuple[int, ...]) -> TokenLogprobs:
-    """Log-probs of prompts of one length, and the experts of their tokens, with the leading dimensions `shape`."""
+    """Return log-probs of prompts of one length, and the experts of their tokens, with the leading dimensions
+    `shape`."""
     logprobs, routing = [], []
     for output in outputs:
         assert isinstance(output.prompt_logprobs, FlatLogprobs)

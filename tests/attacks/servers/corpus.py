@@ -127,7 +127,7 @@ OF_SERVERS: Mapping[str, tuple[tuple[str, Any], ...]] = {
         ("/score", {"text_1": ["a", "b"], "text_2": ["c"]}),
     ),
     "sandbox": (
-        ("/run_code", {"code": SURROGATE}),
+        ("/run_code", {"code": 1}),
         ("/run_code", {"code": "1", "language": "bash"}),
         ("/run_code", {"code": "1", "stdin": {}}),
         ("/run_code", {"code": "1", "files": {"a": "not base64!"}}),

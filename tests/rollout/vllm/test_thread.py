@@ -106,7 +106,7 @@ def test_an_engine_that_cannot_be_built_says_why_and_leaves_no_thread() -> None:
     with pytest.raises(ValueError, match="no such model"):
         thread.start(refuse, timeout_seconds=5)
     thread.stop(timeout_seconds=5)
-    with pytest.raises(EngineBroken, match="engine-1 is broken"):
+    with pytest.raises(EngineBroken, match="engine-1 is in an unknown state"):
         thread.run(lambda _: None, awaited="anything", timeout_seconds=5)
 
 

@@ -33,7 +33,9 @@ def test_arguments_of_vllm_pass(given: dict[str, object]) -> None:
 
 
 def test_an_argument_that_vllm_does_not_have_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(ConfigError, match=r"rollout\.vllm\.kv_cache_dtyp is no argument .*did you mean kv_cache_dtype"):
+    with pytest.raises(
+        ConfigError, match=r"rollout\.vllm\.kv_cache_dtyp is not an argument .*did you mean kv_cache_dtype"
+    ):
         check_engines(recipe(vllm={"kv_cache_dtyp": "fp8"}))
 
 
@@ -66,7 +68,7 @@ def test_a_variable_is_refused_where_vllm_does_not_have_it_or_the_system_decides
 
 def test_names_are_asked_of_vllm_alone() -> None:
     check_arguments(["new"], "rollout.vllm", known=lambda: ["new"])
-    with pytest.raises(ConfigError, match=r"no argument of vLLM's engine$"):
+    with pytest.raises(ConfigError, match=r"not an argument of vLLM's engine$"):
         check_arguments(["new"], "rollout.vllm", known=list)
 
 
