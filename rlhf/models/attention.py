@@ -23,7 +23,7 @@ def attends_in_blocks(model: PreTrainedModel) -> bool:
 
 
 def decoder_of(model: PreTrainedModel) -> nn.Module:
-    """The model without its head: the part that ends with the last hidden states."""
+    """Return the model without its head: the part that ends with the last hidden states."""
     if model.base_model is not model:
         return model.base_model
     decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
@@ -69,7 +69,7 @@ def attention(
 
 
 def _attend(block: Block, query: Tensor, key: Tensor, value: Tensor, scores: AttentionScaling) -> Tensor:
-    """The block's outputs `[S * Q, heads, d]`."""
+    """Return the block's outputs `[S * Q, heads, d]`."""
     queries, keys, values = _rows(query, block.queries), _rows(key, block.keys), _rows(value, block.keys)
     groups = queries.shape[1] // keys.shape[1]
     if block.mask is None and scores.plain:
@@ -82,7 +82,7 @@ def _attend(block: Block, query: Tensor, key: Tensor, value: Tensor, scores: Att
 
 
 def _causal(queries: Tensor, window: int | None = None) -> Tensor:
-    """The causal mask of one sequence per row, `[1, 1, Q, Q]`."""
+    """Return the causal mask of one sequence per row, `[1, 1, Q, Q]`."""
     place = torch.arange(queries.shape[2], device=queries.device)
     back = place[:, None] - place
     seen = back >= 0 if window is None else (back >= 0) & (back < window)

@@ -20,32 +20,32 @@ class RouterBalance:
     `ModelError` for a model without such a loss."""
 
     def __init__(self, model: PreTrainedModel, coefficient: float) -> None:
-        own = vars(sys.modules[type(model).__module__]).get("load_balancing_loss_func")
-        if own is None:
+        function = vars(sys.modules[type(model).__module__]).get("load_balancing_loss_func")
+        if function is None:
             raise ModelError(
                 f"trainer.loss.router_aux_loss_coefficient is {coefficient}, but {type(model).__name__} has no "
                 "load-balancing loss; use 0"
             )
-        self._loss: Callable[..., Tensor] = own
+        self._loss: Callable[..., Tensor] = function
         self._coefficient = coefficient
         self._experts, self._chosen = expert_counts(model.config)
-        self._said: tuple[Tensor, ...] = ()
+        self._router_logits: tuple[Tensor, ...] = ()
         decoder = decoder_of(model)
         decoder.register_forward_pre_hook(_ask, with_kwargs=True)
         decoder.register_forward_hook(self._keep)
 
     def loss(self, position_ids: Tensor) -> Tensor:
-        """The loss over the tokens of the last forward pass, without row padding; `position_ids` `[R, L]`."""
-        told = tuple(logits.flatten(0, -2) for logits in self._said)
-        return self._coefficient * self._loss(told, self._experts, self._chosen, tokens_of(position_ids))
+        """Return the loss over the tokens of the last forward pass, without row padding; `position_ids` `[R, L]`."""
+        logits = tuple(layer.flatten(0, -2) for layer in self._router_logits)
+        return self._coefficient * self._loss(logits, self._experts, self._chosen, tokens_of(position_ids))
 
     def _keep(self, decoder: nn.Module, given: Any, output: Any) -> None:
-        self._said = output.router_logits
+        self._router_logits = output.router_logits
 
 
 def balance_of(model: PreTrainedModel, coefficient: float | None) -> RouterBalance | None:
-    """The load-balancing loss to train with, or None. Its coefficient is `coefficient`, or if that is None the one of
-    the model's configuration, provided that this asks for router logits."""
+    """Return the load-balancing loss to train with, or None. Its coefficient is `coefficient`, or if that is None the
+    one of the model's configuration, provided that this asks for router logits."""
     config = model.config.get_text_config().to_dict()
     if coefficient is None:
         coefficient = config.get("router_aux_loss_coef", 0.0) if config.get("output_router_logits") else 0.0
@@ -53,8 +53,8 @@ def balance_of(model: PreTrainedModel, coefficient: float | None) -> RouterBalan
 
 
 def tokens_of(position_ids: Tensor) -> Tensor:
-    """Which positions of packed rows `[R, L]` hold tokens. Padding has position 0 and no successor; a training sequence
-    has at least two tokens."""
+    """Mark the positions of packed rows `[R, L]` that hold tokens. Padding has position 0 and no successor; a training
+    sequence has at least two tokens."""
     filled = position_ids.flip(-1).cummax(-1).values.flip(-1) > 0
     return filled | (torch.arange(position_ids.shape[-1], device=position_ids.device) == 0)
 

@@ -36,8 +36,8 @@ class Block:
     key_places: Tensor
 
     def within(self, window: int, dtype: torch.dtype) -> Block:
-        """The same block with a sliding window: a query sees `window` tokens of its sequence, the last of which is its
-        own."""
+        """Return the same block with a sliding window: a query sees `window` tokens of its sequence, the last of which
+        is its own."""
         back = self.query_places[:, :, None] - self.key_places[:, None]
         mask = torch.zeros(back.shape, dtype=dtype, device=back.device)
         mask = mask.masked_fill((back < 0) | (back >= window), -torch.inf)[:, None]
@@ -98,7 +98,7 @@ class Blocks:
         return list(alike.values())
 
     def within(self, window: int | None) -> tuple[Block, ...]:
-        """The blocks for a layer with this `window`."""
+        """Return the blocks for a layer with this `window`."""
         if window is None or self.longest <= window:
             return self.blocks
         if window not in self._windowed:
@@ -107,7 +107,7 @@ class Blocks:
 
 
 def blocks_of(position_ids: Tensor, dtype: torch.dtype) -> Blocks:
-    """The blocks for `position_ids` `[R, L]` in `dtype`."""
+    """Return the blocks for `position_ids` `[R, L]` in `dtype`."""
     return Blocks(runs=tuple(runs_of(position_ids)), dtype=dtype, device=position_ids.device)
 
 

@@ -37,7 +37,7 @@ class ChatTokenizer(Protocol):
 
 
 def prompt_ids(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE) -> list[int]:
-    """The tokens of the conversation and the header of the assistant's reply, by the model's own chat template.
+    """Return the tokens of the conversation and the header of the assistant's reply, by the model's own chat template.
 
     `arguments` are the template's arguments besides the messages (`enable_thinking: false`, `tools`). Raises
     `ModelError` when the template rejects the conversation.
@@ -46,7 +46,7 @@ def prompt_ids(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments:
 
 
 def prompt_text(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE) -> str:
-    """The same as text. With `add_generation_prompt: False` among the arguments there is no reply header."""
+    """Return the same as text. With `add_generation_prompt: False` among the arguments there is no reply header."""
     return str(_applied(tokenizer, messages, tokenize=False, **arguments))
 
 
@@ -60,7 +60,7 @@ def _applied(tokenizer: ChatTokenizer, messages: Sequence[Message], **arguments:
 
 
 def as_chat(message: Message) -> dict[str, Any]:
-    """A message as chat templates expect it; keys that do not apply are left out."""
+    """Return a message as chat templates expect it; keys that do not apply are left out."""
     calls = [
         {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": dict(call.arguments)}}
         for call in message.tool_calls
@@ -73,7 +73,7 @@ def as_chat(message: Message) -> dict[str, Any]:
 
 
 def arguments_with_tools(arguments: Mapping[str, Any], tools: Sequence[Tool]) -> Mapping[str, Any]:
-    """The template's arguments, with the tools that the policy may call in the format of templates."""
+    """Return the template's arguments, with the tools that the policy may call in the format of templates."""
     functions = [
         {
             "type": "function",
@@ -92,7 +92,7 @@ def demonstration(
     *,
     replies: ReplyTokens,
 ) -> Segment:
-    """The chat prompt as PROMPT tokens, then the response with its end of turn as ACTION tokens, encoded by
+    """Return the chat prompt as PROMPT tokens, then the response with its end of turn as ACTION tokens, encoded by
     `replies`."""
     return _answered(prompt_ids(tokenizer, messages, arguments), replies(response))
 
@@ -106,7 +106,7 @@ def comparison(
     *,
     replies: ReplyTokens,
 ) -> tuple[Segment, Segment]:
-    """The demonstrations of two responses to one prompt, which is rendered once."""
+    """Return the demonstrations of two responses to one prompt, which is rendered once."""
     prompt = prompt_ids(tokenizer, messages, arguments)
     return _answered(prompt, replies(chosen)), _answered(prompt, replies(rejected))
 

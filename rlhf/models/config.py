@@ -82,7 +82,7 @@ class LoraConfig(Config):
     alpha: int = Field(32, ge=1)
     """An adapter counts `alpha / rank` times."""
     target_modules: tuple[str, ...] = ()
-    """Names of the linear layers that get adapters. If empty, all linear layers of the decoder get them, whatever their
+    """Names of the linear layers that get adapters. If empty, all linear layers of the decoder get them, under any
     names. Experts that are stacked in one tensor, and routers, get none."""
     weight_sync: Literal["merged", "adapter"] = "merged"
     """What engines receive. `merged`: full weights with the adapters added, served at full speed. `adapter`: only the

@@ -29,13 +29,13 @@ REMEDY = "take config.json and weights of the same model"
 
 
 def embedding_rows(shapes: Shapes) -> int | None:
-    """Number of rows of the embedding; None if it is not found."""
+    """Return the number of rows of the embedding; None if it is not found."""
     name = _embedding(shapes)
     return shapes[name][0] if name else None
 
 
 def check_dimensions(folder: Path, config: Values, shapes: Shapes) -> None:
-    """Raises `ModelError` naming a difference. Values that `config` or the files do not have are skipped."""
+    """Raise `ModelError` naming a difference. Values that `config` or the files do not have are skipped."""
     name, text = _embedding(shapes), text_config(config)
     if name is None:
         return
@@ -44,11 +44,11 @@ def check_dimensions(folder: Path, config: Values, shapes: Shapes) -> None:
     # Some embeddings have more rows than there are tokens to predict; the head has one row for each of those.
     sizes = {rows, *(shapes[head][0] for head in shapes if head.endswith(HEADS))}
     for key, found in (("vocab_size", sizes), (width, {columns})):
-        said = text.get(key)
-        if isinstance(said, int) and said not in found:
+        size = text.get(key)
+        if isinstance(size, int) and size not in found:
             raise ModelError(
                 f"{folder}: its weights do not fit its config.json: {name} is {rows} x {columns}, and {key} is "
-                f"{said}; {REMEDY}"
+                f"{size}; {REMEDY}"
             )
     _check_depth(folder, config, shapes, name)
 
@@ -58,18 +58,18 @@ def _check_depth(folder: Path, config: Values, shapes: Shapes, embedding: str) -
     key = _first(DEPTHS, text)
     layer = re.compile(re.escape(_above(embedding)) + LAYER)
     found = 1 + max((int(match[1]) for match in map(layer.match, shapes) if match), default=-1)
-    said = text.get(key)
-    if not found or not isinstance(said, int):
+    depth = text.get(key)
+    if not found or not isinstance(depth, int):
         return
     more_are_known = any(UNCOUNTED.search(name) for name in (*config, *text))
-    if found < said or (found > said and not more_are_known):
+    if found < depth or (found > depth and not more_are_known):
         raise ModelError(
-            f"{folder}: its weights do not fit its config.json: they have {found} layers, and {key} is {said}; {REMEDY}"
+            f"{folder}: its weights do not fit its config.json: they have {found} layers, {key} is {depth}; {REMEDY}"
         )
 
 
 def _embedding(shapes: Shapes) -> str | None:
-    """The name of the token embedding, if there is exactly one."""
+    """Return the name of the token embedding, if there is exactly one."""
     for called in EMBEDDINGS:
         found = [name for name in shapes if f".{name}".endswith(f".{called}.weight") and len(shapes[name]) == 2]
         if found:
@@ -78,7 +78,7 @@ def _embedding(shapes: Shapes) -> str | None:
 
 
 def _above(name: str) -> str:
-    """The prefix of a name, such as `model.` of `model.embed_tokens.weight`."""
+    """Return the prefix of a name, such as `model.` of `model.embed_tokens.weight`."""
     return "".join(f"{part}." for part in name.split(".")[:-2])
 
 

@@ -12,7 +12,7 @@ Values = dict[str, Any]
 
 
 def read_json_object(file: Path) -> Values:
-    """The JSON object in `file`; an empty one if the file does not exist. Raises `ModelError`."""
+    """Return the JSON object in `file`; an empty one if the file does not exist. Raises `ModelError`."""
     try:
         loaded = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -25,7 +25,7 @@ def read_json_object(file: Path) -> Values:
 
 
 def text_config(config: Values) -> Values:
-    """The language model's part of a `config.json`, which multimodal models nest."""
+    """Return the language model's part of a `config.json`, which multimodal models nest."""
     nested = config.get("text_config")
     return nested if isinstance(nested, dict) else config
 

@@ -28,7 +28,7 @@ class BehindHead:
 
 
 def behind_head(config: Any) -> BehindHead:
-    """The scale and cap of the model with this configuration."""
+    """Return the scale and cap of the model with this configuration."""
     settings = config.get_text_config().to_dict()
     return BehindHead(
         scale=(settings.get("logit_scale") or 1.0) / (settings.get("logits_scaling") or 1.0),
@@ -37,7 +37,7 @@ def behind_head(config: Any) -> BehindHead:
 
 
 class HeadPass(nn.Module):
-    """`head_logprobs` as a module without parameters of its own. ZeRO-3 gathers and releases weights around a module: a
+    """`head_logprobs` as a module without parameters. ZeRO-3 gathers and releases weights around a module: a
     head whose weights belong to this one (`zero.build_engine`) is gathered once for all chunks of a pass."""
 
     def forward(self, hidden: Tensor, *, head: Callable[[Tensor], Tensor], **options: Any) -> tuple[Tensor, Tensor]:

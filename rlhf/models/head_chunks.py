@@ -1,4 +1,4 @@
-"""How many tokens' logits the head computes at once. Without torch."""
+"""The number of tokens whose logits the head computes at once. Without torch."""
 
 from __future__ import annotations
 

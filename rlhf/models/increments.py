@@ -1,4 +1,4 @@
-"""Encodes new messages as tokens to append after a sampled reply, by the chat template's own text.
+"""Encode new messages as tokens to append after a sampled reply, by the chat template's own text.
 
 A growing conversation is never rendered again, because sampled tokens are trained exactly as they were sampled.
 Instead, a made-up conversation with a placeholder for the reply is rendered together with the new messages; the text
@@ -39,8 +39,8 @@ class Increments:
         self._verdicts: dict[tuple[str, ...], str | None] = {}
 
     def after_reply(self, messages: Sequence[Message]) -> list[int]:
-        """The tokens between a reply's stop token and the next reply: the rest of the turn (often a newline), the
-        messages, and the header of the next reply. Raises `ModelError` for a template that does not append."""
+        """Return the tokens between a reply's stop token and the next reply: the rest of the turn (often a newline),
+        the messages, and the header of the next reply. Raises `ModelError` for a template that does not append."""
         if refused := self.verdict([message.role for message in messages]):
             raise ModelError(refused)
         whole = self._rendered([QUESTION, Message(role=REPLIER, content=REPLY), *messages])
@@ -57,12 +57,12 @@ class Increments:
         roles = [message.role for message in messages]
         try:
             for opening, reply in product(self._openings(), REPLIES):
-                asked = self._rendered(opening)
+                prompt = self._rendered(opening)
                 whole = self._rendered([*opening, Message(role=REPLIER, content=reply), *messages])
                 tail = self._tail(whole)
-                said = whole.removeprefix(asked).removesuffix(tail)
-                if not whole.startswith(asked) or said.strip() != reply:
-                    return _rewritten(asked + reply + tail, whole, roles)
+                rendered = whole.removeprefix(prompt).removesuffix(tail)
+                if not whole.startswith(prompt) or rendered.strip() != reply:
+                    return _rewritten(prompt + reply + tail, whole, roles)
                 if tail.count(HEARD) < len(messages):
                     return (
                         f"the chat template leaves out what a {' and '.join(roles)} message says; use another template"
@@ -72,7 +72,7 @@ class Increments:
         return None
 
     def _openings(self) -> Sequence[list[Message]]:
-        """Possible beginnings of a conversation: also with a system message, if the template accepts one."""
+        """Return possible beginnings of a conversation: also with a system message, if the template accepts one."""
         try:
             self._rendered(OPENINGS[-1])
         except ModelError:
@@ -80,21 +80,21 @@ class Increments:
         return OPENINGS
 
     def _tail(self, whole: str) -> str:
-        """The template's text after the reply, beginning with the stop token."""
+        """Return the template's text after the reply, beginning with the stop token."""
         _, found, behind = whole.partition(REPLY)
         if not found:
-            raise ModelError("the chat template leaves out what the policy said before; use history: last_n")
+            raise ModelError("the chat template leaves out earlier replies; use history: last_n")
         stop, tail = self._stop(), behind.lstrip()
         if not tail.startswith(stop):
             raise ModelError(
-                f"the chat template goes on with {tail[:20]!r} behind a reply, but a reply ends at {stop!r}: after it "
+                f"the chat template continues with {tail[:20]!r} after a reply, but a reply ends at {stop!r}: after it "
                 "nothing can be appended; use history: last_n"
             )
         return tail
 
     def _encoded(self, tail: str) -> list[int]:
-        """The tokens after the stop token. The stop token is encoded too, so that the following text is tokenized in
-        its context."""
+        """Return the tokens after the stop token. The stop token is encoded too, so that the following text is
+        tokenized in its context."""
         token_ids = list(self._tokenizer.encode(tail, add_special_tokens=False))
         if token_ids[:1] != [self._end]:
             raise ModelError(f"the tokenizer does not read its own stop token {self._stop()!r} as one token")
@@ -112,8 +112,9 @@ class Increments:
 def conversation(
     tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE, *, replies: ReplyEncoder
 ) -> Segment:
-    """A demonstration with several replies, rendered like an episode. Tokens before the first reply are PROMPT, each
-    reply with its end of turn is ACTION, and tokens between replies are ENV; what follows the last reply is left out.
+    """Return a demonstration with several replies, rendered like an episode. Tokens before the first reply are PROMPT,
+    each reply with its end of turn is ACTION, and tokens between replies are ENV; what follows the last reply is left
+    out.
 
     Raises `ModelError` for a template that does not append, and for a conversation without a reply.
     """
@@ -123,8 +124,8 @@ def conversation(
     increments = Increments(tokenizer, arguments, end=replies.end)
     pieces = [(TokenKind.PROMPT, prompt_ids(tokenizer, messages[: spoken[0]], arguments))]
     for reply, following in zip(spoken, [*spoken[1:], None], strict=True):
-        said = replies.token_ids(messages[reply].content, last=following is None)
-        pieces.append((TokenKind.ACTION, said))
+        reply_ids = replies.token_ids(messages[reply].content, last=following is None)
+        pieces.append((TokenKind.ACTION, reply_ids))
         if following is not None:
             pieces.append((TokenKind.ENV, increments.after_reply(messages[reply + 1 : following])))
     token_ids = np.array([token for _, tokens in pieces for token in tokens], np.int32)
@@ -139,7 +140,7 @@ def conversation(
 def _rewritten(grown: str, whole: str, roles: Sequence[str]) -> str:
     same = next((n for n, (one, other) in enumerate(zip(grown, whole, strict=False)) if one != other), len(grown))
     return (
-        f"the chat template rewrites what was said before when a {' and '.join(roles)} message follows: "
+        f"the chat template rewrites earlier text when a {' and '.join(roles)} message follows: "
         f"{grown[same : same + 30]!r} was sampled and becomes {whole[same : same + 30]!r}; tokens that were sampled "
         "are trained as they are, so use environment.history: last_n, or a template that appends"
     )

@@ -27,8 +27,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def load_config(path: str, *, trust_remote_code: bool = False, setting: str = "model.path") -> Any:
-    """The model's own configuration. Raises `ModelError` for a path or name that is not a model; `setting` is the
-    recipe key that named it."""
+    """Return the model's own configuration. Raises `ModelError` for a path or name that is not a model; `setting` is
+    the recipe key that named it."""
     _check_folder(path, setting)
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -37,7 +37,7 @@ def load_config(path: str, *, trust_remote_code: bool = False, setting: str = "m
 
 
 def declared_ends(path: str, *, trust_remote_code: bool = False) -> tuple[int, ...]:
-    """The end-of-reply tokens in the model's `generation_config.json`; empty without such a file."""
+    """Return the end-of-reply tokens in the model's `generation_config.json`; empty without such a file."""
     try:
         ends = GenerationConfig.from_pretrained(path, trust_remote_code=trust_remote_code).eos_token_id
     except OSError:
@@ -56,7 +56,8 @@ def load_policy(
     loader: str | None = None,
     sharding: Sharding | None = None,
 ) -> PreTrainedModel:
-    """A causal LM ready for training: without dropout, so that its log-probs are those of the policy that sampled.
+    """Return a causal LM ready for training: without dropout, so that its log-probs are those of the policy that
+    sampled.
 
     `loader` is the user's own `module:function`, called instead of `from_pretrained` with the same arguments: it loads
     the whole model. Otherwise a `sharding` loads it in shards.
@@ -78,7 +79,7 @@ def load_policy(
 
 
 def without_dropout(config: Any) -> Any:
-    """A model's configuration with every dropout rate set to 0."""
+    """Return a model's configuration with every dropout rate set to 0."""
     own = config.get_text_config()
     for name, value in own.to_dict().items():
         if isinstance(value, float) and ("dropout" in name or name.endswith("_pdrop")):
@@ -87,7 +88,7 @@ def without_dropout(config: Any) -> Any:
 
 
 def attention_named(attention: str) -> str | None:
-    """transformers' name of this implementation; None, for `auto`, lets transformers choose."""
+    """Return transformers' name of this implementation; None, for `auto`, lets transformers choose."""
     return None if attention == "auto" else attention
 
 
@@ -118,7 +119,7 @@ def _from_machine_memory(checkpoint: Any, *arguments: Any, **named: Any) -> Any:
 
 
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """The model's tokenizer. Raises `ModelError` when the folder has none or it has no chat template."""
+    """Return the model's tokenizer. Raises `ModelError` when the folder has none or it has no chat template."""
     tokenizer = bare_tokenizer(path, trust_remote_code=trust_remote_code)
     if not tokenizer.chat_template:
         raise ModelError(f"model.path={path}: its tokenizer has no chat template; use an instruction-tuned model")
@@ -128,7 +129,7 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
 def bare_tokenizer(
     path: str, *, trust_remote_code: bool = False, setting: str = "model.path"
 ) -> PreTrainedTokenizerBase:
-    """A tokenizer that may lack a chat template. Raises `ModelError` when the folder has none."""
+    """Return a tokenizer that may lack a chat template. Raises `ModelError` when the folder has none."""
     _check_folder(path, setting)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -149,5 +150,5 @@ def _check_folder(path: str, setting: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a library's error message."""
+    """Return the first line of a library's error message."""
     return str(error).strip().partition("\n")[0]

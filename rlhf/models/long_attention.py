@@ -71,7 +71,7 @@ def needs_masks(query: Tensor, value: Tensor, runs: LongRuns, scores: AttentionS
 def long_attention(
     query: Tensor, key: Tensor, value: Tensor, runs: LongRuns, scores: AttentionScaling, window: int | None
 ) -> Tensor:
-    """Outputs `[T, heads, d]` of the tokens of `runs`, in their order, for flat `query`, `key` and `value`
+    """Return the outputs `[T, heads, d]` of the tokens of `runs`, in their order, for flat `query`, `key` and `value`
     `[N, heads or fewer, d]`."""
     if needs_masks(query, value, runs, scores, window):
         sinks = query.new_zeros(0) if scores.sinks is None else scores.sinks
@@ -146,7 +146,7 @@ class Tile:
         return slice(run.root + shared, run.root + run.shared), slice(run.start + own, run.start + self.last)
 
     def mask(self, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """The additive mask `[1, 1, Q, K]`, by places in the sequence."""
+        """Return the additive mask `[1, 1, Q, K]`, by places in the sequence."""
         places = torch.arange(self.low, self.run.shared + self.last, device=device)
         back = torch.arange(self.run.shared + self.first, self.run.shared + self.last, device=device)[:, None] - places
         hidden = back < 0 if window is None else (back < 0) | (back >= window)
@@ -190,7 +190,7 @@ class _InTiles(torch.autograd.Function):
 
 
 def _attend(seen: Sequence[Tensor], sinks: Tensor, tile: Tile, scores: AttentionScaling, window: int | None) -> Tensor:
-    """The outputs `[Q, heads, d]` of a tile."""
+    """Return the outputs `[Q, heads, d]` of a tile."""
     query, key, value = (x.transpose(0, 1)[None] for x in seen)
     scores = replace(scores, sinks=sinks if len(sinks) else None)
     mask = tile.mask(window, query.dtype, query.device)

@@ -49,8 +49,8 @@ class LowRank:
 
 
 def add_lora(model: PreTrainedModel, config: LoraConfig | None) -> PreTrainedModel:
-    """The model, changed in place: its weights are frozen, and adapters are trained instead. Without a config it is
-    unchanged. Raises `ModelError` for targets that are not linear layers of the decoder."""
+    """Return the model, changed in place: its weights are frozen, and adapters are trained instead. Without a config it
+    is unchanged. Raises `ModelError` for targets that are not linear layers of the decoder."""
     if config is None:
         return model
     layers = _targeted(model, config)
@@ -61,12 +61,12 @@ def add_lora(model: PreTrainedModel, config: LoraConfig | None) -> PreTrainedMod
 
 
 def low_ranks(model: nn.Module) -> dict[str, LowRank]:
-    """The adapters, by the Hugging Face name of the weight that each changes. Empty without LoRA."""
+    """Return the adapters, by the Hugging Face name of the weight that each changes. Empty without LoRA."""
     return {f"{name}.weight": _low_rank(layer) for name, layer in _adapted(model).items()}
 
 
 def hugging_face_name(parameter: str) -> str | None:
-    """The parameter's name in the model's folder; `None` for a part of an adapter."""
+    """Return the parameter's name in the model's folder; `None` for a part of an adapter."""
     return None if ".lora_" in parameter else parameter.replace(".base_layer.", ".")
 
 
@@ -76,7 +76,7 @@ def without_adapter(policy: HasModel) -> Iterator[None]:
     without extra memory. For forward passes without gradients. Raises `ModelError` if there is no adapter."""
     layers = list(_adapted(policy.model).values())
     if not layers:
-        raise ModelError("the policy has no adapter: its reference needs a model of its own")
+        raise ModelError("the policy has no adapter: its reference needs a separate model")
     for layer in layers:
         layer.enable_adapters(False)
     try:
@@ -119,7 +119,7 @@ def _adapted(model: nn.Module) -> dict[str, LoraLayer]:
 
 
 def _peft() -> Any:
-    """Imports `peft` only if there are adapters: the import takes as long as all other imports of a rank."""
+    """Import `peft` only if there are adapters: the import takes as long as all other imports of a rank."""
     import peft
 
     return peft
@@ -132,7 +132,8 @@ def _low_rank(layer: Any) -> LowRank:
 
 
 def lora_for_model(config: LoraConfig | None, path: str, *, trust_remote_code: bool = False) -> LoraConfig | None:
-    """The config with `target_modules` filled in for the model in `path`: all linear layers if `config` names none."""
+    """Return the config with `target_modules` filled in for the model in `path`: all linear layers if `config` names
+    none."""
     if config is None or config.target_modules:
         return config
     described = load_config(path, trust_remote_code=trust_remote_code)
@@ -144,8 +145,8 @@ def lora_for_model(config: LoraConfig | None, path: str, *, trust_remote_code: b
 
 
 def linear_layers(model: PreTrainedModel) -> list[tuple[str, str]]:
-    """The model's linear layers except its head, each as its path and its own name. Raises `ModelError` if there are
-    none."""
+    """Return the model's linear layers except its head, each as its path and its own name. Raises `ModelError` if there
+    are none."""
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     paths = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
     if not paths:

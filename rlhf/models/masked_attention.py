@@ -40,14 +40,15 @@ def masked_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor
 
 
 def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """The additive mask; a boolean `mask` says which keys are visible."""
+    """Return the additive mask; a boolean `mask` says which keys are visible."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
 
 
 def _written(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, how: AttentionScaling) -> Tensor:
-    """The same as explicit matrix products in float32: on a CPU this takes half the time when there are few scores."""
+    """Return the same as explicit matrix products in float32: on a CPU this takes half the time when there are few
+    scores."""
     dtype = queries.dtype
     queries, keys, values = queries.float(), keys.float(), values.float()
     scores = torch.matmul(queries, keys.transpose(-1, -2)).mul_(how.scaling)

@@ -14,8 +14,8 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def packed_masks(model: PreTrainedModel, position_ids: Tensor) -> Any:
-    """The attention mask of rows whose sequences begin where `position_ids` `[R, L]` do: one mask, or one for each
-    layer type by name, with the window of that type.
+    """Return the attention mask of rows whose sequences begin where `position_ids` `[R, L]` do: one mask, or one for
+    each layer type by name, with the window of that type.
 
     Raises `ModelError` for unknown layer types.
     """
@@ -33,8 +33,8 @@ def packed_masks(model: PreTrainedModel, position_ids: Tensor) -> Any:
 
 
 def row_mask(position_ids: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
-    """The additive mask `[R, 1, L, L]`: 0 where a token of `position_ids` `[R, L]` sees another, else the dtype's
-    minimum.
+    """Return the additive mask `[R, 1, L, L]`: 0 where a token of `position_ids` `[R, L]` sees another, else the
+    dtype's minimum.
 
     A run is a stretch of consecutive positions. A run that starts at 0 begins a sequence. A run that starts at p > 0 is
     another branch of the same sequence, and sees that sequence's first p tokens and itself. With a `window` a token

@@ -88,7 +88,7 @@ def own_storages(tensors: Iterable[Tensor]) -> None:
 
 
 def copied(storages: Mapping[int, UntypedStorage]) -> dict[int, HostCopy]:
-    """Copies in host memory; those of host memory itself are in one file without a name."""
+    """Copy storages to host memory; storages in host memory share one unnamed file."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - closed, and with that removed, with the last copy in it
     return {
         key: InFile(storage, file) if storage.device.type == "cpu" else InHostMemory(storage)
@@ -133,7 +133,7 @@ def _chunks(storage: UntypedStorage) -> tuple[Tensor, ...]:
 
 
 def _memory(storage: UntypedStorage) -> memoryview:
-    """The storage's bytes. A numpy array would do, but torch never resizes a storage that has been one."""
+    """Return the storage's bytes. A numpy array would do, but torch never resizes a storage that has been one."""
     return memoryview((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())).cast("B")
 
 
@@ -156,5 +156,5 @@ def _size(tensor: Tensor) -> int:
 
 
 def _key(tensor: Tensor) -> int:
-    """A key that tells storages apart, also emptied ones, which have no address."""
+    """Return a key that tells storages apart, also emptied ones, which have no address."""
     return int(tensor.untyped_storage()._cdata)

@@ -22,8 +22,8 @@ class RowForward(Protocol):
     def hidden(
         self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
     ) -> tuple[Tensor | slice, Tensor]:
-        """Which of the flat `places` `int64 [A]` of `token_ids` `[R, L]` belong to this process, and the last hidden
-        states there, `[own, H]`."""
+        """Find which of the flat `places` `int64 [A]` of `token_ids` `[R, L]` belong to this process, and the last
+        hidden states there, `[own, H]`."""
 
     def joined(self, own: Tensor, held: Tensor | slice) -> Tensor:
         """Combine the values `own` `[own]` of this process's places into the values of all places: `[A]`."""
@@ -88,13 +88,13 @@ class PolicyModel(nn.Module):
 
 
 def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """The model's logits `[A, V]` for its last hidden states `[A, H]`."""
+    """Return the model's logits `[A, V]` for its last hidden states `[A, H]`."""
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     return behind_head(model.config)(head(hidden))
 
 
 def hidden_states(model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor) -> Tensor:
-    """The last hidden states `[R, L, H]` of `token_ids` `[R, L]`.
+    """Return the last hidden states `[R, L, H]` of `token_ids` `[R, L]`.
 
     Rows hold several sequences. `position_ids` restarts at 0 in each, and continues from p > 0 where another branch of
     the same sequence begins. Block attention gets this as blocks, other attention as a mask by `packed_masks`. A mask
@@ -108,7 +108,7 @@ def hidden_states(model: PreTrainedModel, token_ids: Tensor, position_ids: Tenso
 
 
 def row_arguments(model: PreTrainedModel, position_ids: Tensor) -> dict[str, Any]:
-    """How `model` is told which sequences are in the rows of `position_ids` `[R, L]`: a mask, or blocks."""
+    """Describe the sequences in the rows of `position_ids` `[R, L]` to `model`: by a mask, or by blocks."""
     if attends_in_blocks(model):
         # Not used. If the blocks were lost on the way, the NaNs would spread to every result.
         mask = torch.full((1, 1, 1, 1), torch.nan, device=position_ids.device)

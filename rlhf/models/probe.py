@@ -72,7 +72,7 @@ def _check_head(model: PreTrainedModel, named: str) -> None:
 
 
 def _windows(model: PreTrainedModel) -> list[int]:
-    """The windows in the configuration that are shorter than the model's context, in rising order."""
+    """Return the windows in the configuration that are shorter than the model's context, in rising order."""
     settings = model.config.get_text_config().to_dict()
     context = settings.get("max_position_embeddings") or 0
     named = [settings[name] for name in WINDOWS if isinstance(settings.get(name), int)]
@@ -94,8 +94,8 @@ def _alone(model: PreTrainedModel, ids: Tensor) -> Tensor:
 
 
 def _packed(model: PreTrainedModel, sequences: list[Tensor], shared: int) -> Iterator[tuple[str, list[Tensor]]]:
-    """The sequences as computed in packed rows: first the first one, the second as its branch, then the third; then the
-    third followed by the first."""
+    """Iterate over the sequences as computed in packed rows: first the first one, the second as its branch, then the
+    third; then the third followed by the first."""
     first, second, third = sequences
     parts = [torch.arange(len(first)), torch.arange(shared, len(second)), torch.arange(len(third))]
     own, branch, behind = _row(model, torch.cat([first, second[shared:], third]), parts)
@@ -121,7 +121,7 @@ def _head(model: PreTrainedModel) -> nn.Module | None:
 
 
 def _allowed(model: PreTrainedModel, sequences: list[Tensor], alone: list[Tensor]) -> float:
-    """The largest difference that rounding explains, for this model in its precision."""
+    """Return the largest difference that rounding explains, for this model in its precision."""
     if model.dtype == torch.float32:
         return TOLERANCE
     with rounded(model):
@@ -139,7 +139,8 @@ def _refuse(found: list[Tensor], expected: list[Tensor], allowed: float, named: 
 
 
 def _gap(found: list[Tensor], expected: list[Tensor]) -> float:
-    """The largest difference; adding a constant to all logits does not change their distribution and is ignored."""
+    """Return the largest difference; adding a constant to all logits does not change their distribution and is
+    ignored."""
     return max(float(_centred(a - b).abs().max()) for a, b in zip(found, expected, strict=True))
 
 

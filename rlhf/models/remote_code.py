@@ -1,4 +1,4 @@
-"""Whether a model folder needs its own code, found from transformers' list of model types without importing it."""
+"""Find whether a model folder needs its own code, from transformers' list of model types without importing it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def brings_code(folder: Path, config: Values) -> bool:
 
 
 def check_remote_code(folder: Path, config: Values, *, trusted: bool) -> None:
-    """Raises `ModelError` for a model that needs its own code when the recipe does not trust it."""
+    """Raise `ModelError` for a model that needs its own code when the recipe does not trust it."""
     if not trusted and brings_code(folder, config):
         raise ModelError(
             f"{folder} brings its own code (auto_map in {_naming(folder)[0]}): transformers {version('transformers')} "
@@ -43,7 +43,7 @@ def _naming(folder: Path) -> list[str]:
 
 @cache
 def _listed() -> str | None:
-    """The source text that contains every supported model type in quotes."""
+    """Return the source text that contains every supported model type in quotes."""
     spec = find_spec("transformers")
     if spec is None or spec.origin is None:
         return None

@@ -2,7 +2,7 @@
 
 A template may write text around a reply: a space before it (Llama 2, Mistral), a channel (gpt-oss), an empty `<think>`
 (Qwen 3). The policy samples this text, so a demonstration includes it. Tokens also depend on context: a sentencepiece
-tokenizer puts a space before a text of its own, but not before a text that follows a header.
+tokenizer puts a space before a separate text, but not before a text that follows a header.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ReplyEncoder:
         self._header_ids = self._encoded(self.around.header)
 
     def token_ids(self, response: str, *, last: bool = True) -> list[int]:
-        """The tokens of `response` as the policy would sample it, and the end of its turn. `last` says that the
+        """Return the tokens of `response` as the policy would sample it, and the end of its turn. `last` says that the
         conversation ends with it: for a reply that is followed by messages, templates keep white space but no other
         text around it."""
         text = self._said(response, last)
@@ -49,7 +49,7 @@ class ReplyEncoder:
         return [*inside, self.end]
 
     def _said(self, response: str, last: bool) -> str:
-        """The response with the template's text around it; text that the response already contains is not added
+        """Return the response with the template's text around it; text that the response already contains is not added
         twice."""
         text = self._without_header(response)
         before, after = (one if last or one.isspace() else "" for one in (self.around.before, self.around.after))
@@ -57,7 +57,7 @@ class ReplyEncoder:
         return ("" if text.startswith(opening) else before) + text + ("" if text.endswith(after) else after)
 
     def _without_header(self, response: str) -> str:
-        """The response without an opening that the header already has (DeepSeek R1: `<think>` and a newline)."""
+        """Return the response without an opening that the header already has (DeepSeek R1: `<think>` and a newline)."""
         header = self.around.header
         begun = next((mark for mark in self._marks if header.rstrip().endswith(mark)), None)
         if begun is None or not response.startswith(begun):
@@ -69,8 +69,8 @@ class ReplyEncoder:
 
 
 def _around(tokenizer: ChatTokenizer, arguments: Mapping[str, Any], end: str) -> Around:
-    """The template's text around a reply; `before` and `after` are empty if the template writes no reply after its
-    header."""
+    """Return the template's text around a reply; `before` and `after` are empty if the template writes no reply after
+    its header."""
     try:
         asked, answered = prompt_text(tokenizer, [QUESTION], arguments), with_reply(tokenizer, arguments)
     except ModelError:

@@ -68,8 +68,8 @@ class RoutingReplay:
             layer.seen, layer.differing = 0, torch.zeros((), device=self._device)
 
     def disagreement(self) -> tuple[Tensor, int]:
-        """The number of the engine's experts in the last pass that the learner would not have chosen, and the number
-        compared. Raises `ModelError` if a layer's choice was not observed."""
+        """Return the number of the engine's experts in the last pass that the learner would not have chosen, and the
+        number compared. Raises `ModelError` if a layer's choice was not observed."""
         for number in self._asked:
             if (seen := self._layers[number].seen) != 1:
                 raise ModelError(
@@ -79,7 +79,7 @@ class RoutingReplay:
         return torch.stack([layer.differing for layer in self._layers]).sum(), self._compared
 
     def given(self, layer: int) -> Tensor | None:
-        """The experts `[N, k]` for one layer; None if the engine chose none in it."""
+        """Return the experts `[N, k]` for one layer; None if the engine chose none in it."""
         return self._given[:, layer] if self._given is not None and layer in self._asked else None
 
     def is_choice(self, scores: Tensor, count: int) -> bool:
@@ -125,9 +125,9 @@ class _Layer(TorchFunctionMode):
 
 
 def expert_counts(config: PreTrainedConfig) -> tuple[int, int]:
-    """Number of experts per layer and per token. Raises `ModelError` for a model without experts."""
-    said = config.get_text_config().to_dict()
-    numbers = [_first(said, names) for names in (EXPERTS, CHOSEN)]
+    """Return the number of experts per layer and per token. Raises `ModelError` for a model without experts."""
+    settings = config.get_text_config().to_dict()
+    numbers = [_first(settings, names) for names in (EXPERTS, CHOSEN)]
     if None in numbers:
         raise ModelError("the model has no experts: write rollout.routing: ignore")
     experts, chosen = numbers

@@ -42,8 +42,9 @@ class ScalarHead(nn.Module):
         self.model, self.rows = model, rows or WholeRows()
 
     def forward(self, token_ids: Tensor, position_ids: Tensor, places: Tensor) -> Tensor:
-        """The head's values `float32 [A]` at the flat positions `places` `int64 [A]` of `token_ids` `[R, L]`, each for
-        its sequence up to and including that token. Rows are packed as for `rlhf.models.policy.PolicyModel`."""
+        """Return the head's values `float32 [A]` at the flat positions `places` `int64 [A]` of `token_ids` `[R, L]`,
+        each for its sequence up to and including that token. Rows are packed as for
+        `rlhf.models.policy.PolicyModel`."""
         held, hidden = self.rows.hidden(self.model, token_ids, position_ids, places)
         # Without places this is empty but depends on every weight, as padding must: see `PolicyModel.forward`.
         numbers: Tensor = self.model.get_submodule(HEAD)(hidden)
@@ -62,7 +63,7 @@ def load_scalar(
     setting: str = "model.path",
     sharding: Sharding | None = None,
 ) -> PreTrainedModel:
-    """A sequence-classification model with one label, ready for training and without dropout.
+    """Return a sequence-classification model with one label, ready for training and without dropout.
 
     With `fresh_head` any language model's folder can be used: its head is left out, and the new head is exactly zero,
     so every value starts at 0 for any seed. Otherwise the folder's own head is used, and `ModelError` says what the
@@ -122,8 +123,8 @@ def is_scalar(path: str, *, trust_remote_code: bool = False, setting: str = "mod
 
 
 def padding_id(tokenizer: Any) -> int | None:
-    """A token that `transformers` can treat as padding when it looks for a sequence's last token: the padding token,
-    else another special token. `None` if there is none; then sequences are processed one at a time.
+    """Return a token that `transformers` can treat as padding when it looks for a sequence's last token: the padding
+    token, else another special token. `None` if there is none; then sequences are processed one at a time.
 
     Many models pad with their end-of-sequence token. With it, the last token would be mistaken for padding.
     """

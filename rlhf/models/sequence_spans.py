@@ -20,7 +20,7 @@ class TokenSpan:
 
 
 def runs_of(position_ids: Tensor) -> list[TokenSpan]:
-    """The runs of `position_ids` `[R, L]`: stretches of consecutive positions. A run that starts at 0 begins a
+    """Return the runs of `position_ids` `[R, L]`: stretches of consecutive positions. A run that starts at 0 begins a
     sequence. A run that starts at p > 0 is another branch of the same sequence, and sees that sequence's first p tokens
     and itself."""
     breaks = torch.ones_like(position_ids, dtype=torch.bool)

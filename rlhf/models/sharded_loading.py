@@ -35,7 +35,7 @@ class Sharding(Protocol):
         """Whether this rank reads the files."""
 
     def broadcast_text(self, message: str) -> str:
-        """The reading rank's `message`, on every rank. Never an object: those travel as pickles."""
+        """Return the reading rank's `message`, on every rank. Never an object: those travel as pickles."""
 
     def take(self, parameter: nn.Parameter) -> None:
         """Keep this rank's shard of the reading rank's parameter, and free the parameter's own memory."""
@@ -72,7 +72,7 @@ def partitioned(weight: Any) -> bool:
 
 
 def local_part(weight: Any) -> Tensor:
-    """This rank's part of a weight: its shard under ZeRO-3, else the whole."""
+    """Return this rank's part of a weight: its shard under ZeRO-3, else the whole."""
     part: Tensor = weight.ds_tensor if partitioned(weight) else weight
     return part
 
@@ -88,8 +88,8 @@ class _Blank:
 
 
 def _tensors(model: PreTrainedModel, path: str, sharding: Sharding, stack: ExitStack) -> dict[str, Any]:
-    """The folder's tensors by name: to be read on the reading rank, blank on the others. Raises `OSError` on every rank
-    where the reading one cannot open them."""
+    """Return the folder's tensors by name: to be read on the reading rank, blank on the others. Raises `OSError` on
+    every rank where the reading one cannot open them."""
     opened: dict[str, Any] = {}
     described: Described | str = {}
     if sharding.reads:

@@ -89,15 +89,15 @@ class Shard:
         return pad(rows, (0, self.size * self.width - self.length))
 
     def of(self, rows: Tensor) -> Tensor:
-        """This rank's columns `[R, width]` of `[R, length]`."""
+        """Return this rank's columns `[R, width]` of `[R, length]`."""
         return self.filled(rows)[:, self.rank * self.width : (self.rank + 1) * self.width]
 
     def holds(self, places: Tensor) -> Tensor:
-        """Which flat `places` `[A]` of the rows are in this rank's columns: `bool [A]`."""
+        """Mark the flat `places` `[A]` of the rows that are in this rank's columns: `bool [A]`."""
         return places % self.length // self.width == self.rank
 
     def here(self, places: Tensor) -> Tensor:
-        """Converts flat places of the rows, which this rank holds, to flat places of its columns."""
+        """Convert flat places of the rows, which this rank holds, to flat places of its columns."""
         return places // self.length * self.width + places % self.length - self.rank * self.width
 
 

@@ -22,7 +22,7 @@ WarmUp = Callable[[Path, Path], Awaitable[None]]
 
 
 def start_folder(config: ModelConfig, *, seed: int, demonstrations: Any) -> Path:
-    """The cache folder of this recipe's made model: a hash of everything that determines its weights.
+    """Return the cache folder of this recipe's made model: a hash of everything that determines its weights.
 
     `demonstrations` is everything that determines the warm-up's data, as JSON values.
     """
@@ -38,7 +38,7 @@ def start_folder(config: ModelConfig, *, seed: int, demonstrations: Any) -> Path
 
 
 async def start_model(config: ModelConfig, *, seed: int, demonstrations: Any, warm_up: WarmUp) -> str:
-    """The folder or hub name to start from. A tiny model is made and warmed up if it is not in the cache.
+    """Return the folder or hub name to start from. A tiny model is made and warmed up if it is not in the cache.
 
     It is added to the cache atomically; if two runs make it at the same time, one result is kept.
     """

@@ -1,4 +1,4 @@
-"""Loads a model; refuses missing or mismatched weights, which transformers would draw at random and only log."""
+"""Load a model; refuse missing or mismatched weights, which transformers would draw at random and only log."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rlhf.models.sharded_loading import Sharding, pretrained
 
 
 def load_whole(path: str, *, sharding: Sharding | None = None, **settings: Any) -> PreTrainedModel:
-    """A causal LM, loaded with the `settings` of `from_pretrained`, whole or in the shards of a `sharding`. Raises
-    `ModelError` naming a weight that the folder lacks, or has in another shape than its `config.json` says."""
+    """Return a causal LM, loaded with the `settings` of `from_pretrained`, whole or in the shards of a `sharding`.
+    Raises `ModelError` naming a weight that the folder lacks, or has in another shape than its `config.json` says."""
     with quiet():
         model, found = pretrained(AutoModelForCausalLM, path, sharding, ignore_mismatched_sizes=True, **settings)
     for name, there, needed in sorted(found["mismatched_keys"])[:1]:
@@ -28,19 +28,19 @@ def load_whole(path: str, *, sharding: Sharding | None = None, **settings: Any) 
 
 
 def by(shape: tuple[int, ...]) -> str:
-    """A shape as text: `288 x 64`."""
+    """Return a shape as text: `288 x 64`."""
     return " x ".join(map(str, shape))
 
 
 def check_none_missing(path: str, missing: set[str], setting: str = "model.path") -> None:
-    """Raises `ModelError` naming one of the weights that the folder named by `setting` lacks."""
+    """Raise `ModelError` naming one of the weights that the folder named by `setting` lacks."""
     if missing:
         raise ModelError(f"{setting}={path} has no weights for {min(missing)}; it is not a whole model folder")
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences transformers' reports of missing and random weights: here these are intended, or raise an error."""
+    """Silence transformers' reports of missing and random weights: here these are intended, or raise an error."""
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:

@@ -1,4 +1,4 @@
-"""Which model families the learner and the engine compute equally, from the measurements in `supported_families.json`.
+"""The model families that learner and engine compute equally, from the measurements in `supported_families.json`.
 
 `python -m tests.architectures --write` writes that file, with a verdict for each `model_type` that was tried.
 """
@@ -33,7 +33,7 @@ class Measurements:
     families: Mapping[str, FamilySupport]
 
     def verdict_text(self, config: Values) -> str:
-        """The verdict on the model of a `config.json`, in words. For a nested model the outer type is looked up
+        """Return the verdict on the model of a `config.json`, in words. For a nested model the outer type is looked up
         first."""
         types = [str(values.get("model_type")) for values in (config, text_config(config))]
         found = next((self.families[name] for name in types if name in self.families), None)
@@ -45,7 +45,7 @@ class Measurements:
 
 
 def measurements() -> Measurements:
-    """The measurements in this package."""
+    """Return the measurements in this package."""
     table = json.loads(files("rlhf.models").joinpath("supported_families.json").read_text())
     families = {name: FamilySupport(**one) for name, one in table["families"].items()}
     return Measurements(date=table["date"], versions=table["versions"], families=families)

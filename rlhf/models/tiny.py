@@ -39,8 +39,8 @@ ARCHITECTURES: dict[str, tuple[Any, Any]] = {
 
 
 def byte_tokenizer() -> PreTrainedTokenizerBase:
-    """A tokenizer with a token for every byte and ChatML's special tokens: it encodes any text, one token per ASCII
-    character.
+    """Return a tokenizer with a token for every byte and ChatML's special tokens: it encodes any text, one token per
+    ASCII character.
 
     It is Qwen's tokenizer without merges; `AutoTokenizer` restores this class unchanged for every architecture.
     """
@@ -59,7 +59,7 @@ def byte_tokenizer() -> PreTrainedTokenizerBase:
 
 
 def tiny_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """A float32 model with random weights that depend only on `config` and `seed`."""
+    """Return a float32 model with random weights that depend only on `config` and `seed`."""
     config_class, model_class = ARCHITECTURES[config.architecture]
     experts: dict[str, Any] = {}
     if config.architecture == "qwen3_moe":

@@ -19,7 +19,7 @@ PLACEHOLDERS = ("image_token", "audio_token", "video_token")
 
 
 def check_tokenizer(folder: Path) -> None:
-    """Raises `ModelError` for a folder without a tokenizer."""
+    """Raise `ModelError` for a folder without a tokenizer."""
     if not any((folder / name).exists() for name in TOKENIZERS):
         raise ModelError(
             f"{folder} has no tokenizer ({', '.join(TOKENIZERS)}); model.path must be a whole model folder"
@@ -27,7 +27,7 @@ def check_tokenizer(folder: Path) -> None:
 
 
 def check_vocabulary(folder: Path, rows: int) -> None:
-    """Raises `ModelError` for a token whose id has no row in an embedding of `rows`."""
+    """Raise `ModelError` for a token whose id has no row in an embedding of `rows`."""
     config = read_json_object(folder / CONFIG)
     placeholders = {_content(values.get(key)) for values in (config, _extra(config)) for key in PLACEHOLDERS}
     try:
@@ -43,7 +43,7 @@ def check_vocabulary(folder: Path, rows: int) -> None:
 
 
 def check_template(folder: Path) -> None:
-    """Raises `ModelError` for a tokenizer that cannot render a conversation."""
+    """Raise `ModelError` for a tokenizer that cannot render a conversation."""
     template = folder / TEMPLATE
     given = [
         read_json_object(folder / CONFIG).get("chat_template"),
@@ -70,7 +70,7 @@ def _tokens(folder: Path, config: Values) -> dict[str, int]:
         return read_json_object(folder / "vocab.json") | read_json_object(folder / "added_tokens.json") | added
     vocabulary = whole.get("model", {}).get("vocab", {})
     found = dict(vocabulary) if isinstance(vocabulary, dict) else {one[0]: at for at, one in enumerate(vocabulary)}
-    found |= {one["content"]: one["id"] for one in whole.get("added_tokens", ())}
+    found |= {token["content"]: token["id"] for token in whole.get("added_tokens", ())}
     # Further tokens in the configuration are appended, and their ids there are ignored.
     more = [token for token in dict.fromkeys(_named(config)) if token and token not in found]
     return found | {token: len(found) + at for at, token in enumerate(more)}
@@ -90,6 +90,6 @@ def _extra(config: Values) -> Values:
 
 
 def _content(token: Any) -> str:
-    """A token's text: the string itself, or `content` of an object; empty if there is none."""
+    """Return a token's text: the string itself, or `content` of an object; empty if there is none."""
     found = token.get("content") if isinstance(token, dict) else token
     return found if isinstance(found, str) else ""

@@ -13,7 +13,7 @@ TOOL_FORMATS = ("hermes", "llama3_json", "none")
 
 
 def known_tool_format(name: str) -> str:
-    """Returns `name` if it is one of `TOOL_FORMATS` or a `module:function`, else raises `ValueError`."""
+    """Return `name` if it is one of `TOOL_FORMATS` or a `module:function`, else raises `ValueError`."""
     if name not in TOOL_FORMATS and not is_piece(name):
         raise ValueError(f"use {', '.join(TOOL_FORMATS)} or module:function")
     return name

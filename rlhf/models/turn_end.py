@@ -1,4 +1,4 @@
-"""Which tokens end a reply, found from what the model's own chat template writes after an assistant's message.
+"""Find the tokens that end a reply from the text that the chat template writes after an assistant's message.
 
 A conversation that ends with a reply is rendered. The first special or added token after the reply ends a turn:
 `<end_of_turn>` of Gemma, `<|end|>` of Phi 3, `<|im_end|>` of Qwen. The tokenizer's end-of-sequence token ends a reply
@@ -33,21 +33,21 @@ class TurnEnd:
 
 
 def turn_end(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE, declared: Sequence[int] = ()) -> TurnEnd:
-    """The end-of-turn tokens for this tokenizer. `arguments` are the template's arguments besides the messages,
+    """Return the end-of-turn tokens for this tokenizer. `arguments` are the template's arguments besides the messages,
     `declared` the ends in the model's `generation_config.json`."""
     marks = mark_tokens(tokenizer)
     written, end_of_sequence = _written(tokenizer, arguments, marks), tokenizer.eos_token_id
-    candidates = (written, end_of_sequence, *(one for one in declared if one in marks))
-    ends = tuple(dict.fromkeys(one for one in candidates if one is not None))
+    candidates = (written, end_of_sequence, *(token for token in declared if token in marks))
+    ends = tuple(dict.fromkeys(token for token in candidates if token is not None))
     return TurnEnd(
         token_id=ends[0] if ends else None,
         token_ids=ends,
-        told=tuple(_told(tokenizer, written, ends, [one for one in declared if one not in marks])),
+        told=tuple(_told(tokenizer, written, ends, [token for token in declared if token not in marks])),
     )
 
 
 def end_of_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> int:
-    """The token that ends a demonstrated reply. Raises `ModelError` if there is none."""
+    """Return the token that ends a demonstrated reply. Raises `ModelError` if there is none."""
     end = turn_end(tokenizer, arguments).token_id
     if end is None:
         raise ModelError(
@@ -58,23 +58,24 @@ def end_of_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) 
 
 
 def mark_text(tokenizer: ChatTokenizer, token: int) -> str:
-    """A special token's text as templates write it; sentencepiece would decode `▁` within it as a space."""
+    """Return a special token's text as templates write it; sentencepiece would decode `▁` within it as a space."""
     added = tokenizer.added_tokens_decoder
     return str(added[token].content if token in added else tokenizer.decode([token], skip_special_tokens=False))
 
 
 def with_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> str:
-    """A conversation that ends with a reply, as the template renders it. Raises `ModelError` if it is rejected."""
+    """Return a conversation that ends with a reply, as the template renders it. Raises `ModelError` if it is
+    rejected."""
     return prompt_text(tokenizer, ASKED_AND_ANSWERED, {**arguments, "add_generation_prompt": False})
 
 
 def mark_tokens(tokenizer: ChatTokenizer) -> frozenset[int]:
-    """Tokens that are not ordinary text: special tokens, and those added to the vocabulary."""
+    """Return the tokens that are not ordinary text: special tokens, and those added to the vocabulary."""
     return frozenset((*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder))
 
 
 def _written(tokenizer: ChatTokenizer, arguments: Mapping[str, Any], marks: frozenset[int]) -> int | None:
-    """The first special token after a reply; None if there is none, or if the template leaves replies out."""
+    """Return the first special token after a reply; None if there is none, or if the template leaves replies out."""
     try:
         rendered = with_reply(tokenizer, arguments)
     except ModelError:
@@ -88,18 +89,18 @@ def _told(tokenizer: ChatTokenizer, written: int | None, ends: Sequence[int], or
     def named(tokens: Sequence[int]) -> str:
         return ", ".join(f"{mark_text(tokenizer, token)!r} ({token})" for token in tokens)
 
-    told = []
+    notes = []
     if not ends:
-        told.append("no token ends a reply: the chat template writes none, and the tokenizer has no end of sequence")
+        notes.append("no token ends a reply: the chat template writes none, and the tokenizer has no end of sequence")
     elif written is None:
-        told.append(f"the chat template writes no token at the end of a reply; replies end at {named(ends)}")
+        notes.append(f"the chat template writes no token at the end of a reply; replies end at {named(ends)}")
     elif written != tokenizer.eos_token_id:
-        told.append(f"replies end at {named(ends)}: the chat template writes the first of them")
+        notes.append(f"replies end at {named(ends)}: the chat template writes the first of them")
     elif len(ends) > 1:
-        told.append(f"replies end at {named(ends)}: generation_config.json adds to the template's own")
+        notes.append(f"replies end at {named(ends)}: generation_config.json adds to the template's own")
     if ordinary:
-        told.append(
+        notes.append(
             f"generation_config.json would end replies at {named(ordinary)}, ordinary text to the tokenizer: they end "
             "none (sampling.stop_token_ids would add them)"
         )
-    return told
+    return notes

@@ -33,16 +33,16 @@ class Stretches:
     causal: bool
 
     def cuts(self) -> Iterator[tuple[slice, slice]]:
-        """The slices of the queries and keys of each stretch."""
+        """Iterate over the slices of the queries and keys of each stretch."""
         for (a, b), (c, d) in zip(pairwise(self.query_ends), pairwise(self.key_ends), strict=True):
             yield slice(a, b), slice(c, d)
 
     @cached_property
     def for_flash(self) -> tuple[Tensor, Tensor, int, int]:
-        """Where stretches end, `int32` on the device, and the longest of each kind; once for all layers."""
+        """Return the ends of stretches, `int32` on the device, and the longest of each kind; once for all layers."""
         ends, device = (self.query_ends, self.key_ends), self.queries.device
-        most_queries, most_keys = (max(b - a for a, b in pairwise(one)) for one in ends)
-        query_ends, key_ends = (torch.tensor(one, dtype=torch.int32, device=device) for one in ends)
+        most_queries, most_keys = (max(b - a for a, b in pairwise(each)) for each in ends)
+        query_ends, key_ends = (torch.tensor(each, dtype=torch.int32, device=device) for each in ends)
         return query_ends, key_ends, most_queries, most_keys
 
 
@@ -74,8 +74,8 @@ def flash_takes(query: Tensor) -> bool:
 
 
 def widest_head(capability: tuple[int, int]) -> int:
-    """The largest width of a head whose gradients flash attention computes on a GPU of this CUDA capability: none
-    before Ampere; where a multiprocessor has little shared memory (8.6 to 8.9, 12) less than on others."""
+    """Return the largest width of a head whose gradients flash attention computes on a GPU of this CUDA capability:
+    none before Ampere; where a multiprocessor has little shared memory (8.6 to 8.9, 12) less than on others."""
     if capability < (8, 0):
         return 0
     return 192 if (8, 6) <= capability <= (8, 9) or capability >= (12, 0) else 256
@@ -93,8 +93,8 @@ def _capability(device: torch.device) -> tuple[int, int]:
 def varlen_forward(
     query: Tensor, key: Tensor, value: Tensor, cut: Stretches, scale: float, window: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Outputs `[T, heads, d]` for `query` `[T, heads, d]`, `key` and `value` `[K, heads or fewer, d]`, and the
-    log-sum-exp of the scores, `float32 [T, heads]`. A `window`, of the tokens that a causal query sees, is for GPUs."""
+    """Return the outputs `[T, heads, d]` for `query` `[T, heads, d]`, `key` and `value` `[K, heads or fewer, d]`, and
+    the log-sum-exp of the scores, `float32 [T, heads]`. A `window` of tokens that a causal query sees is for GPUs."""
     if _on_gpu(query):
         out, total, _ = _varlen_attn(
             query, key, value, *cut.for_flash, cut.causal and window is None, scale,
@@ -124,9 +124,9 @@ def varlen_backward(
     window: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `query`, `key` and `value`, for the `gradient` of the outputs `out` `[T, heads, d]` whose scores
-    have the log-sum-exp `total` `[T, heads]`: over these keys, and whatever others these queries see."""
+    have the log-sum-exp `total` `[T, heads]`: over these keys, and any others that these queries see."""
     if _on_gpu(query):
-        state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of dropout, which there is none
+        state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # state of dropout, which is off
         of_query, of_key, of_value = _varlen_attn_backward(
             gradient, query, key, value, out, total.T.contiguous(), *cut.for_flash, cut.causal and window is None,
             state, scale, _flash_window(cut, window),
@@ -169,7 +169,7 @@ def _heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def _by_key_head(tensor: Tensor, heads: int) -> Tensor:
-    """A view `[groups, heads, T, …]` of `[T, heads * groups, …]`."""
+    """Return a view `[groups, heads, T, …]` of `[T, heads * groups, …]`."""
     return tensor.view(len(tensor), heads, -1, *tensor.shape[2:]).movedim((2, 1, 0), (0, 1, 2))
 
 

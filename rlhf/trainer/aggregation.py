@@ -20,12 +20,12 @@ constant number of tokens (Dr.GRPO, arXiv 2503.20783)."""
 
 
 def token_weights(lengths: NDArray[np.int64], aggregation: Aggregation) -> NDArray[np.float64]:
-    """The weight of each token of samples with `lengths` `[S]` tokens, `[S]`."""
+    """Return the weight of each token of samples with `lengths` `[S]` tokens, `[S]`."""
     return 1.0 / np.maximum(lengths, 1) if aggregation == "sequence_mean" else np.ones(len(lengths))
 
 
 def denominator(lengths: NDArray[np.int64], aggregation: Aggregation, constant_tokens: float = 1.0) -> float:
-    """The divisor of the weighted sum: tokens, or samples, or samples times `constant_tokens`. `lengths` `[S]` are
-    those of the samples that count; without any, the denominator of one sample or one token."""
+    """Return the divisor of the weighted sum: tokens, or samples, or samples times `constant_tokens`. `lengths` `[S]`
+    are those of the samples that count; without any, the denominator of one sample or one token."""
     count = lengths.sum() if aggregation == "token_mean" else len(lengths)
     return max(float(count), 1.0) * (constant_tokens if aggregation == "constant" else 1.0)

@@ -54,8 +54,8 @@ def reduce_metrics(answers: Iterable[RankAnswer]) -> dict[str, float]:
 
 
 def with_effective_sample_size(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics with the effective sample size of the importance weights, computed from the means of w and of w²,
-    which are removed."""
+    """Return the metrics with the effective sample size of the importance weights, computed from the means of w and of
+    w², which are removed."""
     shown = {name: value for name, value in metrics.items() if name not in (WEIGHT_MEAN, WEIGHT_SQUARED)}
     if metrics.get(WEIGHT_SQUARED):
         size = effective_sample_size(metrics[WEIGHT_MEAN], metrics[WEIGHT_SQUARED])

@@ -101,13 +101,13 @@ class TicketBuffer:
         lost, samples = lost_samples(outcome)
         self._recent_losses.append(lost / samples if samples else float(isinstance(outcome, Failed)))
         self.lost_samples += lost
-        kept = self._keep(outcome)
-        if kept is None:
+        buffered = self._keep(outcome)
+        if buffered is None:
             del self._live[ticket.ordinal]
         else:
-            self._live[ticket.ordinal] = kept
+            self._live[ticket.ordinal] = buffered
         self._changed.set()
-        return kept is not None
+        return buffered is not None
 
     async def take(self) -> list[Group]:
         """Wait for the oldest `groups_per_update` live tickets, and return their groups in order.
@@ -124,7 +124,7 @@ class TicketBuffer:
         return [group for ordinal in self._taken if (group := self._live[ordinal]) is not None]
 
     def advance(self, version: PolicyVersion) -> None:
-        """The engines now sample from `version`; the groups taken before are trained, and their tickets are freed."""
+        """Note that engines now sample from `version`: groups taken before are trained, so free their tickets."""
         for ordinal in self._taken:
             del self._live[ordinal]
         self._trained += len(self._taken)
@@ -206,7 +206,7 @@ class TicketBuffer:
 
 
 def lost_samples(outcome: Group | Filtered | Failed) -> tuple[int, int]:
-    """The number of lost samples of a group (without a score, or in a failed group), and the number of all its
+    """Return the number of lost samples of a group (without a score, or in a failed group), and the number of all its
     samples."""
     if isinstance(outcome, Failed):
         return len(outcome.samples), len(outcome.samples)

@@ -80,7 +80,7 @@ async def write_checkpoint(
 
 
 def read_checkpoint(path: Path) -> CheckpointManifest:
-    """The manifest of a complete checkpoint. Raises `CheckpointError` for one that is missing, incomplete or
+    """Return the manifest of a complete checkpoint. Raises `CheckpointError` for one that is missing, incomplete or
     damaged."""
     if not path.is_dir():
         raise CheckpointError(f"{path}: there is no such checkpoint")
@@ -95,7 +95,7 @@ def read_checkpoint(path: Path) -> CheckpointManifest:
 
 
 def check_file_sizes(path: Path, manifest: CheckpointManifest, told: str) -> None:
-    """Raises `CheckpointError` for a file that is missing or has another size."""
+    """Raise `CheckpointError` for a file that is missing or has another size."""
     found = sizes(path)
     for name, size in manifest.files.items():
         if found.get(name) != size:
@@ -117,7 +117,7 @@ def checkpoints(root: Path) -> list[Path]:
 
 
 def newest_checkpoint(root: Path) -> Path:
-    """The newest finished checkpoint under `root`. Raises `CheckpointError` when there is none."""
+    """Return the newest finished checkpoint under `root`. Raises `CheckpointError` when there is none."""
     found = checkpoints(root)
     if not found:
         raise CheckpointError(f"{root}: there is no finished checkpoint")
@@ -155,7 +155,7 @@ def _parse(text: str) -> CheckpointManifest:
 
 
 def model_folder(checkpoint: str) -> str:
-    """The Hugging Face folder that `checkpoint` names: itself, a checkpoint's, or that of a run folder's newest
+    """Return the Hugging Face folder that `checkpoint` names: itself, a checkpoint's, or that of a run folder's newest
     checkpoint.
 
     Raises `CheckpointError` when there is no model, or only an incomplete checkpoint.

@@ -103,7 +103,7 @@ class KLConfig(Config):
     estimator: KlEstimator = "k3"
     """Estimate of a token's divergence (Schulman 2020)."""
     exact_gradient: bool = False
-    """In the loss: use the gradient of KL(policy, reference) whatever the estimator (arXiv 2506.09477)."""
+    """In the loss: use the gradient of KL(policy, reference) with any estimator (arXiv 2506.09477)."""
     target: float | None = Field(None, gt=0)
     """Target divergence in nats per token, to which a controller adapts the coefficient (arXiv 1909.08593); default: a
     fixed coefficient."""
@@ -209,7 +209,7 @@ class DeepSpeedConfig(Config):
     """Keep the weights' shards in CPU memory between uses; needs `zero_stage` 3."""
     overlap: bool | None = None
     """Send gradients, and gather weights, while the device computes; takes a second bucket of memory. Default: on GPUs,
-    where sending has streams of its own."""
+    where sending has separate streams."""
     reduce_bucket_size: int | None = Field(None, ge=1)
     """Gradients sent at once, in elements of 4 bytes. Default: 50 million, and at most the model."""
     prefetch_bucket_size: int | None = Field(None, ge=0)
@@ -299,7 +299,7 @@ class WeightSyncConfig(Config):
         return given
 
     def bucket_bytes(self, *, on_gpu: bool) -> int:
-        """The size of a bucket that is in a GPU's memory, or in a CPU's."""
+        """Return the size of a bucket that is in a GPU's memory, or in a CPU's."""
         chosen = self.bucket_megabytes
         return int((GPU_BUCKET if on_gpu else CPU_BUCKET) if chosen == "auto" else chosen * 2**20)
 

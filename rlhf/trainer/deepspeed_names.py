@@ -104,7 +104,7 @@ SECTIONS: Mapping[str, tuple[frozenset[str], Mapping[str, str]]] = {
 
 
 def check_names(config: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for a name that is unknown, or not the recipe's to set."""
+    """Raise `ValueError` for a name that is unknown, or not the recipe's to set."""
     for section, (allowed, decided) in SECTIONS.items():
         values = config.get(section, {}) if section else config
         prefix = f"{KEY}.{section}" if section else KEY

@@ -40,8 +40,8 @@ def explain_disagreement(
     """
     limits = disagreement.limits
     compared = _compared(batch, logprobs, limits.high if disagreement.share > limits.share else limits.mean)
-    wrong, right = [one for one in compared if len(one.wrong)], [one for one in compared if not len(one.wrong)]
-    worst = max(compared, key=lambda one: one.largest)
+    wrong, right = [each for each in compared if len(each.wrong)], [each for each in compared if not len(each.wrong)]
+    worst = max(compared, key=lambda each: each.largest)
     ordinal, sample = worst.sample
     return (
         f"learner and engine give tokens that version {version} sampled other log-probs: by {disagreement.mean:.3g} "
@@ -76,16 +76,16 @@ def _compared(batch: Batch, logprobs: NDArray[np.float32], allowed: float) -> li
 def _resembles(wrong: list[ComparedSequence], right: list[ComparedSequence]) -> str:
     if not right:
         return ALL
-    return LONG if min(one.length for one in wrong) > max(one.length for one in right) else SOME
+    return LONG if min(each.length for each in wrong) > max(each.length for each in right) else SOME
 
 
-def _lengths(those: list[ComparedSequence]) -> str:
-    lengths = [one.length for one in those]
+def _lengths(sequences: list[ComparedSequence]) -> str:
+    lengths = [sequence.length for sequence in sequences]
     return f"{min(lengths)} to {max(lengths)}" if lengths else "no"
 
 
 def _ranges(positions: Ints, shown: int = 4) -> str:
-    """Positions as ranges: `positions 4-9, 12`."""
+    """Format positions as ranges: `positions 4-9, 12`."""
     parts = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
-    told = [f"{part[0]}-{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts if len(part)]
-    return "positions " + ", ".join(told[:shown]) + (", …" if len(told) > shown else "")
+    ranges = [f"{part[0]}-{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts if len(part)]
+    return "positions " + ", ".join(ranges[:shown]) + (", …" if len(ranges) > shown else "")

@@ -40,7 +40,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 DEATH_GRACE_SECONDS = 3.0
-"""When one rank dies the others fail at once, with an error of their own: time for the true cause to arrive."""
+"""When one rank dies the others fail at once with errors: time for the true cause to arrive."""
 
 
 class RemoteLearner:
@@ -179,7 +179,7 @@ class RemoteLearner:
         rows, teams = np.atleast_2d(token_ids), len(self._ranks) // self._sharing
         experts = None if routing is None else routing.reshape(len(rows), -1, *routing.shape[-2:])
         own = [index // self._sharing + teams * np.arange(-(-len(rows) // teams)) for index in range(len(self._ranks))]
-        told = await self._each(
+        scored = await self._each(
             lambda worker, places: worker.policy.token_logprobs(
                 rows.take(places, axis=0, mode="wrap"),
                 None if experts is None else experts.take(places, axis=0, mode="wrap"),
@@ -189,14 +189,14 @@ class RemoteLearner:
             self._publish_seconds,
         )
         found = np.empty((teams * len(own[0]), rows.shape[1] - 1), np.float32)
-        for places, scores in zip(own, told, strict=True):
+        for places, scores in zip(own, scored, strict=True):
             found[places] = scores
         return found[: len(rows)].reshape(token_ids[..., 1:].shape)
 
     async def _forward_outputs(
         self, batch: Batch, parts: Sequence[Sequence[Minibatch]], wanted: Sequence[Column]
     ) -> Batch:
-        """The batch with the `wanted` columns, computed before its first optimizer step."""
+        """Return the batch with the `wanted` columns, computed before its first optimizer step."""
         if not parts[0]:
             return batch
         answers = await self._each(
@@ -205,7 +205,7 @@ class RemoteLearner:
         return with_forward_outputs(batch, parts, answers)
 
     async def _train(self, parts: Sequence[Sequence[Minibatch]]) -> list[RankAnswer]:
-        """The optimizer steps of an update; none where there is no ACTION token."""
+        """Return the optimizer steps of an update; none where there is no ACTION token."""
         if not parts[0]:
             return []
         arguments = UpdateArguments(
@@ -233,7 +233,7 @@ class RemoteLearner:
         return [part for part in parts for _ in range(self._sharing)]
 
     def _stop_on_mismatch(self, batch: Batch, answers: Sequence[RankAnswer]) -> None:
-        """Raises `PolicyMismatch` when the ranks took no step because of one."""
+        """Raise `PolicyMismatch` when the ranks took no step because of one."""
         found = answers[0].disagreement if answers else None
         if found:
             passed = scatter(answers, batch.tokens)
@@ -248,7 +248,7 @@ class RemoteLearner:
         return shuffled_rewards(groups, seed=self._shuffle_seed + groups[0].ticket.ordinal)
 
     def _steered(self, metrics: dict[str, float], samples: int) -> dict[str, float]:
-        """The metrics, with the KL coefficient that was used; the next update's follows the KL they report."""
+        """Return the metrics, with the KL coefficient that was used; the next update's follows the KL they report."""
         if not self._config.kl.coefficient:
             return metrics
         used = self._kl.coefficient
@@ -288,7 +288,7 @@ class RemoteLearner:
 
 
 def computed_tokens(parts: Sequence[Sequence[Minibatch]]) -> dict[str, float]:
-    """Number of tokens of one pass over the batch, prompts and padding included."""
+    """Count the tokens of one pass over the batch, prompts and padding included."""
     computed = sum(micro.tokens for part in parts for minibatch in part for micro in minibatch.microbatches)
     return {"tokens/computed": float(computed)}
 

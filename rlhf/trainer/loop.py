@@ -49,8 +49,8 @@ class Loop:
         async with asyncio.TaskGroup() as tasks:
             playing = [tasks.create_task(self.play()) for _ in range(self.max_concurrent_groups)]
             await self.learn(updates, boundary)
-            for one in playing:
-                one.cancel()
+            for task in playing:
+                task.cancel()
 
     async def play(self) -> None:
         """Consumes tickets, produces groups; woken by the buffer. `max_concurrent_groups` instances run at once."""

@@ -22,15 +22,15 @@ class Recording:
     failed: tuple[Group, ...]
 
     def describe(self) -> str:
-        """The number of groups of each sort, in one line."""
+        """Return the number of groups of each sort, in one line."""
         left_out = ((len(self.failed), "failed"), (len(self.filtered), "with equal rewards filtered"))
-        told = "".join(f", {count} {why}" for count, why in left_out if count)
-        return f"{len(self.sound)} recorded groups to learn from{told}"
+        excluded = "".join(f", {count} {why}" for count, why in left_out if count)
+        return f"{len(self.sound)} recorded groups to learn from{excluded}"
 
 
 def read_recording(trainer: TrainerConfig, file: Path) -> Recording:
-    """The groups of `file`, sorted by how the recipe can use them. Raises `DataError` when none is left, or when they
-    lack what the estimator reads."""
+    """Return the groups of `file`, sorted by how the recipe can use them. Raises `DataError` when none is left, or when
+    they lack what the estimator reads."""
     sound, filtered, failed = [], [], []
     needed = 2 if needs_of(trainer).siblings else 1
     for group in recorded_groups(file):

@@ -26,7 +26,7 @@ class RewardLearner(RemoteLearner):
         return metrics
 
     async def evaluate(self, pairs: Sequence[PairOfSegments]) -> dict[str, float]:
-        """The metrics of the reward model on these pairs, without training."""
+        """Return the metrics of the reward model on these pairs, without training."""
         terms = await self._terms(pairs)
         return await self._on_ranks(lambda worker, part: worker.pairs.evaluate(part, terms), pairs)
 

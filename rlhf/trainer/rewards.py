@@ -18,7 +18,7 @@ from rlhf.types import EpisodeStatus, Group, Sample, Scored, Trajectory
 class EpisodeRewards:
     """For every trainable episode, `[B]`: `outcomes` are the scores, `compared` is its comparison group (the same role
     in the same group), `bootstrapped` is true where rewards would have continued (truncated, and rewarded only by its
-    turns), `baselines` the outcome of its group's greedy episode, None where a group has none.
+    turns), `baselines` the outcome of its group's greedy episode, None if a group lacks one.
 
     For every ACTION token, `[N]` as in the batch: `turns` numbers its turn in the episode, and `turn_rewards` are the
     rewards of turns, with their weight in the outcome, at the last ACTION token of each turn.
@@ -33,7 +33,7 @@ class EpisodeRewards:
 
 
 def episode_rewards(groups: Sequence[Group]) -> EpisodeRewards:
-    """The rewards of the trainable episodes of `groups`, in order. Raises `NotFinite` for a score that is NaN or
+    """Return the rewards of the trainable episodes of `groups`, in order. Raises `NotFinite` for a score that is NaN or
     infinite: nothing is trained on it."""
     trained = [(g, trajectory, score) for g, group in enumerate(groups) for _, trajectory, score in group.trainable]
     numbers, rewards = _turns([(trajectory, score.turn_weight) for _, trajectory, score in trained])
@@ -61,8 +61,8 @@ def _compared(keys: Sequence[tuple[int, str]]) -> Ints:
 
 
 def _turns(weighted: Sequence[tuple[Trajectory, float]]) -> tuple[Ints, Doubles]:
-    """The number of each ACTION token's turn, and the turns' rewards times the episode's weight of them. The reward of
-    a turn without an ACTION token has no position: it is only part of the outcome."""
+    """Return the number of each ACTION token's turn, and the turns' rewards times the episode's weight of them. The
+    reward of a turn without an ACTION token has no position: it is only part of the outcome."""
     tokens = sum(trajectory.action_tokens for trajectory, _ in weighted)
     numbers, rewards, place = np.zeros(tokens, np.int64), np.zeros(tokens), 0
     for trajectory, weight in weighted:
@@ -80,7 +80,7 @@ def _turns(weighted: Sequence[tuple[Trajectory, float]]) -> tuple[Ints, Doubles]
 
 
 def _baselines(groups: Sequence[Group]) -> Doubles | None:
-    """The greedy episode's score, once for every sample of its group; None when a group has none."""
+    """Return the greedy episode's score, once for every sample of its group; None when a group has none."""
     if any(group.baseline is None for group in groups):
         return None
     scores = [group.baseline.score for group in groups if group.baseline]
@@ -89,8 +89,8 @@ def _baselines(groups: Sequence[Group]) -> Doubles | None:
 
 
 def shuffled_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:
-    """The same groups with their scores permuted among all trainable samples of the batch: a control experiment, in
-    which the rewards carry no signal. The rewards of turns are part of the scores, paid at the end."""
+    """Return the same groups with their scores permuted among all trainable samples of the batch: a control experiment,
+    in which the rewards carry no signal. The rewards of turns are part of the scores, paid at the end."""
     scores = [score for group in groups for _, _, score in group.trainable]
     dealt = iter(np.random.default_rng(seed).permutation(len(scores)).tolist())
     return [

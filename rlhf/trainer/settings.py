@@ -12,7 +12,7 @@ from rlhf.models.config import ModelConfig, RoutingMode
 from rlhf.trainer.config import TrainerConfig
 
 Trained = Literal["policy", "preference", "reward_model"]
-"""What ranks train: a policy, a policy on pairs, or a reward model."""
+"""The task of the ranks: train a policy, a policy on pairs, or a reward model."""
 
 Residency = Literal["everything", "weights", "nothing"]
 """The tensors that a rank keeps on its device: all that an update needs; those of forward passes and weight syncs; or
@@ -23,7 +23,7 @@ none."""
 class LearnerSettings:
     """`model_path` is the folder or hub name to load (for a made model: where it is cached); `temperature` is that of
     the distribution the training tokens were sampled from; `device` is `cpu` or `cuda`. What is trained starts from
-    `model_path`, also a reward model, whatever head the folder has; `preference` trains a policy on pairs. `routing` is
+    `model_path`, also a reward model, with any head of the folder; `preference` trains a policy on pairs. `routing` is
     how the engines' expert choices are used."""
 
     model_path: str

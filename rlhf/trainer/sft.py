@@ -14,7 +14,7 @@ Watcher = Callable[[int, Mapping[str, float]], None]
 
 
 def ignore(update: int, metrics: Mapping[str, float]) -> None:
-    """A watcher that does nothing."""
+    """Do nothing."""
 
 
 class Imitator(Protocol):
@@ -45,7 +45,7 @@ async def fine_tune(
 
 
 def demonstration_batch(demonstrations: Sequence[Segment]) -> Batch:
-    """A batch in which every demonstration is its own group; all tokens have the same weight."""
+    """Return a batch in which every demonstration is its own group; all tokens have the same weight."""
     count = len(demonstrations)
     return assemble(
         [(segment,) for segment in demonstrations],

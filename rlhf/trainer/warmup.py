@@ -28,7 +28,7 @@ async def warm_up(
 ) -> None:
     """Train the model in `raw` on the replies of conversations and write the result into `warm`.
 
-    All weights are trained, whatever the run trains afterwards. `settings` are those of the run that follows; the
+    All weights are trained, even if the run trains adapters. `settings` are those of the run that follows; the
     workers can be restarted for it.
     """
     from rlhf.models.loading import load_tokenizer
@@ -46,8 +46,8 @@ async def warm_up(
 
 
 def warmup_trainer(trainer: TrainerConfig, warmup: WarmupConfig) -> TrainerConfig:
-    """The recipe's ranks, with one optimizer step per update, and a learning rate that rises for a tenth of the steps
-    and then decays to zero."""
+    """Return the recipe's ranks, with one optimizer step per update, and a learning rate that rises for a tenth of the
+    steps and then decays to zero."""
     optimizer = OptimizerConfig(
         learning_rate=warmup.learning_rate, schedule="linear", warmup_steps=warmup.updates // 10
     )

@@ -32,9 +32,9 @@ DIGEST_BYTES = 32
 class Communicator(Protocol):
     """One member's place in the group: rank 0 sends, the others receive. Buffers lie on `device`.
 
-    What was started is finished in the same order, by `finish_next`: only then may the current stream read a buffer, or
-    anything write to it. Every call ends within the group's deadline, with a
-    `TransferError` when a member is gone or hangs.
+    `finish_next` finishes operations in the order in which they were started: only then may the current stream read a
+    buffer, or anything write to it. Every call ends within the group's deadline, with a `TransferError` when a member
+    is gone or hangs.
     """
 
     device: torch.device
@@ -120,7 +120,7 @@ class BroadcastSender:
 
 
 class BroadcastSource:
-    """The end of one of an engine's workers: an `BucketSource`. Joins the group as `rank`.
+    """The end of an engine's worker: a `BucketSource`. Joins the group as `rank`.
 
     It has three buffers: for the bucket that is loaded, for the one before, where unfinished layers may still have
     tensors, and for the one that arrives meanwhile.

@@ -83,7 +83,7 @@ class Buffers:
         return self._ring[place][: bucket.bytes]
 
     def settle(self) -> None:
-        """The end of a weight sync."""
+        """Free memory at the end of a weight sync."""
         if self._device.type != "cpu":
             self._ring = {}
 
@@ -97,24 +97,24 @@ def pack_bucket(bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], buffer: T
 
 
 def bytes_of(bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], device: torch.device) -> Tensor:
-    """The bytes of the next tensor, the only one of `bucket`, on `device`: its own memory where that is possible.
-    Raises `TransferError` if it does not match the manifest."""
+    """Return the bytes of the next tensor, the only one of `bucket`, on `device`: its own memory where that is
+    possible. Raises `TransferError` if it does not match the manifest."""
     (slot,) = bucket.slots
     return _next(slot, tensors).detach().to(device).contiguous().view(-1).view(torch.uint8)
 
 
 def unpack_bucket(bucket: Bucket, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a bucket as views of `buffer`: valid until it is reused."""
+    """Iterate over the tensors of a bucket as views of `buffer`: valid until it is reused."""
     return ((slot.spec.name, _view(slot, buffer)) for slot in bucket.slots)
 
 
 def digest(manifest: Manifest, bucket_bytes: int) -> bytes:
-    """A 32-byte hash that is equal if sender and receiver cut the same tensors into the same buckets."""
+    """Return a 32-byte hash that is equal if sender and receiver cut the same tensors into the same buckets."""
     return hashlib.sha256(repr((manifest, bucket_bytes)).encode()).digest()
 
 
 def expect_digest(received: str, manifest: Manifest, bucket_bytes: int) -> None:
-    """Raises `TransferError` where the digest that the sender sent, in hexadecimal, is not that of this manifest."""
+    """Raise `TransferError` unless `received`, the sender's digest in hexadecimal, is that of this manifest."""
     if received != digest(manifest, bucket_bytes).hex():
         raise TransferError("the learner sends another manifest than the one this engine acknowledged")
 

@@ -64,7 +64,7 @@ def canary(vocab_size: int, context_tokens: int, limits: LogprobTolerance | None
 
 
 def tolerance_for(dtype: str, tolerance: float | None = None) -> LogprobTolerance | None:
-    """The recipe's `tolerance`, else the fixed one of the precision, else None: to be measured."""
+    """Return the recipe's `tolerance`, else the fixed one of the precision, else None: to be measured."""
     if tolerance is not None:
         return uniform_tolerance(tolerance)
     return EXACT if dtype == "float32" else None
@@ -77,7 +77,7 @@ def difference(one: Scores, other: Scores) -> float:
 
 
 def disagreement(engine: Scores, learner: Scores, limits: LogprobTolerance) -> str | None:
-    """The reason why these cannot be log-probs of the same weights, or None."""
+    """Return the reason why these cannot be log-probs of the same weights, or None."""
     gaps = _gaps(engine, learner)
     finite = bool(np.isfinite(gaps).all())
     if finite and not limits.refuse(float(gaps.mean()), float((gaps > limits.high).mean())):
@@ -100,7 +100,7 @@ class Start:
 def staleness(
     engine: Scores, engine_start: Scores, learner: Scores, learner_start: Scores, limits: LogprobTolerance
 ) -> str | None:
-    """The reason why the engine seems to still serve its initial weights, or None."""
+    """Return the reason why the engine seems to still serve its initial weights, or None."""
     learner_moved, engine_moved = difference(learner, learner_start), difference(engine, engine_start)
     if learner_moved <= MOVED_FACTOR * limits.high or engine_moved > limits.high:
         return None

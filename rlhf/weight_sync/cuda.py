@@ -15,17 +15,17 @@ from rlhf.errors import TransferError
 
 
 def gpu_uuid() -> str:
-    """The UUID of the current GPU, the same in every process."""
+    """Return the UUID of the current GPU, the same in every process."""
     return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
 
 
 def shared_memory(count: int) -> Tensor:
-    """New memory on the current GPU, `uint8 [count]`, that may be exported."""
+    """Allocate memory on the current GPU, `uint8 [count]`, that may be exported."""
     return torch.empty(count, dtype=torch.uint8, device="cuda")
 
 
 def export_memory(memory: Tensor) -> str:
-    """The handle by which one other process may open `memory`."""
+    """Return the handle by which one other process may open `memory`."""
     _, arguments = reduce_tensor(memory)  # type: ignore[no-untyped-call]
     _, size, _, _, _, _, _, storage, storage_bytes, offset, _, counter, counter_offset, event, sync = arguments
     return json.dumps(
@@ -34,14 +34,13 @@ def export_memory(memory: Tensor) -> str:
 
 
 def opened_memory(handle: str) -> Tensor:
-    """Memory of another process on this GPU, until the tensor is freed. Raises `TransferError` for what is no
-    handle."""
+    """Open another process's memory on this GPU, until the tensor is freed. Raises `TransferError` for a bad handle."""
     try:
         *numbers, storage, counter, event, sync = json.loads(handle)
         size, storage_bytes, offset, counter_offset = map(int, numbers)
         storage, counter, event = map(bytes.fromhex, (storage, counter, event))
     except (ValueError, TypeError) as error:
-        raise TransferError(f"the handle of a GPU's memory makes no sense: {error}") from None
+        raise TransferError(f"the handle of a GPU's memory is malformed: {error}") from None
     memory: Tensor = rebuild_cuda_tensor(  # type: ignore[no-untyped-call]
         Tensor,
         torch.Size([size]),
@@ -49,7 +48,7 @@ def opened_memory(handle: str) -> Tensor:
         0,
         torch.storage.TypedStorage,
         torch.uint8,
-        torch.cuda.current_device(),  # processes number their GPUs each in its way
+        torch.cuda.current_device(),  # the number of a GPU differs between processes
         storage,
         storage_bytes,
         offset,

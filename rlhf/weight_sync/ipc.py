@@ -185,11 +185,11 @@ class Halves:
         self.bytes = max(2 * self._half, max((bucket.bytes for bucket in buckets), default=0), 1)
 
     def place(self, index: int) -> slice:
-        """The bytes of the bucket with this index."""
+        """Return the bytes of the bucket with this index."""
         bucket = self._buckets[index]
         start = 0 if bucket.alone else index % 2 * self._half
         return slice(start, start + bucket.bytes)
 
     def free_after(self, index: int) -> int:
-        """The bucket that must have been loaded before this one may be written; negative where there is none."""
+        """Return the bucket that must have been loaded before this one may be written; negative where there is none."""
         return index - 1 if any(bucket.alone for bucket in self._buckets[max(index - 1, 0) : index + 1]) else index - 2

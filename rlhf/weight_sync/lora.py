@@ -53,7 +53,7 @@ def adapter_layers(tensors: Mapping[str, Tensor]) -> dict[str, LoRALayerWeights]
 
 
 def adapter_names(model: nn.Module) -> set[str]:
-    """The names of the tensors that the model's layers take from adapters: six for a fused qkv."""
+    """Return the names of the tensors that the model's layers take from adapters: six for a fused qkv."""
     manager: Any = model.lora_manager
     targets: Sequence[str] = manager.lora_config.target_modules
     layers = (layer for module in manager.modules for layer in manager.packed_modules.get(module, [module]))

@@ -23,8 +23,8 @@ POLL_SECONDS = 0.0005
 
 
 def nccl_unique_id() -> str:
-    """The unique id of a new nccl group, in base64: the address at which this process listens for members, and a number
-    that they must know."""
+    """Return the unique id of a new nccl group, in base64: the address at which this process listens for members, and a
+    number that they must know."""
     return b64encode(bytes(NCCLLibrary().ncclGetUniqueId().internal)).decode()
 
 
@@ -77,8 +77,8 @@ class NcclGroup:
         self._started.clear()
 
     def _begin(self, collective: Any, *memory: Tensor) -> None:
-        """Start a collective on this `memory`, which is kept until it is finished: torch would give memory that nobody
-        refers to to the current stream's next tensor, which another stream's collective then overwrites."""
+        """Start a collective, and hold its `memory` until it is finished: torch would give freed memory to the current
+        stream's next tensor, which the collective of the other stream then overwrites."""
         if self._group is None:
             raise TransferError("the transfer group was left")
         self._stream.wait_stream(torch.cuda.current_stream(self.device))

@@ -100,7 +100,7 @@ class Publisher:
         await self._phase("connect", joining)
 
     async def publish(self) -> PolicyVersion:
-        """Returns the version that every engine now samples from. Raises `WeightSyncError`."""
+        """Sync the weights and return the version that every engine now samples from. Raises `WeightSyncError`."""
         await self._transaction(self._prove)
         if not self._proved:
             self._proved = True
@@ -134,7 +134,7 @@ class Publisher:
         scoring: Sequence[asyncio.Future[LearnerScores]],
         prove: Callable[[Compared], Coroutine[Any, Any, None]],
     ) -> None:
-        """The second half of a transaction, when every engine has the weights."""
+        """Finish a transaction, when every engine has the weights."""
         version = self._source.version
         await self._all("commit", lambda target: target.commit(version))
         await prove(await self._compared(scoring))
@@ -153,7 +153,7 @@ class Publisher:
         self.logprob_difference = _largest_difference(compared)
 
     async def _prove_followed(self, compared: Compared) -> None:
-        # What was measured was measured on the perturbed weights.
+        # The measurement was of the perturbed weights.
         limits = compared.limits.times(VERIFY_FACTOR) if self._canary.limits else compared.limits
         for name, engine in compared.engines.items():
             fault = disagreement(engine, compared.learner[name], limits)
@@ -184,7 +184,7 @@ class Publisher:
         return spent
 
     async def _compared(self, scoring: Sequence[asyncio.Future[LearnerScores]]) -> Compared:
-        """The canary on both sides; the learner may have begun."""
+        """Return the canary on both sides; the learner may have begun."""
         tokens = self._sequences(self._asked)
         asking: dict[str, Coroutine[Any, Any, Any]] = {
             target.name: target.token_logprobs(tokens) for target in self._targets
@@ -229,7 +229,7 @@ class Publisher:
         return list(range(count)) if self._whole else few(count, self._source.version)
 
     def _sequences(self, places: Sequence[int] | None = None) -> NDArray[np.int32]:
-        """The canary's sequences at these places, or all, `[R, T]`."""
+        """Return the canary's sequences at these places, or all, `[R, T]`."""
         return np.stack(self._canary.sequences)[... if places is None else places]
 
     def _measure(self, scores: LearnerScores) -> None:
@@ -237,7 +237,7 @@ class Publisher:
             self._rounding = scores.rounding
 
     def _limits(self) -> LogprobTolerance:
-        """The fixed limits, or those of what rounding did when it was last measured."""
+        """Return the fixed limits, or those of what rounding did when it was last measured."""
         if self._canary.limits:
             return self._canary.limits
         assert self._rounding is not None, "the first weight sync measures it"
@@ -301,7 +301,7 @@ def _faults(compared: Compared, start: Start) -> Iterator[tuple[str, str | None]
 
 
 def _engines_first(names: Iterable[str]) -> list[str]:
-    """The engines among `names`; the learner only where it is alone."""
+    """Return the engines among `names`; the learner only where it is alone."""
     listed = list(names)
     return [name for name in listed if name != LEARNER] or listed
 

@@ -52,8 +52,8 @@ class BucketSource(Protocol):
     held: int
 
     def buckets(self, manifest: Manifest) -> Arrivals:
-        """The buckets of one weight sync, each with its bytes. Raises `TransferError` where the learner sends another
-        manifest, is gone, or hangs for the deadline."""
+        """Return the buckets of one weight sync, each with its bytes. Raises `TransferError` where the learner sends
+        another manifest, is gone, or hangs for the deadline."""
         ...
 
     def close(self) -> None: ...

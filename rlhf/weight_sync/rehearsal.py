@@ -77,13 +77,13 @@ class _Rehearsal:
         self._taken: set[int] = set()
         self._turn = -1
         self._drawn = TensorSpec(name="no tensor", dtype="", shape=())
-        for one in self._awaited:
-            loader = _get_original_loader(one.tensor)
-            loaders.append((one.tensor, loader))
-            one.tensor.weight_loader = self._counting(one, loader)  # type: ignore[attr-defined]
+        for parameter in self._awaited:
+            loader = _get_original_loader(parameter.tensor)
+            loaders.append((parameter.tensor, loader))
+            parameter.tensor.weight_loader = self._counting(parameter, loader)  # type: ignore[attr-defined]
 
     def load(self, manifest: Manifest) -> None:
-        """Raises `TransferError` where the model's own loader does not take a tensor, of another shape for instance."""
+        """Raise `TransferError` if the model's own loader refuses a tensor, because of its shape for instance."""
         self._sent = [_empty(spec) for spec in manifest.tensors]
         loaded = catch(lambda: self._model.load_weights(self._in_turn(manifest)))
         if isinstance(loaded, Raised):
@@ -95,11 +95,11 @@ class _Rehearsal:
         return [spec.name for spec, known in zip(manifest.tensors, taken, strict=True) if not known]
 
     def missing(self) -> list[str]:
-        filled = {id(one.kernel) for one in self._awaited if self._share(one) == 1}
+        filled = {id(parameter.kernel) for parameter in self._awaited if self._share(parameter) == 1}
         return [
-            f"{one.name} ({self._share(one):.0%} of it)" if self._share(one) else one.name
-            for one in self._awaited
-            if id(one.kernel) not in filled
+            f"{parameter.name} ({self._share(parameter):.0%} of it)" if self._share(parameter) else parameter.name
+            for parameter in self._awaited
+            if id(parameter.kernel) not in filled
         ]
 
     def _in_turn(self, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
@@ -108,30 +108,30 @@ class _Rehearsal:
             self._turn = sent.untyped_storage().data_ptr()
             yield spec.name, sent
 
-    def _counting(self, one: _Awaited, loader: Callable[..., Any]) -> Callable[..., Any]:
+    def _counting(self, parameter: _Awaited, loader: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(loader)
 
         @wraps(loader, assigned=("__doc__", "__annotations__"))
         def counting(*arguments: Any, **named: Any) -> Any:
             bound = signature.bind(*arguments, **named)
             bound.apply_defaults()
-            given = [x for x in bound.arguments.values() if isinstance(x, Tensor) and x is not one.tensor]
+            given = [x for x in bound.arguments.values() if isinstance(x, Tensor) and x is not parameter.tensor]
             # A tensor derived by the model has its own storage, and was computed when its source was loaded.
             self._taken |= {self._turn, *(x.untyped_storage().data_ptr() for x in given if not x.is_meta)}
-            bound.arguments["param"] = to_meta_tensor(one.tensor)
+            bound.arguments["param"] = to_meta_tensor(parameter.tensor)
             count, answer = get_numel_loaded(loader, bound)
-            self._loaded[id(one)] += count
+            self._loaded[id(parameter)] += count
             return answer
 
         return counting
 
-    def _share(self, one: _Awaited) -> float:
-        """The share of a parameter that is filled. An embedding is longer than its vocabulary: it is padded to a round
-        number."""
-        loaded = self._loaded[id(one)]
-        if isinstance(one.layer, VocabParallelEmbedding):
+    def _share(self, parameter: _Awaited) -> float:
+        """Return the share of a parameter that is filled. An embedding is longer than its vocabulary: it is padded to a
+        round number."""
+        loaded = self._loaded[id(parameter)]
+        if isinstance(parameter.layer, VocabParallelEmbedding):
             return float(loaded > 0)
-        return loaded / max(get_tensor_load_numel(one.tensor), 1)
+        return loaded / max(get_tensor_load_numel(parameter.tensor), 1)
 
 
 def _awaited(model: nn.Module) -> Iterator[_Awaited]:
@@ -147,6 +147,6 @@ def _awaited(model: nn.Module) -> Iterator[_Awaited]:
 
 
 def _empty(spec: TensorSpec) -> Tensor:
-    """A tensor of this shape, with one value for all elements."""
+    """Return a tensor of this shape, with one value for all elements."""
     dtype: torch.dtype = vars(torch)[spec.dtype]
     return torch.zeros((), dtype=dtype).expand(spec.shape)

@@ -1,5 +1,4 @@
-"""Reloads a live vLLM model layer by layer, bucket by bucket, and repeats on a CPU what vLLM's own reload leaves
-out."""
+"""Reload a live vLLM model by layer and bucket; do on a CPU the steps that vLLM's own reload leaves out."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ class RankSender:
 
 
 def sender_for(backend: str, rank: int = ROOT) -> WeightSender | None:
-    """The sender of a learner's rank for a backend. With `ipc` every rank sends, with `gloo` and `nccl` rank 0; None in
-    a rank that sends nothing. Raises `TransferError` for an unknown backend."""
+    """Return the sender of a learner's rank for a backend. With `ipc` every rank sends, with `gloo` and `nccl` rank 0;
+    None in a rank that sends nothing. Raises `TransferError` for an unknown backend."""
     engine_backend(backend)
     if backend == "ipc":
         return IpcSender(rank)

@@ -29,7 +29,7 @@ class Stopwatch:
             self._seconds[name] += time.perf_counter() - began
 
     def drawn(self, name: str, items: Iterable[T]) -> Iterator[T]:
-        """The items; the time that each takes to come is added to `name`."""
+        """Iterate over the items; the time that each takes to come is added to `name`."""
         source = iter(items)
         while True:
             with self.timing(name):
@@ -39,6 +39,6 @@ class Stopwatch:
             yield item
 
     def taken(self) -> Seconds:
-        """The seconds since the last call."""
+        """Return the seconds since the last call."""
         seconds, self._seconds = dict(self._seconds), defaultdict(float)
         return seconds

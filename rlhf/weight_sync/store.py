@@ -19,7 +19,7 @@ ROOT = 0
 
 
 def open_store(rank: int, address: GroupAddress, timeout_seconds: float) -> Any:
-    """The store at `address`. Rank 0 hosts it there, on no other interface; the others wait for it."""
+    """Return the store at `address`. Rank 0 hosts it there, on no other interface; the others wait for it."""
     host, port, timeout = address.host, address.port, timedelta(seconds=timeout_seconds)
     if rank != ROOT:
         return TCPStore(host, port, is_master=False, timeout=timeout)

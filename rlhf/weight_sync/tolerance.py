@@ -32,7 +32,7 @@ class LogprobTolerance:
         return replace(self, mean=self.mean * factor, high=self.high * factor)
 
     def or_looser(self, other: LogprobTolerance) -> LogprobTolerance:
-        """The larger mean, and the larger limit with its share of tokens."""
+        """Return the larger mean, and the larger limit with its share of tokens."""
         looser = other if other.high > self.high else self
         return replace(looser, mean=max(self.mean, other.mean))
 
@@ -52,8 +52,8 @@ EXACT = uniform_tolerance(1e-4)
 
 
 def limits_of(mean: float, quantile: float, mean_margin: float = MARGIN) -> LogprobTolerance:
-    """The tolerance where rounding alone changes log-probs by `mean` nats on average, and 1 - `QUANTILE` of them by
-    `quantile`."""
+    """Return the tolerance where rounding alone changes log-probs by `mean` nats on average, and 1 - `QUANTILE` of them
+    by `quantile`."""
     return EXACT.or_looser(LogprobTolerance(mean=mean_margin * mean, high=MARGIN * quantile, share=1 - QUANTILE))
 
 

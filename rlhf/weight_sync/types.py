@@ -19,7 +19,7 @@ ENGINE_BACKENDS = {"gloo": "gloo", "nccl": "nccl_buckets", "ipc": "ipc_buckets"}
 
 
 def engine_backend(backend: str) -> str:
-    """The backend name to start an engine with (`WeightTransferConfig.backend`). Raises `TransferError`."""
+    """Return the backend name to start an engine with (`WeightTransferConfig.backend`). Raises `TransferError`."""
     if backend not in ENGINE_BACKENDS:
         raise TransferError(f"no weight-transfer backend is called {backend!r}; there are gloo, nccl and ipc")
     return ENGINE_BACKENDS[backend]

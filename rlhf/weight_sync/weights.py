@@ -41,7 +41,7 @@ class Source:
         return [self.weight, self.added.a, self.added.b] if self.added else [self.weight]
 
     def whole(self) -> Tensor:
-        """The tensor in the weight's precision, once the parameters are gathered."""
+        """Return the tensor in the weight's precision, once the parameters are gathered."""
         weight = self.weight.detach()
         if self.added is None:
             return weight if self.factor == 1 else (self.factor * weight.float()).to(weight.dtype)
@@ -66,13 +66,13 @@ def held_constants(policy: HasModel) -> list[tuple[str, Tensor]]:
 
 
 def sources(policy: HasModel, form: Form = "merged") -> list[Source]:
-    """The tensors that a weight sync in this form sends. An adapter's `B` is sent scaled, so that engines only
+    """Return the tensors that a weight sync in this form sends. An adapter's `B` is sent scaled, so that engines only
     multiply."""
     return _merged(policy) if form == "merged" else _adapters(policy, scaled=True)
 
 
 def publish_manifest(policy: HasModel, form: Form = "merged") -> Manifest:
-    """The manifest of a weight sync, in order, by the names of the model's folder. Needs no communication."""
+    """Return the manifest of a weight sync, in order, by the names of the model's folder. Needs no communication."""
     return _manifest(policy, sources(policy, form), form)
 
 
@@ -83,7 +83,7 @@ def published_tensors(policy: HasModel, bucket_bytes: int, form: Form = "merged"
 
 
 def folder_manifest(policy: HasModel) -> Manifest:
-    """The tensors of `folder_tensors`, in order. Needs no communication."""
+    """Return the tensors of `folder_tensors`, in order. Needs no communication."""
     return _manifest(policy, _folder(policy), "merged")
 
 
@@ -93,7 +93,7 @@ def folder_tensors(policy: HasModel, bucket_bytes: int) -> Iterator[tuple[str, T
 
 
 def whole_adapter(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
-    """A copy of the adapters on the CPU, with `B` unscaled as in `peft`. Empty without LoRA."""
+    """Return a copy of the adapters on the CPU, with `B` unscaled as in `peft`. Empty without LoRA."""
     found = _walk(_adapters(policy, scaled=False), bucket_bytes)
     return {name: tensor.to("cpu", copy=True) for name, tensor in found if keep}
 
@@ -110,7 +110,7 @@ def perturb(policy: HasModel, form: Form = "merged") -> None:
 
 
 def snapshot(policy: HasModel) -> list[Tensor]:
-    """A bitwise copy of this rank's part of every weight."""
+    """Return a bitwise copy of this rank's part of every weight."""
     return [local_part(weight).detach().clone() for _, weight in held_weights(policy)]
 
 
@@ -123,8 +123,7 @@ def put_back(policy: HasModel, saved: Sequence[Tensor]) -> None:
 
 
 def release(weights: Iterable[Any]) -> None:
-    """Free what ZeRO-3 holds gathered of these weights, and its copies within nodes, before shards are written: both
-    would go on as they were."""
+    """Free gathered weights of ZeRO-3, and its copies within nodes, before shards are written: both would be stale."""
     for weight in weights:
         if partitioned(weight):
             if weight.ds_status.name == "AVAILABLE":
@@ -139,7 +138,7 @@ def _saved(policy: HasModel, named: Iterable[tuple[str, Tensor]], form: Form) ->
 
 
 def as_saved(model: nn.Module, name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """A weight of `model`, called `name` in memory, as the tensors of its folder: itself, or views of its parts.
+    """Return a weight of `model`, called `name` in memory, as the tensors of its folder: itself, or views of its parts.
 
     transformers stacks the experts of a layer in one tensor and renames parts of some models. Folders, and engines that
     load them, have the tensors one by one. transformers converts names when it loads a model, and reverts that here."""
@@ -191,12 +190,12 @@ def _shape(weight: Any) -> tuple[int, ...]:
 
 
 def _shard(weight: Any) -> int:
-    """Which of a weight's shards, all of one size, this rank has."""
+    """Return the index of this rank's shard; all shards of a weight have one size."""
     return int(weight.ds_zero_partition_rank) if partitioned(weight) else 0
 
 
 def weight_bytes(weight: Any) -> int:
-    """The size of a whole weight."""
+    """Return the size of a whole weight."""
     elements = weight.ds_numel if partitioned(weight) else weight.numel()
     return int(elements) * int(weight.element_size())
 

@@ -48,15 +48,15 @@ def test_a_template_that_forgets_thinking_is_refused_for_users_and_not_for_tools
     increments = Increments(tokenizer_with(FORGETS_THINKING), end=END)
     refused = increments.verdict(["user"])
     assert refused is not None
-    assert "rewrites what was said before when a user message follows: '<think>" in refused
+    assert "rewrites earlier text when a user message follows: '<think>" in refused
     assert "history: last_n" in refused
     assert increments.verdict(["tool"]) is None
-    with pytest.raises(ModelError, match="rewrites what was said before"):
+    with pytest.raises(ModelError, match="rewrites earlier text"):
         increments.after_reply([TOOL, USER])
 
 
 def test_a_template_that_writes_something_else_behind_a_reply_than_its_end_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"goes on with '<\|pad\|>.*but a reply ends at '<\|im_end\|>'"):
+    with pytest.raises(ModelError, match=r"continues with '<\|pad\|>.*but a reply ends at '<\|im_end\|>'"):
         Increments(tokenizer_with(ENDS_OTHERWISE), end=END).after_reply([USER])
 
 

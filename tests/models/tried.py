@@ -26,8 +26,8 @@ HEARD = Message(role="tool", content="42")
 ADD = Tool(name="add", description="Adds.", parameters={"type": "object", "properties": {"x": {"type": "integer"}}})
 THOUGHT = Message(role="assistant", content="<think>\nI say three\n</think>\n\nfour")
 REFUSALS = {
-    "rewrites what was said before": "refused: rewritten",
-    "goes on with": "refused: another end",
+    "rewrites earlier text": "refused: rewritten",
+    "continues with": "refused: another end",
     "the chat template refuses": "refused by the template",
     "leaves out what a": "refused: left out",
 }

@@ -1,7 +1,7 @@
 """Group-relative advantages: each reward is compared with the others of its group.
 
 Every estimator maps `rewards [n]` to advantages `float64 [n]`. A group of one has nothing to compare with, and in a
-group of equal rewards nothing differs: both give exactly zero, whatever the rounding of the mean.
+group of equal rewards nothing differs: both give exactly zero, however the mean is rounded.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def length_weighted(rewards: Sequence[float], lengths: Sequence[float]) -> Doubl
 
 
 def best_of_group(rewards: Sequence[float], *, normalize_by_std: bool, epsilon: float = STD_EPSILON) -> Doubles:
-    """The best reward minus the second best for the best sample, 0 for the others, `float64 [n]`: the gradient of max@n
-    (arXiv 2503.19595). A tie for first place gives 0. With `normalize_by_std` as in `group_relative`."""
+    """Return the best reward minus the second best for the best sample, 0 for the others, `float64 [n]`: the gradient
+    of max@n (arXiv 2503.19595). A tie for first place gives 0. With `normalize_by_std` as in `group_relative`."""
     values = np.asarray(rewards, dtype=np.float64)
     advantages = np.zeros_like(values)
     if _incomparable(values):

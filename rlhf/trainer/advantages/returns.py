@@ -63,8 +63,8 @@ def remax(rewards: ArrayLike, baseline: ArrayLike, mask: ArrayLike) -> Doubles:
 
 
 def overlong_penalty(lengths: ArrayLike, *, max_tokens: int, buffer_tokens: int, factor: float = 1.0) -> Doubles:
-    """The length penalty added to the reward of an answer of `lengths` tokens, any shape (DAPO, arXiv 2503.14476,
-    equation 13).
+    """Return the length penalty added to the reward of an answer of `lengths` tokens, any shape (DAPO, arXiv
+    2503.14476, equation 13).
 
     0 up to `max_tokens - buffer_tokens`, then decreasing linearly to `-factor` at `max_tokens`, and constant beyond.
     """

@@ -22,7 +22,7 @@ class Moments:
 
 
 def masked_values(values: ArrayLike, mask: ArrayLike) -> Doubles:
-    """`values` as float64, with exactly 0 where `mask` is 0, whatever the value there (NaN and infinity included)."""
+    """`values` as float64, with exactly 0 where `mask` is 0, for any value there (NaN and infinity included)."""
     chosen: Doubles = np.where(np.asarray(mask) > 0, np.asarray(values, dtype=np.float64), 0.0)
     return chosen
 
@@ -46,5 +46,5 @@ def whiten(values: ArrayLike, mask: ArrayLike, *, ddof: int = 1, shift_mean: boo
     """
     moments = masked_moments(values, mask, ddof=ddof)
     scale = 1.0 / np.sqrt(moments.variance + VARIANCE_EPSILON)
-    kept = 0.0 if shift_mean else moments.mean
-    return masked_values((masked_values(values, mask) - moments.mean) * scale + kept, mask)
+    center = 0.0 if shift_mean else moments.mean
+    return masked_values((masked_values(values, mask) - moments.mean) * scale + center, mask)

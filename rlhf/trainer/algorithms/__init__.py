@@ -1,1 +1,1 @@
-"""What an algorithm is made of: registry of losses and estimators, presets, credit, KL control. Pure."""
+"""Parts of an algorithm: registry of losses and estimators, presets, credit, KL control. Pure."""

@@ -62,7 +62,7 @@ def _check_names(trainer: TrainerConfig) -> None:
         ("loss.policy", trainer.loss.policy, LOSSES),
     ):
         if not is_piece(piece) and piece not in known:
-            raise ValueError(f"{key} {piece!r} is none of {', '.join(known)}, nor a module:function of yours")
+            raise ValueError(f"{key} {piece!r} must be one of {', '.join(known)}, or your own module:function")
 
 
 def _check_kl(trainer: TrainerConfig, estimator: str) -> None:
@@ -103,7 +103,7 @@ def _check_correction(trainer: TrainerConfig) -> None:
 
 
 def _check_what_is_read(trainer: TrainerConfig) -> None:
-    """A setting that nothing would read is a mistake of the recipe."""
+    """Refuse settings that nothing would read: the recipe is mistaken."""
     for unread, words in (*_unread_of_the_loss(trainer), *_unread_of_the_advantage(trainer), *_unread_besides(trainer)):
         if unread:
             raise ValueError(words)
@@ -153,15 +153,15 @@ def _unread_besides(trainer: TrainerConfig) -> Iterator[tuple[bool, str]]:
     kl, overlong = trainer.kl, trainer.overlong
     yield (
         trainer.hold_reference and not has_own_piece(trainer),
-        "hold_reference is for a loss or an estimator of your own, and the recipe has none",
+        "hold_reference is for your own loss or estimator; the recipe sets neither",
     )
     yield (
         kl.exact_gradient and kl.coefficient == 0,
-        "kl.exact_gradient is about the KL term, and kl.coefficient is 0: there is none",
+        "kl.exact_gradient is about the KL term, which kl.coefficient 0 turns off",
     )
     yield (
         kl.horizon != KLConfig().horizon and kl.target is None,
-        "kl.horizon is read with kl.target, and there is none",
+        "kl.horizon is read with kl.target, which is not set",
     )
     yield (
         trainer.filter.refill_groups is not None and not trainer.filter.equal_rewards,

@@ -14,7 +14,7 @@ from rlhf.trainer.config import KlEstimator, TrainerConfig
 
 
 def forward_columns(trainer: TrainerConfig) -> tuple[Column, ...]:
-    """The columns that the ranks must compute before the first step of an update.
+    """Return the columns that the ranks must compute before the first step of an update.
     With a single step, recomputed log-probs are those of its own forward pass, so nothing is computed before."""
     needs = needs_of(trainer)
     in_reward = trainer.kl.coefficient > 0 and trainer.kl.place == "reward"
@@ -30,7 +30,7 @@ def forward_columns(trainer: TrainerConfig) -> tuple[Column, ...]:
 def with_advantages(
     batch: Batch, trainer: TrainerConfig, kl_coefficient: float, max_tokens: int
 ) -> tuple[Batch, dict[str, float]]:
-    """The batch with its advantages (and a critic's targets), and their metrics. Raises `NotFinite` for
+    """Return the batch with its advantages (and a critic's targets), and their metrics. Raises `NotFinite` for
     an advantage that is NaN or infinity."""
     if batch.tokens == 0:  # no action tokens: there is nothing to credit
         return batch, {}
@@ -48,7 +48,7 @@ def with_advantages(
 
 
 def _kl_shown(trainer: TrainerConfig) -> KlEstimator:
-    """What is steered is shown: the estimator of the price. A teacher is followed by k1."""
+    """Return the estimator of the KL metric: the one of the penalty; k1 with a teacher."""
     return trainer.kl.estimator if trainer.kl.coefficient else "k1"
 
 

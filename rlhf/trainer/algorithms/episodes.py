@@ -53,7 +53,7 @@ def episodes_of(
     kl_in_reward: float = 0.0,
     estimator: KlEstimator = "k1",
 ) -> Episodes:
-    """The episodes of a batch that has rewards, with the columns that the ranks computed.
+    """Return the episodes of a batch that has rewards, with the columns that the ranks computed.
     `kl_in_reward` is the price of a nat of KL to the reference, by `estimator`."""
     given = batch.rewards
     assert given is not None
@@ -80,7 +80,7 @@ def episodes_of(
 
 
 def overlong_penalty_of(lengths: Ints, overlong: OverlongConfig, max_tokens: int) -> Doubles:
-    """The length penalty of each reply, `[B]`; zeros where shaping is off."""
+    """Return the length penalty of each reply, `[B]`; zeros where shaping is off."""
     if not overlong.buffer_tokens:
         return np.zeros(lengths.shape)
     return overlong_penalty(
@@ -95,15 +95,15 @@ def _rows(flat: NDArray[Any], mask: NDArray[np.bool_]) -> Doubles:
 
 
 def _sums(flat: Doubles, lengths: Ints) -> Doubles:
-    """The sum over each episode's ACTION tokens, `[B]`, from the first to the last."""
+    """Return the sum over each episode's ACTION tokens, `[B]`, from the first to the last."""
     of = np.repeat(np.arange(len(lengths)), lengths)
     return np.bincount(of, weights=flat, minlength=len(lengths)).astype(np.float64)
 
 
 def _bootstrap(last_values: NDArray[np.float32] | None, bootstrapped: NDArray[np.bool_]) -> Doubles | None:
-    """The critic's value behind the last token of episodes that were cut off and are rewarded by their turns alone,
-    whether or not a turn was given any so far; 0 behind all others. What judges an episode as a whole is paid at its
-    end, cut off or not, and nothing is left to come: paid twice it would teach never to stop."""
+    """Return the critic's value behind the last token of episodes that were cut off and are rewarded by their turns
+    alone, whether or not a turn was given any so far; 0 behind all others. What judges an episode as a whole is paid at
+    its end, cut off or not, and nothing is left to come: paid twice it would teach never to stop."""
     if last_values is None:
         return None
     return np.where(bootstrapped, last_values, 0.0).astype(np.float64)

@@ -53,8 +53,8 @@ def estimate(episodes: Episodes, config: AdvantageConfig) -> Estimates:
 
 
 def estimator_of(config: AdvantageConfig) -> AdvantageEstimator:
-    """The recipe's estimator. Raises `ConfigError` for a user-defined one that cannot be imported, or does not accept
-    `advantage.arguments`."""
+    """Return the recipe's estimator. Raises `ConfigError` for a user-defined one that cannot be imported, or does not
+    accept `advantage.arguments`."""
     setting = "trainer.advantage.estimator"
     estimator: AdvantageEstimator = called_with(ESTIMATORS, config.estimator, setting, config, config.arguments)
     return estimator
@@ -130,8 +130,8 @@ def from_vtrace(episodes: Episodes, *, gamma: float, rho_bar: float, c_bar: floa
 
 
 def from_distillation(episodes: Episodes) -> Estimates:
-    """The teacher's log-prob minus the policy's, of each sampled token: the policy gradient of the reverse KL, token by
-    token (arXiv 2306.13649)."""
+    """Return the teacher's log-prob minus the policy's, of each sampled token: the policy gradient of the reverse KL,
+    token by token (arXiv 2306.13649)."""
     assert episodes.proximal is not None, "the ranks gave their log-probs for this estimator"
     assert episodes.reference is not None, "the ranks hold the teacher for this estimator"
     return _without_targets(np.where(episodes.mask, episodes.reference - episodes.proximal, 0.0))

@@ -34,13 +34,13 @@ class AdaptiveKL:
     """Number of samples in which the coefficient may change by a fifth."""
 
     def after(self, kl: float, samples: int) -> AdaptiveKL:
-        """The controller of the next update, after `samples` samples with mean divergence `kl`."""
+        """Return the controller of the next update, after `samples` samples with mean divergence `kl`."""
         error = min(max(kl / self.target - 1, -0.2), 0.2)
         return AdaptiveKL(self.coefficient * (1 + error * samples / self.horizon), self.target, self.horizon)
 
 
 def kl_controller(config: KLConfig) -> FixedKL | AdaptiveKL:
-    """The recipe's controller in its initial state."""
+    """Return the recipe's controller in its initial state."""
     if config.target is None:
         return FixedKL(config.coefficient)
     return AdaptiveKL(config.coefficient, config.target, config.horizon)
@@ -53,7 +53,7 @@ def write_controller(path: Path, coefficient: float) -> Path:
 
 
 def read_controller(path: Path) -> float:
-    """The coefficient in a checkpoint. Raises `CheckpointError` when it has none."""
+    """Return the coefficient in a checkpoint. Raises `CheckpointError` when it has none."""
     try:
         return float(json.loads((path / FILE).read_text())["kl_coefficient"])
     except (FileNotFoundError, KeyError, ValueError) as error:

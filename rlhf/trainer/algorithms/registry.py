@@ -176,8 +176,8 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def preset_layer(name: Any) -> dict[str, Any]:
-    """The settings of a preset as a layer of a recipe; empty without a name, and for an unknown one, which is refused
-    later."""
+    """Return the settings of a preset as a layer of a recipe; empty without a name, and for an unknown one, which is
+    refused later."""
     return {"trainer": dict(PRESETS[name].settings)} if isinstance(name, str) and name in PRESETS else {}
 
 
@@ -221,7 +221,7 @@ def adapter_layer(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """A group of settings that is not checked yet; empty for what is none, which is refused later."""
+    """Return a group of settings that is not checked yet; empty for any other value, which is refused later."""
     found = values.get(key)
     return found if isinstance(found, Mapping) else {}
 
@@ -233,8 +233,8 @@ def called_with(
     config: LossConfig | AdvantageConfig,
     arguments: Mapping[str, Any],
 ) -> Any:
-    """The function `name` with its keyword arguments: for a registered one, the settings of `config` that it reads; for
-    a user-defined one, the recipe's `arguments`. Raises `ConfigError`."""
+    """Return the function `name` with its keyword arguments: for a registered one, the settings of `config` that it
+    reads; for a user-defined one, the recipe's `arguments`. Raises `ConfigError`."""
     if is_piece(name):
         return load_bound(name, setting, arguments, given=1)
     piece = known[name]
@@ -242,7 +242,7 @@ def called_with(
 
 
 def needs_of(trainer: TrainerConfig) -> Needs:
-    """What the recipe's estimator reads. A user-defined one gets everything that the recipe has."""
+    """Return what the recipe's estimator reads. A user-defined one gets everything that the recipe has."""
     estimator = trainer.advantage.estimator
     if is_piece(estimator):
         return Needs(values=trainer.critic is not None, proximal=trainer.old_logprobs == "recomputed")

@@ -83,12 +83,12 @@ def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, floa
     return {
         "environment/turns_mean": float(np.mean(turns)),
         "environment/malformed_calls_mean": float(np.mean([trajectory.malformed_calls for trajectory in played])),
-        "environment/seconds_mean": float(np.mean([one.timings.environment_seconds for one in played])),
+        "environment/seconds_mean": float(np.mean([episode.timings.environment_seconds for episode in played])),
     }
 
 
 def losses_by_kind(groups: Sequence[Group]) -> dict[str, float]:
-    """Samples of the groups without a score, by the kind of failure, and those scored only because their scorer
+    """Count the samples of the groups without a score, by the kind of failure, and those scored because their scorer
     failed."""
     kinds = Counter(kind for group in groups for sample in group.samples if (kind := sample.failure_kind))
     valued = Counter(score.failure for group in groups for _, _, score in group.trainable if score.failure)
@@ -98,8 +98,8 @@ def losses_by_kind(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def repetition(trajectory: Trajectory, length: int = REPEATED_TOKENS) -> float | None:
-    """The share of an episode's n-grams of ACTION tokens that occurred before: `1 - different / all`, `seq-rep-n` of
-    arXiv 1908.04319.
+    """Return the share of an episode's n-grams of ACTION tokens that occurred before: `1 - different / all`,
+    `seq-rep-n` of arXiv 1908.04319.
 
     An n-gram lies within one turn: the environment's tokens separate turns. None when no turn has `length` tokens.
     """
@@ -110,7 +110,7 @@ def repetition(trajectory: Trajectory, length: int = REPEATED_TOKENS) -> float |
 
 
 def _turns(segments: Sequence[Segment]) -> Iterator[list[int]]:
-    """The runs of ACTION tokens, one after another."""
+    """Iterate over the runs of ACTION tokens, one after another."""
     for segment in segments:
         places = np.flatnonzero(segment.kinds == TokenKind.ACTION)
         tokens = segment.token_ids[places].tolist()

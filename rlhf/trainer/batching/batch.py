@@ -90,7 +90,7 @@ class Batch:
         return np.split(values, self.offsets[1:-1]) if self.samples else []
 
     def with_columns(self, **columns: Floats | None) -> Batch:
-        """The same batch with these columns of `per_token` replaced."""
+        """Return the same batch with these columns of `per_token` replaced."""
         return replace(self, per_token=replace(self.per_token, **columns))  # type: ignore[arg-type]
 
 
@@ -139,17 +139,17 @@ def microbatches_of(minibatches: Sequence[Minibatch]) -> Iterator[MicroBatch]:
 
 
 def places_of(minibatches: Sequence[Minibatch]) -> Ints:
-    """The places of a rank's ACTION tokens, `[A]`."""
-    return np.concatenate([np.zeros(0, np.int64), *(one.places for one in microbatches_of(minibatches))])
+    """Return the places of a rank's ACTION tokens, `[A]`."""
+    return np.concatenate([np.zeros(0, np.int64), *(microbatch.places for microbatch in microbatches_of(minibatches))])
 
 
 def refilled(minibatches: Sequence[Minibatch], per_token: PerToken) -> tuple[Minibatch, ...]:
-    """The same minibatches with the columns that `per_token` `[N]` has by now."""
+    """Return the same minibatches with the columns that `per_token` `[N]` has by now."""
 
     def fresh(microbatch: MicroBatch) -> MicroBatch:
         return replace(microbatch, per_token=per_token.at(microbatch.places))
 
-    return tuple(replace(one, microbatches=tuple(map(fresh, one.microbatches))) for one in minibatches)
+    return tuple(replace(step, microbatches=tuple(map(fresh, step.microbatches))) for step in minibatches)
 
 
 def build_batch(
@@ -159,8 +159,8 @@ def build_batch(
     mask_truncated: bool = False,
     version: PolicyVersion | None = None,
 ) -> Batch:
-    """The trainable samples of `groups` and their rewards. With `mask_truncated` those that were cut off weigh nothing.
-    `version` is that of the learner's weights, None where the tokens' versions are not this learner's. Raises
+    """Return the trainable samples of `groups` and their rewards. With `mask_truncated` those that were cut off weigh
+    nothing. `version` is that of the learner's weights, None where the tokens' versions are not this learner's. Raises
     `NotFinite` for a reward or a log-prob that is NaN or infinity."""
     trained = [(g, group, index, trajectory)
                for g, group in enumerate(groups) for index, trajectory, _ in group.trainable]  # fmt: skip
@@ -187,8 +187,8 @@ def assemble(
     aggregation: Aggregation = "token_mean",
     version: PolicyVersion | None = None,
 ) -> Batch:
-    """A batch of samples, each with its segments, its group of `groups`, its identity, and its weight in the loss (1
-    where there are none)."""
+    """Return a batch of samples, each with its segments, its group of `groups`, its identity, and its weight in the
+    loss (1 by default)."""
     masks = [(s, segment, segment.action_mask) for s, own in enumerate(segments) for segment in own]
     acting = [(s, segment, mask) for s, segment, mask in masks if mask.any()]
     sizes = np.array([mask.sum() for _, _, mask in acting], np.int64)
@@ -263,7 +263,7 @@ def _joined(columns: Sequence[NDArray[Any]]) -> Floats:
 def _shares(
     batch: Batch, prefix_groups: Sequence[tuple[int, ...]], ranks: int, microbatch_tokens: int, row_tokens: int
 ) -> list[tuple[MicroBatch, ...]]:
-    """The micro-batches of each rank, as many for one as for another."""
+    """Return the micro-batches of each rank, as many for one as for another."""
     rows = pack_rows([grouped_tokens(batch.sequences, members) for members in prefix_groups], row_tokens)
     shares = [cut_microbatches(share, microbatch_tokens) for share in deal(rows, ranks)]
     count = max(len(share) for share in shares)
@@ -297,7 +297,7 @@ def _microbatch(batch: Batch, prefix_groups: Sequence[tuple[int, ...]], rows: Se
     shared tokens', from which the attention derives its mask (`rlhf.models.blocks`)."""
     length = max((row.tokens for row in rows), default=1)
     token_ids = np.zeros((max(len(rows), 1), length), np.int32)
-    # Position 0 for every pad: each is a sequence of its own, seen by nobody.
+    # Position 0 for every pad: each is a separate sequence that no other token sees.
     position_ids = np.zeros_like(token_ids)
     routing = _unknown_routing(batch, token_ids.shape)
     empty = np.zeros(0, np.int64)

@@ -19,7 +19,7 @@ last token of each of its sequences."""
 def with_forward_outputs(
     batch: Batch, parts: Sequence[Sequence[Minibatch]], answers: Sequence[Mapping[str, Floats]]
 ) -> Batch:
-    """The batch with the columns of every rank's answer, each `float32 [A]` over the rank's ACTION tokens."""
+    """Return the batch with the columns of every rank's answer, each `float32 [A]` over the rank's ACTION tokens."""
     columns: dict[str, Floats] = {}
     for part, answer in zip(parts, answers, strict=True):
         for name in answer.keys() - {"last_values"}:
@@ -29,8 +29,8 @@ def with_forward_outputs(
 
 
 def _last_values(batch: Batch, parts: Sequence[Sequence[Minibatch]], answers: Sequence[Mapping[str, Floats]]) -> Floats:
-    """The value behind each sample's last sequence, the one that begins last in the batch; 0 for a sample without
-    any."""
+    """Return the value behind each sample's last sequence, the one that begins last in the batch; 0 for a sample
+    without any."""
     last, reached = np.zeros(len(batch.samples), np.float32), np.full(len(batch.samples), -1, np.int64)
     for part, answer in zip(parts, answers, strict=True):
         for (sample, first), value in zip(_sequences(part), answer["last_values"], strict=True):
@@ -40,7 +40,7 @@ def _last_values(batch: Batch, parts: Sequence[Sequence[Minibatch]], answers: Se
 
 
 def _sequences(part: Sequence[Minibatch]) -> Iterator[tuple[int, int]]:
-    """The sample of every sequence of a rank, and the place of its first ACTION token."""
+    """Iterate over the sample of every sequence of a rank, and the place of its first ACTION token."""
     for microbatch in microbatches_of(part):
         starts = np.searchsorted(microbatch.sequences, np.arange(len(microbatch.samples)))
         yield from zip(microbatch.samples, microbatch.places[starts], strict=True)

@@ -20,12 +20,12 @@ class PackedRow:
 
 
 def tokens_before_actions(segment: Segment) -> int:
-    """Number of tokens before the first ACTION token."""
+    """Count the tokens before the first ACTION token."""
     return int(segment.action_mask.argmax())
 
 
 def grouped_tokens(sequences: Sequence[Segment], members: Sequence[int]) -> int:
-    """Number of tokens of a prefix group: the shared context once, and every member's own tokens."""
+    """Count the tokens of a prefix group: the shared context once, and every member's own tokens."""
     shared = tokens_before_actions(sequences[members[0]])
     return shared + sum(len(sequences[n].token_ids) - shared for n in members)
 

@@ -27,7 +27,7 @@ class PairOfSegments:
 
 
 def pair_batch(pairs: Sequence[PairOfSegments]) -> Batch:
-    """A batch in which every pair is a group: sample `2 n` is the chosen reply of pair n, `2 n + 1` the
+    """Return a batch in which every pair is a group: sample `2 n` is the chosen reply of pair n, `2 n + 1` the
     rejected one."""
     return assemble(
         [(segment,) for pair in pairs for segment in (pair.chosen, pair.rejected)],
@@ -51,7 +51,7 @@ def mismatched(pairs: Sequence[PairOfSegments]) -> list[PairOfSegments]:
 
 
 def sides(microbatch: MicroBatch) -> tuple[Ints, Ints]:
-    """The sequences of the chosen and of the rejected replies, in the order of pairs."""
+    """Return the sequences of the chosen and of the rejected replies, in the order of pairs."""
     order = np.argsort(microbatch.samples)
     chosen, rejected = order[::2], order[1::2]
     assert np.array_equal(microbatch.samples[chosen] + 1, microbatch.samples[rejected]), "pairs are computed together"
@@ -59,7 +59,7 @@ def sides(microbatch: MicroBatch) -> tuple[Ints, Ints]:
 
 
 def _answering(asked: Segment, answered: Segment, longest: int) -> Segment:
-    """The prompt of one segment with the reply of another, of at most `longest` tokens."""
+    """Return the prompt of one segment with the reply of another, of at most `longest` tokens."""
     parts = [(asked, ~asked.action_mask), (answered, answered.action_mask)]
     return Segment(
         token_ids=np.concatenate([segment.token_ids[kept] for segment, kept in parts])[:longest],

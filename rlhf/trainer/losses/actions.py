@@ -50,13 +50,13 @@ class LossMetrics:
 
 
 def largest(values: Tensor) -> Tensor:
-    """The largest value; 0 for an empty tensor."""
+    """Return the largest value; 0 for an empty tensor."""
     return values.max() if values.numel() else values.new_zeros(())
 
 
 def over_sequences(values: Tensor, sequences: Tensor, reduction: Literal["sum", "mean"]) -> Tensor:
-    """The sum or the mean of `values` `[A]` over the tokens of each sequence, on each of these tokens: `[A]`, without
-    gradient. Added in float64 and in a fixed order, on GPUs too."""
+    """Return the sum or the mean of `values` `[A]` over the tokens of each sequence, on each of these tokens: `[A]`,
+    without gradient. Added in float64 and in a fixed order, on GPUs too."""
     if not len(values):
         return values.detach()
     sizes = torch.bincount(sequences)

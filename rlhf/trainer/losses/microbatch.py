@@ -36,8 +36,8 @@ class Objective:
 
 
 def policy_loss_of(config: LossConfig) -> PolicyLoss:
-    """The recipe's policy loss. Raises `ConfigError` for a user-defined one that cannot be imported, or does not accept
-    `loss.arguments`."""
+    """Return the recipe's policy loss. Raises `ConfigError` for a user-defined one that cannot be imported, or does not
+    accept `loss.arguments`."""
     loss: PolicyLoss = called_with(LOSSES, config.policy, "trainer.loss.policy", config, config.arguments)
     return loss
 
@@ -70,8 +70,8 @@ def policy_loss(
 
 
 def aggregate(per_token: Tensor, weights: Tensor, denominator: float) -> Tensor:
-    """A part of the loss of a step, as defined in `rlhf.trainer.aggregation`: `per_token` and `weights` are those of
-    the part's tokens `[A]`, the denominator is that of the whole step."""
+    """Return a part of the loss of a step, as defined in `rlhf.trainer.aggregation`: `per_token` and `weights` are
+    those of the part's tokens `[A]`, the denominator is that of the whole step."""
     return (per_token * weights).sum() / denominator
 
 

@@ -14,7 +14,7 @@ from rlhf.trainer.losses.actions import Actions, LossMetrics, largest, over_sequ
 
 
 def policy_gradient(actions: Actions) -> tuple[Tensor, LossMetrics]:
-    """`-A log pi` (REINFORCE, Williams 1992): correct only for samples of the current policy."""
+    """Return `-A log pi` (REINFORCE, Williams 1992): correct only for samples of the current policy."""
     return -actions.advantages * actions.logprobs, LossMetrics(len(actions.logprobs))
 
 
@@ -62,7 +62,7 @@ def cispo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tenso
 
 
 def sapo(actions: Actions, *, temperature_positive: float, temperature_negative: float) -> tuple[Tensor, LossMetrics]:
-    """A soft gate in place of the clip: `-(4 / t) sigmoid(t (r - 1)) A`, with `t` chosen by the sign of A (arXiv
+    """Return a soft gate in place of the clip: `-(4 / t) sigmoid(t (r - 1)) A`, with `t` chosen by the sign of A (arXiv
     2511.20347)."""
     ratio = torch.exp(actions.log_ratio)
     positive, negative = (torch.full_like(ratio, t) for t in (temperature_positive, temperature_negative))
@@ -72,7 +72,7 @@ def sapo(actions: Actions, *, temperature_positive: float, temperature_negative:
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float | None = None) -> Tensor:
-    """The critic's loss of every token, `(v - R)² / 2`, any shape.
+    """Return the critic's loss of every token, `(v - R)² / 2`, any shape.
 
     With `clip`, the maximum of that and of the loss of `v` clipped to within `clip` of `old_values` (PPO's code, arXiv
     1707.06347; see also 2005.12729), so that one update cannot move the critic farther than that.
@@ -87,7 +87,7 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float 
 def clipped(
     ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
 ) -> Tensor:
-    """The negative of PPO's surrogate, any shape."""
+    """Return the negative of PPO's surrogate, any shape."""
     bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = -torch.minimum(ratio * advantages, bounded * advantages)
     if dual_clip is None:
@@ -98,7 +98,7 @@ def clipped(
 def clip_metrics(
     ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
 ) -> LossMetrics:
-    """The number of tokens whose gradient is removed by the clip, on either side, and by the dual clip; and the largest
+    """Count the tokens whose gradient is removed by the clip, on either side, and by the dual clip; find the largest
     ratio."""
     negative, positive = advantages < 0, advantages > 0
     sums = {

@@ -29,7 +29,7 @@ class Pairs:
         return (self.chosen - self.reference_chosen) - (self.rejected - self.reference_rejected)
 
     def per_token(self, chosen_tokens: Tensor, rejected_tokens: Tensor) -> Pairs:
-        """The same pairs with the mean instead of the sum over an answer's tokens."""
+        """Return the same pairs with the mean instead of the sum over an answer's tokens."""
         return Pairs(
             self.chosen / chosen_tokens,
             self.rejected / rejected_tokens,
@@ -39,7 +39,7 @@ class Pairs:
 
 
 def implicit_reward(logprobs: Tensor, reference_logprobs: Tensor, beta: float) -> Tensor:
-    """The implicit reward of a policy trained with `beta`, `beta log(policy / reference)`, without gradient."""
+    """Return the implicit reward of a policy trained with `beta`, `beta log(policy / reference)`, without gradient."""
     return beta * (logprobs - reference_logprobs).detach()
 
 
@@ -62,8 +62,8 @@ def ipo(pairs: Pairs, beta: float) -> Tensor:
 
 
 def divergence(logprobs: Tensor, reference_logprobs: Tensor) -> LossMetrics:
-    """The log-ratios of answers `[N]`, policy over reference; KTO's baseline is computed from their mean over all ranks
-    (`rlhf.trainer.pair_learner.kto_baseline`)."""
+    """Return the log-ratios of answers `[N]`, policy over reference; KTO's baseline is computed from their mean over
+    all ranks (`rlhf.trainer.pair_learner.kto_baseline`)."""
     return LossMetrics(len(logprobs), {"pairs/log_ratio": (logprobs - reference_logprobs).detach().sum()})
 
 

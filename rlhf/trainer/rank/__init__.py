@@ -1,1 +1,1 @@
-"""What runs in the process of one rank: DeepSpeed engines of policy, critic and reward model, and their states."""
+"""The process of one rank: DeepSpeed engines of policy, critic and reward model, and their states."""

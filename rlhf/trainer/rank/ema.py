@@ -49,7 +49,7 @@ class Average:
         return write_slices(folder / f"rank-{self._rank:05d}.safetensors", self._slices())
 
     def load(self, folder: Path) -> None:
-        """Continue exactly from `save`, by whatever ranks it was written. Raises `CheckpointError` for a checkpoint
+        """Continue exactly from `save`, also with another number of ranks. Raises `CheckpointError` for a checkpoint
         without these averages."""
         if not any(folder.glob("*.safetensors")):
             raise CheckpointError(

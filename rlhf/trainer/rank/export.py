@@ -16,7 +16,7 @@ from rlhf.weight_sync import weights
 from rlhf.weight_sync.types import TensorSpec
 
 FILE_BYTES = 5 * 10**9
-"""Largest file, as transformers cuts them; a larger tensor has a file of its own."""
+"""Largest file, as transformers cuts them; a larger tensor has its own file."""
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -43,7 +43,7 @@ def export_weights(policy: HasModel, folder: Path, bucket_bytes: int, file_bytes
 
 
 def cut_files(specs: Sequence[TensorSpec], file_bytes: int) -> list[list[TensorSpec]]:
-    """The tensors of each file, in order."""
+    """Return the tensors of each file, in order."""
     groups: list[list[TensorSpec]] = [[]]
     filled = 0
     for spec in specs:
@@ -56,7 +56,7 @@ def cut_files(specs: Sequence[TensorSpec], file_bytes: int) -> list[list[TensorS
 
 
 def file_name(number: int, count: int) -> str:
-    """transformers' name of a file of several, counted from 0."""
+    """Return transformers' name of one of `count` files; `number` counts from 0."""
     return f"model-{number + 1:05d}-of-{count:05d}.safetensors"
 
 

@@ -39,8 +39,8 @@ class LearnerWorker:
         self._rank: Rank | RewardRank | None = None
 
     def group_address(self, backend: str = "gloo") -> GroupAddress:
-        """An address at which other processes can connect to this worker: its host's, and a port that is free now; with
-        nccl also its unique id, by which members find each other."""
+        """Return an address at which other processes can connect to this worker: its host's, and a port that is free
+        now; with nccl also its unique id, by which members find each other."""
         nccl_id = ""
         if backend == "nccl":
             from rlhf.weight_sync.nccl import nccl_unique_id
@@ -111,7 +111,7 @@ class LearnerWorker:
 
 
 def _kinds() -> tuple[type[Rank], type[PreferenceRank], type[RewardRank]]:
-    """The one place that imports the ranks."""
+    """Return the one place that imports the ranks."""
     from rlhf.trainer.rank.policy_rank import Rank
     from rlhf.trainer.rank.preference_rank import PreferenceRank
     from rlhf.trainer.rank.reward_rank import RewardRank

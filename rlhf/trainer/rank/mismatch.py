@@ -29,8 +29,8 @@ class MismatchGuard:
         self._limits: LogprobTolerance | None = EXACT if dtype == "float32" else None
 
     def verdict(self, seen: list[Columns], rounded: Callable[[], list[Tensor]]) -> Disagreement | None:
-        """The mismatch of the tokens that were `seen`, or None. `rounded` recomputes the learner's log-probs of the
-        first of them with another rounding. Collective."""
+        """Return the mismatch of the tokens that were `seen`, or None. `rounded` recomputes the learner's log-probs of
+        the first of them with another rounding. Collective."""
         gaps = _joined([(own - engine).abs()[current] for own, engine, current in seen], self._device)
         if self._limits is None:
             self._limits = self._measured(seen, rounded())
@@ -49,7 +49,7 @@ class MismatchGuard:
         return Disagreement(tokens=int(tokens), mean=mean, share=share, limits=limits)
 
     def _measured(self, seen: list[Columns], again: list[Tensor]) -> LogprobTolerance:
-        """What rounding does to these tokens, over all ranks: the mean, and the largest quantile of any."""
+        """Return limits from the effect of rounding on these tokens: its mean over all ranks, its largest quantile."""
         pairs = zip(seen, again, strict=False)
         gaps = _joined([(own - other).abs()[current] for (own, _, current), other in pairs], self._device)
         tokens, total = _summed(torch.tensor([len(gaps), gaps.sum()], dtype=torch.float64), self._device).tolist()
@@ -63,7 +63,7 @@ def _joined(parts: list[Tensor], device: torch.device) -> Tensor:
 
 
 def _quantile(values: Tensor) -> Tensor:
-    """Its `QUANTILE`, 0 of none; `torch.quantile` takes no more than 2^24 values."""
+    """Return the `QUANTILE`, 0 without values; `torch.quantile` takes no more than 2^24 of them."""
     if not len(values):
         return values.new_zeros(())
     return values.kthvalue(math.ceil(QUANTILE * len(values))).values

@@ -37,7 +37,7 @@ class ModelRank:
     def __init__(self, module: PolicyModel | ScalarHead, rank: int, world_size: int, settings: LearnerSettings) -> None:
         self.module, self.rank, self.world_size, self.settings = module, rank, world_size, settings
         self.device = torch.device(settings.device)
-        torch.manual_seed(settings.seed + rank)  # of a model's dropout, if it has any; whatever was drawn before
+        torch.manual_seed(settings.seed + rank)  # for dropout, independent of earlier draws
         trainer = settings.trainer
         self.engine = zero.build_engine(
             module, trainer.optimizer, settings, world_size, total_steps=trainer.policy_steps
@@ -77,7 +77,7 @@ class ModelRank:
         return synced(path, own)
 
     def _save_state(self, path: Path) -> list[Path]:
-        """The ranks' state; the files of tensors that this one wrote."""
+        """Return the ranks' state; the files of tensors that this one wrote."""
         return zero.save(self.engine, path / "state", self.rank)
 
     def load(self, path: Path) -> PolicyVersion:
@@ -118,7 +118,7 @@ class ModelRank:
         return own
 
     def _export_adapter(self, path: Path) -> list[Path]:
-        """Collective like `export`: what LoRA has learnt, as `peft` reads it."""
+        """Write the adapters as `peft` reads them. Collective, like `export`."""
         lora = self.settings.model.lora
         if lora is None:
             return []
@@ -132,7 +132,7 @@ class ModelRank:
 
     @property
     def _plan(self) -> str:
-        """What DeepSpeed's state depends on besides the model."""
+        """Return the settings that DeepSpeed's state depends on, besides the model."""
         stage, model = self.settings.trainer.deepspeed.zero_stage, self.settings.model
         adapters = ""
         if model.lora:
@@ -141,7 +141,7 @@ class ModelRank:
         return f"{self.world_size} rank(s) of ZeRO stage {stage} in {model.dtype}{adapters}"
 
     def _average_weights(self) -> None:
-        """The end of an update, for the average of the weights."""
+        """Add the weights to their average, at the end of an update."""
         if self.average:
             self.average.update()
 
@@ -169,12 +169,13 @@ class ModelRank:
 
 
 def _precision(plan: str) -> str:
-    """What a plan says of precision and adapters: ranks and stages may differ."""
+    """Return the part of a plan about precision and adapters; the rest may differ."""
     return plan.partition(" in ")[2]
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The states of torch's generators, by device: dropout in a user's own model uses them; this library does not."""
+    """Return the states of torch's generators, by device: dropout in a user's own model uses them; this library does
+    not."""
     state = {"cpu": torch.get_rng_state()}
     return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
 

@@ -20,7 +20,7 @@ from rlhf.trainer.settings import Residency
 SEARCHED = ("rlhf.", "deepspeed.", "torch.optim.", "torch.nn.")
 """Beginnings of the modules whose objects are searched for tensors."""
 SENDERS = "rlhf.weight_sync."
-"""Their buffers are filled anew by every weight sync, which runs while a rank holds only weights."""
+"""Every weight sync fills their buffers again, which runs while a rank holds only weights."""
 
 
 class RankOffload:

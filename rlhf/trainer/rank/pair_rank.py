@@ -30,7 +30,7 @@ class PairRank(ModelRank):
         return accumulator.answer()
 
     def evaluate(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
-        """What `prefer` would report, without learning."""
+        """Return the metrics of `prefer` without a step."""
         accumulator = MetricAccumulator()
         for minibatch in minibatches:
             with zero.forward_only(self.engine):

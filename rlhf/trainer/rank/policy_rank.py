@@ -69,8 +69,8 @@ class Rank(ModelRank):
         self._held: list[Tensor] | None = None
 
     def forward_outputs(self, minibatches: Sequence[Minibatch], wanted: Sequence[Column]) -> dict[str, Floats]:
-        """The `wanted` columns of this rank's part of an update, `float32 [A]`, without gradients; with `values` also
-        `last_values`, `[S]`."""
+        """Return the `wanted` columns of this rank's part of an update, `float32 [A]`, without gradients; with `values`
+        also `last_values`, `[S]`."""
         columns: dict[str, list[Tensor]] = {}  # tensors until the end: a GPU is never waited for
         for microbatch in microbatches_of(minibatches):
             for name, values in self._outputs(microbatch, wanted):
@@ -108,7 +108,7 @@ class Rank(ModelRank):
         return accumulator.answer()
 
     def manifest(self) -> Manifest:
-        """What `send` will send."""
+        """Return the manifest of `send`."""
         return weights.publish_manifest(self.policy, self._form)
 
     def connect(self, rendezvous: Rendezvous) -> None:
@@ -116,7 +116,7 @@ class Rank(ModelRank):
         self._sender.connect(rendezvous)
 
     def send(self) -> Seconds:
-        """Send every weight to the engines, or help to gather them. Returns what took how long."""
+        """Send every weight to the engines, or help to gather them. Returns the seconds by activity."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # an optimizer step may have run on another stream
         tensors = weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form)
@@ -225,8 +225,8 @@ class Rank(ModelRank):
     def _objection(
         self, minibatch: Minibatch, passes: Sequence[Tensor], later: Sequence[Minibatch]
     ) -> Disagreement | None:
-        """What is wrong with log-probs of tokens that these very weights sampled: those of this minibatch's `passes`,
-        and of `later` ones where they were computed before. Collective."""
+        """Compare log-probs of tokens that these weights sampled: in this minibatch's `passes`, and in `later` ones if
+        they were computed before. Collective."""
         passed = [(micro, logprobs) for micro, logprobs in zip(minibatch.microbatches, passes, strict=True)]
         for micro in (micro for part in later for micro in part.microbatches):
             if micro.per_token.proximal is not None:
@@ -244,7 +244,8 @@ class Rank(ModelRank):
             return [self._scored(self.engine, microbatch) for microbatch in microbatches]
 
     def _actions(self, microbatch: MicroBatch, logprobs: Tensor, entropies: Tensor) -> Actions:
-        """A micro-batch as its loss reads it. With a single step the proximal log-probs are those of its own pass."""
+        """Return a micro-batch as its loss reads it. With a single step the proximal log-probs are those of its own
+        pass."""
         columns = microbatch.per_token
         behaviour = proximal = self._tensor(columns.behaviour)
         if self.settings.trainer.old_logprobs == "recomputed":
@@ -289,7 +290,7 @@ class Rank(ModelRank):
     def _balance_loss(
         self, microbatch: MicroBatch, minibatch: Minibatch, accumulator: MetricAccumulator
     ) -> Tensor | float:
-        """The micro-batch's part of the step's balance of experts, by its ACTION tokens."""
+        """Return the micro-batch's part of the step's balance of experts, by its ACTION tokens."""
         if self.balance is None or not len(microbatch.targets):
             return 0.0
         balance = self.balance.loss(self._tensor(microbatch.position_ids))
@@ -350,8 +351,8 @@ def _load(
 
 
 def _reference(settings: LearnerSettings, world_size: int) -> nn.Module | None:
-    """A frozen policy, sharded like the policy, only when the recipe has a use for it. The start of a policy with LoRA
-    needs no copy: it is the policy without its adapter."""
+    """Return a frozen policy, sharded like the policy, only when the recipe has a use for it. The start of a policy
+    with LoRA needs no copy: it is the policy without its adapter."""
     free = settings.model.lora is not None and settings.trainer.reference_path is None
     if free or not (needs_reference(settings.trainer) or settings.trains == "preference"):
         return None

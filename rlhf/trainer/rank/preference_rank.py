@@ -38,7 +38,7 @@ class PreferenceRank(PairRank, Rank):
     """One rank's policy, and the frozen reference policy."""
 
     def diverge(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
-        """The mean over replies of their log-ratio, policy over reference, without gradient."""
+        """Return the mean over replies of their log-ratio, policy over reference, without gradient."""
         accumulator = MetricAccumulator()
         for minibatch in minibatches:
             for microbatch in minibatch.microbatches:
@@ -70,7 +70,7 @@ class PreferenceRank(PairRank, Rank):
 
 
 def pair_losses(config: PreferenceConfig, chosen: ReplyLogprobs, rejected: ReplyLogprobs, baseline: float) -> Tensor:
-    """The loss of every pair, `[pairs]`; with `kto`, the mean over its two replies."""
+    """Return the loss of every pair, `[pairs]`; with `kto`, the mean over its two replies."""
     pairs = Pairs(chosen.policy, rejected.policy, chosen.reference, rejected.reference)
     if config.loss == "dpo":
         return dpo(pairs, config.beta, config.label_smoothing)

@@ -53,7 +53,7 @@ class RewardRank(PairRank):
             yield losses.sum() / (minibatch.samples / 2)
 
     def _scores(self, microbatch: MicroBatch) -> Tensor:
-        """The score of every sequence, at its last token, `[S]`."""
+        """Return the score of every sequence, at its last token, `[S]`."""
         scores: Tensor = self.engine(
             self._tensor(microbatch.token_ids).long(),
             self._tensor(microbatch.position_ids).long(),

@@ -22,8 +22,9 @@ from rlhf.trainer.settings import LearnerSettings
 
 
 def as_policy(model: PreTrainedModel, settings: LearnerSettings) -> PolicyModel:
-    """The model as a rank computes it: whole rows, or its columns of rows shared with a team. Raises `ModelError` for a
-    model whose heads cannot be split. ZeRO-3 gathers the output head around `head_pass`, once for all its chunks."""
+    """Return the model as a rank computes it: whole rows, or its columns of rows shared with a team. Raises
+    `ModelError` for a model whose heads cannot be split. ZeRO-3 gathers the output head around `head_pass`, once for
+    all its chunks."""
     policy = PolicyModel(model, _team(model, settings.trainer.deepspeed))
     if settings.trainer.deepspeed.zero_stage == 3:
         for parameter in model.get_output_embeddings().parameters():  # type: ignore[no-untyped-call]
@@ -37,8 +38,7 @@ def as_scalar_head(model: PreTrainedModel, settings: LearnerSettings) -> ScalarH
 
 
 def _team(model: PreTrainedModel, config: DeepSpeedConfig) -> Team | None:
-    """This rank's team of consecutive ranks, which takes the model; `None` for a rank alone. Collective, when a process
-    first asks."""
+    """Return this rank's team of consecutive ranks; `None` for a rank alone. The first call is collective."""
     if config.sequence_parallel == 1:
         return None
     group = _group(config.sequence_parallel, config.timeout_seconds)

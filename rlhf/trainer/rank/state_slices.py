@@ -70,8 +70,8 @@ class SliceIndex:
         for file in sorted(folder.glob("*.safetensors")):
             tensors, metadata = stored_tensors(file)
             starts = json.loads(metadata.get("starts", "{}"))
-            for one in tensors:
-                self._stored[one.name].append((starts.get(one.name, 0), one))
+            for tensor in tensors:
+                self._stored[tensor.name].append((starts.get(tensor.name, 0), tensor))
 
     def has(self, part: str, name: str) -> bool:
         return f"{part}:{name}" in self._stored
@@ -91,8 +91,8 @@ class SliceIndex:
 
 
 def engine_slices(engine: Any, rank: int) -> Iterator[StateSlice]:
-    """The state of a rank between two updates. A parameter that is trained has its float32 master weights, and moments
-    once it has taken a step; its weight in the model's precision follows from the master weights."""
+    """Iterate over the state of a rank between two updates. A parameter that is trained has its float32 master weights,
+    and moments once it has taken a step; its weight in the model's precision follows from the master weights."""
     for name, weight in engine.module.named_parameters():
         place = optimizer_slice(engine, weight, rank) if weight.requires_grad else None
         if not weight.requires_grad:
@@ -107,8 +107,8 @@ def engine_slices(engine: Any, rank: int) -> Iterator[StateSlice]:
 
 
 def weight_slice(name: str, weight: Any, part: str, values: Tensor, rank: int) -> StateSlice:
-    """This rank's shard of something that is laid out like `weight`, without the padding of the last shard; or the
-    whole, of which rank 0 is the writer."""
+    """Return this rank's shard of `values`, which are laid out like `weight`, without the last shard's padding; or the
+    whole, which rank 0 writes."""
     flat = values.detach().view(-1)
     if not partitioned(weight):
         return StateSlice(name=name, part=part, start=0, values=flat, own=rank == 0)
@@ -128,7 +128,7 @@ class OptimizerSlice:
     own: bool = True
 
     def piece(self, name: str, part: str, flat: Tensor) -> StateSlice:
-        """This slice of a tensor with the layout of `flat`."""
+        """Return this slice of a tensor with the layout of `flat`."""
         values = flat.detach().view(-1)[self.at : self.at + self.count]
         return StateSlice(name=name, part=part, start=self.start, values=values, own=self.own)
 
@@ -157,13 +157,13 @@ def optimizer_slice(engine: Any, weight: Any, rank: int) -> OptimizerSlice | Non
 
 
 def optimizer_states(engine: Any) -> dict[Tensor, dict[str, Tensor]]:
-    """The states of the AdamW optimizer inside DeepSpeed's wrappers, by the tensors that it steps."""
+    """Return the states of the AdamW optimizer inside DeepSpeed's wrappers, by the tensors that it steps."""
     states: dict[Tensor, dict[str, Tensor]] = adamw(engine).state
     return states
 
 
 def adamw(engine: Any) -> torch.optim.Optimizer:
-    """The AdamW optimizer inside DeepSpeed's wrappers."""
+    """Return the AdamW optimizer inside DeepSpeed's wrappers."""
     inner: torch.optim.Optimizer = engine.optimizer.optimizer if engine.zero_optimization() else engine.optimizer
     return inner
 
@@ -183,7 +183,7 @@ def prepare_states(engine: Any, index: SliceIndex, rank: int) -> None:
 
 
 def scalars(engine: Any) -> Mapping[str, Any]:
-    """The state that is not in tensors: the position in the schedule and, in float16, the scale of the loss."""
+    """Return the state that is not in tensors: the position in the schedule and, in float16, the scale of the loss."""
     schedule = {"last_epoch": engine.lr_scheduler.last_epoch, "_step_count": engine.lr_scheduler._step_count}
     return {"schedule": schedule, "loss_scaler": dict(_scaler(engine))}
 

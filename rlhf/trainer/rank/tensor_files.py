@@ -64,7 +64,7 @@ class TensorWriter:
 
 
 def spec_bytes(spec: TensorSpec) -> int:
-    """The size of a tensor's content."""
+    """Return the size of a tensor's content."""
     dtype: torch.dtype = getattr(torch, spec.dtype)
     return prod(spec.shape) * dtype.itemsize
 

@@ -76,8 +76,8 @@ def _stay_on_loopback(address: GroupAddress) -> None:
 def build_engine(
     module: nn.Module, config: OptimizerConfig, settings: LearnerSettings, world_size: int, *, total_steps: int
 ) -> Any:
-    """A DeepSpeed engine around `module` with AdamW and a schedule over `total_steps`, both from `config`. A process
-    may have several."""
+    """Return a DeepSpeed engine around `module` with AdamW and a schedule over `total_steps`, both from `config`. A
+    process may have several."""
     if settings.device == "cpu" and settings.model.dtype == "float16":
         raise ModelError("model.dtype=float16 trains on GPUs only; on a CPU use float32 or bfloat16")
     optimizer = torch.optim.AdamW(
@@ -107,7 +107,8 @@ def build_engine(
 
 
 def build_reference(module: nn.Module, settings: LearnerSettings, world_size: int) -> nn.Module:
-    """The module for forward passes alone: where weights are sharded, an engine that gathers them layer by layer."""
+    """Return the module for forward passes alone: where weights are sharded, an engine that gathers them layer by
+    layer."""
     if settings.trainer.deepspeed.zero_stage != 3:
         return module
     config = deepspeed_config(settings, settings.trainer.optimizer, world_size, sum(map(elements, module.parameters())))
@@ -124,7 +125,7 @@ def sharding(settings: LearnerSettings, world_size: int) -> ZeroSharding | None:
 
 
 def elements(weight: Tensor) -> int:
-    """The number of elements of a whole weight."""
+    """Return the number of elements of a whole weight."""
     return int(weight.ds_numel) if partitioned(weight) else weight.numel()  # type: ignore[attr-defined]
 
 
@@ -162,7 +163,7 @@ def save(engine: Any, folder: Path, rank: int) -> list[Path]:
 
 
 def load(engine: Any, folder: Path, config: OptimizerConfig, rank: int) -> None:
-    """Continue from `save`, by whatever ranks and stage it was written, with the optimizer's settings from `config`.
+    """Continue from `save`, also with other ranks or another stage, with the optimizer's settings from `config`.
     Raises `CheckpointError`. Collective."""
     index = SliceIndex(folder)
     try:

@@ -1,4 +1,4 @@
-"""What DeepSpeed is told: its configuration, from a run's settings. Without torch, so that a plan can ask for it."""
+"""DeepSpeed's configuration, from a run's settings. Without torch, so that `rlhf plan` can read it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def deepspeed_config(
     # Stage 0 in 16 bits would add gradients up in 16 bits; stage 1 adds them in float32.
     stage = max(settings.trainer.deepspeed.zero_stage, 1 if sixteen else 0)
     own = settings.trainer.deepspeed.config
-    told = {
+    config = {
         "communication_data_type": "fp32",
         "steps_per_print": None,
         **own,
@@ -37,11 +37,11 @@ def deepspeed_config(
         # DeepSpeed's own Adam for offloaded state is compiled at start; torch's fused one is not.
         "zero_force_ds_cpu_optimizer": False,
     }
-    return _checked(told) if own else told
+    return _checked(config) if own else config
 
 
 def _checked(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration, once DeepSpeed takes its values. Raises `ConfigError`: names were checked with the recipe."""
+    """Return the configuration. Raises `ConfigError` for values that DeepSpeed refuses; the recipe checks names."""
     try:
         deepspeed_module("runtime.zero.config").DeepSpeedZeroConfig(**config["zero_optimization"])
     except ValidationError as error:
@@ -52,7 +52,7 @@ def _checked(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sharing(settings: LearnerSettings, stage: int, parameters: int) -> dict[str, Any]:
-    """What the ranks shard of a model of this many `parameters`, and how it is sent."""
+    """Return DeepSpeed's settings of sharding and communication, for a model of this many `parameters`."""
     chosen, large = settings.trainer.deepspeed, 50_000_000
     sizes = {
         "reduce_bucket_size": (chosen.reduce_bucket_size, min(parameters, large)),
@@ -69,10 +69,10 @@ def _sharing(settings: LearnerSettings, stage: int, parameters: int) -> dict[str
 
 
 def _offload(settings: LearnerSettings) -> dict[str, Any]:
-    """What of the optimizer and the weights is kept in the machine's memory: pinned, where a GPU reads it."""
+    """Return which of optimizer and weights are kept in host memory, pinned if a GPU reads them."""
     deepspeed, place = settings.trainer.deepspeed, {"device": "cpu", "pin_memory": settings.device == "cuda"}
     chosen = {"offload_optimizer": deepspeed.offload_optimizer, "offload_param": deepspeed.offload_parameters}
-    return {name: place for name, kept in chosen.items() if kept == "cpu"}
+    return {name: place for name, device in chosen.items() if device == "cpu"}
 
 
 def learning_rate_factor(step: int, *, schedule: str, warmup_steps: int, total_steps: int) -> float:
