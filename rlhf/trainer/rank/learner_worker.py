@@ -111,7 +111,7 @@ class LearnerWorker:
 
 
 def _kinds() -> tuple[type[Rank], type[PreferenceRank], type[RewardRank]]:
-    """Return the one place that imports the ranks."""
+    """Import the ranks, here only."""
     from rlhf.trainer.rank.policy_rank import Rank
     from rlhf.trainer.rank.preference_rank import PreferenceRank
     from rlhf.trainer.rank.reward_rank import RewardRank
