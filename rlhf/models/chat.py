@@ -46,7 +46,7 @@ def prompt_ids(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments:
 
 
 def prompt_text(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE) -> str:
-    """Return the same prompt as text. With `add_generation_prompt: False` among the arguments there is no reply header."""
+    """Return the same as text. With `add_generation_prompt: False` among the arguments there is no reply header."""
     return str(_applied(tokenizer, messages, tokenize=False, **arguments))
 
 

@@ -64,7 +64,8 @@ def _check_depth(folder: Path, config: Values, shapes: Shapes, embedding: str) -
     more_are_known = any(UNCOUNTED.search(name) for name in (*config, *text))
     if found < depth or (found > depth and not more_are_known):
         raise ModelError(
-            f"{folder}: its weights do not fit its config.json: they have {found} layers, {key} is {depth}; {REMEDY}"
+            f"{folder}: its weights do not fit its config.json: they have {found} layers, and {key} is {depth}; "
+            f"{REMEDY}"
         )
 
 
