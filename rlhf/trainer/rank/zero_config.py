@@ -21,7 +21,7 @@ def deepspeed_config(
     # Stage 0 in 16 bits would add gradients up in 16 bits; stage 1 adds them in float32.
     stage = max(settings.trainer.deepspeed.zero_stage, 1 if sixteen else 0)
     own = settings.trainer.deepspeed.config
-    config = {
+    built: dict[str, Any] = {
         "communication_data_type": "fp32",
         "steps_per_print": None,
         **own,
@@ -37,7 +37,7 @@ def deepspeed_config(
         # DeepSpeed's own Adam for offloaded state is compiled at start; torch's fused one is not.
         "zero_force_ds_cpu_optimizer": False,
     }
-    return _checked(config) if own else config
+    return _checked(built) if own else built
 
 
 def _checked(config: dict[str, Any]) -> dict[str, Any]:
