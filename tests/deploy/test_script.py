@@ -77,10 +77,10 @@ class Script:
         return file.read_text() if file.exists() else ""
 
 
-def test_a_training_that_finishes_ends_the_job_and_its_nodes(tmp_path: Path) -> None:
+def test_a_training_that_finishes_ends_the_job_and_its_nodes_which_share_a_secret(tmp_path: Path) -> None:
     script = Script(tmp_path, "sleep 1; exit 0")
-    assert script.ended()[0] == 0
-    assert script.told("asked") == ""
+    code, said = script.ended()
+    assert (code, script.told("asked")) == (0, "")
     started = sorted(script.told("words").splitlines())
     file = script.run / "logs" / "rendezvous-7-0.json"
     assert started[0].startswith(f"node --rendezvous {file} --log-dir {script.run}/logs")
@@ -88,16 +88,10 @@ def test_a_training_that_finishes_ends_the_job_and_its_nodes(tmp_path: Path) -> 
     assert started[1].endswith("--grace 6 --head")
     assert started[2].startswith("train recipes/gsm8k_grpo.yaml trainer.updates=200 run.name=it's a run")
     assert f"--rendezvous {file} --resume cluster.nodes=2" in started[2]
-
-
-def test_all_have_one_secret_and_it_is_on_no_command_line(tmp_path: Path) -> None:
-    script = Script(tmp_path, "sleep 1; exit 0")
-    said = script.ended()[1]
     [told] = set(script.told("secrets").splitlines())
     secret, run = told.split()
-    assert len(secret) == 64
-    assert run == "slurm-7-0"
-    assert secret not in script.told("words") + said
+    assert (len(secret), run) == (64, "slurm-7-0")
+    assert secret not in script.told("words") + said, "it is on no command line"
 
 
 def test_a_training_that_saved_is_queued_again(tmp_path: Path) -> None:

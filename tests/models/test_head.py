@@ -127,13 +127,6 @@ def test_sixteen_bit_weights_have_their_softmax_in_float32() -> None:
     close(gradients(chunked, head, hidden), gradients(plain, head, hidden), 1e-2)
 
 
-def test_chunks_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    head, hidden = made(torch.float32)
-    in_chunks = gradients(chunked, head, hidden)
-    monkeypatch.setattr(head_chunks, "LOGITS_AT_ONCE", 10**6)
-    close(in_chunks, gradients(chunked, head, hidden), 1e-6)
-
-
 def test_the_logits_given_are_left_as_they_are() -> None:
     logits = torch.randn(TOKENS, VOCABULARY).requires_grad_()
     before = logits.detach().clone()

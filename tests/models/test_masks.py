@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from rlhf.errors import ModelError
 from rlhf.models.masks import packed_masks
 from rlhf.models.policy import hidden_states
-from tests.models.families import CASES, WINDOW, family_model
+from tests.models.families import CASES, family_model
 
 LONG, SHORT, SHARED = 40, 9, 30
 Layout = Callable[[PreTrainedModel], list[Tensor]]
@@ -67,20 +67,6 @@ def test_a_sequence_in_a_row_is_as_if_it_were_alone_beyond_windows_too(
         sum(value[:, 7].sum() for value in values).backward()
         both.append(torch.cat([p.grad.double().flatten() for p in model.parameters() if p.grad is not None]))
     assert float((both[0] - both[1]).norm() / both[1].norm()) <= 1e-6
-
-
-@pytest.mark.parametrize(("family", "attention"), CASES)
-def test_the_windows_of_these_models_hide_tokens(family: str, attention: str) -> None:
-    if family == "falcon":  # it has none
-        return
-    model, ids = family_model(family, attention), sequences()[0]
-    changed = ids.clone()
-    changed[0] = (changed[0] + 1) % 64
-    config = model.config
-    moved = float((alone(model, ids) - alone(model, changed))[-1].abs().max())
-    layers = [kind == "full_attention" for kind in getattr(config, "layer_types", None) or []]
-    assert LONG > 2 * WINDOW
-    assert (moved > 0) == any(layers)
 
 
 def test_layers_of_an_unknown_kind_are_refused_by_name() -> None:

@@ -67,13 +67,10 @@ def test_declared_ends_count_where_the_tokenizer_knows_them_as_marks_and_others_
     assert "'_' (65), '`' (66), ordinary text to the tokenizer: they end none" in ignored
 
 
-def test_a_template_that_writes_no_end_leaves_the_end_of_sequence_and_says_so() -> None:
+def test_where_no_turn_ends_the_end_of_sequence_does_or_demonstrations_are_refused() -> None:
     found = turn_end(tokenizer_like(WITHOUT_END))
     assert (found.token_id, found.token_ids) == (END, (END,))
     assert "the chat template writes no token at the end of a reply" in found.told[0]
-
-
-def test_where_nothing_ends_a_reply_people_are_told_and_demonstrations_are_refused() -> None:
     tokenizer = tokenizer_like(WITHOUT_END, eos=None)
     found = turn_end(tokenizer)
     assert (found.token_id, found.token_ids) == (None, ())
