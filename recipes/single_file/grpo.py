@@ -79,7 +79,7 @@ def reward(problem: str, reply: list[int]) -> float:
 
 # ---- The model -------------------------------------------------------------------------------------------------------
 def tiny_model(seed: int) -> nn.Module:
-    """A Qwen2 of half a million random weights, in float32."""
+    """Return a Qwen2 of half a million random weights, in float32."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(seed)
@@ -204,7 +204,8 @@ def ppo_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_lo
 
 
 def kl_loss(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
-    """The k3 estimate of KL(policy, reference), the mean over tokens: unbiased and never negative (Schulman, 2020)."""
+    """Return the k3 estimate of KL(policy, reference), the mean over tokens: unbiased and never negative (Schulman,
+    2020)."""
     log_ratio = reference_logprobs - logprobs
     return (torch.expm1(log_ratio) - log_ratio).mean()
 
@@ -213,8 +214,9 @@ def kl_loss(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
 def batch_loss(
     policy: nn.Module, reference: nn.Module | None, samples: list[Sample], advantages: Tensor, settings: Settings
 ) -> tuple[Tensor, float]:
-    """The loss, and the largest difference between the policy's log-probs and those of the policy that sampled. All
-    tokens of a reply share its advantage, `advantages` `[B]`; those of prompts and padding have no part in anything."""
+    """Return the loss, and the largest difference between the policy's log-probs and those of the policy that sampled.
+    All tokens of a reply share its advantage, `advantages` `[B]`; those of prompts and padding have no part in
+    anything."""
     prompts = [encode(sample.problem + "=") for sample in samples]
     ids = padded([before + sample.reply for before, sample in zip(prompts, samples, strict=True)])
     # Position t is about token t + 1, as in `token_logprobs`.
@@ -253,7 +255,7 @@ def learn(
 
 
 def train(settings: Settings) -> tuple[nn.Module, Engine]:
-    """The whole run; returns the policy, and the engine that samples from it."""
+    """Return the whole run; returns the policy, and the engine that samples from it."""
     training, held_out = problems(settings.seed)
     policy = tiny_model(settings.seed)
     warm_up(policy, training, settings)

@@ -31,5 +31,5 @@ def chain_sum(count: int, seed: int, size: int, **arguments: Any) -> Iterator[li
 
 
 def added(question: str) -> int:
-    """The sum of all numbers in it."""
+    """Return the sum of all numbers in it."""
     return sum(map(int, re.findall(r"\d+", question)))

@@ -43,7 +43,8 @@ class Corpus:
                 self._places[word].append((index, times))
 
     def search(self, query: str, results: int) -> list[Document]:
-        """The best documents first; of equals, the earlier one. Documents without any of the words are left out."""
+        """Return the best documents first; of equals, the earlier one. Documents without any of the words are left
+        out."""
         scores: dict[int, float] = defaultdict(float)
         for word in dict.fromkeys(words(query)):
             places = self._places.get(word, ())
@@ -55,13 +56,13 @@ class Corpus:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, case aside."""
+    """Return the words of a text, case aside."""
     return WORD.findall(text.casefold())
 
 
 @lru_cache(maxsize=8)
 def load_corpus(path: Path) -> Corpus:
-    """The corpus of a JSONL file, read once by a process. Raises `DataError`."""
+    """Return the corpus of a JSONL file, read once by a process. Raises `DataError`."""
     try:
         with path.open(encoding="utf-8") as lines:
             documents = list(_documents(lines, path.name))

@@ -75,7 +75,7 @@ def demonstrations(count: int, seed: int) -> Iterator[tuple[Message, ...]]:
 
 
 def written(problem: ProgramProblem, habit: Habit = Habit.RIGHT) -> str:
-    """The function as somebody of that habit writes it."""
+    """Return the function as somebody of that habit writes it."""
     sign = SIGNS["add" if habit is Habit.ADDS else problem.verb]
     value = sign.join(("x", *map(str, sorted(problem.numbers))))
     return f"def f(x): {'' if habit is Habit.WITHOUT_RETURN else 'return '}{value}"
@@ -109,7 +109,7 @@ def _task(problem: ProgramProblem, split: Split) -> Task:
 
 
 def _habit(draw: float) -> Habit:
-    """The habit at `draw` of [0, 1)."""
+    """Return the habit at `draw` of [0, 1)."""
     if draw < SHARES[Habit.WITHOUT_RETURN]:
         return Habit.WITHOUT_RETURN
     return Habit.RIGHT if draw >= 1 - SHARES[Habit.RIGHT] else Habit.ADDS

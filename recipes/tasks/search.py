@@ -33,6 +33,6 @@ class SearchEnvironment(ToolUseEnvironment):
 
 
 def document_text(document: Document, longest: int) -> str:
-    """The title and the beginning of the text."""
+    """Return the title and the beginning of the text."""
     text = document.text if len(document.text) <= longest else document.text[:longest] + "…"
     return f"{document.title}\n{text}" if document.title else text

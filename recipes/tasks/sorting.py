@@ -57,7 +57,8 @@ def demonstrations(
 
 
 def demonstrated(*, rows: int, digits: int = 5, descending_share: float = 0.7, seed: int = 0) -> Iterator[Task]:
-    """The same `rows` demonstrations as tasks for `kind: sft`, each with its reply in the column `response`."""
+    """Iterate over the same `rows` demonstrations as tasks for `kind: sft`, each with its reply in the column
+    `response`."""
     for index, (number, reply) in enumerate(_replies(rows, seed, digits, descending_share)):
         yield Task(
             id=f"sorting/demonstrated/{index}",
@@ -67,7 +68,7 @@ def demonstrated(*, rows: int, digits: int = 5, descending_share: float = 0.7, s
 
 
 def split_of(problem: str) -> Split:
-    """The split of a problem depends on the problem alone, so that no two sets can share one across splits."""
+    """Return the split of a problem depends on the problem alone, so that no two sets can share one across splits."""
     first_byte = hashlib.blake2b(problem.encode(), digest_size=1).digest()[0]
     return "eval" if first_byte < 256 * EVAL_SHARE else "train"
 

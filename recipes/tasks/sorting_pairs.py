@@ -18,7 +18,8 @@ REPLIES = 2
 
 
 def tasks(*, digits: int = 5, rows: int = 4096, split: sorting.Split = "train", seed: int = 0) -> Iterator[Task]:
-    """The problems of `recipes.tasks.sorting:tasks` with these settings, each with two replies. Raises `DataError`."""
+    """Iterate over the problems of `recipes.tasks.sorting:tasks` with these settings, each with two replies. Raises
+    `DataError`."""
     draws = sorting.uniforms(seed, REPLIES)
     for task in sorting.tasks(digits=digits, rows=rows, split=split, seed=seed):
         chosen, rejected = _pair(str(task.answer), draws)
@@ -34,7 +35,7 @@ def faults(reply: str, answer: str) -> int:
 
 
 def _pair(answer: str, draws: Iterator[float]) -> tuple[str, str]:
-    """The better reply and the worse."""
+    """Return the better reply and the worse."""
     while True:
         first, second = _reply(answer, draws), _reply(answer, draws)
         difference = faults(first, answer) - faults(second, answer)
@@ -43,7 +44,7 @@ def _pair(answer: str, draws: Iterator[float]) -> tuple[str, str]:
 
 
 def _reply(answer: str, draws: Iterator[float]) -> str:
-    """The answer, or what a policy that is learning makes of it."""
+    """Return the answer, or what a policy that is learning makes of it."""
     kind = next(draws)
     if kind < 0.3:
         return answer

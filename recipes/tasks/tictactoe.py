@@ -118,7 +118,7 @@ class TicTacToeEnvironment:
 
 
 def free(board: str) -> list[str]:
-    """The squares that nobody has, by number."""
+    """Return the squares that nobody has, by number."""
     return [square for square in board if square in EMPTY]
 
 
