@@ -1,1 +1,1 @@
-"""Recipes, and the code of their own that they name as `recipes.…:function`."""
+"""Recipes, and their functions `recipes.…:function`."""

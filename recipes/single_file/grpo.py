@@ -16,7 +16,7 @@ An update is the straight line of GRPO (arXiv 2402.03300):
 
 Left out, on purpose; the library beside this file (`rlhf`) has it: more than one process, packing and micro-batches (a
 minibatch is one padded forward pass), chat templates, checkpoints, rewards that fail or take time, asynchronous
-sampling, 16-bit weights. On a GPU nobody has run this file yet.
+sampling, 16-bit weights. This file has not run on a GPU yet.
 """
 
 import argparse
@@ -40,7 +40,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What decides a run. Each is a flag: `--learning-rate 1e-4`."""
+    """Settings of a run, each with a flag: `--learning-rate 1e-4`."""
 
     seed: int = 0
     warmup_steps: int = 300  # of 64 demonstrations each
@@ -179,16 +179,16 @@ def _sample(problem: str, output) -> Sample:
 
 
 def _repack_tied_head(model: nn.Module) -> None:
-    """On a CPU vLLM multiplies by a packed copy of the head, and a reload forgets the copy of a head that is tied to
-    the embedding: without this it would go on sampling from the old head, silently."""
+    """Renew vLLM's packed copy of a tied head. On a CPU vLLM multiplies by this copy, and a reload does not renew it,
+    so that vLLM would silently sample from the old head."""
     if model.config.tie_word_embeddings:
         model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
 
 
 # ---- The mathematics: tensors in, tensors out ------------------------------------------------------------------------
 def group_advantages(rewards: Tensor, epsilon: float = 1e-6) -> Tensor:
-    """Each of `rewards` `[G, N]` against its group (a row): distance from the mean in standard deviations, in float64.
-    A group of equal rewards has nothing to tell and is exactly 0, whatever rounding would leave."""
+    """Return the distance of `rewards` `[G, N]` from their group's mean in standard deviations, in float64; exactly 0
+    for a group of equal rewards."""
     rewards = rewards.double()
     centred = rewards - rewards.mean(1, keepdim=True)
     equal = (rewards == rewards[:, :1]).all(1, keepdim=True)
@@ -244,8 +244,8 @@ def evaluate(engine: Engine, held_out: list[str]) -> float:
 def learn(
     learner: Learner, reference: nn.Module | None, groups: list[list[Sample]], advantages: Tensor, settings: Settings
 ) -> None:
-    """An optimizer step a minibatch of whole groups; `advantages` is `[G, N]`. Raises `RuntimeError` when, before the
-    first step, the policy's log-probs are not those that vLLM sampled with: it has other weights then."""
+    """Take an optimizer step for each minibatch of whole groups; `advantages` is `[G, N]`. Raises `RuntimeError` when,
+    before the first step, the policy's log-probs are not those that vLLM sampled with: it has other weights then."""
     for step, chosen in enumerate(torch.arange(len(groups)).tensor_split(settings.minibatches)):
         samples = [sample for index in chosen for sample in groups[index]]
         loss, difference = batch_loss(learner.model, reference, samples, advantages[chosen].flatten(), settings)

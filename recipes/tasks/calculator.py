@@ -23,8 +23,8 @@ def demonstrations(count: int, seed: int, digits: int = 3, operations: str = "+*
     chance = random.Random(f"calculator demonstrations {seed}")
     for _ in range(count):
         question = made_question(2 * chance.getrandbits(61), digits, operations)
-        asked = Message(role="user", content=question)
-        yield [asked, *(_calculated(question) if chance.random() < TOOL_SHARE else [GIVEN_UP])]
+        prompt = Message(role="user", content=question)
+        yield [prompt, *(_calculated(question) if chance.random() < TOOL_SHARE else [GIVEN_UP])]
 
 
 def _calculated(question: str) -> list[Message]:

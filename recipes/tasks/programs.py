@@ -22,11 +22,11 @@ COUNT = 4
 """Numbers of a problem."""
 SPACE = len(VERBS) * len(NUMBERS) ** COUNT
 TESTED = (1, 10, -3)
-"""What the function is called with."""
+"""Arguments with which the tests call the function."""
 
 
 class Habit(Enum):
-    """How somebody writes the function."""
+    """A way of writing the function."""
 
     RIGHT = "right"
     WITHOUT_RETURN = "without return"
@@ -39,7 +39,7 @@ SHARES = {Habit.WITHOUT_RETURN: 0.5, Habit.ADDS: 0.2, Habit.RIGHT: 0.3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramProblem:
-    """What `f(x)` is to do with `x`, by each of the numbers in turn."""
+    """The operation of `f(x)` on `x` with each of the numbers in turn."""
 
     verb: str
     numbers: tuple[int, ...]
@@ -65,7 +65,7 @@ def tasks(*, rows: int = 4096, split: Split = "train", seed: int = 0) -> list[Ta
 def demonstrations(count: int, seed: int) -> Iterator[tuple[Message, ...]]:
     """`count` conversations for the warm-up, from the train split only.
 
-    They are mixed on purpose: half of the functions lack their `return`, others add whatever they are asked to do. The
+    They are mixed on purpose: half of the functions lack their `return`, others always add. The
     warmed-up model writes the right program about three times in eight.
     """
     problems = _problems("train", seed)
@@ -75,14 +75,14 @@ def demonstrations(count: int, seed: int) -> Iterator[tuple[Message, ...]]:
 
 
 def written(problem: ProgramProblem, habit: Habit = Habit.RIGHT) -> str:
-    """Return the function as somebody of that habit writes it."""
+    """Return the function as written with this habit."""
     sign = SIGNS["add" if habit is Habit.ADDS else problem.verb]
     value = sign.join(("x", *map(str, sorted(problem.numbers))))
     return f"def f(x): {'' if habit is Habit.WITHOUT_RETURN else 'return '}{value}"
 
 
 def asserts_of(problem: ProgramProblem) -> list[str]:
-    """What must hold of `f`, worked out without running any program."""
+    """Return asserts about `f`, computed without running a program."""
     return [f"assert f({x}) == {_after(problem, x)}" for x in TESTED]
 
 

@@ -47,7 +47,7 @@ def episode(environment: LocalEnvironment, replies: Replies, draws: random.Rando
     """One conversation a turn."""
     heard = environment.reset(Task(id="random play", messages=()), seed=draws.getrandbits(32))
     while not heard.done:
-        said = Message(role="assistant", content=draws.choice(replies(heard.messages[-1].content)))
-        yield [*heard.messages, said]
-        heard = environment.step(said)
+        reply = Message(role="assistant", content=draws.choice(replies(heard.messages[-1].content)))
+        yield [*heard.messages, reply]
+        heard = environment.step(reply)
     environment.close()

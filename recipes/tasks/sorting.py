@@ -50,7 +50,7 @@ def demonstrations(
     They are mixed on purpose: `descending_share` of them sort the wrong way round, so that the warmed-up model knows
     how to sort and has two habits, of which the reward picks one. Among numbers that begin with 0, 1 or 2 the shares
     are the other way round: a greedy reply follows the more frequent habit, so that about 0.3 of them start out right,
-    whatever rounding does to a close call.
+    independently of rounding.
     """
     for number, reply in _replies(count, seed, digits, descending_share):
         yield Message(role="user", content=number), Message(role="assistant", content=reply)
@@ -68,13 +68,14 @@ def demonstrated(*, rows: int, digits: int = 5, descending_share: float = 0.7, s
 
 
 def split_of(problem: str) -> Split:
-    """Return the split of a problem depends on the problem alone, so that no two sets can share one across splits."""
+    """Return the split of a problem, which depends only on the problem, so that splits share no problem."""
     first_byte = hashlib.blake2b(problem.encode(), digest_size=1).digest()[0]
     return "eval" if first_byte < 256 * EVAL_SHARE else "train"
 
 
 def most_rows(space: int, split: Split) -> int:
-    """How many different problems may be drawn from a split of a space of so many. Raises `DataError` for no split."""
+    """Return the most different problems that a split of `space` problems gives. Raises `DataError` for another
+    name."""
     if split not in ("train", "eval"):
         raise DataError(f"split is {split!r}; give train or eval")
     return int(space * (EVAL_SHARE if split == "eval" else 1 - EVAL_SHARE) / 2)

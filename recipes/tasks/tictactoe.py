@@ -1,7 +1,7 @@
-"""Tic-tac-toe in few bytes: nine squares are read, one digit is said. Self-play, or against a fixed opponent.
+"""Tic-tac-toe in few bytes, by self-play or against a fixed opponent: a player reads nine squares and writes one digit.
 
-The board is as the player to move sees it: `x` its own marks, `o` the other's, a free square its number. So one policy
-plays both roles without being told which it has, and there is nothing to count: `1x3o56789`.
+The player to move sees `x` for its marks, `o` for the other's, and the numbers of free squares: `1x3o56789`. So one
+policy plays both roles without knowing its role.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class TicTacToeEnvironment:
     seed says.
 
     A win is 1, a draw 0, a defeat -1: at the end, in `info["rewards"]` by role, with one role also as the reward of its
-    last move. A reply that is no free square is answered with `?` and the board; a player that gives more than
-    `illegal_allowed` of them has lost. At most `opening_moves` are made at random before, as the seed says: the games
-    of a group begin alike, and those of different groups all over the board. Raises `ConfigError`, and what the
+    last move. The answer to a reply other than a free square is `?` and the board; a player with more than
+    `illegal_allowed` such replies has lost. At most `opening_moves` are made at random before, as the seed says: the
+    games of a group begin alike, and those of different groups all over the board. Raises `ConfigError`, and what the
     opponent raises.
     """
 
@@ -68,7 +68,7 @@ class TicTacToeEnvironment:
         """Nothing is held."""
 
     def _act(self, reply: str) -> None:
-        """A free square is taken; another reply is refused, and one too many of them loses."""
+        """Take a free square; refuse another reply, and end the game after too many of them."""
         square, mover = reply.strip(), self._mover
         self._refused = square not in free(self._board)
         if not self._refused:
@@ -79,7 +79,7 @@ class TicTacToeEnvironment:
             self._winner, self._over = 1 - mover, True
 
     def _take(self, square: str) -> None:
-        """The player to move takes a free square; then the other sees the board, or it is over."""
+        """Take a free square for the player to move, and pass the board to the other player."""
         board = self._board.replace(square, "x")
         if won(board):
             self._winner = self._mover
@@ -90,17 +90,17 @@ class TicTacToeEnvironment:
         while self._player and self._opponent and not self._over and self._mover not in self._roles:
             reply = self._player(self._text)
             if not self._opponent.fallible and reply.strip() not in free(self._board):
-                raise ValueError(f"the opponent said {reply!r} to the board {self._board}: that is no free square")
+                raise ValueError(f"the opponent said {reply!r} to the board {self._board}, which is not a free square")
             self._last = reply
             self._act(reply)
 
     @property
     def _text(self) -> str:
-        """What the player to move reads."""
+        """The text for the player to move."""
         return "?" + self._board if self._refused else self._board
 
     def _shown(self) -> Observation:
-        """What the role to move reads; each is told first what the task says."""
+        """Return the observation of the role to move; its first one includes the task's messages."""
         first = self._mover not in self._asked
         self._asked.add(self._mover)
         messages = first_messages(self._task, self._text) if first else (Message(role="user", content=self._text),)
@@ -118,7 +118,7 @@ class TicTacToeEnvironment:
 
 
 def free(board: str) -> list[str]:
-    """Return the squares that nobody has, by number."""
+    """Return the numbers of the free squares."""
     return [square for square in board if square in EMPTY]
 
 
@@ -128,7 +128,7 @@ def won(board: str) -> bool:
 
 
 def result(seat: int, winner: int | None) -> float:
-    """What a game is worth to a seat."""
+    """Return the result of a game for a seat."""
     return 0.0 if winner is None else 1.0 if winner == seat else -1.0
 
 
