@@ -65,7 +65,7 @@ class TicTacToeEnvironment:
         return self._ended(self._roles[actor]) if self._over else self._shown()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a game has no resources."""
 
     def _act(self, reply: str) -> None:
         """Take a free square; refuse another reply, and end the game after too many of them."""

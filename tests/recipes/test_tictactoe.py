@@ -79,7 +79,7 @@ def test_a_reply_that_is_no_free_square_is_answered_and_a_second_one_loses(reply
 
 def test_an_opponent_that_breaks_the_rules_is_an_error_and_no_result() -> None:
     game = TicTacToeEnvironment(opponent="tests.recipes.test_tictactoe:nonsense")
-    with pytest.raises(ValueError, match="no free square"):
+    with pytest.raises(ValueError, match="not a free square"):
         played(game, 0)
 
 
