@@ -69,7 +69,7 @@ class ChatPlayer:
         self._reply = ""
 
     def __call__(self, shown: str) -> str:
-        """The model's reply. Raises `OpponentFailed`."""
+        """Return the model's reply. Raises `OpponentFailed`."""
         if not self._first:
             self._first = first_messages(self._task, shown)
         else:
@@ -95,7 +95,7 @@ class ChatEndpoint:
         )
 
     def reply(self, messages: Sequence[Message], seed: int) -> str:
-        """The model's text. Raises `OpponentFailed`; a move is never invented."""
+        """Return the model's text. Raises `OpponentFailed`; a move is never invented."""
         settings = self._settings
         body = {
             "model": settings.model,
@@ -130,6 +130,7 @@ def _made(settings: ChatOpponent) -> ChatEndpoint:
 
 
 def endpoint(settings: ChatOpponent) -> ChatEndpoint:
-    """The endpoint with these settings, made at the first move: a process that forks before it then loses no thread."""
+    """Return the endpoint with these settings, made at the first move: a process that forks before it then loses no
+    thread."""
     with _MAKING:
         return _made(settings)

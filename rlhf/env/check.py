@@ -79,19 +79,19 @@ class Target:
             await client.close()
 
     async def reset(self, client: RemoteEnvironment, seed: int = 0) -> Json:
-        """The data of the first observation. Raises `CheckFailed`, `AtCapacity`."""
+        """Return the data of the first observation. Raises `CheckFailed`, `AtCapacity`."""
         return observation_data(await client.exchange({"type": "reset", "data": {"seed": seed}}))
 
     async def try_step(self, client: RemoteEnvironment) -> Json:
-        """The answer to an action, which may be an error."""
+        """Return the answer to an action, which may be an error."""
         return await client.exchange({"type": "step", "data": self.action})
 
     async def step(self, client: RemoteEnvironment) -> Json:
-        """The data of the next observation. Raises `CheckFailed`."""
+        """Return the data of the next observation. Raises `CheckFailed`."""
         return observation_data(await self.try_step(client))
 
     async def trace(self, seed: int) -> list[Json]:
-        """A reset and up to two steps, until the episode ends."""
+        """Return a reset and up to two steps, until the episode ends."""
         async with self.session() as client:
             observations = [comparable(await self.reset(client, seed))]
             while len(observations) < 3 and not observations[-1]["done"]:
@@ -105,7 +105,7 @@ class Target:
 
 
 def observation_data(answer: Json) -> Json:
-    """The data of an observation. Raises `CheckFailed` for anything else."""
+    """Return the data of an observation. Raises `CheckFailed` for anything else."""
     data: Json = answer["data"]
     if answer.get("type") != "observation":
         raise CheckFailed(f"{data.get('code')}: {data.get('message')!s:.200}")
@@ -117,7 +117,7 @@ def observation_data(answer: Json) -> Json:
 
 
 def comparable(data: Json) -> Json:
-    """An observation without its metadata, which servers fill with times and names."""
+    """Return an observation without its metadata, which servers fill with times and names."""
     observation = {key: value for key, value in data["observation"].items() if key not in ("metadata", "episode_id")}
     return {"observation": observation, "reward": data.get("reward"), "done": data["done"]}
 
@@ -163,7 +163,7 @@ async def check_errors(target: Target) -> str:
 
 
 async def check_seeds(target: Target) -> str:
-    """The same seed and actions give the same observations."""
+    """Return the same seed and actions give the same observations."""
     first, other, again = [await target.trace(seed) for seed in (1, 2, 1)]
     if first != again:
         raise CheckFailed("the same seed and actions give different observations")
@@ -204,7 +204,7 @@ async def check_order(target: Target) -> str:
 
 
 async def check_capacity(target: Target) -> str:
-    """A full server refuses the next client with its numbers, and the places of killed clients become free."""
+    """Return a full server refuses the next client with its numbers, and the places of killed clients become free."""
     before = await target.active_sessions() if target.extras else 0
     known = target.extras.get("max_sessions", 0)
     most = KILLED_CLIENTS if known > LARGEST_CAPACITY else (known or LARGEST_CAPACITY) + 1
@@ -265,7 +265,7 @@ async def seconds_until_freed(target: Target, before: int, places: int) -> float
 
 
 def example_action(schema: Mapping[str, Any]) -> Json:
-    """A minimal action that satisfies a simple schema."""
+    """Return a minimal action that satisfies a simple schema."""
     properties = schema.get("properties") or {}
     return {name: smallest_value(properties.get(name) or {}) for name in schema.get("required") or ()}
 

@@ -39,7 +39,7 @@ def task_from(data: TaskData) -> Task:
 
 
 def message_data(message: Message) -> Json:
-    """A message as JSON; empty keys are left out."""
+    """Return a message as JSON; empty keys are left out."""
     data: Json = {"role": message.role, "content": message.content}
     if message.tool_calls:
         data["tool_calls"] = [call_data(call) for call in message.tool_calls]
@@ -76,7 +76,8 @@ def tool_data(tool: Tool) -> Json:
 
 
 def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
-    """The `data` of an answer: the wire format's own keys at the top, and this library's additions in `metadata`."""
+    """Return the `data` of an answer: the wire format's own keys at the top, and this library's additions in
+    `metadata`."""
     text = observation.messages[0].content if len(observation.messages) == 1 else joined_text(observation.messages)
     metadata: Json = {
         "terminated": observation.terminated,
@@ -96,12 +97,12 @@ def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
 
 
 def joined_text(messages: tuple[Message, ...]) -> str:
-    """The contents of the messages as one text."""
+    """Return the contents of the messages as one text."""
     return "\n\n".join(message.content for message in messages)
 
 
 def observation_from(data: Json) -> Observation:
-    """The observation in an answer of a server of this library. Raises `Undecodable`."""
+    """Return the observation in an answer of a server of this library. Raises `Undecodable`."""
     answer = validate_answer(ObservationAnswer, data, "observation")
     return Observation(
         messages=tuple(message_from(one) for one in answer.observation.messages),
@@ -119,7 +120,7 @@ def spec_data(spec: EnvironmentSpec) -> Json:
 
 
 def spec_from(data: Json) -> EnvironmentSpec:
-    """The reverse of `spec_data`. Raises `Undecodable`."""
+    """Return the reverse of `spec_data`. Raises `Undecodable`."""
     answer = validate_answer(SpecAnswer, data, "spec")
     tools = (
         Tool(name=tool.name, description=tool.description or "", parameters=tool.input_schema or {})

@@ -68,7 +68,8 @@ class ListedOpponent(Config):
     after: str = ""
 
     def seat(self, task: Task, draws: random.Random) -> Player:
-        """A player that raises `ValueError` where no move is listed: an invented move would be worse than no game."""
+        """Return a player that raises `ValueError` where no move is listed: an invented move would be worse than no
+        game."""
         pattern = compiled_pattern(self.pattern)
 
         def reply(shown: str) -> str:
@@ -90,7 +91,7 @@ OPPONENTS: Mapping[str, type[ChatOpponent] | type[ScriptedOpponent] | type[Liste
 
 
 def opponent_of(setting: OpponentSetting, known: Mapping[str, Move] | None = None) -> Opponent | None:
-    """The opponent that a setting names; None is self-play. `known` are the game's own opponents. Raises
+    """Return the opponent that a setting names; None is self-play. `known` are the game's own opponents. Raises
     `ConfigError`."""
     if setting is None or setting == "self":
         return None

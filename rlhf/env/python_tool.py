@@ -38,6 +38,6 @@ class PythonToolEnvironment(ToolUseEnvironment):
 
 
 def shortened(text: str, longest: int) -> str:
-    """The text; if it is longer than that, its middle is cut out."""
+    """Return the text; if it is longer than that, its middle is cut out."""
     half = max(1, (longest - len(CUT)) // 2)
     return text if len(text) <= longest else text[:half] + CUT + text[-half:]

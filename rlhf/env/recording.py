@@ -128,8 +128,8 @@ class ReplayedEnvironment:
 
 
 def recorded_answer(replay: Replay, request: Json, name: str) -> Any:
-    """The recorded answer. Raises `EnvironmentFailed` where the request failed, `TimeoutError` where the episode's time
-    was over, and `RecordingError`."""
+    """Return the recorded answer. Raises `EnvironmentFailed` where the request failed, `TimeoutError` where the
+    episode's time was over, and `RecordingError`."""
     try:
         return replay.answer(request)
     except RecordedFailure as failure:

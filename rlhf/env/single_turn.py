@@ -36,12 +36,12 @@ class SingleTurnEnvironment:
 
 
 def score_of(name: str | None) -> ScoreReply | None:
-    """The function that a setting names. Raises `ConfigError`."""
+    """Return the function that a setting names. Raises `ConfigError`."""
     return None if name is None else cast(ScoreReply, load_piece(name, "score"))
 
 
 def concluded(action: Message, task: Task, score: ScoreReply | None) -> Observation:
-    """The final observation of an episode, with the reward of its answer."""
+    """Return the final observation of an episode, with the reward of its answer."""
     if score is None:
         return Observation(messages=(), terminated=True)
     row = task.row if task.answer is None else {**task.row, "answer": task.answer}
@@ -49,6 +49,6 @@ def concluded(action: Message, task: Task, score: ScoreReply | None) -> Observat
 
 
 def first_messages(task: Task, text: str) -> tuple[Message, ...]:
-    """The first messages of an episode: the task's messages, then the environment's text, as one user would write
-    them."""
+    """Return the first messages of an episode: the task's messages, then the environment's text, as one user would
+    write them."""
     return joined(task.messages, (Message(role="user", content=text),))

@@ -56,7 +56,7 @@ async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alon
 
 
 async def joined_servers(config: EnvironmentConfig) -> Environments:
-    """The servers that the recipe names, once all of them answer. Raises `ConfigError`."""
+    """Return the servers that the recipe names, once all of them answer. Raises `ConfigError`."""
     token = token_from(config.token_env)
     return await connect_servers(
         [Address(url=url, token=token) for url in config.urls], config, "environment.urls names"

@@ -62,7 +62,7 @@ class ToolUseEnvironment:
 
 
 def text_argument(arguments: Mapping[str, Any], name: str) -> str:
-    """The text argument `name`. Raises `RefusedCall` when it is missing or not text."""
+    """Return the text argument `name`. Raises `RefusedCall` when it is missing or not text."""
     value = arguments.get(name)
     if not isinstance(value, str) or not value.strip():
         raise RefusedCall(f"give the argument {name!r} as text; the call has {sorted(arguments)}")
@@ -70,7 +70,7 @@ def text_argument(arguments: Mapping[str, Any], name: str) -> str:
 
 
 def text_tool(name: str, description: str, argument: str, meaning: str) -> Tool:
-    """A tool with a single text argument."""
+    """Return a tool with a single text argument."""
     parameters = {
         "type": "object",
         "properties": {argument: {"type": "string", "description": meaning}},

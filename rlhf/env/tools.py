@@ -60,7 +60,7 @@ class CalculatorEnvironment(ToolUseEnvironment):
 
 
 def calculated(expression: str) -> str:
-    """The value of an expression as text, or what is wrong with it."""
+    """Return the value of an expression as text, or what is wrong with it."""
     if len(expression) > LONGEST:
         return f"error: the expression is longer than {LONGEST} characters"
     try:
@@ -71,7 +71,7 @@ def calculated(expression: str) -> str:
 
 
 def stated(text: str) -> str:
-    """The answer in a text: its last number, or the whole text where it has none."""
+    """Return the answer in a text: its last number, or the whole text where it has none."""
     numbers = NUMBER.findall(text.replace(",", ""))
     return numbers[-1] if numbers else text.strip()
 

@@ -205,7 +205,7 @@ def validated(model: type[M], data: object) -> M:
 
 
 def invalid(error: ValidationError) -> EnvironmentRefused:
-    """A validation error as a response; the input is left out, since it may be long and the sender knows it."""
+    """Return a validation error as a response; the input is left out, since it may be long and the sender knows it."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     summary = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in problems[:3])
     return EnvironmentRefused(Code.VALIDATION_ERROR, f"Invalid message: {summary}", 422, errors=problems)

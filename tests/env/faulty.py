@@ -115,7 +115,7 @@ def kind_of(data: bytes) -> str:
 
 
 def frame(data: object) -> bytes:
-    """A text frame of a server's WebSocket, of less than 126 bytes."""
+    """Return a text frame of a server's WebSocket, of less than 126 bytes."""
     text = json.dumps(data).encode()
     return bytes([0x81, len(text)]) + text
 

@@ -27,7 +27,7 @@ def said(text: str | None) -> tuple[int, Any]:
 
 
 def first_free(asked: Asked) -> tuple[int, Any]:
-    """A player that takes the first free square of the board that it is shown last."""
+    """Return a player that takes the first free square of the board that it is shown last."""
     return said(free(asked.json["messages"][-1]["content"])[0])
 
 
@@ -119,7 +119,7 @@ def tictactoe(url: str, **others: Any) -> TicTacToeEnvironment:
 
 
 def game(url: str, seed: int) -> list[Observation]:
-    """A game in which both sides take the first free square."""
+    """Return a game in which both sides take the first free square."""
     environment = tictactoe(url, temperature=0)
     observations = [environment.reset(TASK, seed=seed)]
     while not observations[-1].done:
@@ -139,7 +139,7 @@ async def test_games_beside_one_another_are_played_to_their_end_and_repeat() -> 
 
 
 def seed_of(agent_begins: bool) -> int:
-    """A seed of a game in which the agent has that seat."""
+    """Return a seed of a game in which the agent has that seat."""
     games = ((seed, TicTacToeEnvironment(opponent="random").reset(NOTHING, seed=seed)) for seed in range(100))
     return next(seed for seed, first in games if (first.messages[0].content == "123456789") == agent_begins)
 

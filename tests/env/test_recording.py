@@ -36,7 +36,7 @@ async def run(config: EnvironmentConfig, folder: Path) -> Books:
 
 
 def episodes(books: Books) -> list[EpisodeRecord]:
-    """The records without their seconds, in order of training."""
+    """Return the records without their seconds, in order of training."""
     untimed = [replace(one, generate_seconds=None, environment_seconds=None) for one in books.records]
     return sorted(untimed, key=lambda one: (one.ordinal, one.sample))
 

@@ -22,7 +22,7 @@ def contents(observation: Observation) -> list[str]:
 
 
 def run(code: str) -> str:
-    """A runner for tests: it runs nothing."""
+    """Return a runner for tests: it runs nothing."""
     return {"print(6 * 7)": "42\n", "pass": ""}.get(code, "x" * 100)
 
 

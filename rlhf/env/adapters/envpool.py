@@ -105,7 +105,7 @@ class SharedPool:
         threading.Thread(target=self._receive, name="receiver of EnvPool", daemon=True).start()
 
     async def take(self) -> int:
-        """A free slot, as soon as there is one."""
+        """Return a free slot, as soon as there is one."""
         return await self._free.get()
 
     async def exchange(self, slot: int, send: Callable[[], None]) -> PoolResult:
@@ -143,8 +143,8 @@ class SharedPool:
 
 @functools.lru_cache(maxsize=8)
 def shared_pool(id: str, slots: int, seed: int, options: str) -> SharedPool:
-    """The pool of this process with these settings; it lasts as long as the process. It returns one result at a time.
-    Raises `ConfigError`."""
+    """Return the pool of this process with these settings; it lasts as long as the process. It returns one result at a
+    time. Raises `ConfigError`."""
     envpool = imported("envpool")
     if id not in envpool.list_all_envs():
         raise ConfigError(f"envpool has no environment {id}")

@@ -50,5 +50,5 @@ class GemEnvironment:
 
 
 def observation_with_suffix(seen: str, info: Mapping[str, Any]) -> str:
-    """An observation and the suffix that GEM's chat wrapper appends."""
+    """Return an observation and the suffix that GEM's chat wrapper appends."""
     return "\n".join(filter(None, (str(seen), str(info.get("suffix", "")))))

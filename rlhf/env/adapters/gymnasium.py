@@ -76,7 +76,7 @@ class GymnasiumEnvironment:
 
 
 def not_understood(actions: Choices | TextActions, truncated: bool = False) -> Observation:
-    """The observation for a reply that is not an action."""
+    """Return the observation for a reply that is not an action."""
     text = f"Not understood. Answer with {actions.said}"
     return Observation(
         messages=(Message(role="user", content=text),), truncated=truncated, info={"misunderstood": True}
@@ -84,7 +84,7 @@ def not_understood(actions: Choices | TextActions, truncated: bool = False) -> O
 
 
 def make_gymnasium(id: str, options: Mapping[str, Any]) -> Any:
-    """The environment, with the time limit of its registration. Raises `ConfigError`."""
+    """Return the environment, with the time limit of its registration. Raises `ConfigError`."""
     gymnasium = imported("gymnasium")
     try:
         return gymnasium.make(id, **options)
@@ -93,7 +93,7 @@ def make_gymnasium(id: str, options: Mapping[str, Any]) -> Any:
 
 
 def action_reader(space: Any, names: Sequence[str] | None) -> Choices | TextActions:
-    """The parser from replies to actions. Raises `ConfigError` for a space that has no text form."""
+    """Return the parser from replies to actions. Raises `ConfigError` for a space that has no text form."""
     spaces = imported("gymnasium.spaces")
     if isinstance(space, spaces.Discrete):
         return discrete_choices(space, names)
@@ -103,7 +103,7 @@ def action_reader(space: Any, names: Sequence[str] | None) -> Choices | TextActi
 
 
 def observation_writer(space: Any, bins: Sequence[Sequence[float]] | None, text: str | None) -> Callable[[Any], str]:
-    """The function from observations to text. Raises `ConfigError`."""
+    """Return the function from observations to text. Raises `ConfigError`."""
     if bins is not None and text is not None:
         raise ConfigError("give bins or text, not both: each says how an observation is written")
     if text is not None:

@@ -18,7 +18,7 @@ BY_THEMSELVES = {
 
 
 def imported(module: str) -> Any:
-    """The module. Raises `ConfigError` that says what to install when its package is missing."""
+    """Return the module. Raises `ConfigError` that says what to install when its package is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

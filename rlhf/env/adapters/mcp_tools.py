@@ -92,18 +92,18 @@ class McpToolsEnvironment:
 
 
 def first_failure(several: BaseExceptionGroup[Any]) -> BaseException:
-    """The first failure of an exception group, at any depth."""
+    """Return the first failure of an exception group, at any depth."""
     first = several.exceptions[0]
     return first_failure(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def as_tool(listed: Any) -> Tool:
-    """A tool from MCP's tool list."""
+    """Return a tool from MCP's tool list."""
     return Tool(name=listed.name, description=listed.description or "", parameters=listed.input_schema)
 
 
 def result_text(result: Any) -> str:
-    """The text of a result; parts that are not text are represented by their kind."""
+    """Return the text of a result; parts that are not text are represented by their kind."""
     parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
     text = "\n".join(parts) or json.dumps(result.structured_content)
     return f"error: {text}" if result.is_error else text

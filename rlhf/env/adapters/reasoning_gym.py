@@ -71,14 +71,14 @@ class ReasoningGymEnvironment:
 
 
 def extracted(reply: str) -> str | None:
-    """The content of the last pair of answer tags, or None."""
+    """Return the content of the last pair of answer tags, or None."""
     found = TAGS.findall(reply)
     return found[-1].strip() if found else None
 
 
 @functools.lru_cache(maxsize=64)
 def dataset(name: str, seed: int, size: int, options: str) -> Any:
-    """The dataset, shared by all episodes of this process: some read files when made. Raises `ConfigError`."""
+    """Return the dataset, shared by all episodes of this process: some read files when made. Raises `ConfigError`."""
     library = imported("reasoning_gym")
     if name not in library.factory.DATASETS:
         close = ", ".join(known for known in sorted(library.factory.DATASETS) if known[:3] == name[:3])
@@ -91,7 +91,7 @@ def dataset(name: str, seed: int, size: int, options: str) -> Any:
 
 
 def _settings(library: Any, name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options in the library's types: the parts of a composite dataset are objects of their own."""
+    """Return the options in the library's types: the parts of a composite dataset are objects of their own."""
     if name != "composite":
         return options
     parts = [library.composite.DatasetSpec(**{"config": {}, **part}) for part in options.get("datasets", [])]

@@ -47,5 +47,5 @@ class SkyrlGymEnvironment:
 
 
 def messages(chat: list[Mapping[str, str]]) -> tuple[Message, ...]:
-    """A conversation in SkyRL-gym's format as messages."""
+    """Return a conversation in SkyRL-gym's format as messages."""
     return tuple(Message(role=said["role"], content=said["content"]) for said in chat)

@@ -26,7 +26,7 @@ def readable(space: Any) -> bool:
 
 
 def value_text(value: Any) -> str:
-    """An observation as short text: numbers with at most three decimals, in order, a space between."""
+    """Return an observation as short text: numbers with at most three decimals, in order, a space between."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
@@ -38,14 +38,14 @@ def value_text(value: Any) -> str:
 
 
 def records(info: Mapping[str, Any]) -> dict[str, str | float | bool]:
-    """The part of an environment's `info` that can be recorded: text, numbers and truth values."""
+    """Return the part of an environment's `info` that can be recorded: text, numbers and truth values."""
     plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in info.items()}
     return {str(key): value for key, value in plain.items() if isinstance(value, str | int | float | bool)}
 
 
 def digits(limits: Sequence[Sequence[float]], space: Any) -> Callable[[Any], str]:
-    """A function that writes the numbers of a space as one digit each, `0` to `9`: ten equal bins between the limits;
-    values beyond them fall into the outer bins. Raises `ConfigError`.
+    """Return a function that writes the numbers of a space as one digit each, `0` to `9`: ten equal bins between the
+    limits; values beyond them fall into the outer bins. Raises `ConfigError`.
 
     Four floats of CartPole become four bytes. An even number of bins has an edge in the middle, so the side to which a
     pole leans is never lost.
@@ -76,7 +76,7 @@ class Choices:
         return f"one of {' '.join(self.names)}"
 
     def action(self, reply: str) -> int | None:
-        """The action, or None for a reply without a known name."""
+        """Return the action, or None for a reply without a known name."""
         words = reply.lower().split()
         word = words[-1].strip(MARKS) if words else ""
         lowered = [name.lower() for name in self.names]

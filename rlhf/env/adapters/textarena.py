@@ -73,8 +73,8 @@ class TextArenaEnvironment:
         """No resources to free: the final observation contains the result."""
 
     def _advance(self, done: bool) -> tuple[int | None, str]:
-        """The seat of the role that acts next, None when the game is over, and its observation; opponents play until
-        then."""
+        """Return the seat of the role that acts next, None when the game is over, and its observation; opponents play
+        until then."""
         while not done:
             with self._random.drawing():
                 seat, shown = self._game.get_observation()
@@ -86,14 +86,14 @@ class TextArenaEnvironment:
         return None, ""
 
     def _seated(self, task: Task, seed: int) -> dict[int, Player]:
-        """The opponents in all seats without a role, each with its own random stream."""
+        """Return the opponents in all seats without a role, each with its own random stream."""
         if self._opponent is None:
             return {}
         free = set(range(self._players)) - set(self._roles)
         return {seat: self._opponent.seat(task, random.Random(f"opponent {seed} {seat}")) for seat in free}
 
     def _shown(self, seat: int, text: str) -> Observation:
-        """The observation of a seat before it acts; its first one starts with the task's messages."""
+        """Return the observation of a seat before it acts; its first one starts with the task's messages."""
         first = seat not in self._asked
         self._asked.add(seat)
         messages = first_messages(self._task, text) if first else (Message(role="user", content=text),)
@@ -119,7 +119,8 @@ def roles(players: int, only: int | None) -> dict[int, str]:
 
 
 def player_view(shown: str | Sequence[tuple[int, str, Any]], seat: int) -> str:
-    """The text shown to a seat. The `-raw` games give messages since its last turn; its own messages are left out."""
+    """Return the text shown to a seat. The `-raw` games give messages since its last turn; its own messages are left
+    out."""
     if isinstance(shown, str):
         return shown
     return "\n".join(

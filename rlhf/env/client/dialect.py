@@ -51,7 +51,7 @@ class Ours:
         return action_data(message) | {"metadata": {"request_id": request_id}}
 
     def observation(self, answer: Json) -> Observation:
-        """The observation in an answer. Raises `Undecodable`."""
+        """Return the observation in an answer. Raises `Undecodable`."""
         return observation_from(answer)
 
     def refused(self, problem: str) -> str | None:
@@ -70,8 +70,8 @@ class Stock:
         return {"seed": seed, "episode_id": request_id}
 
     def action(self, message: Message, request_id: str) -> Json:
-        """The text in the action's only required text field; otherwise the text must be the action, as JSON. The server
-        validates it. Raises `InvalidAction`."""
+        """Return the text in the action's only required text field; otherwise the text must be the action, as JSON. The
+        server validates it. Raises `InvalidAction`."""
         if message.tool_calls:
             return tool_action(message)
         if field := only_text_field(self.action_schema):
@@ -89,7 +89,7 @@ class Stock:
         return f"Not an action: {problem:.{SHOWN}}. Reply with one JSON object of these fields: {wanted}"
 
     def observation(self, answer: Json) -> Observation:
-        """The observation in an answer. Raises `Undecodable`."""
+        """Return the observation in an answer. Raises `Undecodable`."""
         valid = validate_answer(StockAnswer, answer, "observation")
         metadata = valid.metadata or {}
         truncated = valid.done and metadata.get("truncated") is True and metadata.get("terminated") is not True
@@ -103,7 +103,7 @@ class Stock:
 
 
 def dialect_of(metadata: Json, schema: Json) -> Dialect:
-    """The dialect of a server, from its `/metadata` and `/schema`. Raises `Undecodable`."""
+    """Return the dialect of a server, from its `/metadata` and `/schema`. Raises `Undecodable`."""
     extras = metadata.get("extras")
     if isinstance(extras, dict) and extras.get("version") == EXTRAS_VERSION:
         return Ours(spec=spec_from(extras.get("spec", {})))
@@ -115,7 +115,7 @@ def dialect_of(metadata: Json, schema: Json) -> Dialect:
 
 
 def only_text_field(schema: Mapping[str, Any]) -> str | None:
-    """The only required property of an action, if it is a string."""
+    """Return the only required property of an action, if it is a string."""
     match schema:
         case {"required": [str(name)], "properties": dict(properties)}:
             described = properties.get(name)
@@ -125,7 +125,7 @@ def only_text_field(schema: Mapping[str, Any]) -> str | None:
 
 
 def tool_action(message: Message) -> Json:
-    """A tool call as an action of OpenEnv's tool environments: one at a time. Raises `InvalidAction`."""
+    """Return a tool call as an action of OpenEnv's tool environments: one at a time. Raises `InvalidAction`."""
     if len(message.tool_calls) > 1:
         raise InvalidAction("This environment takes one tool call at a time")
     call = message.tool_calls[0]
@@ -133,7 +133,7 @@ def tool_action(message: Message) -> Json:
 
 
 def text_of_observation(observation: Json) -> str:
-    """The text for the policy: the observation's only string, or the whole observation as JSON."""
+    """Return the text for the policy: the observation's only string, or the whole observation as JSON."""
     fields = {name: value for name, value in observation.items() if name != "metadata"}
     if "tool_name" in fields and (result := tool_text(fields)) is not None:
         return result
@@ -142,7 +142,7 @@ def text_of_observation(observation: Json) -> str:
 
 
 def tool_text(fields: Json) -> str | None:
-    """The result of a tool, or the error of the call."""
+    """Return the result of a tool, or the error of the call."""
     if error := fields.get("error"):
         return str(error.get("message", error)) if isinstance(error, dict) else str(error)
     content = (fields.get("result") or {}).get("content") if isinstance(fields.get("result"), dict) else None

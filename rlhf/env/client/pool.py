@@ -100,8 +100,8 @@ class EnvironmentPool:
             raise EnvironmentFailed(self.spec.name, kind, waited) from None
 
     def _choose(self) -> RemoteServer:
-        """The server with the fewest sessions among those not skipped; if all are skipped, the one whose time ends
-        first."""
+        """Return the server with the fewest sessions among those not skipped; if all are skipped, the one whose time
+        ends first."""
         now = time.monotonic()
         ready = [server for server in self._servers if server.skipped_until <= now]
         if ready:
@@ -110,7 +110,7 @@ class EnvironmentPool:
 
 
 async def query_dialect(address: Address) -> Dialect:
-    """The server's dialect, as soon as it answers. Raises `EnvironmentFailed`."""
+    """Return the server's dialect, as soon as it answers. Raises `EnvironmentFailed`."""
     async with client(base_url=address.url, headers=address.headers, timeout=PROBE_SECONDS, trust_env=False) as http:
         while True:
             try:
@@ -124,7 +124,8 @@ async def query_dialect(address: Address) -> Dialect:
 
 
 async def get_object(http: httpx.AsyncClient, path: str) -> Json:
-    """The JSON object at a path. Raises `Broken` for a temporary failure, `EnvironmentFailed` for a permanent one."""
+    """Return the JSON object at a path. Raises `Broken` for a temporary failure, `EnvironmentFailed` for a permanent
+    one."""
     answer = await send_request(http, http.build_request("GET", path))
     if answer.status_code >= 500:
         raise Broken(f"{path}: HTTP status {answer.status_code}")

@@ -119,7 +119,7 @@ class RemoteEnvironment:
         self.abort()
 
     async def _observed(self, frame: Json, seconds: float) -> Observation:
-        """The observation that answers a frame. Raises `EnvironmentFailed`, `InvalidAction`."""
+        """Return the observation that answers a frame. Raises `EnvironmentFailed`, `InvalidAction`."""
         try:
             async with asyncio.timeout(seconds):
                 answer = await self._ask(frame, seconds)
@@ -138,7 +138,7 @@ class RemoteEnvironment:
         return observation
 
     async def _ask(self, frame: Json, seconds: float) -> Json:
-        """The answer to a frame; retried where a connection fails and the server supports request ids."""
+        """Return the answer to a frame; retried where a connection fails and the server supports request ids."""
         tries = self._patience.tries if self._dialect.resumes else 1
         for left in reversed(range(tries)):
             try:
@@ -174,7 +174,7 @@ class RemoteEnvironment:
         return answer
 
     async def _connect(self) -> ClientConnection:
-        """A WebSocket to the session. On a server of this library the client chooses the session's id, so it can
+        """Return a WebSocket to the session. On a server of this library the client chooses the session's id, so it can
         reconnect."""
         query = ""
         if self._dialect.resumes:

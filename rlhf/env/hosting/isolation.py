@@ -89,7 +89,7 @@ def is_async(environment: LocalEnvironment | AsyncEnvironment) -> bool:
 
 
 def blocking(environment: LocalEnvironment | AsyncEnvironment) -> LocalEnvironment:
-    """The environment, with plain methods in place of `async` ones."""
+    """Return the environment, with plain methods in place of `async` ones."""
     return BlockingMethods(environment) if is_async(environment) else environment  # type: ignore[arg-type,return-value]
 
 
@@ -127,12 +127,12 @@ def load_spec(factory: Factory, create: Callable[[], LocalEnvironment]) -> Envir
 
 
 def raised_failure(name: str, method: str, error: BaseException) -> EnvironmentFailed:
-    """The failure of a method that raised `error`; an `EnvironmentFailed` of the environment stays as it is."""
+    """Return the failure of a method that raised `error`; an `EnvironmentFailed` of the environment stays as it is."""
     if isinstance(error, EnvironmentFailed):
         return error
     return EnvironmentFailed(name, "raised", f"{method}: {exception_line(error)}")
 
 
 def exception_line(error: BaseException) -> str:
-    """An exception of foreign code in one line."""
+    """Return an exception of foreign code in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]

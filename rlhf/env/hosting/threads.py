@@ -44,7 +44,7 @@ class SessionThread:
         return self._thread.is_alive()
 
     async def run(self, work: Callable[[], Any], seconds: float) -> Any:
-        """The result of `work`, which returns exceptions as data (`Raised`). Raises `TimeoutError`."""
+        """Return the result of `work`, which returns exceptions as data (`Raised`). Raises `TimeoutError`."""
         async with asyncio.timeout(seconds):
             return await self.submit(work)
 

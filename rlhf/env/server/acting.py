@@ -35,7 +35,7 @@ async def act(
     request_id: str | None = None,
     seconds: float | None = None,
 ) -> Json:
-    """The `data` of the answer to one action. Raises `EnvironmentRefused`."""
+    """Return the `data` of the answer to one action. Raises `EnvironmentRefused`."""
     action = parse_action(data, bool(spec.tools))
     request_id = request_id or action.metadata.request_id
     if isinstance(action, ListTools):
@@ -69,7 +69,7 @@ async def call_tool(
 
 
 def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object) -> ToolCall:
-    """The call, validated against the tool's schema. Raises `InvalidToolCall`."""
+    """Return the call, validated against the tool's schema. Raises `InvalidToolCall`."""
     tool = find_tool(spec, name)
     if isinstance(arguments, str):
         try:
@@ -88,7 +88,7 @@ def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object)
 
 
 def find_tool(spec: EnvironmentSpec, name: str) -> Tool:
-    """The tool with that name. Raises `InvalidToolCall`."""
+    """Return the tool with that name. Raises `InvalidToolCall`."""
     for tool in spec.tools:
         if tool.name == name:
             return tool
@@ -97,5 +97,5 @@ def find_tool(spec: EnvironmentSpec, name: str) -> Tool:
 
 
 def unrewarded(observation: Json) -> Json:
-    """The observation without reward, for an answer that is not a step."""
+    """Return the observation without reward, for an answer that is not a step."""
     return {"observation": observation | {"metadata": {}}, "reward": None, "done": False}

@@ -49,7 +49,7 @@ def limits_for_sessions(max_sessions: int) -> HttpLimits:
 
 
 def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettings) -> AccessMiddleware:
-    """The application. The caller starts and stops `isolation`."""
+    """Iterate over the application. The caller starts and stops `isolation`."""
     sessions = EnvironmentSessions(isolation, settings.max_sessions, settings.lease_seconds)
 
     @contextlib.asynccontextmanager
@@ -78,7 +78,7 @@ def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettin
 
 
 def denied(status: int, why: str) -> Json:
-    """The response for a request that is refused before it reaches a route."""
+    """Return the response for a request that is refused before it reaches a route."""
     if status == 503:
         return {"detail": {"message": why, "code": Code.CAPACITY_REACHED, "kind": "refused"}}
     if status in (401, 403, 421):
@@ -87,7 +87,7 @@ def denied(status: int, why: str) -> Json:
 
 
 def server_metadata(settings: EnvironmentServerSettings) -> Json:
-    """The settings that clients need, for `/metadata`."""
+    """Return the settings that clients need, for `/metadata`."""
     return {
         "max_sessions": settings.max_sessions,
         "lease_seconds": settings.lease_seconds,
@@ -98,7 +98,7 @@ def server_metadata(settings: EnvironmentServerSettings) -> Json:
 
 
 async def answer_invalid(request: Request, error: Exception) -> Response:
-    """The response for an invalid body, with the code that the WebSocket would give."""
+    """Return the response for an invalid body, with the code that the WebSocket would give."""
     assert isinstance(error, RequestValidationError)
     problems = [{key: one[key] for key in ("type", "loc", "msg")} for one in error.errors()]
     code = Code.INVALID_JSON if any(one["type"] == "json_invalid" for one in problems) else Code.VALIDATION_ERROR

@@ -40,7 +40,7 @@ class WireJson(JSONResponse):
 
 
 def http_routes(sessions: EnvironmentSessions, describe: Callable[[], Json]) -> APIRouter:
-    """The routes. `describe` adds the server's settings to `/metadata`."""
+    """Return the routes. `describe` adds the server's settings to `/metadata`."""
     router = APIRouter(default_response_class=WireJson, route_class=StrictRoute)
     spec = sessions.isolation.spec
 
@@ -112,7 +112,7 @@ async def session_of_request(
 
 
 async def answer_refusal(request: Request, refused: Exception) -> Response:
-    """A refusal as an HTTP response."""
+    """Return a refusal as an HTTP response."""
     assert isinstance(refused, EnvironmentRefused)
     headers = {"Retry-After": "1"} if refused.code is Code.CAPACITY_REACHED else None
     return WireJson({"detail": refused.data}, status_code=refused.status, headers=headers)

@@ -51,7 +51,7 @@ def rpc_failure(request_id: Any, error: RpcError) -> Json:
 
 
 async def answer_rpc(sessions: EnvironmentSessions, body: object) -> Json:
-    """The response to one request; errors are responses too."""
+    """Return the response to one request; errors are responses too."""
     try:
         request = RpcRequest.model_validate(body)
     except ValidationError as error:
@@ -65,14 +65,14 @@ async def answer_rpc(sessions: EnvironmentSessions, body: object) -> Json:
 
 
 def rpc_code(refused: EnvironmentRefused) -> int:
-    """The JSON-RPC error code of a refusal."""
+    """Return the JSON-RPC error code of a refusal."""
     if refused.code in (Code.CAPACITY_REACHED, Code.FACTORY_ERROR):
         return SERVER_ERROR
     return INVALID_PARAMS if refused.code in (Code.SESSION_ERROR, Code.VALIDATION_ERROR) else INTERNAL_ERROR
 
 
 async def perform(sessions: EnvironmentSessions, request: RpcRequest) -> Json:
-    """The result of one call. Raises `RpcError`, `EnvironmentRefused`."""
+    """Return the result of one call. Raises `RpcError`, `EnvironmentRefused`."""
     spec, params = sessions.isolation.spec, request.params
     if request.method == "openenv/session/create":
         return {"session_id": (await sessions.open()).id}
@@ -94,7 +94,7 @@ async def perform(sessions: EnvironmentSessions, request: RpcRequest) -> Json:
 
 
 async def call_in_session(sessions: EnvironmentSessions, params: Json) -> Json:
-    """The result of a tool call, in the named session, or in a temporary one made for it."""
+    """Return the result of a tool call, in the named session, or in a temporary one made for it."""
     try:
         find_tool(sessions.isolation.spec, text_param(params, "name"))
     except InvalidToolCall as unknown:
@@ -109,7 +109,7 @@ async def call_in_session(sessions: EnvironmentSessions, params: Json) -> Json:
 
 
 async def call(session: EnvironmentSession, spec: EnvironmentSpec, params: Json) -> Json:
-    """The result of a call. A new session is reset first: a client that knows only tools never does."""
+    """Return the result of a call. A new session is reset first: a client that knows only tools never does."""
     if session.fresh:
         await session.reset(ResetData())
     observation = (await call_tool(session, spec, params["name"], params.get("arguments", {})))["observation"]
@@ -121,7 +121,7 @@ async def call(session: EnvironmentSession, spec: EnvironmentSpec, params: Json)
 
 
 def text_param(params: Json, name: str) -> str:
-    """A required text parameter. Raises `RpcError` where it is missing."""
+    """Return a required text parameter. Raises `RpcError` where it is missing."""
     value = params.get(name)
     if not isinstance(value, str) or not value:
         raise RpcError(INVALID_PARAMS, f"Invalid params - {name!r} is required")
@@ -134,7 +134,7 @@ def speaks_mcp(accept: str) -> bool:
 
 
 async def answer_mcp(sessions: EnvironmentSessions, body: object, headers: Mapping[str, str]) -> Response:
-    """The response to one message of MCP. The handshake opens a session; DELETE or its lease ends it."""
+    """Return the response to one message of MCP. The handshake opens a session; DELETE or its lease ends it."""
     if isinstance(body, dict) and "id" not in body:
         return Response(status_code=202)
     match body:

@@ -44,7 +44,7 @@ class RpcAnswer(BaseModel):
 
 
 def problems(*statuses: int) -> Responses:
-    """The error responses with these status codes."""
+    """Return the error responses with these status codes."""
     return {status: {"model": ErrorResponse, "description": "An error"} for status in statuses}
 
 

@@ -76,8 +76,8 @@ class EnvironmentSession:
     async def _once(
         self, request_id: str | None, work: Callable[[], Coroutine[Any, Any, Observation]], seconds: float | None
     ) -> Observation:
-        """The answer to a request. A request with an id continues when its client disconnects: the retry receives its
-        answer."""
+        """Return the answer to a request. A request with an id continues when its client disconnects: the retry
+        receives its answer."""
         try:
             if request_id is None:
                 return await self._perform(work, seconds)
@@ -146,7 +146,7 @@ class EnvironmentSession:
 
 
 def failed_environment(kind: str, detail: str) -> EnvironmentRefused:
-    """A failed environment as an error response."""
+    """Return a failed environment as an error response."""
     return EnvironmentRefused(Code.EXECUTION_ERROR, f"{kind}: {detail}", STATUS[kind], kind=kind)
 
 
@@ -182,8 +182,8 @@ class EnvironmentSessions:
         return len(self._leases) + self._opening
 
     async def open(self, session_id: str | None = None) -> EnvironmentSession:
-        """A session with a new environment. Raises `EnvironmentRefused`: at capacity, or when the environment cannot be
-        made."""
+        """Return a session with a new environment. Raises `EnvironmentRefused`: at capacity, or when the environment
+        cannot be made."""
         if self.active >= self.max_sessions:
             message = f"Server at capacity: {self.active}/{self.max_sessions} sessions active"
             counts = {"active_sessions": self.active, "max_sessions": self.max_sessions}
@@ -203,7 +203,7 @@ class EnvironmentSessions:
         return session
 
     def find(self, session_id: str) -> EnvironmentSession:
-        """The session with this id, its lease renewed. Raises `EnvironmentRefused`."""
+        """Return the session with this id, its lease renewed. Raises `EnvironmentRefused`."""
         lease = self._lease(session_id)
         lease.last_used = time.monotonic()
         return lease.session

@@ -47,7 +47,7 @@ class Inbox:
         self._ahead: asyncio.Task[Message] | None = None
 
     async def frame(self) -> str | bytes:
-        """The next frame. Raises `WebSocketDisconnect`."""
+        """Return the next frame. Raises `WebSocketDisconnect`."""
         ahead, self._ahead = self._ahead, None
         message = await (ahead or self._socket.receive())
         if message["type"] != "websocket.receive":
@@ -96,7 +96,7 @@ async def converse(socket: WebSocket, sessions: EnvironmentSessions, max_message
 
 
 async def session_for(socket: WebSocket, sessions: EnvironmentSessions) -> EnvironmentSession:
-    """The session that the connection asks for. Raises `EnvironmentRefused`."""
+    """Return the session that the connection asks for. Raises `EnvironmentRefused`."""
     if attach := socket.query_params.get("session_id"):
         return sessions.find(attach)
     if chosen := socket.query_params.get("open"):
@@ -128,7 +128,7 @@ async def answer_frames(
 
 
 async def respond(frame: Frame, sessions: EnvironmentSessions, session: EnvironmentSession) -> tuple[str, Json]:
-    """The answer's type and data. Raises `EnvironmentRefused`."""
+    """Return the answer's type and data. Raises `EnvironmentRefused`."""
     spec = sessions.isolation.spec
     if frame.type == "reset":
         return "observation", answer_data(await session.reset(validated(ResetData, frame.data)), spec.tools)

@@ -32,7 +32,8 @@ def turns_of_a_cube(facts: Facts) -> str:
 
 
 def boxes_carried(facts: Facts) -> str:
-    """A plan for boxnet: one box after another is carried along its row, along its column, and into its target."""
+    """Return a plan for boxnet: one box after another is carried along its row, along its column, and into its
+    target."""
     places = {item: square for square, items in facts["initial_state"].items() for item in items}
     boxes = [item for item in places if item.startswith("box_")]
     steps = [step for box in boxes for step in carried(box, places[box], places[f"target_{box[4:]}"])]
@@ -52,7 +53,7 @@ def carried(box: str, start: str, end: str) -> Iterator[dict[str, str]]:
 
 
 def red_car_freed(facts: Facts) -> str:
-    """The shortest way out of rush hour, a square at a time, by trying all."""
+    """Return the shortest way out of rush hour, a square at a time, by trying all."""
     board = as_asked(facts["board_config"])
     ways: dict[str, str] = {board: ""}
     waiting = deque([board])
@@ -68,7 +69,8 @@ def red_car_freed(facts: Facts) -> str:
 
 
 def as_asked(board: str) -> str:
-    """The board with the letters of the question, which leaves none out: the cars in order are A, B, C and so on."""
+    """Return the board with the letters of the question, which leaves none out: the cars in order are A, B, C and so
+    on."""
     cars = sorted(set(board) - {"o", "x"})
     return board.translate({ord(car): chr(ord("A") + index) for index, car in enumerate(cars)})
 

@@ -20,14 +20,14 @@ def said(observation: Observation) -> str:
 
 
 def do(environment: GymnasiumEnvironment, *replies: str) -> Observation:
-    """The observation after the last of the replies."""
+    """Return the observation after the last of the replies."""
     for reply in replies:
         observation = environment.step(Message(role="assistant", content=reply))
     return observation
 
 
 def lean(digits: str) -> str:
-    """A balance that sees no more than the four digits: push to the side to which the pole leans or falls."""
+    """Return a balance that sees no more than the four digits: push to the side to which the pole leans or falls."""
     position, speed, angle, fall = (int(digit) - 4.5 for digit in digits)
     return str(int(3 * angle + 2 * fall + 0.1 * position + 0.2 * speed > 0))
 

@@ -29,7 +29,7 @@ def add(a: int, b: int) -> int:
 
 @server.tool()
 def whoami(context: Context) -> str:
-    """The id of the episode that asks."""
+    """Return the id of the episode that asks."""
     meta = context.request_context.meta or {}
     return str(dict(meta).get(EPISODE))
 

@@ -51,7 +51,7 @@ def environment(name: str, **arguments: Any) -> ReasoningGymEnvironment:
 
 
 def asked(name: str, index: int) -> tuple[ReasoningGymEnvironment, dict[str, Any]]:
-    """An environment that has asked the problem, and the problem with its answer."""
+    """Return an environment that has asked the problem, and the problem with its answer."""
     ours = environment(name)
     ours.reset(task(index), seed=0)
     problems = dataset(name, 5, 1000, json.dumps(OPTIONS.get(name, {}), sort_keys=True))
@@ -63,7 +63,7 @@ def reply(ours: ReasoningGymEnvironment, text: str) -> Observation:
 
 
 def scores(ours: ReasoningGymEnvironment, replies: Iterable[str]) -> list[float]:
-    """The reward of each reply, every one of which ends the episode."""
+    """Return the reward of each reply, every one of which ends the episode."""
     heard = [reply(ours, text) for text in replies]
     assert all(observation.terminated and not observation.truncated for observation in heard)
     return [float(observation.reward) for observation in heard if observation.reward is not None]
@@ -92,7 +92,7 @@ def test_what_is_solved_here_holds_no_given_answer(name: str) -> None:
 
 
 def questions(hash_seed: int) -> dict[str, list[str]]:
-    """The questions of every dataset in another process, whose hashes are fixed."""
+    """Return the questions of every dataset in another process, whose hashes are fixed."""
     program = (
         "import json; from tests.env.adapters.test_reasoning_gym import environment, names, task\n"
         "print('\\n' + json.dumps({n: [environment(n).reset(task(i), seed=0).messages[0].content for i in (3, 4)]"
