@@ -97,6 +97,7 @@ class ChatEndpoint:
     def reply(self, messages: Sequence[Message], seed: int) -> str:
         """Return the model's text. Raises `OpponentFailed`; a move is never invented."""
         settings = self._settings
+        name = f"{settings.model} at {settings.url}"
         body = {
             "model": settings.model,
             "messages": [message_data(message) for message in messages],
@@ -104,33 +105,23 @@ class ChatEndpoint:
             "max_tokens": settings.max_tokens,
             "seed": seed,
         }
-        call = self._client.post("/chat/completions", body)
         try:
-            answer = self._loop.run("it", call, settings.seconds)
+            answer = self._loop.run("it", self._client.post("/chat/completions", body), settings.seconds)
         except HttpFailed as failure:
-            raise self._failed(failure.kind, failure.detail) from failure
+            raise OpponentFailed(name, failure.kind, failure.detail) from failure
         except DeadlinePassed as late:
-            raise self._failed("timeout", str(late)) from late
-        return self._words(answer)
-
-    def _words(self, answer: Any) -> str:
+            raise OpponentFailed(name, "timeout", str(late)) from late
         match answer:
             case {"choices": [{"message": {"content": str(text)}}, *_]}:
                 return text
-            case _:
-                raise self._failed("protocol", f"no choices[0].message.content in {answer!r:.200}")
-
-    def _failed(self, kind: str, detail: str) -> OpponentFailed:
-        return OpponentFailed(f"{self._settings.model} at {self._settings.url}", kind, detail)
+        raise OpponentFailed(name, "protocol", f"no choices[0].message.content in {answer!r:.200}")
 
 
-@functools.lru_cache(maxsize=64)
-def _made(settings: ChatOpponent) -> ChatEndpoint:
-    return ChatEndpoint(settings)
+_endpoint = functools.lru_cache(maxsize=64)(ChatEndpoint)
 
 
 def endpoint(settings: ChatOpponent) -> ChatEndpoint:
-    """Return the endpoint with these settings, made at the first move: a process that forks before it then loses no
+    """Return the endpoint with these settings, made at the first move: a process that forks before it loses no
     thread."""
     with _MAKING:
-        return _made(settings)
+        return _endpoint(settings)

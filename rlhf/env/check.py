@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -18,15 +18,13 @@ from rlhf.env.answers import Undecodable
 from rlhf.env.client.dialect import Stock
 from rlhf.env.client.pool import get_object
 from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
-from rlhf.env.wire import EXTRAS_VERSION, Code, Json
+from rlhf.env.wire import Code, Json
 from rlhf.errors import EnvironmentFailed, UserError
 from rlhf.http.untrusted_text import InvalidJson
 from rlhf.types import EnvironmentSpec
 
 CHECK_SECONDS, POLL_SECONDS = 120.0, 0.1
-LONGEST_EPISODE, KILLED_CLIENTS = 200, 20
-LARGEST_CAPACITY = 256
-"""Servers with a larger capacity are not filled; of these, `KILLED_CLIENTS` sessions are opened and killed."""
+LONGEST_EPISODE, MOST_SESSIONS = 200, 257
 GRACE_SECONDS = 30.0
 """Time for a server to notice that a client was killed."""
 SERVER_ERRORS = (httpx.HTTPError, Undecodable, Broken, InvalidJson, EnvironmentFailed)
@@ -60,18 +58,16 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The server under test, its metadata, and a valid action. `extras` is empty for a server of others."""
+    """The server under test, and a valid action."""
 
     address: Address
     http: httpx.AsyncClient
-    metadata: Json
     action: Json
-    extras: Json = field(default_factory=dict)
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[RemoteEnvironment]:
-        """A client of one session, which ends with its connection."""
-        dialect = Stock(spec=EnvironmentSpec(name=str(self.metadata.get("name")), description=""))
+        """Yield a client of one session, which ends with its connection."""
+        dialect = Stock(spec=EnvironmentSpec(name=self.address.url, description=""))
         client = RemoteEnvironment(self.address, dialect, Patience())
         try:
             yield client
@@ -91,17 +87,12 @@ class Target:
         return observation_data(await self.try_step(client))
 
     async def trace(self, seed: int) -> list[Json]:
-        """Return a reset and up to two steps, until the episode ends."""
+        """Reset, take up to two steps until the episode ends, and return the observations."""
         async with self.session() as client:
             observations = [comparable(await self.reset(client, seed))]
             while len(observations) < 3 and not observations[-1]["done"]:
                 observations.append(comparable(await self.step(client)))
         return observations
-
-    async def active_sessions(self) -> int:
-        """Number of open sessions; only servers of this library report it."""
-        count: int = (await get_object(self.http, "/metadata"))["extras"]["active_sessions"]
-        return count
 
 
 def observation_data(answer: Json) -> Json:
@@ -110,9 +101,9 @@ def observation_data(answer: Json) -> Json:
     if answer.get("type") != "observation":
         raise CheckFailed(f"{data.get('code')}: {data.get('message')!s:.200}")
     if unknown := set(data) - WIRE_KEYS:
-        raise CheckFailed(f"an answer has keys that the wire has not: {', '.join(sorted(unknown))}")
+        raise CheckFailed(f"an answer has keys that the wire format lacks: {', '.join(sorted(unknown))}")
     if not isinstance(data.get("observation"), dict) or not isinstance(data.get("done"), bool):
-        raise CheckFailed("an answer without `observation` and `done`")
+        raise CheckFailed("an answer lacks `observation` or `done`")
     return data
 
 
@@ -123,23 +114,23 @@ def comparable(data: Json) -> Json:
 
 
 async def check_metadata(target: Target) -> str:
-    """`/health` says healthy, `/metadata` has a name and a description, and `/schema` has valid JSON schemas."""
+    """Check that `/health` says healthy, `/metadata` has a name and a description, and `/schema` has JSON schemas."""
     if (health := (await get_object(target.http, "/health")).get("status")) != "healthy":
         raise CheckFailed(f"the status at /health is {health!r:.100}")
-    if missing := [key for key in ("name", "description") if not isinstance(target.metadata.get(key), str)]:
+    metadata = await get_object(target.http, "/metadata")
+    if missing := [key for key in ("name", "description") if not isinstance(metadata.get(key), str)]:
         raise CheckFailed(f"/metadata has no {missing[0]}")
     schemas = await get_object(target.http, "/schema")
     for name in ("action", "observation", "state"):
         try:
             jsonschema.Draft202012Validator.check_schema(schemas.get(name))
         except jsonschema.SchemaError as error:
-            raise CheckFailed(f"the schema of {name} is not one: {error.message}") from None
-    required = ", ".join(schemas["action"].get("required") or ()) or "nothing"
-    return f"{target.metadata['name']}; an action needs {required}"
+            raise CheckFailed(f"the schema of {name} is invalid: {error.message}") from None
+    return f"{metadata['name']}; an action needs {', '.join(schemas['action'].get('required') or ()) or 'nothing'}"
 
 
 async def check_reset(target: Target) -> str:
-    """A reset gives an observation of an episode that is not done."""
+    """Check that a reset gives an observation of an episode that is not done."""
     async with target.session() as client:
         if (await target.reset(client))["done"]:
             raise CheckFailed("an episode is done before it has begun")
@@ -147,7 +138,7 @@ async def check_reset(target: Target) -> str:
 
 
 async def check_errors(target: Target) -> str:
-    """Invalid frames are answered with the right error code, and the connection stays usable."""
+    """Check that invalid frames get the right error code, and that the connection stays usable."""
     frames: dict[Code, Json | str] = {
         Code.INVALID_JSON: "{",
         Code.UNKNOWN_TYPE: {"type": "no such type"},
@@ -155,15 +146,15 @@ async def check_errors(target: Target) -> str:
     }
     async with target.session() as client:
         await target.reset(client)
-        for wanted, frame in frames.items():
-            if (code := (await client.exchange(frame))["data"].get("code")) != wanted:
-                raise CheckFailed(f"{frame!r} is answered with {code}, not {wanted}")
+        for expected, frame in frames.items():
+            if (code := (await client.exchange(frame))["data"].get("code")) != expected:
+                raise CheckFailed(f"{frame!r} is answered with {code}, not {expected}")
         await target.step(client)
     return "named, and the socket stays open"
 
 
 async def check_seeds(target: Target) -> str:
-    """Return the same seed and actions give the same observations."""
+    """Check that the same seed and actions give the same observations."""
     first, other, again = [await target.trace(seed) for seed in (1, 2, 1)]
     if first != again:
         raise CheckFailed("the same seed and actions give different observations")
@@ -171,7 +162,7 @@ async def check_seeds(target: Target) -> str:
 
 
 async def check_interleaved(target: Target) -> str:
-    """Two concurrent sessions give the same observations as the same two sessions one after the other."""
+    """Check that two concurrent sessions give the same observations as the same two one after the other."""
     alone = [await target.trace(1), await target.trace(2)]
     async with target.session() as one, target.session() as two:
         together = [[comparable(await target.reset(one, 1))]]
@@ -188,7 +179,7 @@ async def check_interleaved(target: Target) -> str:
 
 
 async def check_order(target: Target) -> str:
-    """A step before the reset or after the end of the episode does not break the session."""
+    """Check that a step before the reset or after the end of the episode does not break the session."""
     async with target.session() as client:
         early = await target.try_step(client)
         await target.reset(client)
@@ -204,21 +195,24 @@ async def check_order(target: Target) -> str:
 
 
 async def check_capacity(target: Target) -> str:
-    """Return a full server refuses the next client with its numbers, and the places of killed clients become free."""
-    before = await target.active_sessions() if target.extras else 0
-    known = target.extras.get("max_sessions", 0)
-    most = KILLED_CLIENTS if known > LARGEST_CAPACITY else (known or LARGEST_CAPACITY) + 1
+    """Check that a full server refuses the next client with its numbers, and frees the places of killed clients."""
     async with contextlib.AsyncExitStack() as stack:
-        clients, refusal = await open_sessions(stack, target, most)
-        if refusal and (missing := {"active_sessions", "max_sessions"} - set(refusal)):
-            raise CheckFailed(f"the refusal lacks {', '.join(sorted(missing))}")
+        clients, refusal = await open_sessions(stack, target, MOST_SESSIONS)
         for client in clients:
             client.abort()
-        seconds = await seconds_until_freed(target, before, len(clients))
-    full = (
-        f"{len(clients)} places, the next is refused with {refusal['code']}" if refusal else f"{len(clients)} clients"
-    )
-    return f"{full}; places of killed clients come back in {seconds:.1f} s"
+    if refusal is None:
+        return f"{len(clients)} clients at once"
+    if missing := {"active_sessions", "max_sessions"} - set(refusal):
+        raise CheckFailed(f"the refusal lacks {', '.join(sorted(missing))}")
+    start = time.monotonic()
+    while time.monotonic() < start + GRACE_SECONDS:
+        async with contextlib.AsyncExitStack() as stack:
+            again, _ = await open_sessions(stack, target, len(clients))
+        if len(again) == len(clients):
+            seconds = time.monotonic() - start
+            return f"{len(clients)} places; places of killed clients come back in {seconds:.1f} s"
+        await asyncio.sleep(POLL_SECONDS)
+    raise CheckFailed(f"sessions of killed clients still take places after {GRACE_SECONDS:g} s")
 
 
 CHECKS: dict[str, Callable[[Target], Awaitable[str]]] = {
@@ -235,7 +229,7 @@ CHECKS: dict[str, Callable[[Target], Awaitable[str]]] = {
 async def open_sessions(
     stack: contextlib.AsyncExitStack, target: Target, most: int
 ) -> tuple[list[RemoteEnvironment], Json | None]:
-    """Sessions after their reset: `most` of them, or as many as the server accepts, and its refusal of the next."""
+    """Open and reset `most` sessions, or as many as the server accepts. Returns them, and the refusal of the next."""
     clients: list[RemoteEnvironment] = []
     while len(clients) < most:
         client = await stack.enter_async_context(target.session())
@@ -245,23 +239,6 @@ async def open_sessions(
             return clients, full.data
         clients.append(client)
     return clients, None
-
-
-async def seconds_until_freed(target: Target, before: int, places: int) -> float:
-    """Seconds until killed sessions are gone: by the session count, or by opening `places` sessions. Raises
-    `CheckFailed`."""
-    start = time.monotonic()
-    while True:
-        if target.extras:
-            freed = await target.active_sessions() <= before
-        else:
-            async with contextlib.AsyncExitStack() as stack:
-                freed = len((await open_sessions(stack, target, places))[0]) == places
-        if freed:
-            return time.monotonic() - start
-        if time.monotonic() > start + GRACE_SECONDS:
-            raise CheckFailed(f"sessions of killed clients are still held after {GRACE_SECONDS:g} s")
-        await asyncio.sleep(POLL_SECONDS)
 
 
 def example_action(schema: Mapping[str, Any]) -> Json:
@@ -284,20 +261,13 @@ async def check_server(address: Address, action: Json | None = None) -> AsyncIte
     from its schema. Raises `UserError` when no server answers."""
     async with httpx.AsyncClient(base_url=address.url, headers=address.headers, timeout=30, trust_env=False) as http:
         try:
-            metadata, schema = await get_object(http, "/metadata"), await get_object(http, "/schema")
+            schema = (await get_object(http, "/schema")).get("action") or {}
         except SERVER_ERRORS as error:
-            raise UserError(f"{address.url} is no environment server: {type(error).__name__}: {error}") from None
-        extras: Json = metadata.get("extras") or {}
-        target = Target(
-            address=address,
-            http=http,
-            metadata=metadata,
-            action=example_action(schema.get("action") or {}) if action is None else action,
-            extras=extras if extras.get("version") == EXTRAS_VERSION else {},
-        )
+            raise UserError(f"no environment server at {address.url}: {type(error).__name__}: {error}") from None
+        target = Target(address=address, http=http, action=example_action(schema) if action is None else action)
         for name, check in CHECKS.items():
-            outcome, detail = await outcome_of(check, target)
-            yield CheckResult(name=name, verdict=outcome, detail=detail)
+            verdict, detail = await outcome_of(check, target)
+            yield CheckResult(name=name, verdict=verdict, detail=detail)
 
 
 async def outcome_of(check: Callable[[Target], Awaitable[str]], target: Target) -> tuple[CheckOutcome, str]:

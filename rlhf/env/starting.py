@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 
 from rlhf.cluster.handle import WorkerHandle
@@ -16,9 +16,10 @@ from rlhf.env.encoding import dumps
 from rlhf.env.hosting.hosted import HostedEnvironments, isolation_of
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.recording import RecordedEnvironments, ReplayedEnvironments
-from rlhf.env.server.worker import EnvironmentServer, WorkerSettings
+from rlhf.env.server.app import EnvironmentServerSettings, limits_for_sessions
+from rlhf.env.server.worker import EnvironmentServer
 from rlhf.errors import ConfigError, EnvironmentFailed
-from rlhf.http.binding import token_from
+from rlhf.http.binding import Access, token_from
 from rlhf.http.recording import Replay, open_recording
 from rlhf.protocols import Environments
 
@@ -45,52 +46,43 @@ async def started_environments(
 
 @asynccontextmanager
 async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> AsyncIterator[Environments]:
-    """Environments without recording. Raises `ConfigError`."""
-    if config.urls:
-        yield await joined_servers(config)
-    elif config.servers:
-        yield await started_servers(config, cluster, alone=alone)
-    else:
+    """Yield environments without recording. Raises `ConfigError`."""
+    if not config.urls and not config.servers:
         async with hosted_here(config) as environments:
             yield environments
+        return
+    addresses = await started_servers(config, cluster, alone=alone) if config.servers else named_servers(config)
+    try:
+        pool = await EnvironmentPool.connect(addresses, Patience(deadlines=deadlines_of(config)))
+    except EnvironmentFailed as error:
+        raise ConfigError(f"environment {config.shown}: {error.detail}") from error
+    yield pool
 
 
-async def joined_servers(config: EnvironmentConfig) -> Environments:
-    """Return the servers that the recipe names, once all of them answer. Raises `ConfigError`."""
+def named_servers(config: EnvironmentConfig) -> list[Address]:
+    """Return the servers that the recipe names. Raises `ConfigError` for a token that is not there."""
     token = token_from(config.token_env)
-    return await connect_servers(
-        [Address(url=url, token=token) for url in config.urls], config, "environment.urls names"
-    )
+    return [Address(url=url, token=token) for url in config.urls]
 
 
-async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> Environments:
-    """Servers in workers of the run's cluster, which end with it; access needs a token that only this run knows.
+async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> list[Address]:
+    """Start servers in workers of the run's cluster, which end with it; access needs a token that only this run knows.
 
     Raises `ConfigError`, and `WorkerDied` for a server that does not start.
     """
-    settings = WorkerSettings(
-        factory=factory_of(config),
-        isolation=config.isolation,
+    settings = EnvironmentServerSettings(
         deadlines=deadlines_of(config),
         max_sessions=config.sessions_per_server,
         token=secrets.token_hex(32),
+        access=Access(limits=limits_for_sessions(config.sessions_per_server)),
     )
+    factory, kind = factory_of(config), config.isolation
     workers = await cluster.spawn(ENVIRONMENT, lambda index: {"loopback": alone})
     seconds = START_SECONDS + config.start_timeout_seconds
     handles = [WorkerHandle[EnvironmentServer](worker) for worker in workers]
-    urls = await asyncio.gather(
-        *(handle.call(lambda server: server.start(settings), timeout_seconds=seconds) for handle in handles)
-    )
-    addresses = [Address(url=url, token=settings.token) for url in urls]
-    return await connect_servers(addresses, config, "environment.servers are of")
-
-
-async def connect_servers(addresses: Sequence[Address], config: EnvironmentConfig, told: str) -> Environments:
-    """Connect to servers, once all of them answer. Raises `ConfigError`, whose message begins with `told`."""
-    try:
-        return await EnvironmentPool.connect(addresses, Patience(deadlines=deadlines_of(config)))
-    except EnvironmentFailed as error:
-        raise ConfigError(f"{told} {config.shown}: {error.detail}") from error
+    starts = [h.call(lambda server: server.start(factory, kind, settings), timeout_seconds=seconds) for h in handles]
+    urls = await asyncio.gather(*starts)
+    return [Address(url=url, token=settings.token) for url in urls]
 
 
 @asynccontextmanager

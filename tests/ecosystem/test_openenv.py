@@ -64,11 +64,6 @@ def test_its_client_hears_that_there_is_no_place():
         assert "CAPACITY_REACHED" in run("openenv", "openenv_client.py", "capacity", url)
 
 
-def test_its_client_leaves_a_session_and_attaches_again():
-    with served("Guess") as url:
-        assert run("openenv", "openenv_client.py", "attach", url) == [[2, 1], True]
-
-
 async def test_our_client_plays_an_episode_on_its_server():
     with stock(max_sessions=4) as url:
         environments = await EnvironmentPool.connect([Address(url=url)])

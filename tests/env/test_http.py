@@ -1,4 +1,4 @@
-"""The server over HTTP: requests without memory, sessions by header, JSON-RPC, and what is refused."""
+"""The server over HTTP: requests without memory, sessions by header, MCP, and refusals."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from rlhf.env.server.mcp import MCP_SESSION
 from rlhf.env.wire import SESSION_HEADER
 from tests.env.serving import active, comes_to, quick, served, talking
 from tests.pace import scaled
@@ -34,9 +35,11 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def rpc(http: httpx.AsyncClient, url: str, method: str, **params: Any) -> dict[str, Any]:
+async def rpc(
+    http: httpx.AsyncClient, url: str, method: str, session: str | None = None, **params: Any
+) -> httpx.Response:
     body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
-    return (await http.post(f"{url}/mcp", json=body)).json()
+    return await http.post(f"{url}/mcp", json=body, headers={MCP_SESSION: session} if session else {})
 
 
 async def test_a_server_says_what_it_is(http: httpx.AsyncClient, guess: str):
@@ -67,7 +70,7 @@ async def test_with_a_session_header_state_is_kept(http: httpx.AsyncClient, gues
         step = (await http.post(f"{guess}/step", json={"action": {"text": "none"}}, headers=headers)).json()
         assert step["metadata"]["info"] == {"left": left}
     assert (await http.get(f"{guess}/state", headers=headers)).json()["step_count"] == 2
-    assert (await rpc(http, guess, "openenv/session/close", session_id="kept-session"))["result"]["closed"] is True
+    assert (await http.delete(f"{guess}/mcp", headers={MCP_SESSION: "kept-session"})).status_code == 204
     assert (await http.get(f"{guess}/state", headers=headers)).status_code == 404
 
 
@@ -108,9 +111,9 @@ async def test_a_bad_body_is_answered_with_its_code(
 async def test_an_unknown_session_and_a_step_before_the_reset_are_told_apart(http: httpx.AsyncClient, guess: str):
     step = {"action": {"text": "1"}}
     unknown = await http.post(f"{guess}/step", json=step, headers={SESSION_HEADER: "unknown-session"})
-    created = (await rpc(http, guess, "openenv/session/create"))["result"]["session_id"]
+    created = (await rpc(http, guess, "initialize")).headers[MCP_SESSION]
     early = await http.post(f"{guess}/step", json=step, headers={SESSION_HEADER: created})
-    await rpc(http, guess, "openenv/session/close", session_id=created)
+    await http.delete(f"{guess}/mcp", headers={MCP_SESSION: created})
     assert (unknown.status_code, unknown.json()["detail"]["code"]) == (404, "SESSION_ERROR")
     assert (early.status_code, early.json()["detail"]["kind"]) == (409, "order")
 
@@ -131,10 +134,10 @@ async def test_at_capacity_http_says_when_to_come_back(http: httpx.AsyncClient):
     with served("Guess", max_sessions=1) as url:
         await http.post(f"{url}/reset", json={}, headers={SESSION_HEADER: "the-only-one"})
         full = await http.post(f"{url}/reset", json={})
-        over_rpc = await rpc(http, url, "openenv/session/create")
+        over_mcp = (await rpc(http, url, "initialize")).json()
     assert (full.status_code, full.headers["retry-after"]) == (503, "1")
     assert full.json()["detail"]["code"] == "CAPACITY_REACHED"
-    assert over_rpc["error"]["code"] == -32000
+    assert over_mcp["error"]["code"] == -32000
 
 
 async def test_only_health_is_told_without_the_token(http: httpx.AsyncClient):
@@ -167,10 +170,8 @@ async def test_a_hundred_clients_that_are_killed_free_their_slots_within_the_lea
             await one.__aexit__(None, None, None)
 
 
-async def test_a_created_session_can_be_left_and_attached_again_by_one_socket_at_a_time(
-    http: httpx.AsyncClient, guess: str
-):
-    session = (await rpc(http, guess, "openenv/session/create"))["result"]["session_id"]
+async def test_a_session_is_attached_to_one_socket_at_a_time(http: httpx.AsyncClient, guess: str):
+    session = (await rpc(http, guess, "initialize")).headers[MCP_SESSION]
     async with talking(guess, f"?session_id={session}") as talk:
         await talk.reset(seed=1)
         await talk.step("none")
@@ -181,16 +182,24 @@ async def test_a_created_session_can_be_left_and_attached_again_by_one_socket_at
         step = await again.step("none")
     assert refused["data"]["code"] == "SESSION_ERROR"
     assert step["data"]["metadata"]["info"] == {"left": 1}
-    assert (await rpc(http, guess, "openenv/session/close", session_id=session))["result"]["closed"] is True
+    assert (await http.delete(f"{guess}/mcp", headers={MCP_SESSION: session})).status_code == 204
 
 
-async def test_json_rpc_lists_and_calls_tools(http: httpx.AsyncClient, adder: str):
-    listed = await rpc(http, adder, "tools/list")
-    called = await rpc(http, adder, "tools/call", name="add", arguments={"a": 2, "b": 3})
-    invalid = await rpc(http, adder, "tools/call", name="add", arguments={"a": 2})
-    assert [tool["name"] for tool in listed["result"]["tools"]] == ["add"]
-    assert called["result"]["content"] == [{"type": "text", "text": "5"}]
-    assert invalid["result"]["is_error"] is True
+async def test_an_mcp_client_shakes_hands_and_calls_within_its_session(http: httpx.AsyncClient, adder: str):
+    hello = await rpc(http, adder, "initialize", protocolVersion="2025-06-18", capabilities={})
+    session = hello.headers[MCP_SESSION]
+    told = await http.post(f"{adder}/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+    listed = await rpc(http, adder, "tools/list", session)
+    called = await rpc(http, adder, "tools/call", session, name="add", arguments={"a": 4, "b": 4})
+    invalid = await rpc(http, adder, "tools/call", session, name="add", arguments={"a": 2})
+    ended = await http.delete(f"{adder}/mcp", headers={MCP_SESSION: session})
+    assert hello.json()["result"]["protocolVersion"] == "2025-06-18"
+    assert [set(tool) for tool in listed.json()["result"]["tools"]] == [{"name", "description", "inputSchema"}]
+    assert called.json()["result"] == {"content": [{"type": "text", "text": "8"}], "isError": False}
+    assert invalid.json()["result"]["isError"] is True
+    assert (told.status_code, ended.status_code) == (202, 204)
+    alone = await rpc(http, adder, "tools/call", name="add", arguments={"a": 2, "b": 3})
+    assert alone.json()["result"]["content"] == [{"type": "text", "text": "5"}]
     assert await active(adder) == 0
 
 
@@ -198,39 +207,15 @@ async def test_json_rpc_lists_and_calls_tools(http: httpx.AsyncClient, adder: st
     ("body", "code"),
     [
         ({}, -32600),
-        ([], -32600),
-        ({"jsonrpc": "2.0", "method": "jump", "id": 1}, -32601),
-        ({"jsonrpc": "2.0", "method": "tools/call", "id": 1}, -32602),
-        ({"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "subtract"}, "id": 1}, -32602),
-        ({"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "add", "session_id": "no"}, "id": 1}, -32602),
-        ({"jsonrpc": "2.0", "method": "openenv/session/close", "params": {}, "id": 1}, -32602),
+        ({"method": "ping", "id": []}, -32600),
+        ({"method": "jump", "id": 1}, -32601),
+        ({"method": "tools/call", "id": 1}, -32602),
+        ({"method": "tools/call", "params": {"name": "subtract"}, "id": 1}, -32602),
     ],
 )
 async def test_a_bad_call_is_a_json_rpc_error(http: httpx.AsyncClient, adder: str, body: object, code: int):
     answer = await http.post(f"{adder}/mcp", json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (200, code)
-
-
-async def test_a_body_that_is_not_json_is_a_parse_error(http: httpx.AsyncClient, adder: str):
-    answer = await http.post(f"{adder}/mcp", content="{", headers={"Content-Type": "application/json"})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32700)
-
-
-async def test_an_mcp_client_shakes_hands_and_calls_within_its_session(http: httpx.AsyncClient, adder: str):
-    accept = {"Accept": "application/json, text/event-stream"}
-
-    async def ask(method: str, headers: dict[str, str], **params: Any) -> httpx.Response:
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        return await http.post(f"{adder}/mcp", json=body, headers=accept | headers)
-
-    hello = await ask("initialize", {}, protocolVersion="2025-06-18", capabilities={}, clientInfo={"name": "c"})
-    session = {"Mcp-Session-Id": hello.headers["mcp-session-id"]}
-    called = await ask("tools/call", session, name="add", arguments={"a": 4, "b": 4})
-    ended = await http.delete(f"{adder}/mcp", headers=session)
-    assert hello.json()["result"]["protocolVersion"] == "2025-06-18"
-    assert called.json()["result"] == {"content": [{"type": "text", "text": "8"}], "isError": False}
-    assert ended.status_code == 204
-    assert await active(adder) == 0
 
 
 async def test_a_hung_step_over_http_leaves_the_server_answering(http: httpx.AsyncClient):

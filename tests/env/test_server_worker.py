@@ -12,7 +12,8 @@ import pytest
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.hosting.isolation import Deadlines, Factory
-from rlhf.env.server.worker import EnvironmentServer, WorkerSettings
+from rlhf.env.server.app import EnvironmentServerSettings
+from rlhf.env.server.worker import EnvironmentServer
 from rlhf.errors import ConfigError, EnvironmentFailed
 from tests.fakes import TASK
 
@@ -26,9 +27,7 @@ async def working(arguments: Mapping[str, Any], max_sessions: int = 8) -> AsyncI
     factory = Factory(name="tests.env.environments:Guess", arguments=arguments)
     try:
         yield await server.start(
-            WorkerSettings(
-                factory=factory, isolation="thread", deadlines=Deadlines(), max_sessions=max_sessions, token="secret"
-            )
+            factory, "thread", EnvironmentServerSettings(max_sessions=max_sessions, token="secret")
         )
     finally:
         await server.close()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from rlhf.env.answers import NAME_LENGTH, TEXT_LENGTH, StockAnswer, Undecodable, validate_answer
 from rlhf.env.encoding import action_data, observation_from, spec_from, task_data
@@ -22,27 +22,13 @@ class InvalidAction(Exception):
     """The policy's reply is not a valid action of this environment. The message is for the policy."""
 
 
-class Dialect(Protocol):
-    """Translation of this library's types to a server's messages. `resumes`: sessions outlive a connection, and a
-    repeated request id returns the same answer. `refused` explains an action that the server refuses to the policy, or
-    returns None where the policy is not at fault."""
-
-    @property
-    def spec(self) -> EnvironmentSpec: ...
-    @property
-    def resumes(self) -> bool: ...
-    def reset(self, task: Task, seed: int, request_id: str) -> Json: ...
-    def action(self, message: Message, request_id: str) -> Json: ...
-    def observation(self, answer: Json) -> Observation: ...
-    def refused(self, problem: str) -> str | None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ours:
-    """A server of this library: all fields are transmitted."""
+    """A server of this library: all fields are transmitted, sessions outlive a connection, and a repeated request id
+    returns the same answer (`resumes`)."""
 
+    resumes: ClassVar[bool] = True
     spec: EnvironmentSpec
-    resumes: bool = True
 
     def reset(self, task: Task, seed: int, request_id: str) -> Json:
         return {"seed": seed, "task": task_data(task), "request_id": request_id}
@@ -62,9 +48,9 @@ class Ours:
 class Stock:
     """A stock OpenEnv server. The seed selects its task; text is converted to an action, and an observation to text."""
 
+    resumes: ClassVar[bool] = False
     spec: EnvironmentSpec
     action_schema: Mapping[str, Any] = field(default_factory=dict)
-    resumes: bool = False
 
     def reset(self, task: Task, seed: int, request_id: str) -> Json:
         return {"seed": seed, "episode_id": request_id}
@@ -100,6 +86,11 @@ class Stock:
             truncated=truncated,
             info=metadata,
         )
+
+
+Dialect = Ours | Stock
+"""Translation of this library's types to a server's messages. `refused` explains an action that the server refuses to
+the policy, or returns None where the policy is not at fault."""
 
 
 def dialect_of(metadata: Json, schema: Json) -> Dialect:

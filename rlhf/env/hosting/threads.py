@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from rlhf.cluster.catch import Raised, catch, catch_awaiting
@@ -137,7 +137,7 @@ class ThreadEnvironment:
         """Make the environment, and return it. Raises `EnvironmentFailed`."""
 
         def made() -> Any:
-            self._environment = create()
+            self._environment = create()  # set in the thread: a constructor that returns late is closed, too
             return self._environment
 
         try:
@@ -180,33 +180,23 @@ class ThreadEnvironment:
         return result
 
 
-class LoopEnvironment:
+class LoopEnvironment(ThreadEnvironment):
     """One environment with `async` methods, on the event loop. A call that exceeds its deadline is cancelled."""
 
     def __init__(self, name: str, environment: AsyncEnvironment, deadlines: Deadlines) -> None:
-        self._name, self._environment, self._deadlines = name, environment, deadlines
-        self._closed = False
-
-    async def reset(self, task: Task, *, seed: int) -> Observation:
-        call = self._environment.reset(task, seed=seed)
-        return checked(self._name, await self._call("reset", call, self._deadlines.reset_seconds))
-
-    async def step(self, action: Message) -> Observation:
-        return checked(
-            self._name, await self._call("step", self._environment.step(action), self._deadlines.step_seconds)
-        )
+        self._name, self._environment, self._deadlines, self._closed = name, environment, deadlines, False
 
     async def close(self) -> None:
         """Close the environment, within the deadline of a reset. Never raises."""
         if not self._closed:
             self._closed = True
             with contextlib.suppress(EnvironmentFailed):
-                await self._call("close", self._environment.close(), self._deadlines.reset_seconds)
+                await self._call("close", self._environment.close, self._deadlines.reset_seconds)
 
-    async def _call(self, method: str, call: Awaitable[Any], seconds: float) -> Any:
+    async def _call(self, method: str, work: Callable[[], Any], seconds: float) -> Any:
         try:
             async with asyncio.timeout(seconds):
-                result = await catch_awaiting(call, also=SystemExit)
+                result = await catch_awaiting(work(), also=SystemExit)
         except TimeoutError:
             raise EnvironmentFailed(self._name, "timeout", f"{method} did not return within {seconds:g} s") from None
         if isinstance(result, Raised):

@@ -17,7 +17,6 @@ from starlette.exceptions import HTTPException
 
 from rlhf.env.hosting.isolation import Deadlines, EnvironmentIsolation
 from rlhf.env.server.http_routes import answer_refusal, http_routes
-from rlhf.env.server.mcp import MCP_SESSION
 from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.server.socket_route import serve_socket
 from rlhf.env.wire import API_VERSION, Code, EnvironmentRefused, Json
@@ -69,10 +68,6 @@ def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettin
     @app.websocket("/ws")
     async def ws(websocket: WebSocket) -> None:
         await serve_socket(websocket, sessions, most_bytes)
-
-    @app.delete("/mcp", include_in_schema=False)
-    async def end_mcp(request: Request) -> Response:
-        return Response(status_code=204 if sessions.end(request.headers.get(MCP_SESSION, "")) else 404)
 
     return AccessMiddleware(app, denied, settings.access, host=settings.host, token=settings.token)
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
 
 from rlhf.env.encoding import answer_data, dumps, spec_data
-from rlhf.env.server import openapi
 from rlhf.env.server.acting import act
-from rlhf.env.server.mcp import PARSE_ERROR, RpcError, answer_mcp, answer_rpc, rpc_failure, speaks_mcp
+from rlhf.env.server.mcp import MCP_SESSION, answer_mcp
 from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions
 from rlhf.env.wire import (
     EXTRAS_VERSION,
@@ -27,9 +27,31 @@ from rlhf.env.wire import (
     StepBody,
 )
 from rlhf.http.serving import StrictRoute
-from rlhf.http.untrusted_text import read_json
 
 SessionId = Annotated[str | None, Header(alias=SESSION_HEADER, min_length=8, max_length=255)]
+McpSessionId = Annotated[str | None, Header(alias=MCP_SESSION)]
+
+
+class StepResponse(BaseModel):
+    """An environment's observation after a reset or an action."""
+
+    observation: Json
+    reward: float | None
+    done: bool
+    metadata: Json = {}
+
+
+class ErrorResponse(BaseModel):
+    """Why a request was refused: `message`, `code`, and `kind` where an environment or a session has failed."""
+
+    detail: Json
+
+
+OBSERVED: dict[int | str, dict[str, Any]] = {200: {"model": StepResponse}}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse, "description": "An error"}
+    for status in (400, 401, 404, 409, 410, 413, 422, 500, 503, 504)
+}
 
 
 class WireJson(JSONResponse):
@@ -41,19 +63,19 @@ class WireJson(JSONResponse):
 
 def http_routes(sessions: EnvironmentSessions, describe: Callable[[], Json]) -> APIRouter:
     """Return the routes. `describe` adds the server's settings to `/metadata`."""
-    router = APIRouter(default_response_class=WireJson, route_class=StrictRoute)
+    router = APIRouter(default_response_class=WireJson, route_class=StrictRoute, responses=ERRORS)
     spec = sessions.isolation.spec
 
-    @router.get("/health", responses=openapi.HEALTH)
+    @router.get("/health")
     async def health() -> Response:
         return WireJson({"status": "healthy"})
 
-    @router.get("/metadata", responses=openapi.TOLD)
+    @router.get("/metadata")
     async def metadata() -> Json:
         extras = {"version": EXTRAS_VERSION, "spec": spec_data(spec), "active_sessions": sessions.active, **describe()}
         return {"name": spec.name, "description": spec.description, "extras": extras}
 
-    @router.get("/schema", responses=openapi.TOLD)
+    @router.get("/schema")
     async def schema() -> Json:
         return {
             "action": Action.model_json_schema(),
@@ -61,37 +83,36 @@ def http_routes(sessions: EnvironmentSessions, describe: Callable[[], Json]) -> 
             "state": StateData.model_json_schema(),
         }
 
-    @router.get("/list_environments", responses=openapi.TOLD)
+    @router.get("/list_environments")
     async def list_environments() -> list[str]:
         return [spec.name]
 
-    @router.get("/state", responses=openapi.STATE)
+    @router.get("/state", responses={200: {"model": StateData}})
     async def state(session_id: SessionId = None) -> Response:
         return WireJson(sessions.find(session_id).state if session_id else StateData().model_dump())
 
-    @router.post("/reset", responses=openapi.RESET)
+    @router.post("/reset", responses=OBSERVED)
     async def reset(
         body: Annotated[ResetData, Body(default_factory=ResetData)], session_id: SessionId = None
     ) -> Response:
         async with session_of_request(sessions, session_id, opens=True) as session:
             return WireJson(answer_data(await session.reset(body), spec.tools))
 
-    @router.post("/step", responses=openapi.STEP)
+    @router.post("/step", responses=OBSERVED)
     async def step(body: StepBody, session_id: SessionId = None) -> Response:
         async with session_of_request(sessions, session_id, opens=False) as session:
             if session_id is None:
                 await session.reset(ResetData())
             return WireJson(await act(session, spec, body.action, body.request_id, body.timeout_s))
 
-    @router.post("/mcp", responses=openapi.MCP, openapi_extra=openapi.MCP_BODY)
-    async def mcp(request: Request) -> Response:
-        try:
-            body = read_json(await request.body())
-        except ValueError:
-            return WireJson(rpc_failure(None, RpcError(PARSE_ERROR, "Parse error")), status_code=400)
-        if speaks_mcp(request.headers.get("accept", "")):
-            return await answer_mcp(sessions, body, request.headers)
-        return WireJson(await answer_rpc(sessions, body))
+    @router.post("/mcp", responses={202: {"description": "A notification needs no answer"}})
+    async def mcp(body: Json, session_id: McpSessionId = None) -> Response:
+        answer, headers = await answer_mcp(sessions, body, session_id)
+        return Response(status_code=202) if answer is None else WireJson(answer, headers=headers)
+
+    @router.delete("/mcp", include_in_schema=False)
+    async def end_mcp(session_id: McpSessionId = None) -> Response:
+        return Response(status_code=204 if sessions.end(session_id or "") else 404)
 
     return router
 

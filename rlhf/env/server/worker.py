@@ -4,26 +4,14 @@ death."""
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 
 from rlhf.cluster.interfaces import LOOPBACK, own_address
 from rlhf.env.config import IsolationKind
 from rlhf.env.hosting.hosted import isolation_of
-from rlhf.env.hosting.isolation import Deadlines, Factory
-from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config, limits_for_sessions
-from rlhf.http.binding import Access
+from rlhf.env.hosting.isolation import Factory
+from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config
 from rlhf.http.serving import listening
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
-    """What a server hosts, and its access. Clients need the `token`."""
-
-    factory: Factory
-    isolation: IsolationKind
-    deadlines: Deadlines
-    max_sessions: int
-    token: str
 
 
 class EnvironmentServer:
@@ -34,20 +22,13 @@ class EnvironmentServer:
         self._host = LOOPBACK if loopback else own_address()
         self._running = AsyncExitStack()
 
-    async def start(self, settings: WorkerSettings) -> str:
+    async def start(self, factory: Factory, kind: IsolationKind, settings: EnvironmentServerSettings) -> str:
         """Import the environment and serve it; returns the server's URL. Raises `ConfigError`, `DeadlinePassed`."""
-        isolation = isolation_of(settings.isolation, settings.factory, settings.deadlines, settings.max_sessions)
+        isolation = isolation_of(kind, factory, settings.deadlines, settings.max_sessions)
         self._running.push_async_callback(isolation.stop)
         await isolation.start()
-        served = EnvironmentServerSettings(
-            host=self._host,
-            port=0,
-            token=settings.token,
-            max_sessions=settings.max_sessions,
-            access=Access(limits=limits_for_sessions(settings.max_sessions)),
-            deadlines=settings.deadlines,
-        )
-        config = environment_uvicorn_config(build_app(isolation, served), served)
+        settings = replace(settings, host=self._host, port=0)
+        config = environment_uvicorn_config(build_app(isolation, settings), settings)
         return await self._running.enter_async_context(listening(config))
 
     async def close(self) -> None:

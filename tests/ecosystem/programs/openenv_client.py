@@ -1,9 +1,8 @@
-"""OpenEnv's own client against a server: `openenv_client.py async|sync|capacity|attach URL`. Prints what it saw."""
+"""OpenEnv's own client against a server: `openenv_client.py async|sync|capacity URL`. Prints what it saw."""
 
 import asyncio
 import json
 import sys
-import urllib.request
 
 from openenv.core.generic_client import GenericEnvClient
 
@@ -31,26 +30,6 @@ async def meet_capacity(url):
         return await failure(GenericEnvClient(base_url=url).reset())
 
 
-async def attach(url):
-    created = rpc(url, "openenv/session/create", {})["result"]["session_id"]
-    seen = []
-    for _ in range(2):
-        client = GenericEnvClient(base_url=url)
-        client._ws_url += f"?session_id={created}"  # it has no argument for that
-        async with client:
-            if not seen:
-                await client.reset(seed=3)
-            seen.append((await client.step({"text": "none"})).metadata["info"]["left"])
-    return [seen, rpc(url, "openenv/session/close", {"session_id": created})["result"]["closed"]]
-
-
-def rpc(url, method, params):
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-    request = urllib.request.Request(f"{url}/mcp", body, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return json.load(answer)
-
-
 async def failure(asking):
     try:
         await asking
@@ -64,4 +43,4 @@ if __name__ == "__main__":
     if how == "sync":
         print(json.dumps(play_sync(url)))
     else:
-        print(json.dumps(asyncio.run({"async": play_async, "capacity": meet_capacity, "attach": attach}[how](url))))
+        print(json.dumps(asyncio.run({"async": play_async, "capacity": meet_capacity}[how](url))))
