@@ -8,7 +8,7 @@ import itertools
 import random
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 

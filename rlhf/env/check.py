@@ -12,13 +12,11 @@ from enum import StrEnum
 from typing import Any
 
 import httpx
-import jsonschema
 
-from rlhf.env.answers import Undecodable
 from rlhf.env.client.dialect import Stock
 from rlhf.env.client.pool import get_object
 from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
-from rlhf.env.wire import Code, Json
+from rlhf.env.wire import Code, Json, Undecodable
 from rlhf.errors import EnvironmentFailed, UserError
 from rlhf.http.untrusted_text import InvalidJson
 from rlhf.types import EnvironmentSpec
@@ -90,6 +88,8 @@ class Target:
         """Reset, take up to two steps until the episode ends, and return the observations."""
         async with self.session() as client:
             observations = [comparable(await self.reset(client, seed))]
+            if observations[0]["done"]:
+                raise CheckFailed("an episode is done before it has begun")
             while len(observations) < 3 and not observations[-1]["done"]:
                 observations.append(comparable(await self.step(client)))
         return observations
@@ -114,27 +114,16 @@ def comparable(data: Json) -> Json:
 
 
 async def check_metadata(target: Target) -> str:
-    """Check that `/health` says healthy, `/metadata` has a name and a description, and `/schema` has JSON schemas."""
+    """Check that `/health` says healthy, `/metadata` has a name and a description, and `/schema` has schemas."""
     if (health := (await get_object(target.http, "/health")).get("status")) != "healthy":
         raise CheckFailed(f"the status at /health is {health!r:.100}")
     metadata = await get_object(target.http, "/metadata")
     if missing := [key for key in ("name", "description") if not isinstance(metadata.get(key), str)]:
         raise CheckFailed(f"/metadata has no {missing[0]}")
     schemas = await get_object(target.http, "/schema")
-    for name in ("action", "observation", "state"):
-        try:
-            jsonschema.Draft202012Validator.check_schema(schemas.get(name))
-        except jsonschema.SchemaError as error:
-            raise CheckFailed(f"the schema of {name} is invalid: {error.message}") from None
+    if missing := [name for name in ("action", "observation", "state") if not isinstance(schemas.get(name), dict)]:
+        raise CheckFailed(f"/schema has no {missing[0]}")
     return f"{metadata['name']}; an action needs {', '.join(schemas['action'].get('required') or ()) or 'nothing'}"
-
-
-async def check_reset(target: Target) -> str:
-    """Check that a reset gives an observation of an episode that is not done."""
-    async with target.session() as client:
-        if (await target.reset(client))["done"]:
-            raise CheckFailed("an episode is done before it has begun")
-    return "an observation"
 
 
 async def check_errors(target: Target) -> str:
@@ -217,7 +206,6 @@ async def check_capacity(target: Target) -> str:
 
 CHECKS: dict[str, Callable[[Target], Awaitable[str]]] = {
     "metadata": check_metadata,
-    "reset": check_reset,
     "errors": check_errors,
     "seed determinism": check_seeds,
     "interleaved sessions": check_interleaved,

@@ -6,8 +6,7 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from rlhf.env.answers import ObservationAnswer, SpecAnswer, validate_answer
-from rlhf.env.wire import Action, CallData, Json, MessageData, TaskData
+from rlhf.env.wire import Action, CallData, Json, MessageData, ObservationAnswer, SpecAnswer, TaskData, validate_answer
 from rlhf.http.untrusted_text import escape_json, replace_surrogates
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
 
@@ -120,12 +119,9 @@ def spec_data(spec: EnvironmentSpec) -> Json:
 
 
 def spec_from(data: Json) -> EnvironmentSpec:
-    """Return the reverse of `spec_data`. Raises `Undecodable`."""
+    """Return the spec that `spec_data` encoded. Raises `Undecodable`."""
     answer = validate_answer(SpecAnswer, data, "spec")
-    tools = (
-        Tool(name=tool.name, description=tool.description or "", parameters=tool.input_schema or {})
-        for tool in answer.tools
-    )
+    tools = (Tool(name=tool.name, description=tool.description, parameters=tool.input_schema) for tool in answer.tools)
     return EnvironmentSpec(
         name=answer.name, description=answer.description, tools=tuple(tools), roles=tuple(answer.roles)
     )

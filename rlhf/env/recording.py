@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
-from rlhf.env.answers import Undecodable
 from rlhf.env.encoding import action_data, answer_data, observation_from, spec_data, spec_from, task_data
-from rlhf.env.wire import Json
+from rlhf.env.wire import Json, Undecodable
 from rlhf.errors import EnvironmentFailed, RecordingError
 from rlhf.http.recording import RecordedFailure, Recorder, Replay
 from rlhf.protocols import Environment, Environments

@@ -1,4 +1,5 @@
-"""The OpenEnv wire format: schemas of incoming messages, and error codes. Plain data; `encoding.py` converts it."""
+"""The OpenEnv wire format: schemas of a client's messages and of a server's answers, and error codes. Plain data, which
+`encoding.py` converts. Answers are validated strictly: text in place of a number, or NaN, is an error."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from rlhf.http.untrusted_text import read_json
 Json = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 API_VERSION = "1.0.0"
+MESSAGES, TOOLS, ROLES = 1024, 1024, 64
+NAME_LENGTH, TEXT_LENGTH = 255, 65536
 SESSION_HEADER = "X-Session-Id"
 EXTRAS_VERSION = 1
 """Features of this library's servers beyond OpenEnv; `/metadata` announces them under `extras`."""
@@ -209,3 +212,74 @@ def invalid(error: ValidationError) -> EnvironmentRefused:
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     summary = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in problems[:3])
     return EnvironmentRefused(Code.VALIDATION_ERROR, f"Invalid message: {summary}", 422, errors=problems)
+
+
+class Undecodable(ValueError):
+    """An answer that cannot be decoded."""
+
+
+class _Answer(BaseModel):
+    """Unknown keys are ignored, as in OpenEnv."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class _Messages(_Answer):
+    messages: list[MessageData] = Field(max_length=MESSAGES)
+
+
+class _Metadata(_Answer):
+    terminated: bool
+    truncated: bool
+    role: str = Field(max_length=NAME_LENGTH)
+    info: Json
+
+
+class ObservationAnswer(_Answer):
+    """The `data` of an answer of a server of this library."""
+
+    observation: _Messages
+    metadata: _Metadata
+    reward: float | None
+
+
+class StockAnswer(_Answer):
+    """The `data` of an answer of any other server."""
+
+    observation: Json
+    reward: float | None = None
+    done: bool
+    metadata: Json | None = None
+
+
+class _Tool(_Answer):
+    name: str = Field(min_length=1, max_length=NAME_LENGTH)
+    description: str = Field(max_length=TEXT_LENGTH)
+    input_schema: Json
+
+
+class SpecAnswer(_Answer):
+    """The environment spec that a server of this library sends."""
+
+    name: str = Field(max_length=NAME_LENGTH)
+    description: str = Field(max_length=TEXT_LENGTH)
+    tools: list[_Tool] = Field(max_length=TOOLS)
+    roles: list[str] = Field(min_length=1, max_length=ROLES)
+
+
+class ErrorAnswer(_Answer):
+    """The `data` of an error frame."""
+
+    code: str = ""
+    message: str = ""
+    kind: str | None = None
+
+
+def validate_answer(model: type[M], data: Any, what: str) -> M:
+    """`data` as a `model`. Raises `Undecodable`, which names the first error and does not repeat the input."""
+    try:
+        return model.model_validate(data, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))[:100] or "answer"
+        raise Undecodable(f"no {what}: {where}: {first['msg'][:200]}") from None

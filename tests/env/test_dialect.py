@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rlhf.env.answers import Undecodable
 from rlhf.env.client.dialect import InvalidAction, Ours, Stock, dialect_of
 from rlhf.env.encoding import answer_data, observation_from, spec_data, spec_from
+from rlhf.env.wire import Undecodable
 from rlhf.types import EnvironmentSpec, Message, Observation, Tool, ToolCall
 
 SPEC = EnvironmentSpec(name="e", description="d")

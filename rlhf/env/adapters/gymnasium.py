@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from rlhf.config import load_piece
 from rlhf.env.adapters.imports import imported
@@ -26,6 +26,8 @@ class GymnasiumEnvironment:
     `misunderstood_limit` such replies the episode is truncated. Raises `ConfigError` for an unsupported environment.
     """
 
+    library: ClassVar[str] = "Gymnasium"
+
     def __init__(
         self,
         id: str,
@@ -37,11 +39,11 @@ class GymnasiumEnvironment:
         misunderstood_limit: int = 3,
         reward_scale: float = 1.0,
     ) -> None:
-        self._game = make_gymnasium(id, options or {})
+        self._game = self.make_game(id, options or {})
         self._actions = action_reader(self._game.action_space, actions)
         self._text = observation_writer(self._game.observation_space, bins, text)
         self._patience, self._scale = misunderstood_limit, reward_scale
-        self.spec = EnvironmentSpec(name=id, description=f"{id} of Gymnasium; answer with {self._actions.said}")
+        self.spec = EnvironmentSpec(name=id, description=f"{id} of {self.library}; answer with {self._actions.answers}")
 
     @property
     def action_names(self) -> tuple[str, ...]:
@@ -50,6 +52,14 @@ class GymnasiumEnvironment:
             raise ConfigError(f"the actions of {self.spec.name} are any text: they have no names")
         return self._actions.names
 
+    def make_game(self, id: str, options: Mapping[str, Any]) -> Any:
+        """Return the environment, with the time limit of its registration. Raises `ConfigError`."""
+        gymnasium = imported("gymnasium")
+        try:
+            return gymnasium.make(id, **options)
+        except (gymnasium.error.Error, TypeError) as error:
+            raise ConfigError(f"gymnasium cannot make {id} with {dict(options)}: {error}") from error
+
     def reset(self, task: Task, *, seed: int) -> Observation:
         seen, info = self._game.reset(seed=seed)
         return Observation(messages=first_messages(task, self._text(seen)), info=records(info))
@@ -57,7 +67,10 @@ class GymnasiumEnvironment:
     def step(self, action: Message) -> Observation:
         chosen = self._actions.action(action.content)
         if chosen is None:
-            return self._misunderstood()
+            self._patience -= 1
+            text = f"Not understood. Answer with {self._actions.answers}"
+            messages = (Message(role="user", content=text),)
+            return Observation(messages=messages, truncated=self._patience <= 0, info={"misunderstood": True})
         seen, reward, terminated, truncated, info = self._game.step(chosen)
         return Observation(
             messages=(Message(role="user", content=self._text(seen)),),
@@ -70,27 +83,6 @@ class GymnasiumEnvironment:
     def close(self) -> None:
         self._game.close()
 
-    def _misunderstood(self) -> Observation:
-        self._patience -= 1
-        return not_understood(self._actions, truncated=self._patience <= 0)
-
-
-def not_understood(actions: Choices | TextActions, truncated: bool = False) -> Observation:
-    """Return the observation for a reply that is not an action."""
-    text = f"Not understood. Answer with {actions.said}"
-    return Observation(
-        messages=(Message(role="user", content=text),), truncated=truncated, info={"misunderstood": True}
-    )
-
-
-def make_gymnasium(id: str, options: Mapping[str, Any]) -> Any:
-    """Return the environment, with the time limit of its registration. Raises `ConfigError`."""
-    gymnasium = imported("gymnasium")
-    try:
-        return gymnasium.make(id, **options)
-    except (gymnasium.error.Error, TypeError) as error:
-        raise ConfigError(f"gymnasium cannot make {id} with {dict(options)}: {error}") from error
-
 
 def action_reader(space: Any, names: Sequence[str] | None) -> Choices | TextActions:
     """Return the parser from replies to actions. Raises `ConfigError` for a space that has no text form."""
@@ -99,7 +91,9 @@ def action_reader(space: Any, names: Sequence[str] | None) -> Choices | TextActi
         return discrete_choices(space, names)
     if isinstance(space, spaces.Text):
         return TextActions(space=space)
-    raise ConfigError(f"actions of {space} cannot be said: use an environment with a Discrete or a Text action space")
+    raise ConfigError(
+        f"actions of {space} have no text form: use an environment with a Discrete or a Text action space"
+    )
 
 
 def observation_writer(space: Any, bins: Sequence[Sequence[float]] | None, text: str | None) -> Callable[[Any], str]:

@@ -45,7 +45,7 @@ class Counted(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-def reached(url: str, seconds: float) -> tuple[Any, httpx2.AsyncClient]:
+def connect(url: str, seconds: float) -> tuple[Any, httpx2.AsyncClient]:
     """mcp's transport to `url`, and its HTTP client, which must be closed after it."""
     http = httpx2.AsyncClient(transport=Bounded(), timeout=seconds)
     http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))

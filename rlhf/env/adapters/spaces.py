@@ -71,7 +71,7 @@ class Choices:
     first: int
 
     @property
-    def said(self) -> str:
+    def answers(self) -> str:
         """The possible answers, as a phrase."""
         return f"one of {' '.join(self.names)}"
 
@@ -90,7 +90,7 @@ class TextActions:
     space: Any
 
     @property
-    def said(self) -> str:
+    def answers(self) -> str:
         """The possible answers, as a phrase."""
         return f"{self.space.min_length} to {self.space.max_length} of the characters {self.space.characters}"
 

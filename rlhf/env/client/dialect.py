@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rlhf.env.answers import NAME_LENGTH, TEXT_LENGTH, StockAnswer, Undecodable, validate_answer
 from rlhf.env.encoding import action_data, observation_from, spec_from, task_data
-from rlhf.env.wire import EXTRAS_VERSION, Json
+from rlhf.env.wire import EXTRAS_VERSION, NAME_LENGTH, TEXT_LENGTH, Json, StockAnswer, Undecodable, validate_answer
 from rlhf.http.untrusted_text import InvalidJson, read_json
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 

@@ -10,11 +10,10 @@ from typing import Self
 
 import httpx
 
-from rlhf.env.answers import Undecodable
 from rlhf.env.client.dialect import Dialect, dialect_of
 from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
 from rlhf.env.hosting.hosted import SlotEnvironment
-from rlhf.env.wire import Json
+from rlhf.env.wire import Json, Undecodable
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.http.client import client, send_request
 from rlhf.http.untrusted_text import InvalidJson, read_json

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
-from rlhf.env.answers import ErrorAnswer, Undecodable, validate_answer
 from rlhf.env.client.dialect import Dialect, InvalidAction
 from rlhf.env.encoding import dumps
 from rlhf.env.hosting.isolation import Deadlines
-from rlhf.env.wire import Code, Json
+from rlhf.env.wire import Code, ErrorAnswer, Json, Undecodable, validate_answer
 from rlhf.errors import EnvironmentFailed
 from rlhf.http.untrusted_text import InvalidJson, read_json
 from rlhf.types import Message, Observation, Task

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 from rlhf.cluster.child import Child, ChildEnded
 from rlhf.cluster.child_env import variables_named_in
-from rlhf.env.answers import Undecodable
 from rlhf.env.encoding import action_data, dumps, observation_from, spec_from, task_data
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
-from rlhf.env.wire import Json
+from rlhf.env.wire import Json, Undecodable
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
 from rlhf.http.untrusted_text import InvalidJson
 from rlhf.protocols import Environment

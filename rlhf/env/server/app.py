@@ -11,9 +11,7 @@ from functools import partial
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket
-from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
 
 from rlhf.env.hosting.isolation import Deadlines, EnvironmentIsolation
 from rlhf.env.server.http_routes import answer_refusal, http_routes
@@ -63,7 +61,6 @@ def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettin
     app.include_router(http_routes(sessions, partial(server_metadata, settings)))
     app.add_exception_handler(EnvironmentRefused, answer_refusal)
     app.add_exception_handler(RequestValidationError, answer_invalid)
-    app.add_exception_handler(HTTPException, answer_unread)
 
     @app.websocket("/ws")
     async def ws(websocket: WebSocket) -> None:
@@ -99,16 +96,6 @@ async def answer_invalid(request: Request, error: Exception) -> Response:
     code = Code.INVALID_JSON if any(one["type"] == "json_invalid" for one in problems) else Code.VALIDATION_ERROR
     status = 400 if code is Code.INVALID_JSON else 422
     return await answer_refusal(request, EnvironmentRefused(code, "Invalid request", status, errors=problems))
-
-
-async def answer_unread(request: Request, error: Exception) -> Response:
-    """FastAPI's 400 for an undecodable body, with a code added; other errors are unchanged."""
-    assert isinstance(error, HTTPException)
-    if error.status_code != 400:
-        return await http_exception_handler(request, error)
-    return await answer_refusal(
-        request, EnvironmentRefused(Code.INVALID_JSON, f"Invalid request: {error.detail}", 400, errors=[])
-    )
 
 
 async def serve_environment(

@@ -13,10 +13,10 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from rlhf.env.answers import Undecodable
 from rlhf.env.client.dialect import Dialect, InvalidAction, Ours, Stock, dialect_of
 from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
 from rlhf.env.hosting.isolation import Deadlines
+from rlhf.env.wire import Undecodable
 from rlhf.errors import EnvironmentFailed
 from rlhf.runs.records import _message
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, ToolCall
