@@ -1,5 +1,4 @@
-"""An opponent behind an OpenAI-compatible endpoint. A frozen earlier policy is served by `rlhf serve policy
-CHECKPOINT`."""
+"""An opponent behind an OpenAI-compatible endpoint, such as `rlhf serve policy CHECKPOINT`."""
 
 from __future__ import annotations
 
@@ -121,7 +120,6 @@ _endpoint = functools.lru_cache(maxsize=64)(ChatEndpoint)
 
 
 def endpoint(settings: ChatOpponent) -> ChatEndpoint:
-    """Return the endpoint with these settings, made at the first move: a process that forks before it loses no
-    thread."""
+    """Return the endpoint, made at the first move: a process that forks before it loses no thread."""
     with _MAKING:
         return _endpoint(settings)

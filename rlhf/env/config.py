@@ -12,7 +12,7 @@ from rlhf.http.config import RecordingConfig, Url
 from rlhf.models.tool_formats import ToolFormatName
 
 IsolationKind = Literal["thread", "process"]
-"""Where the code of an environment runs."""
+"""Isolation of an environment's code."""
 
 ENVIRONMENT = "environment"
 """The role of workers that serve environments."""
@@ -41,9 +41,9 @@ class EnvironmentConfig(Config):
     cpus_per_server: float = Field(0.25, gt=0)
     """CPU cores reserved for a server; the number of threads is this rounded down, at least 1."""
     isolation: IsolationKind = "thread"
-    """Where the code of `environment` runs. `thread`: in this process, with one thread per session, and `async` methods
-    on the event loop; `process`: one process per session, for code that hangs, ends its process, or keeps state in
-    modules."""
+    """How this run executes the code of `environment`. `thread`: one thread of this process per session, and `async`
+    methods on the event loop. `process`: one process per session, for code that hangs, ends its process, or keeps state
+    in modules."""
     max_turns: int = Field(8, ge=1)
     """Maximum replies of the policy in one episode; the last one truncates it unless the environment has ended it."""
     turn_timeout_seconds: float = Field(30, gt=0)
@@ -58,8 +58,8 @@ class EnvironmentConfig(Config):
     recording: RecordingConfig | None = None
     """Record the environment's answers to a file, or replay them from one without the environment."""
     history: Literal["full", "last_n"] = "full"
-    """What the policy sees of its episode. `full`: everything, in one growing context. `last_n`: the first messages and
-    the last `last_n` turns, rendered anew for every turn; each turn is its own segment."""
+    """How much of its episode the policy sees. `full`: everything, in one growing context. `last_n`: the first messages
+    and the last `last_n` turns, rendered again for every turn; each turn is a separate segment."""
     last_n: int | None = Field(None, ge=0)
     """Turns that the policy sees with `history: last_n`. With 0 it reads the task's messages and the newest
     observation: for environments that show their whole state every time."""
@@ -78,13 +78,13 @@ class EnvironmentConfig(Config):
                 "arguments and eval_arguments are for an environment that this run hosts; a server has its own"
             )
         if self.urls and self.servers:
-            raise ValueError("servers are of environment, which this run then starts; urls names servers that run")
+            raise ValueError("servers starts servers of environment; urls names servers that already run")
         if self.urls and self.isolation != "thread":
             raise ValueError("isolation is for an environment that this run hosts; a server has its own")
         if self.eval_arguments and (self.servers or self.recording):
             raise ValueError("eval_arguments make a second environment, which has neither servers nor a recording yet")
         if self.token_env and not self.urls:
-            raise ValueError("token_env is for servers, and there are none; give urls")
+            raise ValueError("token_env is for servers; give urls")
         return self
 
     @model_validator(mode="after")

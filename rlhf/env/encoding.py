@@ -20,7 +20,7 @@ def dumps(data: object) -> str:
         except PydanticSerializationError:
             return escape_json(to_json(replace_surrogates(data), fallback=_plain).decode())
     except (PydanticSerializationError, RecursionError) as error:
-        raise ValueError(f"data that JSON cannot say: {str(error)[:100]}") from None
+        raise ValueError(f"data that JSON cannot represent: {str(error)[:100]}") from None
 
 
 def _plain(value: Any) -> Any:
@@ -28,12 +28,12 @@ def _plain(value: Any) -> Any:
 
 
 def task_data(task: Task) -> Json:
-    data: Json = {"id": task.id, "messages": [message_data(one) for one in task.messages]}
+    data: Json = {"id": task.id, "messages": [message_data(message) for message in task.messages]}
     return data | {"answer": task.answer, "row": dict(task.row)}
 
 
 def task_from(data: TaskData) -> Task:
-    messages = tuple(message_from(one) for one in data.messages)
+    messages = tuple(message_from(message) for message in data.messages)
     return Task(id=data.id, messages=messages, answer=data.answer, row=data.row)
 
 
@@ -75,8 +75,7 @@ def tool_data(tool: Tool) -> Json:
 
 
 def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
-    """Return the `data` of an answer: the wire format's own keys at the top, and this library's additions in
-    `metadata`."""
+    """Return the `data` of an answer; this library's additions are in `metadata`."""
     text = observation.messages[0].content if len(observation.messages) == 1 else joined_text(observation.messages)
     metadata: Json = {
         "terminated": observation.terminated,
@@ -84,15 +83,15 @@ def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
         "role": observation.role,
         "info": dict(observation.info),
     }
-    said: Json = {
+    content: Json = {
         "messages": [message_data(message) for message in observation.messages],
         "text": text,
         "role": observation.role,
         "metadata": metadata,
     }
     if tools:
-        said["tools"] = [tool_data(tool) for tool in tools]
-    return {"observation": said, "reward": observation.reward, "done": observation.done, "metadata": metadata}
+        content["tools"] = [tool_data(tool) for tool in tools]
+    return {"observation": content, "reward": observation.reward, "done": observation.done, "metadata": metadata}
 
 
 def joined_text(messages: tuple[Message, ...]) -> str:
@@ -104,7 +103,7 @@ def observation_from(data: Json) -> Observation:
     """Return the observation in an answer of a server of this library. Raises `Undecodable`."""
     answer = validate_answer(ObservationAnswer, data, "observation")
     return Observation(
-        messages=tuple(message_from(one) for one in answer.observation.messages),
+        messages=tuple(message_from(message) for message in answer.observation.messages),
         reward=answer.reward,
         terminated=answer.metadata.terminated,
         truncated=answer.metadata.truncated,

@@ -68,8 +68,7 @@ class ListedOpponent(Config):
     after: str = ""
 
     def seat(self, task: Task, draws: random.Random) -> Player:
-        """Return a player that raises `ValueError` where no move is listed: an invented move would be worse than no
-        game."""
+        """Return a player that raises `ValueError` where no move is listed, because it must not invent one."""
         pattern = compiled_pattern(self.pattern)
 
         def reply(shown: str) -> str:
@@ -91,8 +90,7 @@ OPPONENTS: Mapping[str, type[ChatOpponent] | type[ScriptedOpponent] | type[Liste
 
 
 def opponent_of(setting: OpponentSetting, known: Mapping[str, Move] | None = None) -> Opponent | None:
-    """Return the opponent that a setting names; None is self-play. `known` are the game's own opponents. Raises
-    `ConfigError`."""
+    """Return the opponent of a setting; None is self-play. `known` are the game's own. Raises `ConfigError`."""
     if setting is None or setting == "self":
         return None
     kinds = ", ".join(OPPONENTS)

@@ -33,8 +33,8 @@ class PythonToolEnvironment(ToolUseEnvironment):
         )
 
     def _run(self, arguments: Mapping[str, Any]) -> str:
-        said = self._run_code(text_argument(arguments, "code")).strip()
-        return shortened(said, self._longest) or "(nothing was printed)"
+        output = self._run_code(text_argument(arguments, "code")).strip()
+        return shortened(output, self._longest) or "(nothing was printed)"
 
 
 def shortened(text: str, longest: int) -> str:

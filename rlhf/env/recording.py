@@ -94,8 +94,7 @@ class RecordedEnvironment:
 
 
 class ReplayedEnvironments:
-    """Replays the sessions of a recording. Raises `RecordingError` for a recording of something else, and for a request
-    that was not recorded."""
+    """Replays the sessions of a recording. Raises `RecordingError` for a request that was not recorded."""
 
     def __init__(self, replay: Replay) -> None:
         self._replay, self._openings = replay, Counter[str]()

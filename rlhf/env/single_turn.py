@@ -49,6 +49,5 @@ def concluded(action: Message, task: Task, score: ScoreReply | None) -> Observat
 
 
 def first_messages(task: Task, text: str) -> tuple[Message, ...]:
-    """Return the first messages of an episode: the task's messages, then the environment's text, as one user would
-    write them."""
+    """Return the first messages of an episode: the task's, and the environment's text, as of one user."""
     return joined(task.messages, (Message(role="user", content=text),))

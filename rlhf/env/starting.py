@@ -28,7 +28,7 @@ from rlhf.protocols import Environments
 async def started_environments(
     config: EnvironmentConfig, cluster: Cluster, *, alone: bool
 ) -> AsyncIterator[Environments]:
-    """The source of environments: the only place that makes them, and stops what they need. Raises `UserError`.
+    """Yield the environments of a run. Only this function starts them and stops what they need. Raises `UserError`.
 
     With `alone` the whole cluster is on this machine.
     """
@@ -51,18 +51,16 @@ async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alon
         async with hosted_here(config) as environments:
             yield environments
         return
-    addresses = await started_servers(config, cluster, alone=alone) if config.servers else named_servers(config)
+    if config.servers:
+        addresses = await started_servers(config, cluster, alone=alone)
+    else:
+        token = token_from(config.token_env)
+        addresses = [Address(url=url, token=token) for url in config.urls]
     try:
         pool = await EnvironmentPool.connect(addresses, Patience(deadlines=deadlines_of(config)))
     except EnvironmentFailed as error:
         raise ConfigError(f"environment {config.shown}: {error.detail}") from error
     yield pool
-
-
-def named_servers(config: EnvironmentConfig) -> list[Address]:
-    """Return the servers that the recipe names. Raises `ConfigError` for a token that is not there."""
-    token = token_from(config.token_env)
-    return [Address(url=url, token=token) for url in config.urls]
 
 
 async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> list[Address]:
@@ -87,7 +85,7 @@ async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone:
 
 @asynccontextmanager
 async def hosted_here(config: EnvironmentConfig) -> AsyncIterator[Environments]:
-    """The environment in threads of this process, or in separate processes. Raises `ConfigError`."""
+    """Host the environment in threads of this process, or in separate processes. Raises `ConfigError`."""
     isolation = isolation_of(config.isolation, factory_of(config), deadlines_of(config), config.max_sessions)
     try:
         await isolation.start()

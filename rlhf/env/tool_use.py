@@ -1,5 +1,4 @@
-"""Base class of environments with tools: each call gets a result message, until a reply without calls, which is the
-answer."""
+"""Base class of environments with tools: a reply with calls gets their results, one without is the answer."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ class RefusedCall(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handled:
-    """A tool and its implementation: arguments to text. A `RefusedCall` is the policy's error, any other exception is
-    ours."""
+    """A tool and its implementation. A `RefusedCall` is the policy's error, any other exception is ours."""
 
     tool: Tool
     run: Callable[[Mapping[str, Any]], str]

@@ -71,7 +71,7 @@ def calculated(expression: str) -> str:
 
 
 def stated(text: str) -> str:
-    """Return the answer in a text: its last number, or the whole text where it has none."""
+    """Return the answer in a text: its last number, or else the whole text."""
     numbers = NUMBER.findall(text.replace(",", ""))
     return numbers[-1] if numbers else text.strip()
 

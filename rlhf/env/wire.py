@@ -37,8 +37,7 @@ class Code(StrEnum):
 
 
 class EnvironmentRefused(RlhfError):
-    """A request that receives an error response. `status` is its HTTP status, `details` are included in the
-    response."""
+    """A request that receives an error response with HTTP `status` and `details`."""
 
     def __init__(self, code: Code, message: str, status: int, **details: Any) -> None:
         super().__init__(message)
@@ -82,8 +81,7 @@ class TaskData(Strict):
 
 
 class ResetData(BaseModel):
-    """The body of a reset. Other keys are ignored, as in OpenEnv; `task` and `request_id` are extensions of this
-    library."""
+    """The body of a reset. Other keys are ignored, as in OpenEnv; `task` and `request_id` are extensions."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -93,9 +91,9 @@ class ResetData(BaseModel):
     request_id: str | None = Field(default=None, max_length=255)
 
 
-def text_again(said: object) -> object:
+def text_again(value: object) -> object:
     """Undo verifiers' JSON decoding of replies: a number, a truth value or a list becomes text again."""
-    return json.dumps(said, ensure_ascii=False) if isinstance(said, int | float | list) else said
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, int | float | list) else value
 
 
 class ActionMetadata(BaseModel):
@@ -148,8 +146,7 @@ class StepBody(BaseModel):
 
 
 class Frame(Strict):
-    """A frame of a client: a reset with optional `data`, a step with the action as `data`, or a request for the
-    state."""
+    """A client's frame. `data` holds the wishes of a reset, or the action of a step."""
 
     type: Literal["reset", "step", "state", "close"]
     data: Json = Field(default_factory=dict)
@@ -200,7 +197,7 @@ def parse_action(data: Json, has_tools: bool) -> AnyAction:
 
 
 def validated(model: type[M], data: object) -> M:
-    """`data` as a `model`. Raises `EnvironmentRefused` with pydantic's list of what is wrong."""
+    """Parse `data` as a `model`. Raises `EnvironmentRefused` with pydantic's list of errors."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -210,7 +207,7 @@ def validated(model: type[M], data: object) -> M:
 def invalid(error: ValidationError) -> EnvironmentRefused:
     """Return a validation error as a response; the input is left out, since it may be long and the sender knows it."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    summary = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in problems[:3])
+    summary = "; ".join(f"{'.'.join(map(str, problem['loc'])) or 'body'}: {problem['msg']}" for problem in problems[:3])
     return EnvironmentRefused(Code.VALIDATION_ERROR, f"Invalid message: {summary}", 422, errors=problems)
 
 
@@ -276,10 +273,10 @@ class ErrorAnswer(_Answer):
 
 
 def validate_answer(model: type[M], data: Any, what: str) -> M:
-    """`data` as a `model`. Raises `Undecodable`, which names the first error and does not repeat the input."""
+    """Parse `data` as a `model`. Raises `Undecodable`, which names the first error and does not repeat the input."""
     try:
         return model.model_validate(data, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))[:100] or "answer"
-        raise Undecodable(f"no {what}: {where}: {first['msg'][:200]}") from None
+        raise Undecodable(f"invalid {what}: {where}: {first['msg'][:200]}") from None

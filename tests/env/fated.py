@@ -12,7 +12,7 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 STEPS = 3
 RETURN = sum(range(1, STEPS + 1))
-"""What a whole episode earns: a step pays its number, so one that was executed twice would show."""
+"""The return of a whole episode: a step pays its number, so a step that runs twice shows."""
 BROKEN_TASKS = 37
 """Of so many tasks one has a reset that raises: its whole group is lost."""
 OUTCOMES = {"raise": "raised", "hang": "timeout", "late": "timeout", "exit": "lost"}
@@ -20,8 +20,8 @@ OUTCOMES = {"raise": "raised", "hang": "timeout", "late": "timeout", "exit": "lo
 
 
 class Fated:
-    """`STEPS` steps. `fates` are what a share `rate` of them does instead of answering; `late_seconds` is more than its
-    deadline. Every fate is written to the file `log` before it is met."""
+    """`STEPS` steps. A share `rate` of them meets one of `fates` instead of answering; `late_seconds` is more than the
+    deadline. Each fate is written to the file `log` first."""
 
     spec = EnvironmentSpec(name="fated", description="Counts its steps.")
 

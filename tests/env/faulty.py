@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from urllib.parse import urlsplit
 
 FATES = ("drop", "swallow", "error", "slow")
-"""Of an answer, beside `pass`; see `Proxy`."""
+"""Fates of an answer besides `pass`; see `Proxy`."""
 SLOW_SECONDS = 0.25
-"""About 50 times what an answer takes here."""
+"""About 50 times the time of an answer here."""
 INTERNAL_ERROR = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 CLOSED_WITH_1011 = b"\x88\x02\x03\xf3"
 RAISED = {"type": "error", "data": {"message": "a fault", "code": "EXECUTION_ERROR"}}
@@ -21,12 +21,12 @@ Fate = Callable[[int], str]
 
 
 class Proxy:
-    """Passes bytes both ways. `fate(n)` says what becomes of the n-th piece that the server sends, of all connections:
+    """Passes bytes both ways. `fate(n)` decides about the n-th piece that the server sends, of all connections:
     `pass`, `drop` (the connection ends before it arrives), `swallow` (silence from then on), `error` (HTTP status 500
     where it is an answer to HTTP, a close with status 1011 where it is a frame), `raise` (an error frame of OpenEnv in
     its place), or `slow`. With `refuses(n)` the n-th connection is reset before a byte passes.
 
-    `applied` counts the fates other than `pass` by what they befell: see `kind_of`.
+    `applied` counts the fates other than `pass` by the kind of the piece: see `kind_of`.
     """
 
     def __init__(self, url: str, fate: Fate, refuses: Callable[[int], bool] = lambda connection: False) -> None:
@@ -61,11 +61,11 @@ class Proxy:
             pass
         finally:
             up.cancel()
-            for one in (writer, server_writer):
-                one.transport.abort()
+            for side in (writer, server_writer):
+                side.transport.abort()
 
     async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Ends the other side too, however the client leaves: else the server would hold a connection to nobody."""
+        """Copy bytes to the server, and end its side too when the client leaves in any way."""
         try:
             while data := await reader.read(65536):
                 writer.write(data)
@@ -100,7 +100,7 @@ async def _silence(reader: asyncio.StreamReader) -> None:
 
 
 async def _end(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """The last word, if any, to whoever asked."""
+    """Send an error in place of `data`, if there is any, before the connection ends."""
     if data:
         writer.write(INTERNAL_ERROR if data.startswith(b"HTTP/") else CLOSED_WITH_1011)
         await writer.drain()
@@ -108,7 +108,7 @@ async def _end(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 def kind_of(data: bytes) -> str:
-    """What a piece is: an `observation`, another `frame` of text, or anything else (`other`)."""
+    """Return the kind of a piece: an `observation`, another `frame` of text, or anything else (`other`)."""
     if b'"observation"' in data:
         return "observation"
     return "frame" if data[:1] == b"\x81" else "other"

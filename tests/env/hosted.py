@@ -24,7 +24,7 @@ async def hosted(
     arguments: Mapping[str, Any] | None = None,
     module: str = BEHAVING,
 ) -> AsyncIterator[HostedEnvironments]:
-    """The environment `name` of `module`; `turn` is the deadline of its methods, `place` that of having a place."""
+    """Host the environment `name` of `module`. `turn` is the deadline of a method, `place` that of a free session."""
     deadlines = Deadlines(open_seconds=20, reset_seconds=turn, step_seconds=turn)
     made = isolation_of(isolation, Factory(name=module + name, arguments=arguments or {}), deadlines, sessions)
     try:

@@ -31,7 +31,7 @@ GROUP, GROUPS = 4, 8
 
 @dataclass(frozen=True)
 class Books:
-    """What a run left behind. `ended` is what ended it before its time."""
+    """The records of a run. `ended` is the error that ended it early."""
 
     ended: BaseException | None
     updates: int
@@ -45,7 +45,7 @@ class Books:
         return Counter(record.failure_kind for record in self.records if record.outcome is EpisodeOutcome.FAILED)
 
     def check(self, updates: int, reward: float) -> None:
-        """The run went on to its end, the accounting balances, and no failure became a number."""
+        """Check that the run reached its end, the accounting balances, and no failure became a number."""
         assert self.ended is None
         assert self.updates == updates
         self.check_balance()
@@ -82,7 +82,7 @@ def _trained(group: Group, one: tuple[int, object, object]) -> TrainedSample:
 
 
 async def run_to_the_end(environments: Environments, folder: Path, updates: int, *, turns: int = 3) -> Books:
-    """`updates` updates of `GROUPS` groups, one update stale."""
+    """Run `updates` updates of `GROUPS` groups, one update stale."""
     place, buffer, learner = RunFolder.create(folder), _buffer(updates), WholeLearner()
     log, clock = EpisodeLog(place, GROUP), Clock()
     rules = TurnRules(environment=environments.spec.name, max_turns=turns, timeout_seconds=30)

@@ -32,7 +32,7 @@ def served(
     module: str = HERE,
     **settings: Any,
 ) -> Iterator[str]:
-    """The URL of a server of the environment `name`, which ends with the block."""
+    """Yield the URL of a server of the environment `name`, which ends with the block."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1024)

@@ -46,7 +46,7 @@ def test_a_recipe_with_an_environment_needs_little() -> None:
         (CALCULATOR | {"urls": ["http://h:1"]}, "give exactly one of environment (module:Class"),
         ({"environment": "calculator"}, "environment is 'calculator'; give module:Class"),
         ({"urls": ["http://h:1"], "arguments": {"digits": 2}}, "arguments are for an environment that this run hosts"),
-        ({"urls": ["http://h:1"], "servers": 2}, "servers are of environment, which this run then starts"),
+        ({"urls": ["http://h:1"], "servers": 2}, "servers starts servers of environment"),
         ({"urls": ["http://h:1"], "isolation": "process"}, "isolation is for an environment that this run hosts"),
         (CALCULATOR | {"history": "last_n"}, "give both or none"),
         (CALCULATOR | {"last_n": 2}, "give both or none"),
@@ -112,7 +112,7 @@ async def test_arguments_that_do_not_fit_are_told_with_their_error() -> None:
 async def test_a_server_that_does_not_answer_is_told_with_its_address() -> None:
     config = recipe({"urls": ["http://127.0.0.1:9"], "start_timeout_seconds": 0.2}).environment
     assert config is not None
-    with pytest.raises(ConfigError, match=r"environment\.urls names http://127\.0\.0\.1:9: no answer within 0\.2 s"):
+    with pytest.raises(ConfigError, match=r"environment http://127\.0\.0\.1:9: no answer within 0\.2 s"):
         async with started_environments(config, LocalCluster(), alone=True):
             pass
 

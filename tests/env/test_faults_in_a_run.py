@@ -42,7 +42,7 @@ ONE_PERCENT = 0.01
 
 @contextmanager
 def fated(log: Path, fates: list[str], isolation: IsolationKind, rate: float = ONE_PERCENT) -> Iterator[str]:
-    """The URL of a server of environments that break."""
+    """Yield the URL of a server of environments that break."""
     log.touch()
     arguments = json.dumps({"log": str(log), "fates": fates, "rate": rate, "late_seconds": SECONDS + 0.5})
     options = ("--isolation", isolation, "--arguments", arguments)

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf.env.server.mcp import MCP_SESSION
 from rlhf.env.wire import SESSION_HEADER
-from tests.env.serving import active, comes_to, quick, served, talking
+from tests.env.serving import active, comes_to, served, talking
 from tests.pace import scaled
 
 pytestmark = pytest.mark.engine
@@ -216,12 +216,3 @@ async def test_an_mcp_client_shakes_hands_and_calls_within_its_session(http: htt
 async def test_a_bad_call_is_a_json_rpc_error(http: httpx.AsyncClient, adder: str, body: object, code: int):
     answer = await http.post(f"{adder}/mcp", json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (200, code)
-
-
-async def test_a_hung_step_over_http_leaves_the_server_answering(http: httpx.AsyncClient):
-    with served("Moody", deadlines=quick(0.5)) as url:
-        headers = {SESSION_HEADER: "hung-session"}
-        await http.post(f"{url}/reset", json={}, headers=headers)
-        step = asyncio.create_task(http.post(f"{url}/step", json={"action": {"text": "hang"}}, headers=headers))
-        assert (await http.get(f"{url}/health")).status_code == 200
-        assert (await step).status_code == 504

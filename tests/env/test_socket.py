@@ -106,7 +106,9 @@ async def test_close_ends_the_connection_normally_without_an_answer(guess: str):
 async def test_what_makes_no_sense_is_answered_and_the_episode_goes_on(guess: str, frame: object, expected: str):
     async with talking(guess) as talk:
         await talk.reset(seed=1)
-        assert code(await talk.ask(frame)) == expected
+        answer = await talk.ask(frame)
+        assert code(answer) == expected
+        assert expected != "VALIDATION_ERROR" or "errors" in answer["data"]
         assert (await talk.step("none"))["data"]["metadata"]["info"] == {"left": 2}
 
 
@@ -117,12 +119,6 @@ async def test_a_reply_that_a_client_took_for_json_is_text_again(said: object, h
             await talk.reset(task={"id": "t"})
             answer = await talk.ask({"type": "step", "data": {"text": said}})
     assert answer["data"]["observation"]["text"] == f"t 1 {heard}"
-
-
-async def test_a_validation_error_says_where(guess: str):
-    async with talking(guess) as talk:
-        answer = await talk.ask({"type": "step", "data": {"text": None}})
-    assert answer["data"]["errors"][0]["loc"] == ["text"]
 
 
 async def test_a_step_before_the_reset_and_after_the_end_is_refused_with_words(guess: str):
@@ -166,15 +162,6 @@ async def test_an_environment_that_cannot_be_made_is_a_factory_error():
 async def test_a_session_id_that_nobody_has_is_a_session_error(guess: str):
     async with talking(guess, "?session_id=nobody") as talk:
         assert code(await talk.hear()) == "SESSION_ERROR"
-
-
-async def test_two_tasks_in_interleaved_sessions_do_not_meet():
-    with served("Nonce") as url:
-        async with talking(url) as one, talking(url) as two:
-            await one.reset(task={"id": "one"})
-            await two.reset(task={"id": "two"})
-            texts = [(await talk.step("x"))["data"]["observation"]["text"] for talk in (one, two, one, one, two)]
-    assert texts == ["one 1 x", "two 1 x", "one 2 x", "one 3 x", "two 2 x"]
 
 
 async def test_tools_are_listed_and_called_by_actions(adder: str):

@@ -62,8 +62,8 @@ class GymnasiumEnv(Env):  # type: ignore[misc]
         return _text(first), dict(first.info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        heard = self._environment.step(Message(role="assistant", content=action))
-        return _text(heard), heard.reward or 0.0, heard.terminated, heard.truncated, dict(heard.info)
+        seen = self._environment.step(Message(role="assistant", content=action))
+        return _text(seen), seen.reward or 0.0, seen.terminated, seen.truncated, dict(seen.info)
 
     def close(self) -> None:
         self._environment.close()

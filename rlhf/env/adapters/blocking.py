@@ -24,8 +24,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, awaited: str, call: Coroutine[Any, Any, T], seconds: float) -> T:
-        """Run the coroutine and return its result, or raise its exception. Raises `DeadlinePassed`, and cancels the
-        call."""
+        """Return the result of the coroutine. Raises its exception, or `DeadlinePassed` after cancelling it."""
         future = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return future.result(seconds)
@@ -42,8 +41,7 @@ class LoopThread:
 
 
 class BlockingEnvironment:
-    """One session of `environments`, opened at the reset. `seconds` is the deadline of each call, in addition to their
-    own."""
+    """One session of `environments`, opened at the reset. `seconds` is an additional deadline of each call."""
 
     def __init__(self, environments: Environments, session: str, seconds: float = 120.0) -> None:
         self.spec = environments.spec

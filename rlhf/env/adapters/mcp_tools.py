@@ -17,7 +17,7 @@ from rlhf.types import Observation, Task, Tool
 TOOLS = 1024
 """Maximum number of tools of a server."""
 EPISODE = "rlhf/episode"
-"""The key of a call's `_meta` that carries the episode's id: MCP has no session of its own since 2026-07-28."""
+"""The key of a call's `_meta` that carries the episode's id: MCP has no sessions since 2026-07-28."""
 
 
 class McpToolsEnvironment(ToolUseEnvironment):

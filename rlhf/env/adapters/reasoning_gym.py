@@ -91,7 +91,7 @@ def dataset(name: str, seed: int, size: int, options: str) -> Any:
 
 
 def _settings(library: Any, name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options in the library's types: the parts of a composite dataset are objects of their own."""
+    """Return the options in the library's types: each part of a composite dataset is an object."""
     if name != "composite":
         return options
     parts = [library.composite.DatasetSpec(**{"config": {}, **part}) for part in options.get("datasets", [])]

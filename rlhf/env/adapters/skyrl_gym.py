@@ -29,16 +29,16 @@ class SkyrlGymEnvironment:
     def reset(self, task: Task, *, seed: int) -> Observation:
         extras = {"reward_spec": {"ground_truth": task.answer}, **task.row}
         self._game = self._library.make(self._id, env_config=self._config, extras=extras)
-        chat, notes = self._game.init([{"role": said.role, "content": said.content} for said in task.messages])
+        chat, notes = self._game.init([{"role": message.role, "content": message.content} for message in task.messages])
         return Observation(messages=messages(chat), info=records(notes))
 
     def step(self, action: Message) -> Observation:
-        heard = self._game.step(action.content)
+        result = self._game.step(action.content)
         return Observation(
-            messages=messages(heard["observations"]),
-            reward=float(heard["reward"]),
-            terminated=bool(heard["done"]),
-            info=records(heard.get("metadata") or {}),
+            messages=messages(result["observations"]),
+            reward=float(result["reward"]),
+            terminated=bool(result["done"]),
+            info=records(result.get("metadata") or {}),
         )
 
     def close(self) -> None:
@@ -48,4 +48,4 @@ class SkyrlGymEnvironment:
 
 def messages(chat: list[Mapping[str, str]]) -> tuple[Message, ...]:
     """Return a conversation in SkyRL-gym's format as messages."""
-    return tuple(Message(role=said["role"], content=said["content"]) for said in chat)
+    return tuple(Message(role=message["role"], content=message["content"]) for message in chat)

@@ -104,7 +104,7 @@ def discrete_choices(space: Any, names: Sequence[str] | None) -> Choices:
     count, first = int(space.n), int(space.start)
     given = tuple(names) if names is not None else tuple(str(first + index) for index in range(count))
     if len({name.lower() for name in given}) != count:
-        raise ConfigError(f"actions names {len(given)} of the {count} actions of {space}: give each a name of its own")
+        raise ConfigError(f"actions names {len(given)} of the {count} actions of {space}: give each a different name")
     if odd := [name for name in given if len(name.split()) != 1 or name.strip(MARKS) != name]:
         raise ConfigError(f"actions has {odd[0]!r}: a name is one word without punctuation around it")
     return Choices(names=given, first=first)

@@ -1,5 +1,4 @@
-"""Adapter for TextArena's games: single-player, against an opponent (fixed, or a frozen policy), or self-play in
-several roles."""
+"""Adapter for TextArena's games: for one player, against an opponent, or self-play in several roles."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ class TextArenaEnvironment:
         """No resources to free: the final observation contains the result."""
 
     def _advance(self, done: bool) -> tuple[int | None, str]:
-        """Return the seat of the role that acts next, None when the game is over, and its observation; opponents play
-        until then."""
+        """Play opponents' moves. Returns the seat of the role that acts next, None at the end, and its observation."""
         while not done:
             with self._random.drawing():
                 seat, shown = self._game.get_observation()
@@ -119,8 +117,7 @@ def roles(players: int, only: int | None) -> dict[int, str]:
 
 
 def player_view(shown: str | Sequence[tuple[int, str, Any]], seat: int) -> str:
-    """Return the text shown to a seat. The `-raw` games give messages since its last turn; its own messages are left
-    out."""
+    """Return the text shown to a seat: of a `-raw` game the messages of others since its last turn."""
     if isinstance(shown, str):
         return shown
     return "\n".join(

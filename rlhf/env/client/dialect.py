@@ -1,12 +1,11 @@
-"""Protocol dialects of environment servers: servers of this library, and stock OpenEnv servers with their own actions
-and observations."""
+"""Protocol dialects of environment servers: those of this library, and stock OpenEnv servers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from rlhf.env.encoding import action_data, observation_from, spec_from, task_data
 from rlhf.env.wire import EXTRAS_VERSION, NAME_LENGTH, TEXT_LENGTH, Json, StockAnswer, Undecodable, validate_answer
@@ -26,8 +25,8 @@ class Ours:
     """A server of this library: all fields are transmitted, sessions outlive a connection, and a repeated request id
     returns the same answer (`resumes`)."""
 
-    resumes: ClassVar[bool] = True
     spec: EnvironmentSpec
+    resumes: bool = True
 
     def reset(self, task: Task, seed: int, request_id: str) -> Json:
         return {"seed": seed, "task": task_data(task), "request_id": request_id}
@@ -47,9 +46,9 @@ class Ours:
 class Stock:
     """A stock OpenEnv server. The seed selects its task; text is converted to an action, and an observation to text."""
 
-    resumes: ClassVar[bool] = False
     spec: EnvironmentSpec
     action_schema: Mapping[str, Any] = field(default_factory=dict)
+    resumes: bool = False
 
     def reset(self, task: Task, seed: int, request_id: str) -> Json:
         return {"seed": seed, "episode_id": request_id}
@@ -66,7 +65,7 @@ class Stock:
         except InvalidJson as error:
             raise InvalidAction(self.refused(str(error))) from None
         if not isinstance(action, dict):
-            raise InvalidAction(self.refused("it is no object"))
+            raise InvalidAction(self.refused("it is not an object"))
         return action
 
     def refused(self, problem: str) -> str:
@@ -100,7 +99,7 @@ def dialect_of(metadata: Json, schema: Json) -> Dialect:
     name, description = str(metadata.get("name"))[:NAME_LENGTH], str(metadata.get("description", ""))[:TEXT_LENGTH]
     action = schema.get("action") or {}
     if not isinstance(action, dict):
-        raise Undecodable("the schema of actions is no object")
+        raise Undecodable("the schema of actions is not an object")
     return Stock(spec=EnvironmentSpec(name=name, description=description), action_schema=action)
 
 

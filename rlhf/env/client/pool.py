@@ -69,7 +69,7 @@ class EnvironmentPool:
         self.spec = servers[0].spec
         if different := [server for server in servers if server.spec != self.spec]:
             urls = f"{servers[0].address.url} and {different[0].address.url}"
-            raise ConfigError(f"{urls} serve different environments; a pool is of servers of one")
+            raise ConfigError(f"{urls} serve different environments; all servers of a pool must serve the same one")
         self._servers, self._open_seconds = servers, open_seconds
 
     @classmethod
@@ -81,7 +81,7 @@ class EnvironmentPool:
 
     async def open(self, session: str) -> Environment:
         """Open a session on the server with the fewest sessions, as soon as one has capacity. Raises
-        `EnvironmentFailed`: `refused` when there is none in time, `lost` when no server answers."""
+        `EnvironmentFailed`: `refused` when no server has capacity in time, `lost` when no server answers."""
         kind, last, pause = "lost", "no answer", FIRST_PAUSE_SECONDS
         try:
             async with asyncio.timeout(self._open_seconds):
@@ -99,8 +99,7 @@ class EnvironmentPool:
             raise EnvironmentFailed(self.spec.name, kind, waited) from None
 
     def _choose(self) -> RemoteServer:
-        """Return the server with the fewest sessions among those not skipped; if all are skipped, the one whose time
-        ends first."""
+        """Return the server with the fewest sessions that is not skipped, or the one whose skip ends first."""
         now = time.monotonic()
         ready = [server for server in self._servers if server.skipped_until <= now]
         if ready:
@@ -118,13 +117,12 @@ async def query_dialect(address: Address) -> Dialect:
             except (httpx.TransportError, Broken):
                 await asyncio.sleep(FIRST_PAUSE_SECONDS)
             except (Undecodable, InvalidJson) as error:
-                detail = f"this is no environment server: {type(error).__name__}: {error}"
+                detail = f"this is not an environment server: {type(error).__name__}: {error}"
                 raise EnvironmentFailed(address.url, "protocol", detail) from None
 
 
 async def get_object(http: httpx.AsyncClient, path: str) -> Json:
-    """Return the JSON object at a path. Raises `Broken` for a temporary failure, `EnvironmentFailed` for a permanent
-    one."""
+    """Return the JSON object at a path. Raises `Broken` for a temporary failure, else `EnvironmentFailed`."""
     answer = await send_request(http, http.build_request("GET", path))
     if answer.status_code >= 500:
         raise Broken(f"{path}: HTTP status {answer.status_code}")
@@ -134,5 +132,5 @@ async def get_object(http: httpx.AsyncClient, path: str) -> Json:
         raise Undecodable(f"{path} answers with HTTP status {answer.status_code}")
     content = read_json(answer.content)
     if not isinstance(content, dict):
-        raise Undecodable(f"{path} answers with no object")
+        raise Undecodable(f"{path} does not answer with an object")
     return content

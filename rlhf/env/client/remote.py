@@ -65,8 +65,7 @@ class Direct(connect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """The address of a server. `url` is its HTTP address, `token` its bearer token, required unless it is on
-    loopback."""
+    """The address of a server: its HTTP URL, and its bearer token, required beyond loopback."""
 
     url: str
     token: str | None = None
@@ -108,8 +107,7 @@ class RemoteEnvironment:
             return Observation(messages=(Message(role="user", content=str(invalid)),))
 
     async def close(self) -> None:
-        """End the session and disconnect. Never raises; if the server does not receive it, the session's lease
-        expires."""
+        """End the session and disconnect. Never raises; without the server's receipt, the session's lease expires."""
         if self._socket is not None:
             with contextlib.suppress(ConnectionClosed, OSError, TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -129,7 +127,7 @@ class RemoteEnvironment:
         try:
             observation = self._dialect.observation(answer["data"])
         except Undecodable as error:
-            raise self._failed("protocol", f"the answer to {frame['type']} makes no sense: {error}") from None
+            raise self._failed("protocol", f"the answer to {frame['type']} is invalid: {error}") from None
         allowed = FIRST_ROLES if frame["type"] == "reset" else LATER_ROLES
         forbidden = [message.role for message in observation.messages if message.role not in allowed]
         if forbidden:
@@ -157,7 +155,7 @@ class RemoteEnvironment:
         try:
             if self._socket is None:
                 self._socket = await self._connect()
-            with contextlib.suppress(ConnectionClosed):  # a refused client is told why before the close: read that
+            with contextlib.suppress(ConnectionClosed):  # a server sends its reason before it closes: read that
                 await self._socket.send(frame if isinstance(frame, str) else dumps(frame))
             answer = read_json(await self._socket.recv())
         except InvalidStatus as refused:
@@ -167,14 +165,13 @@ class RemoteEnvironment:
         except InvalidJson as error:
             raise self._failed("protocol", f"an answer that cannot be read: {error}") from None
         if not isinstance(answer, dict) or not isinstance(answer.get("data"), dict):
-            raise self._failed("protocol", f"an answer that is no frame: {answer!r:.100}")
+            raise self._failed("protocol", f"an answer that is not a frame: {answer!r:.100}")
         if answer["data"].get("code") == Code.CAPACITY_REACHED:
             raise AtCapacity(self._address.url, answer["data"])
         return answer
 
     async def _connect(self) -> ClientConnection:
-        """Return a WebSocket to the session. On a server of this library the client chooses the session's id, so it can
-        reconnect."""
+        """Open a WebSocket to the session. On a server of this library it can be opened again."""
         query = ""
         if self._dialect.resumes:
             query = f"?session_id={self._id}" if self._opened else f"?open={self._id}"

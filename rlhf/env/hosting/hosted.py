@@ -18,8 +18,7 @@ from rlhf.types import Message, Observation, Task
 def isolation_of(
     kind: IsolationKind, factory: Factory, deadlines: Deadlines, max_sessions: int = 1024
 ) -> EnvironmentIsolation:
-    """Return the isolation of that kind, not started yet. `max_sessions` also limits the threads lost to code that
-    hangs."""
+    """Make an isolation. `max_sessions` also limits the threads lost to code that hangs."""
     if kind == "process":
         return ProcessIsolation(factory, deadlines)
     return ThreadIsolation(factory, deadlines, max_sessions)

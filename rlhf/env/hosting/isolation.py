@@ -94,8 +94,7 @@ def blocking(environment: LocalEnvironment | AsyncEnvironment) -> LocalEnvironme
 
 
 def checked(name: str, observation: object) -> Observation:
-    """Validate a method's return value: an observation with a finite reward, converted to a plain float. Raises
-    `EnvironmentFailed`."""
+    """Return an observation with its reward as a plain float. Raises `EnvironmentFailed` for anything else."""
     if not isinstance(observation, Observation):
         raise EnvironmentFailed(name, "protocol", f"it returned {observation!r:.100}, not an Observation")
     reward = finite_number(observation.reward)

@@ -83,7 +83,7 @@ def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object)
     except jsonschema.ValidationError as error:
         raise InvalidToolCall(ToolError.INVALID, f"{name}: {error.message:.1000}") from None
     except ArithmeticError:  # an integer too large for jsonschema's division
-        raise InvalidToolCall(ToolError.INVALID, f"the arguments of {name} hold a number beyond all measure") from None
+        raise InvalidToolCall(ToolError.INVALID, f"the arguments of {name} hold a number that is too large") from None
     return ToolCall(id=call_id, name=name, arguments=arguments)
 
 

@@ -7,7 +7,6 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket
@@ -29,7 +28,7 @@ STOP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentServerSettings:
-    """Settings of a server. `lease_seconds` is how long a session without a connection or a request is kept."""
+    """Settings of a server. `lease_seconds` is how long a session lives without a connection or a request."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -46,7 +45,7 @@ def limits_for_sessions(max_sessions: int) -> HttpLimits:
 
 
 def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettings) -> AccessMiddleware:
-    """Iterate over the application. The caller starts and stops `isolation`."""
+    """Build the application. The caller starts and stops `isolation`."""
     sessions = EnvironmentSessions(isolation, settings.max_sessions, settings.lease_seconds)
 
     @contextlib.asynccontextmanager
@@ -58,7 +57,7 @@ def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettin
 
     app = FastAPI(title=isolation.spec.name, version=API_VERSION, lifespan=lifespan)
     most_bytes = settings.access.limits.body_bytes
-    app.include_router(http_routes(sessions, partial(server_metadata, settings)))
+    app.include_router(http_routes(sessions))
     app.add_exception_handler(EnvironmentRefused, answer_refusal)
     app.add_exception_handler(RequestValidationError, answer_invalid)
 
@@ -78,23 +77,12 @@ def denied(status: int, why: str) -> Json:
     return {"detail": {"message": why, "code": Code.VALIDATION_ERROR}}
 
 
-def server_metadata(settings: EnvironmentServerSettings) -> Json:
-    """Return the settings that clients need, for `/metadata`."""
-    return {
-        "max_sessions": settings.max_sessions,
-        "lease_seconds": settings.lease_seconds,
-        "reset_seconds": settings.deadlines.open_seconds + settings.deadlines.reset_seconds,
-        "step_seconds": settings.deadlines.step_seconds,
-        "max_message_bytes": settings.access.limits.body_bytes,
-    }
-
-
 async def answer_invalid(request: Request, error: Exception) -> Response:
     """Return the response for an invalid body, with the code that the WebSocket would give."""
     assert isinstance(error, RequestValidationError)
-    problems = [{key: one[key] for key in ("type", "loc", "msg")} for one in error.errors()]
-    code = Code.INVALID_JSON if any(one["type"] == "json_invalid" for one in problems) else Code.VALIDATION_ERROR
-    status = 400 if code is Code.INVALID_JSON else 422
+    problems = [{key: problem[key] for key in ("type", "loc", "msg")} for problem in error.errors()]
+    is_json = all(problem["type"] != "json_invalid" for problem in problems)
+    code, status = (Code.VALIDATION_ERROR, 422) if is_json else (Code.INVALID_JSON, 400)
     return await answer_refusal(request, EnvironmentRefused(code, "Invalid request", status, errors=problems))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -61,8 +61,8 @@ class WireJson(JSONResponse):
         return dumps(content).encode()
 
 
-def http_routes(sessions: EnvironmentSessions, describe: Callable[[], Json]) -> APIRouter:
-    """Return the routes. `describe` adds the server's settings to `/metadata`."""
+def http_routes(sessions: EnvironmentSessions) -> APIRouter:
+    """Return the routes."""
     router = APIRouter(default_response_class=WireJson, route_class=StrictRoute, responses=ERRORS)
     spec = sessions.isolation.spec
 
@@ -72,7 +72,7 @@ def http_routes(sessions: EnvironmentSessions, describe: Callable[[], Json]) -> 
 
     @router.get("/metadata")
     async def metadata() -> Json:
-        extras = {"version": EXTRAS_VERSION, "spec": spec_data(spec), "active_sessions": sessions.active, **describe()}
+        extras = {"version": EXTRAS_VERSION, "spec": spec_data(spec), "active_sessions": sessions.active}
         return {"name": spec.name, "description": spec.description, "extras": extras}
 
     @router.get("/schema")
@@ -121,7 +121,7 @@ def http_routes(sessions: EnvironmentSessions, describe: Callable[[], Json]) -> 
 async def session_of_request(
     sessions: EnvironmentSessions, session_id: str | None, opens: bool
 ) -> AsyncIterator[EnvironmentSession]:
-    """The session named in the header; without one, a session for this request only. Raises `EnvironmentRefused`."""
+    """Yield the session named in the header, or a session for this request only. Raises `EnvironmentRefused`."""
     if session_id is not None:
         yield await sessions.find_or_open(session_id) if opens else sessions.find(session_id)
         return

@@ -1,5 +1,4 @@
-"""Sessions of the server: each plays consecutive episodes and executes each request id once; their number is limited,
-and each ends when its lease expires."""
+"""Sessions of the server: each plays consecutive episodes, and executes each request id once."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -35,7 +33,11 @@ class Phase(StrEnum):
 
 
 class EnvironmentSession:
-    """An environment with a session id. When it breaks permanently it calls `lost`, and its slot is freed."""
+    """An environment with a session id. When it breaks permanently it calls `lost`, and its slot is freed.
+
+    `holder` is the task of the attached WebSocket, if any. With `ends_with_close` the client chose the id: its close
+    frame ends the session, and a new WebSocket replaces an earlier one.
+    """
 
     def __init__(
         self, session_id: str, isolation: EnvironmentIsolation, environment: Environment, lost: Callable[[], object]
@@ -45,6 +47,9 @@ class EnvironmentSession:
         self.steps = 0
         self.phase = Phase.NEW
         self.closed = False
+        self.last_used = time.monotonic()
+        self.holder: asyncio.Task[None] | None = None
+        self.ends_with_close = False
         self._isolation, self._environment, self._lost = isolation, environment, lost
         self.fresh = True
         self._answers: dict[str, asyncio.Task[Observation]] = {}
@@ -76,15 +81,14 @@ class EnvironmentSession:
     async def _once(
         self, request_id: str | None, work: Callable[[], Coroutine[Any, Any, Observation]], seconds: float | None
     ) -> Observation:
-        """Return the answer to a request. A request with an id continues when its client disconnects: the retry
-        receives its answer."""
+        """Return the answer to a request. With an id it continues when its client disconnects, for the retry."""
         try:
             if request_id is None:
                 return await self._perform(work, seconds)
             if request_id not in self._answers:
                 self._refuse_if_busy()
                 task = self._answers[request_id] = asyncio.create_task(self._perform(work, seconds))
-                task.add_done_callback(_retrieve_exception)
+                task.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may have no waiter
                 for old in list(self._answers)[:-ANSWERS_KEPT]:
                     del self._answers[old]
             return await asyncio.shield(self._answers[request_id])
@@ -150,40 +154,22 @@ def failed_environment(kind: str, detail: str) -> EnvironmentRefused:
     return EnvironmentRefused(Code.EXECUTION_ERROR, f"{kind}: {detail}", STATUS[kind], kind=kind)
 
 
-def _retrieve_exception(task: asyncio.Task[Observation]) -> None:
-    """Retrieve the exception of a task that may have no waiter left."""
-    if not task.cancelled():
-        task.exception()
-
-
-@dataclass(slots=True, kw_only=True)
-class Lease:
-    """How long a session is kept without a client. `holder` is the task of the attached WebSocket, if any."""
-
-    session: EnvironmentSession
-    last_used: float
-    holder: asyncio.Task[None] | None = None
-    ends_with_close: bool = False
-    """The client chose the id: its close frame ends the session, and a new WebSocket replaces an earlier one."""
-
-
 class EnvironmentSessions:
     """Opens, finds and ends sessions. Runs on one event loop; environment code runs elsewhere."""
 
     def __init__(self, isolation: EnvironmentIsolation, max_sessions: int, lease_seconds: float) -> None:
         self.isolation, self.max_sessions, self.lease_seconds = isolation, max_sessions, lease_seconds
-        self._leases: dict[str, Lease] = {}
+        self._sessions: dict[str, EnvironmentSession] = {}
         self._opening = 0
         self._openings: dict[str, asyncio.Task[EnvironmentSession]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def active(self) -> int:
-        return len(self._leases) + self._opening
+        return len(self._sessions) + self._opening
 
     async def open(self, session_id: str | None = None) -> EnvironmentSession:
-        """Return a session with a new environment. Raises `EnvironmentRefused`: at capacity, or when the environment
-        cannot be made."""
+        """Open a session with a new environment. Raises `EnvironmentRefused`."""
         if self.active >= self.max_sessions:
             message = f"Server at capacity: {self.active}/{self.max_sessions} sessions active"
             counts = {"active_sessions": self.active, "max_sessions": self.max_sessions}
@@ -199,18 +185,21 @@ class EnvironmentSessions:
         finally:
             self._opening -= 1
         session = EnvironmentSession(session_id, self.isolation, environment, lambda: self.end(session_id))
-        self._leases[session_id] = Lease(session=session, last_used=time.monotonic())
+        self._sessions[session_id] = session
         return session
 
     def find(self, session_id: str) -> EnvironmentSession:
         """Return the session with this id, its lease renewed. Raises `EnvironmentRefused`."""
-        lease = self._lease(session_id)
-        lease.last_used = time.monotonic()
-        return lease.session
+        if session_id not in self._sessions:
+            message = f"Unknown session_id: {session_id:.64}"
+            raise EnvironmentRefused(Code.SESSION_ERROR, message, 404, kind="lost")
+        session = self._sessions[session_id]
+        session.last_used = time.monotonic()
+        return session
 
     async def find_or_open(self, session_id: str) -> EnvironmentSession:
         """For ids that clients choose: two concurrent first requests make one session. Raises `EnvironmentRefused`."""
-        if session_id in self._leases:
+        if session_id in self._sessions:
             return self.find(session_id)
         if session_id not in self._openings:
             self._openings[session_id] = asyncio.create_task(self._open_chosen(session_id))
@@ -221,55 +210,45 @@ class EnvironmentSessions:
             session = await self.open(session_id)
         finally:
             del self._openings[session_id]
-        self._leases[session_id].ends_with_close = True
+        session.ends_with_close = True
         return session
 
     def end(self, session_id: str) -> bool:
         """Free the slot at once; the environment is closed in the background. Returns whether the session existed."""
-        lease = self._leases.pop(session_id, None)
-        if lease is None:
+        session = self._sessions.pop(session_id, None)
+        if session is None:
             return False
-        closing = asyncio.create_task(lease.session.close())
+        closing = asyncio.create_task(session.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         return True
 
     @contextlib.asynccontextmanager
-    async def attached(self, session: EnvironmentSession) -> AsyncIterator[Lease]:
-        """Attach the session to the running task: its lease cannot expire meanwhile. Raises `EnvironmentRefused` when
-        another task holds it."""
-        lease = self._lease(session.id)
-        if lease.holder is not None and not lease.ends_with_close:
-            message = f"Session {session.id} already has an attached WebSocket"
-            raise EnvironmentRefused(Code.SESSION_ERROR, message, 409, kind="order")
-        if lease.holder is not None:
-            lease.holder.cancel()
-        lease.holder = holder = asyncio.current_task()
+    async def attached(self, session: EnvironmentSession) -> AsyncIterator[None]:
+        """Attach the session to the running task, which keeps its lease. Raises `EnvironmentRefused`."""
+        self.find(session.id)
+        if session.holder is not None:
+            if not session.ends_with_close:
+                message = f"Session {session.id} already has an attached WebSocket"
+                raise EnvironmentRefused(Code.SESSION_ERROR, message, 409, kind="order")
+            session.holder.cancel()
+        session.holder = holder = asyncio.current_task()
         try:
-            yield lease
+            yield
         finally:
-            if lease.holder is holder:
-                lease.holder, lease.last_used = None, time.monotonic()
+            if session.holder is holder:
+                session.holder, session.last_used = None, time.monotonic()
 
     async def reap(self) -> None:
         """End sessions without holder and request whose lease has expired; runs forever."""
         while True:
             await asyncio.sleep(self.lease_seconds / 4)
-            now = time.monotonic()
-            for session_id, lease in list(self._leases.items()):
-                idle = lease.holder is None and not lease.session.busy
-                if idle and lease.last_used + self.lease_seconds < now:
-                    self.end(session_id)
+            oldest = time.monotonic() - self.lease_seconds
+            for session in list(self._sessions.values()):
+                if session.holder is None and not session.busy and session.last_used < oldest:
+                    self.end(session.id)
 
     async def stop(self) -> None:
-        for session_id in list(self._leases):
+        for session_id in list(self._sessions):
             self.end(session_id)
         await asyncio.gather(*self._closing)
-
-    def _lease(self, session_id: str) -> Lease:
-        try:
-            return self._leases[session_id]
-        except KeyError:
-            raise EnvironmentRefused(
-                Code.SESSION_ERROR, f"Unknown session_id: {session_id:.64}", 404, kind="lost"
-            ) from None

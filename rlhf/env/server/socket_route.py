@@ -20,11 +20,11 @@ NORMAL, BROKEN, TRY_AGAIN = 1000, 1011, 1013
 
 
 async def serve_socket(socket: WebSocket, sessions: EnvironmentSessions, max_message_bytes: int) -> None:
-    """One connection, from accept to close. What becomes of its session is as it was opened:
+    """Serve one connection, from accept to close. Its URL decides about its session:
 
-    `/ws`                 the session is the connection's, and ends with it.
-    `/ws?session_id=ID`   attaches to a session of `openenv/session/create`, which stays when the connection ends.
-    `/ws?open=ID`         ours: attaches to the session ID, or opens it. A close frame ends it, a drop does not.
+    `/ws`                 the session ends with the connection.
+    `/ws?session_id=ID`   attaches to an existing session, which outlives the connection.
+    `/ws?open=ID`         attaches to the session ID, or opens it. A close frame ends it, a drop does not.
     """
     await socket.accept()
     conversation = asyncio.create_task(converse(socket, sessions, max_message_bytes))  # another socket may cancel it
@@ -66,12 +66,12 @@ class Inbox:
             self._ahead.cancel()
 
     def _read_ahead(self, watching: asyncio.Task[Any]) -> None:
-        def heard(ahead: asyncio.Task[Message]) -> None:
+        def received(ahead: asyncio.Task[Message]) -> None:
             if not ahead.cancelled() and ahead.result()["type"] != "websocket.receive" and self._ahead is ahead:
                 watching.cancel()
 
         self._ahead = asyncio.create_task(self._socket.receive())
-        self._ahead.add_done_callback(heard)
+        self._ahead.add_done_callback(received)
 
 
 async def converse(socket: WebSocket, sessions: EnvironmentSessions, max_message_bytes: int) -> int:
@@ -79,10 +79,10 @@ async def converse(socket: WebSocket, sessions: EnvironmentSessions, max_message
     inbox = Inbox(socket)
     try:
         session = await session_for(socket, sessions)
-        async with sessions.attached(session) as lease:
+        async with sessions.attached(session):
             try:
                 code = await answer_frames(socket, inbox, sessions, session, max_message_bytes)
-                if lease.ends_with_close:
+                if session.ends_with_close:
                     sessions.end(session.id)
                 return code
             finally:

@@ -1,5 +1,4 @@
-"""An environment server as a worker of a run's cluster: it ends with the cluster, and its death counts as a worker's
-death."""
+"""An environment server as a worker of a run: it ends with the cluster, and its death ends the run."""
 
 from __future__ import annotations
 

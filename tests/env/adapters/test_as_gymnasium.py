@@ -24,7 +24,7 @@ TASKS = [Task(id=str(index), messages=(Message(role="user", content=f"task {inde
 
 
 def gymnasium_env(create: Callable[[], LocalEnvironment], tasks: Sequence[Task]) -> Any:
-    """Imported by the tests alone: this file is read where Gymnasium is not installed, too."""
+    """Import it in the tests only: this file is collected where Gymnasium is not installed, too."""
     return importlib.import_module("rlhf.env.adapters.as_gymnasium").GymnasiumEnv(create, tasks)
 
 

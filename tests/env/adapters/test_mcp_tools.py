@@ -23,7 +23,7 @@ server = MCPServer("sums")
 
 @server.tool()
 def add(a: int, b: int) -> int:
-    """Adds two numbers."""
+    """Add two numbers."""
     return a + b
 
 
@@ -36,7 +36,7 @@ def whoami(context: Context) -> str:
 
 @server.tool()
 def nap() -> str:
-    """Takes its time."""
+    """Take some time."""
     time.sleep(5)
     return "rested"
 

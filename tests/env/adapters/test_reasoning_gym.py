@@ -38,7 +38,7 @@ def names() -> list[str]:
 
 
 def library() -> Any:
-    """Imported by the tests alone: this file is read where the package is not installed, too."""
+    """Import it in the tests only: this file is collected where the package is not installed, too."""
     return importlib.import_module("reasoning_gym")
 
 

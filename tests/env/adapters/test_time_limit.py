@@ -39,7 +39,7 @@ async def pushed_right(max_steps: int) -> Trajectory:
 
 
 def targets(played: Trajectory) -> np.ndarray:
-    """What the critic should have said before every token: undiscounted, by a critic that says 0 until the end."""
+    """Return the undiscounted targets of every token, for a critic that gives 0 until the end."""
     score = summed(played)
     assert isinstance(score, Scored)
     group = Group(ticket=Ticket(ordinal=0, version=0), task=TASK, samples=(Sample(trajectory=played, score=score),))
