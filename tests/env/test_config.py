@@ -118,11 +118,11 @@ async def test_a_server_that_does_not_answer_is_told_with_its_address() -> None:
 
 
 class Deaf:
-    """A worker whose server nobody reaches."""
+    """A worker whose server does not answer."""
 
     def __init__(self, *, loopback: bool) -> None: ...
 
-    def start(self, settings: object) -> str:
+    def start(self, factory: object, kind: str, settings: object) -> str:
         return "http://127.0.0.1:9"
 
 
@@ -132,7 +132,7 @@ async def test_a_server_of_this_run_that_does_not_answer_is_told_with_what_it_wa
     (role,) = environment_roles(said)
     cluster = LocalCluster()
     await cluster.start([replace(role, factory="tests.env.test_config:Deaf")], tmp_path)
-    with pytest.raises(ConfigError, match=r"environment\.servers are of rlhf\.env\.tools:\w+: no answer within 0\.2 s"):
+    with pytest.raises(ConfigError, match=r"environment rlhf\.env\.tools:\w+: no answer within 0\.2 s"):
         async with started_environments(said.environment, cluster, alone=True):
             pass
 

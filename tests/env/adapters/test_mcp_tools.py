@@ -74,7 +74,7 @@ def test_a_question_is_answered_with_a_tool_of_the_server(url: str) -> None:
 def test_the_server_s_tools_are_offered_with_their_schemas(url: str) -> None:
     tools = {tool.name: tool for tool in McpToolsEnvironment(url).spec.tools}
     assert set(tools) == {"add", "whoami", "nap"}
-    assert tools["add"].description == "Adds two numbers."
+    assert tools["add"].description == "Add two numbers."
     assert tools["add"].parameters["required"] == ["a", "b"]
     assert [tool.name for tool in McpToolsEnvironment(url, only=["add"]).spec.tools] == ["add"]
 
