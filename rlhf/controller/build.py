@@ -87,7 +87,6 @@ async def spawn_learners(config: ClusterConfig, cluster: Cluster) -> Sequence[Wo
 
 
 def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
-    """Return the settings of the ranks for `model`."""
     return LearnerSettings(
         model_path=model,
         model=recipe.model.model_copy(update={"lora": adapters_of(recipe, model)}),
@@ -123,7 +122,6 @@ def routing_of(recipe: Recipe, model: str) -> RoutingMode:
 
 
 def trained_by(recipe: Recipe) -> Trained:
-    """Return the kind of model that the ranks train."""
     kinds: Mapping[str, Trained] = {"reward_model": "reward_model", "preference": "preference"}
     return kinds.get(recipe.kind, "policy")
 

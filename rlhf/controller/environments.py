@@ -87,7 +87,6 @@ async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
 
 
 def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> TurnRules:
-    """Return the limits of the turns with this environment."""
     return TurnRules(
         environment=spec.name,
         max_turns=config.max_turns,

@@ -107,7 +107,6 @@ def rewind(folder: RunFolder, point: ResumePoint) -> None:
 
 
 def damaged_name(path: Path) -> Path:
-    """Return a free name for an unusable checkpoint."""
     plain = path.with_name(path.name.replace("version", "damaged"))
     return next(
         free for n in count() if not (free := plain.with_name(f"{plain.name}.{n}") if n else plain).exists()
@@ -115,7 +114,6 @@ def damaged_name(path: Path) -> Path:
 
 
 def reported_updates(folder: RunFolder) -> Iterator[tuple[PolicyVersion, Mapping[str, float]]]:
-    """Iterate over every reported update, with its metrics."""
     for line in read_jsonl(folder.metrics):
         yield line["update"], line
 

@@ -230,7 +230,6 @@ class Playing:
         )
 
     def close(self) -> None:
-        """Record the episodes still in flight."""
         each(self._episodes.close, self._evaluations.close)
 
     @property

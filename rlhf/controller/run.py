@@ -161,7 +161,6 @@ class Run:
         return await closed(self._train(), self._close, self.context.leaving)
 
     async def evaluate(self) -> None:
-        """Evaluate the held-out sets."""
         self.evaluation = evaluation = await self.kind.evaluate(self.version)
         self.evaluations.append((self.version, evaluation))
         for callback in self.callbacks:

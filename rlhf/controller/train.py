@@ -37,7 +37,6 @@ async def _train_on(cluster: Cluster, context: RunContext, own: tuple[Callback, 
 
 
 def reports(context: RunContext) -> Reports:
-    """Return the callback that displays and logs this run."""
     recipe, folder = context.recipe, context.folder
     loggers = make_loggers(recipe.run.loggers, folder, recipe.name, recipe.model_dump(mode="json"))
     return Reports(loggers, JsonlWriter(folder.spans, may_write=folder.check))

@@ -59,7 +59,6 @@ class HttpClient:
         return await self._call("POST", path, body)
 
     async def get(self, path: str) -> Any:
-        """Return the JSON of the server's answer; raises as `post` does."""
         return await self._call("GET", path)
 
     async def meet(self) -> None:
@@ -77,7 +76,6 @@ class HttpClient:
             self._places = asyncio.Semaphore(capacity)
 
     async def close(self) -> None:
-        """Close the connections and the recording."""
         if "_http" in self.__dict__:
             await self._http.aclose()
         if self.__dict__.get("_recording") is not None:

@@ -43,11 +43,9 @@ class Recorder:
             raise RecordingError(f"{path} cannot be written: {error.strerror}; name another recording.path") from None
 
     def answered(self, request: Any, answer: Any) -> None:
-        """Write a request with its answer."""
         self._write({"request": request, "answer": answer})
 
     def failed(self, request: Any, kind: str, detail: str) -> None:
-        """Write a request with its failure."""
         self._write({"request": request, "failure": {"kind": kind, "detail": detail}})
 
     def close(self) -> None:

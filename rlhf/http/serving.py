@@ -65,7 +65,6 @@ def bound(host: str, port: int) -> contextlib.closing[socket.socket]:
 
 
 def url_of(listener: socket.socket, *, tls: bool = False) -> str:
-    """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if listener.family == socket.AF_INET6 else host
     return f"{'https' if tls else 'http'}://{host}:{port}"

@@ -43,7 +43,6 @@ class SamplingConfig(Config):
         return values
 
     def sampling(self) -> Sampling:
-        """Return the sampling parameters as a `Sampling`."""
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
 
 

@@ -66,7 +66,6 @@ class Context:
         self._turns[-1] = replace(self._turns[-1], truncated=True)
 
     def segment(self) -> Segment:
-        """Return the context as a segment, `[T]`."""
         return Segment(
             token_ids=self.token_ids,
             kinds=np.concatenate(self._kinds),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 from rlhf.cluster.handle import WorkerHandle
 from rlhf.cluster.worker import Worker
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
-from rlhf.rollout.clock import RunningClock
 from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.rollout.vllm.settings import CPU_SEQUENCES, EngineFacts, GenerateRequest, RefusedRequest
@@ -31,6 +31,44 @@ POLL_SECONDS = 1.0
 """How long one `collect` waits for a first reply."""
 CALL_SECONDS = 30.0
 """Time added to the deadline of a call, for the round trip and one step of the model."""
+SHORTEST_WAIT_SECONDS = 0.02
+"""Minimum time between two checks of a wait that reaches its deadline during a pause."""
+
+
+class RunningClock:
+    """Counts the `seconds` that an engine has run: time paused for a weight sync does not count against a reply's
+    deadline. A nested pause has no effect."""
+
+    def __init__(self) -> None:
+        self._began, self._paused_seconds = time.monotonic(), 0.0
+        self._paused_at: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        now = time.monotonic() if self._paused_at is None else self._paused_at
+        return now - self._began - self._paused_seconds
+
+    def pause(self) -> None:
+        """Stop the clock; no effect if it is stopped already."""
+        if self._paused_at is None:
+            self._paused_at = time.monotonic()
+
+    def restart(self) -> None:
+        """Restart the clock; no effect if it runs."""
+        if self._paused_at is not None:
+            self._paused_seconds += time.monotonic() - self._paused_at
+            self._paused_at = None
+
+    async def within(self, future: asyncio.Future[Any], seconds: float) -> bool:
+        """Whether `future` is done before the clock advances by `seconds`; the future's result is not read. A pause
+        ends within the deadlines of a weight sync, or with the run."""
+        until = self.seconds + seconds
+        while not future.done():
+            left = until - self.seconds
+            if left <= 0:
+                return False
+            await asyncio.wait((future,), timeout=max(left, SHORTEST_WAIT_SECONDS))
+        return True
 
 
 @dataclass(eq=False)
@@ -150,9 +188,8 @@ class RemoteEngine:
         await self._phase(lambda engine: engine.commit(version))
 
     async def resume(self) -> None:
-        """Resume sampling."""
         await self._phase(lambda engine: engine.resume())
-        self._clock.go_on()
+        self._clock.restart()
 
     async def stop(self) -> None:
         """Abort all requests in flight and free the model."""

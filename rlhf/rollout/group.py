@@ -52,7 +52,6 @@ class GroupRollout:
 
     @property
     def samples(self) -> int:
-        """Number of samples in a group."""
         return self._group_size * len(self._play.roles)
 
     async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed:

@@ -76,7 +76,6 @@ class ChatRenderer:
         return self._increments.verdict(roles)
 
     def prompt_tokens(self, task: Task) -> int:
-        """Return the number of tokens of a task's prompt."""
         return len(prompt_ids(self._tokenizer, task.messages, self._arguments))
 
     def text(self, token_ids: NDArray[np.int32]) -> str:

@@ -49,7 +49,6 @@ class Sandbox:
 
     @property
     def chosen(self) -> ChosenIsolation:
-        """The isolation that `start` chose."""
         if self._chosen is None:
             raise SandboxBroken("the sandbox was asked before it was started")
         return self._chosen

@@ -54,7 +54,6 @@ class ProgramResult(NamedTuple):
 
     @property
     def succeeded(self) -> bool:
-        """Whether the program exited with code 0."""
         return self.ending is TerminationReason.EXITED and self.return_code == 0
 
 

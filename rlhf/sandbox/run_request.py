@@ -49,7 +49,6 @@ class RunRequest(NamedTuple):
 
 
 def unpack_request(line: bytes) -> RunRequest:
-    """Return the request in a line of JSON."""
     fields = json.loads(line)
     return RunRequest(
         **fields
@@ -63,7 +62,6 @@ def unpack_request(line: bytes) -> RunRequest:
 
 
 def unpack_result(line: bytes) -> ProgramResult:
-    """Return the result in a line of JSON."""
     fields = json.loads(line)
     known = {"ending": TerminationReason(fields["ending"]), "files": _decoded(fields["files"])}
     return ProgramResult(**fields | known)

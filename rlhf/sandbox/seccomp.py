@@ -131,7 +131,6 @@ def _return(verdict: int) -> bytes:
 
 
 def _low_half(argument: int) -> bytes:
-    """Load the lower 32 bits of an argument."""
     return _instruction(LOAD, ARGUMENTS_AT + 8 * argument)
 
 

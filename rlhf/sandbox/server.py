@@ -37,7 +37,6 @@ def make_app(
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """Report what isolates the code, and how busy the sandbox is."""
         return {
             "status": "healthy",
             "isolation": str(sandbox.chosen.isolation.level),

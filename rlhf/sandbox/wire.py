@@ -55,7 +55,6 @@ STATUS: dict[TerminationReason, Literal["Finished", "Error", "TimeLimitExceeded"
 
 
 def program_of(request: RunCodeRequest) -> Program:
-    """Return the program in a request."""
     return Program(
         code=request.code,
         stdin=(request.stdin or "").encode(errors="replace"),
@@ -67,7 +66,6 @@ def program_of(request: RunCodeRequest) -> Program:
 
 
 def request_of(program: Program) -> dict[str, object]:
-    """Return the request body for `program`."""
     return {
         "code": program.code.encode(errors="replace").decode(),  # encoded as this sandbox would write it to a file
         "language": "python",
@@ -80,7 +78,6 @@ def request_of(program: Program) -> dict[str, object]:
 
 
 def response_of(run: ProgramResult) -> RunCodeResponse:
-    """Return the response for a program's result."""
     result = RunResult(
         status=STATUS[run.ending],
         execution_time=run.seconds,

@@ -18,8 +18,7 @@ from rlhf.http.serving import StrictRoute, uvicorn_config
 from rlhf.rollout.endpoint.answers import ChatResponse
 from rlhf.rollout.endpoint.front import EndSessionRequest, Front
 from rlhf.rollout.endpoint.marks import AgentRequest
-from rlhf.rollout.endpoint.refusal import ChatRefused
-from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions, ClientGone
+from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions, ChatRefused, ClientGone
 from rlhf.rollout.endpoint.wire import ChatRequest
 
 ACCESS = Access(limits=POLICY)
@@ -72,16 +71,13 @@ class Routes:
         self._sessions, self._model, self._front = sessions, model, front
 
     async def health(self) -> dict[str, Any]:
-        """Report that the server is alive."""
         return {"status": "healthy", "model": self._model, "sessions": len(self._sessions)}
 
     async def models(self) -> dict[str, Any]:
-        """Return the list of served models, in OpenAI's format."""
         entry = {"id": self._model, "object": "model", "created": 0, "owned_by": "rlhf"}
         return {"object": "list", "data": [entry]}
 
     async def chat(self, session_id: str, body: ChatRequest, request: Request) -> Response:
-        """Return a reply within a session."""
         return await self._answered(self._sessions.find(session_id), body, request)
 
     async def chat_alone(self, body: ChatRequest, request: Request) -> Response:
@@ -92,7 +88,6 @@ class Routes:
         return await self._answered(self._front.session_of(self._asked(body)), body, request)
 
     async def open(self, request: Request) -> dict[str, Any]:
-        """Open a session for one episode."""
         assert self._front is not None
         session = self._front.open()
         return {"id": session.id, "base_url": f"{request.base_url}sessions/{session.id}/v1"}

@@ -85,7 +85,6 @@ class Capture:
 
     @property
     def replies(self) -> int:
-        """Number of replies given so far."""
         return self._replies
 
     def goes_on(self, asked: AgentRequest, marks: Sequence[Mark]) -> bool:

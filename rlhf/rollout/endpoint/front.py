@@ -81,6 +81,5 @@ class Front:
                     self.end(session, None, ended=False)
 
     def close(self) -> None:
-        """End all open sessions."""
         for session in self._sessions:
             self.end(session, None, ended=False)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from rlhf.errors import DeadlinePassed, ModelError, RlhfError
 from rlhf.rollout.endpoint.capture import Capture, Replied, TokenizedRequest
 from rlhf.rollout.endpoint.marks import AgentRequest
-from rlhf.rollout.endpoint.refusal import ChatRefused
 from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.seeds import request_seed
 from rlhf.rollout.tool_calls import ToolFormat
@@ -28,6 +27,25 @@ REPLYING_SHARE = 0.95
 """Share of an episode's time after which a running reply is cut off, so that it is recorded before the episode's
 timeout."""
 SHORTEST_REPLY_SECONDS = 0.05
+
+
+class ChatRefused(RlhfError):
+    """A request that receives an error response: its `status`, one word as `code`, and what was wrong with `param`."""
+
+    def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.param = status, code, message, param
+
+    @property
+    def again(self) -> bool:
+        """Whether the same request may succeed later. OpenAI's clients retry after a 409 unless the answer says
+        otherwise."""
+        return self.status >= 500
+
+    def as_json(self) -> dict[str, object]:
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        message = self.message.encode(errors="replace").decode()
+        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
 
 
 class ClientGone(RlhfError):
@@ -51,12 +69,10 @@ class AgentSession:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
-        """Decode tokens with all special tokens."""
         return self._policy.renderer.whole_text(token_ids)
 
     @property
     def busy(self) -> bool:
-        """Whether a reply is being generated."""
         return self._under_way > 0
 
     @property
@@ -162,7 +178,6 @@ class AgentSessions:
 
     @property
     def full(self) -> bool:
-        """Whether `capacity` sessions are open."""
         return len(self._open) >= self._capacity
 
     def open(self, policy: PolicyClient, *, seconds: float | None = None) -> AgentSession:

@@ -103,7 +103,6 @@ class EngineWorker:
         return replace(completion, engine=self.name)
 
     def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
-        """Join the transfer group; this engine's ranks start at `first_rank`."""
         self._phase("connect", lambda engine: engine.connect(rendezvous, first_rank))
 
     def sleep(self) -> None:
@@ -119,11 +118,9 @@ class EngineWorker:
         return self._phase("receive", lambda engine: engine.receive(manifest))
 
     def commit(self, version: PolicyVersion) -> None:
-        """Stamp tokens sampled from here on with `version`."""
         self._phase("commit", lambda engine: engine.commit(version))
 
     def resume(self) -> None:
-        """Resume sampling."""
         self._phase("resume", lambda engine: engine.resume())
 
     def close(self) -> None:

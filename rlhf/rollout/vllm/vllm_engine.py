@@ -176,13 +176,11 @@ class VllmEngine:
         self._engine.reset_prefix_cache(reset_running_requests=True)
 
     def resume(self) -> None:
-        """Resume sampling."""
         if self._paused:
             self._engine.wake_up(tags=["scheduling"])
             self._paused = False
 
     def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
-        """Join the transfer group; this engine's ranks start at `first_rank`."""
         joining = {"rendezvous": rendezvous, "first_rank": first_rank}
         self._engine.collective_rpc("init_weight_transfer_engine", args=(joining,))
 

@@ -8,7 +8,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.models.tiny import byte_tokenizer
-from rlhf.rollout.endpoint.refusal import ChatRefused
+from rlhf.rollout.endpoint.sessions import ChatRefused
 from rlhf.types import EpisodeStatus, Message, TokenKind, ToolCall
 from tests.models.templates import FORGETS_THINKING, NO_SYSTEM_LATER, tokenizer_with
 from tests.rollout.endpoint.asking import Agent, assistant, user

@@ -37,7 +37,7 @@ def test_an_agents_episodes_are_scored_by_the_recipe_or_by_the_agent(kind: str) 
             r"agent\.tool_format: use hermes, llama3_json, none or .*got 'xml'",
         ),
         ({"agent": AGENT | {"timeout": 3}}, "timeout"),
-        ({"agent": None, "reward": {"kind": "environment"}}, "give environment, or agent"),
+        ({"agent": None, "reward": {"kind": "environment"}}, "neither environment nor agent is given"),
     ],
 )
 def test_what_does_not_go_together_is_refused(parts: dict[str, Any], why: str) -> None:
