@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -13,32 +12,29 @@ from tests.single_file.loaded import SOURCE
 
 pytestmark = pytest.mark.engine
 
-ROOT = SOURCE.parents[2]
-AGREES = 1e-4
-LINE = re.compile(r"update (\d+)/\d+  reward (\S+)  held-out (\S+)")
+SMALL = "--warmup-steps 150 --updates 2 --groups 16 --minibatches 2 --kl-coefficient 0.1 --temperature 0.9"
 
 
-def output(*command: str, timeout_seconds: float) -> list[str]:
+def output(*flags: str, timeout_seconds: float) -> list[str]:
     ended = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=timeout_seconds
-    )
+        [sys.executable, str(SOURCE), *flags], cwd=SOURCE.parents[2], capture_output=True, text=True,
+        timeout=timeout_seconds,
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-3000:]
     return ended.stdout.splitlines()
 
 
-def test_the_engine_samples_from_the_learners_weights_after_the_last_publish() -> None:
-    lines = output("-m", "tests.single_file.run_program", timeout_seconds=280)
-    assert [LINE.fullmatch(line).group(1) for line in lines if line.startswith("update")] == ["1", "2", "3"]  # type: ignore[union-attr]
-    figures = json.loads(lines[-1])
-    assert figures["agreement"] <= AGREES
-    assert figures["movement"] > 10 * AGREES, "the publishes must have had something to bring"
-    assert figures["stale_head"] > 10 * AGREES, "a head left behind must show"
+def test_the_second_update_learns_from_what_the_first_one_published() -> None:
+    """The file ends with an error where vLLM's log-probs are not the learner's, by which a publish that did not bring
+    all weights would show in the second update."""
+    updates = [line.split()[1] for line in output(*SMALL.split(), timeout_seconds=280) if line.startswith("update")]
+    assert updates == ["1/2", "2/2"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
 def test_a_whole_run_raises_the_held_out_reward_from_a_minority_to_nearly_all() -> None:
-    *_, last = output(str(SOURCE), timeout_seconds=480)
+    *_, last = output(timeout_seconds=480)
     found = re.fullmatch(r"held-out reward (\S+) -> (\S+) on 256 problems", last)
     assert found, last
     start, end = map(float, found.groups())
