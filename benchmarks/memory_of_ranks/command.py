@@ -98,7 +98,7 @@ def sizes(folder: Path) -> tuple[int, int]:
     """Elements of a model, and of its largest layer."""
     from math import prod
 
-    from rlhf.models.headers import tensor_shapes
+    from rlhf.models.model_files import tensor_shapes
 
     shapes = tensor_shapes(folder) or {}
     layers: dict[str, int] = {}

@@ -11,8 +11,7 @@ from rlhf.cluster.roles import role_table
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
-from rlhf.models.folder import Values
-from rlhf.models.headers import parameters, tensor_shapes
+from rlhf.models.model_files import Values, parameters, tensor_shapes
 from rlhf.models.supported_families import measurements
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.memory_check import check_memory

@@ -15,7 +15,7 @@ from rlhf.cluster.gpus import this_machines_gpus
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.roles import Resources, check_resources, role_table
 from rlhf.errors import PlacementError
-from rlhf.models.folder import Values
+from rlhf.models.model_files import Values
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.model_configs import model_values
 from rlhf.recipe.planning.estimate import Estimate, changes_that_fit, estimate_run, least_ranks

@@ -14,9 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rlhf.models.long_attention import LongRuns, long_runs
+from rlhf.models.long_attention import LongRuns, TokenSpan, long_runs, runs_of
 from rlhf.models.masked_attention import SMALL_KEYS
-from rlhf.models.sequence_spans import TokenSpan, runs_of
 
 LONG_KEYS = 1024
 """A run that sees more tokens than this is attended without a mask."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,17 +12,18 @@ import torch
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
 from rlhf.config import load_piece
 from rlhf.errors import ModelError
-from rlhf.models.sharded_loading import Sharding
-from rlhf.models.strict_loading import load_whole
+from rlhf.models.sharded_loading import Sharding, pretrained
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -152,3 +155,40 @@ def _check_folder(path: str, setting: str) -> None:
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's error message."""
     return str(error).strip().partition("\n")[0]
+
+
+def load_whole(path: str, *, sharding: Sharding | None = None, **settings: Any) -> PreTrainedModel:
+    """Return a causal LM, loaded with the `settings` of `from_pretrained`, whole or in the shards of a `sharding`.
+    Raises `ModelError` naming a weight that the folder lacks, or has in another shape than its `config.json` says:
+    transformers would draw it at random and only log it."""
+    with quiet():
+        model, found = pretrained(AutoModelForCausalLM, path, sharding, ignore_mismatched_sizes=True, **settings)
+    for name, there, needed in sorted(found["mismatched_keys"])[:1]:
+        raise ModelError(
+            f"model.path={path}: its weights do not fit its config.json: {name} is {by(there)}, and {by(needed)} by "
+            "config.json; take config.json and weights of the same model"
+        )
+    check_none_missing(path, set(found["missing_keys"]))
+    return model
+
+
+def by(shape: tuple[int, ...]) -> str:
+    """Return a shape as text: `288 x 64`."""
+    return " x ".join(map(str, shape))
+
+
+def check_none_missing(path: str, missing: set[str], setting: str = "model.path") -> None:
+    """Raise `ModelError` naming one of the weights that the folder named by `setting` lacks."""
+    if missing:
+        raise ModelError(f"{setting}={path} has no weights for {min(missing)}; it is not a whole model folder")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence transformers' reports of missing and random weights: here these are intended, or raise an error."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

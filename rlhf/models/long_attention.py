@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rlhf.models.masked_attention import AttentionScaling, masked_attention
-from rlhf.models.sequence_spans import TokenSpan
 from rlhf.models.varlen import Stretches, flash_takes, runs_without_masks, stretches, varlen_backward, varlen_forward
 
 TILE_SCORES = 2**24
@@ -214,3 +213,31 @@ def _tiles(runs: Sequence[TokenSpan], heads: int, window: int | None) -> Iterato
 def _sum_like(tensor: Tensor) -> Tensor:
     """Zeros to add gradients up in, in float32 at least."""
     return torch.zeros(tensor.shape, dtype=torch.promote_types(tensor.dtype, torch.float32), device=tensor.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSpan:
+    """Tokens at flat positions `start` to `start + length`; they follow the first `shared` tokens of the sequence at
+    `root`."""
+
+    start: int
+    length: int
+    root: int
+    shared: int
+
+
+def runs_of(position_ids: Tensor) -> list[TokenSpan]:
+    """Return the runs of `position_ids` `[R, L]`: stretches of consecutive positions. A run that starts at 0 begins a
+    sequence. A run that starts at p > 0 is another branch of the same sequence, and sees that sequence's first p tokens
+    and itself."""
+    breaks = torch.ones_like(position_ids, dtype=torch.bool)
+    breaks[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
+    starts = breaks.flatten().nonzero()[:, 0]
+    lengths = torch.diff(starts, append=starts.new_tensor([position_ids.numel()]))
+    runs: list[TokenSpan] = []
+    root = 0
+    shares = position_ids.flatten()[starts]
+    for start, length, shared in zip(starts.tolist(), lengths.tolist(), shares.tolist(), strict=True):
+        root = start if shared == 0 else root
+        runs.append(TokenSpan(start=start, length=length, root=root, shared=shared))
+    return runs

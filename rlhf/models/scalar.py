@@ -16,14 +16,15 @@ from rlhf.models.loading import (
     DTYPES,
     attention_named,
     bare_tokenizer,
+    check_none_missing,
     first_line,
     load_config,
+    quiet,
     ready_to_train,
     without_dropout,
 )
 from rlhf.models.policy import RowForward, WholeRows
 from rlhf.models.sharded_loading import Sharding, local_part, pretrained
-from rlhf.models.strict_loading import check_none_missing, quiet
 
 CLASSIFIER = "ForSequenceClassification"
 HEAD = "score"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Literal
 
-from rlhf.models.folder import Values, text_config
+from rlhf.models.model_files import Values, text_config
 
 NOT_MEASURED = "not measured: it is proved at the start of the run"
 

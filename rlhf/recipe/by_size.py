@@ -12,8 +12,7 @@ from pathlib import Path
 
 from rlhf.cluster.object_store import LEAST_BYTES
 from rlhf.errors import ModelError
-from rlhf.models.folder import Values, text_config
-from rlhf.models.headers import parameters, tensor_shapes
+from rlhf.models.model_files import Values, parameters, tensor_shapes, text_config
 from rlhf.recipe.loading import LoadedRecipe
 from rlhf.recipe.model_configs import find_values
 from rlhf.recipe.schema import Recipe

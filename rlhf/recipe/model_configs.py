@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlhf.errors import ModelError
 from rlhf.models.config import ModelConfig, TinyModelConfig
-from rlhf.models.folder import Values
+from rlhf.models.model_files import Values
 from rlhf.recipe.preflight import is_hub_name, read_model_config
 
 TINY_VOCABULARY = 288

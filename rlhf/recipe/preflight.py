@@ -20,11 +20,18 @@ from rlhf.data.sources import local_files
 from rlhf.errors import ConfigError, DataError, ModelError, PlacementError
 from rlhf.http.binding import token_from
 from rlhf.http.config import check_recording
-from rlhf.models.dimensions import check_dimensions, embedding_rows
-from rlhf.models.folder import Values, text_config
-from rlhf.models.headers import tensor_shapes
-from rlhf.models.remote_code import brings_code, check_remote_code
-from rlhf.models.tokenizer_files import check_template, check_tokenizer, check_vocabulary
+from rlhf.models.model_files import (
+    Values,
+    brings_code,
+    check_dimensions,
+    check_remote_code,
+    check_template,
+    check_tokenizer,
+    check_vocabulary,
+    embedding_rows,
+    tensor_shapes,
+    text_config,
+)
 from rlhf.recipe.kinds import start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_one_gpu

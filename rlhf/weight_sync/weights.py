@@ -8,7 +8,9 @@ point.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Literal
 
 import torch
@@ -19,7 +21,6 @@ from transformers.core_model_loading import revert_weight_conversion
 from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
 from rlhf.models.sharded_loading import local_part, partitioned
 from rlhf.weight_sync import perturbation
-from rlhf.weight_sync.gathering import gathered
 from rlhf.weight_sync.types import Manifest, TensorSpec
 
 Named = list[tuple[str, nn.Parameter]]
@@ -213,3 +214,11 @@ def _buckets(found: Sequence[Source], bucket_bytes: int) -> Iterator[list[Source
         filled += size
     if bucket:
         yield bucket
+
+
+def gathered(weights: Sequence[Tensor]) -> AbstractContextManager[Any]:
+    """Inside, `weights` are whole on every rank; changes are lost where they are shards."""
+    if not any(partitioned(weight) for weight in weights):
+        return nullcontext()
+    gather: AbstractContextManager[Any] = import_module("deepspeed").zero.GatheredParameters(list(weights))
+    return gather

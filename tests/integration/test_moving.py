@@ -12,8 +12,8 @@ import torch
 from rlhf.models.loading import load_policy
 from rlhf.trainer.config import CriticConfig, TrainerConfig
 from rlhf.trainer.rank import zero
-from rlhf.trainer.rank.export import INDEX, export_weights
 from rlhf.trainer.rank.policy_rank import Rank
+from rlhf.trainer.rank.tensor_files import INDEX, export_weights
 from tests.integration.learner_ranks import ProcessWorker
 from tests.integration.test_learner import CANARY, look, same, start, train, trainer, whole_weights
 from tests.whole import whole_state

@@ -212,7 +212,7 @@ def freeze(monkeypatch: pytest.MonkeyPatch, pair: Pair, name: str) -> None:
         def serve_old(model: Any) -> None:
             model.lm_head.cpu_linear = lambda x, weight, bias: linear(x, old, bias)
 
-        monkeypatch.setattr("rlhf.weight_sync.reload.share_packed_embeddings", serve_old)
+        monkeypatch.setattr("rlhf.weight_sync.receiver.share_packed_embeddings", serve_old)
         return
     pattern = CLASSES[name]
     spoil(

@@ -10,9 +10,8 @@ from rlhf.models import blocks, long_attention
 from rlhf.models.attention import attention
 from rlhf.models.blocks import blocks_of
 from rlhf.models.config import TinyModelConfig
-from rlhf.models.masks import row_mask
-from rlhf.models.policy import hidden_states
-from rlhf.models.sequence_spans import runs_of
+from rlhf.models.long_attention import runs_of
+from rlhf.models.policy import hidden_states, row_mask
 from rlhf.models.tiny import byte_tokenizer, tiny_model
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8

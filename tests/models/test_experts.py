@@ -11,11 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlhf.errors import ModelError
-from rlhf.models.balance import balance_of, tokens_of
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.policy import PolicyModel
-from rlhf.models.routing import RoutingReplay
+from rlhf.models.routing import RoutingReplay, balance_of, tokens_of
 from rlhf.models.tiny import save_tiny
 from tests.architectures.families import FAMILIES, save
 

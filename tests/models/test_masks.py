@@ -10,8 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlhf.errors import ModelError
-from rlhf.models.masks import packed_masks
-from rlhf.models.policy import hidden_states
+from rlhf.models.policy import hidden_states, packed_masks
 from tests.models.families import CASES, family_model
 
 LONG, SHORT, SHARED = 40, 9, 30

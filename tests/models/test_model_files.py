@@ -7,10 +7,17 @@ from pathlib import Path
 import pytest
 
 from rlhf.errors import ModelError
-from rlhf.models.dimensions import check_dimensions, embedding_rows
-from rlhf.models.headers import Shapes, parameters, tensor_shapes
-from rlhf.models.remote_code import check_remote_code, is_known
-from rlhf.models.tokenizer_files import check_template, check_vocabulary
+from rlhf.models.model_files import (
+    Shapes,
+    check_dimensions,
+    check_remote_code,
+    check_template,
+    check_vocabulary,
+    embedding_rows,
+    is_known,
+    parameters,
+    tensor_shapes,
+)
 from tests.model_folders import CONFIG, LAYERS, PARAMETERS, ROWS, SHAPES, WIDTH, change, save_folder, save_tensors
 
 

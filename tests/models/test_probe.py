@@ -22,7 +22,7 @@ from rlhf.models import masks as masks_module
 from rlhf.models import policy as policy_module
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy
-from rlhf.models.masks import row_mask
+from rlhf.models.policy import row_mask
 from rlhf.models.probe import check_packed_forward
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import save_tiny

@@ -8,8 +8,8 @@ MODULES = (
     "rlhf.cli",
     "rlhf.api",
     "rlhf.controller.rl",
-    "rlhf.trainer.rank.preference_rank",
-    "rlhf.trainer.rank.reward_rank",
+    "rlhf.trainer.rank.pair_ranks",
+    "rlhf.trainer.rank.pair_ranks",
     "peft",
 )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from rlhf.models.folder import Values
+from rlhf.models.model_files import Values
 from rlhf.recipe.model_configs import known_models
 from rlhf.recipe.planning.shape import DTYPE_BYTES, Activations, LinearBytes, ModelShape, head_line
 

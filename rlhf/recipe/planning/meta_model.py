@@ -21,8 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.attention import decoder_of
-from rlhf.models.folder import Values
 from rlhf.models.loading import DTYPES, first_line, ready_to_train
+from rlhf.models.model_files import Values
 from rlhf.models.policy import row_arguments
 from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape, head_line
 

@@ -19,9 +19,8 @@ from rlhf.trainer.settings import LearnerSettings, Trained
 from rlhf.weight_sync.types import GroupAddress
 
 if TYPE_CHECKING:
+    from rlhf.trainer.rank.pair_ranks import PreferenceRank, RewardRank
     from rlhf.trainer.rank.policy_rank import Rank
-    from rlhf.trainer.rank.preference_rank import PreferenceRank
-    from rlhf.trainer.rank.reward_rank import RewardRank
 
 
 def import_ranks() -> None:
@@ -112,8 +111,7 @@ class LearnerWorker:
 
 def _kinds() -> tuple[type[Rank], type[PreferenceRank], type[RewardRank]]:
     """Import the ranks, here only."""
+    from rlhf.trainer.rank.pair_ranks import PreferenceRank, RewardRank
     from rlhf.trainer.rank.policy_rank import Rank
-    from rlhf.trainer.rank.preference_rank import PreferenceRank
-    from rlhf.trainer.rank.reward_rank import RewardRank
 
     return Rank, PreferenceRank, RewardRank

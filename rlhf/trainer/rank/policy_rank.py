@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from rlhf.config import is_piece
 from rlhf.errors import CheckpointError, ModelError
-from rlhf.models.balance import RouterBalance, balance_of
 from rlhf.models.config import LoraConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.policy import PolicyModel
 from rlhf.models.probe import check_packed_forward
 from rlhf.models.rounding import rounded as otherwise_rounded
-from rlhf.models.routing import RoutingReplay
+from rlhf.models.routing import RouterBalance, RoutingReplay, balance_of
 from rlhf.models.scalar import check_same_vocabulary
 from rlhf.trainer.algorithms.registry import needs_of, needs_reference
 from rlhf.trainer.answers import Disagreement, RankAnswer

@@ -14,7 +14,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 from rlhf.trainer.rank.zero_config import deepspeed_module
-from rlhf.weight_sync.gathering import gathered
+from rlhf.weight_sync.weights import gathered
 
 
 class ZeroSharding:

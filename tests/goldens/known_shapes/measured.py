@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf.models.folder import Values
+from rlhf.models.model_files import Values
 from rlhf.recipe.planning.known_shapes import STORED_LENGTHS, STORED_TOKENS, KnownModel
 from rlhf.recipe.planning.meta_model import activations_of, shape_of
 from rlhf.recipe.planning.shape import Activations

@@ -11,7 +11,7 @@ from rlhf.models.replies import ReplyEncoder
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.trainer.batching.batch import build_minibatches
 from rlhf.trainer.batching.pairs import PairOfSegments, mismatched, pair_batch
-from rlhf.trainer.rank.reward_rank import ranking_metrics
+from rlhf.trainer.rank.pair_ranks import ranking_metrics
 from rlhf.types import Message
 
 

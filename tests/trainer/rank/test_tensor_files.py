@@ -11,9 +11,8 @@ from safetensors.torch import load_file
 
 from rlhf.errors import CheckpointError
 from rlhf.trainer.rank import tensor_files
-from rlhf.trainer.rank.export import cut_files
 from rlhf.trainer.rank.state_slices import MASTER, SliceIndex, StateSlice, write_slices
-from rlhf.trainer.rank.tensor_files import CODES, TensorWriter, stored_tensors
+from rlhf.trainer.rank.tensor_files import CODES, TensorWriter, cut_files, stored_tensors
 from rlhf.weight_sync.types import TensorSpec
 
 

@@ -1,0 +1,293 @@
+"""Read and check the files of a Hugging Face model folder, without torch or transformers.
+
+`check_dimensions` compares what every architecture has: the rows and columns of the embedding, and the number of
+layers. Loading the model checks the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from rlhf.errors import ModelError
+
+Values = dict[str, Any]
+
+
+def read_json_object(file: Path) -> Values:
+    """Return the JSON object in `file`; an empty one if the file does not exist. Raises `ModelError`."""
+    try:
+        loaded = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file} cannot be read as JSON ({_reason(error)}); download the model again") from None
+    if not isinstance(loaded, dict):
+        raise ModelError(f"{file} is not a JSON object; download the model again")
+    return loaded
+
+
+def text_config(config: Values) -> Values:
+    """Return the language model's part of a `config.json`, which multimodal models nest."""
+    nested = config.get("text_config")
+    return nested if isinstance(nested, dict) else config
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return str(error.strerror) if isinstance(error, OSError) else str(error)
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Tensor shapes by tensor name."""
+SAFETENSORS, PICKLES = "model.safetensors", "pytorch_model.bin"
+
+
+def tensor_shapes(folder: Path) -> Shapes | None:
+    """Return the shapes of all tensors that transformers would load from `folder`. None if it has only `.bin` files,
+    which cannot be read without torch. Raises `ModelError` for a folder without weights, and for missing or damaged
+    files."""
+    named = read_json_object(folder / "config.json").get("transformers_weights")
+    for name in (named, SAFETENSORS, f"{SAFETENSORS}.index.json", PICKLES, f"{PICKLES}.index.json"):
+        if isinstance(name, str) and (folder / name).exists():
+            if ".bin" in name:
+                return None
+            files = _parts(folder / name) if name.endswith(".json") else [folder / name]
+            return {tensor: shape for file in files for tensor, shape in _shapes(file).items()}
+    raise ModelError(
+        f"{folder} has no weights ({SAFETENSORS}, {PICKLES}, or the .index.json of several such files); "
+        "model.path must be a whole model folder"
+    )
+
+
+def parameters(shapes: Shapes) -> int:
+    """Count the weights; tied weights are stored, and so counted, once."""
+    return sum(prod(shape) for shape in shapes.values())
+
+
+def _parts(index: Path) -> list[Path]:
+    files = read_json_object(index).get("weight_map")
+    if not isinstance(files, dict) or not files:
+        raise ModelError(f"{index} has no weight_map; download the model again")
+    return [index.parent / str(name) for name in sorted(set(files.values()))]
+
+
+def _shapes(file: Path) -> Shapes:
+    try:
+        with safe_open(file, framework="np") as content:
+            return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise ModelError(f"{file} is absent, and the index names it; download the model again") from None
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error}") from None
+    except SafetensorError as error:
+        raise ModelError(f"{file} is not a whole safetensors file ({error}); download the model again") from None
+
+
+EMBEDDINGS = ("embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings", "embeddings", "embedding")
+"""Names of the token embedding in various architectures."""
+HEADS = ("lm_head.weight", "embed_out.weight")
+"""Names of the head, in models where it is not tied to the embedding."""
+WIDTHS = (
+    "word_embed_proj_dim", "input_embedding_size", "embedding_size", "hidden_size", "n_embd", "n_embed", "d_model",
+)  # fmt: skip
+"""Names of the embedding width in configurations; the first one present is used."""
+DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+LAYER = r"(?:layers|h|blocks)\.(\d+)\."
+UNCOUNTED = re.compile("mtp|nextn")
+"""Layers for multi-token prediction. Some checkpoints have them after the counted layers."""
+REMEDY = "take config.json and weights of the same model"
+
+
+def embedding_rows(shapes: Shapes) -> int | None:
+    """Return the number of rows of the embedding; None if it is not found."""
+    name = _embedding(shapes)
+    return shapes[name][0] if name else None
+
+
+def check_dimensions(folder: Path, config: Values, shapes: Shapes) -> None:
+    """Raise `ModelError` naming a difference. Values that `config` or the files do not have are skipped."""
+    name, text = _embedding(shapes), text_config(config)
+    if name is None:
+        return
+    rows, columns = shapes[name]
+    width = _first(WIDTHS, text)
+    # Some embeddings have more rows than there are tokens to predict; the head has one row for each of those.
+    sizes = {rows, *(shapes[head][0] for head in shapes if head.endswith(HEADS))}
+    for key, found in (("vocab_size", sizes), (width, {columns})):
+        size = text.get(key)
+        if isinstance(size, int) and size not in found:
+            raise ModelError(
+                f"{folder}: its weights do not fit its config.json: {name} is {rows} x {columns}, and {key} is "
+                f"{size}; {REMEDY}"
+            )
+    _check_depth(folder, config, shapes, name)
+
+
+def _check_depth(folder: Path, config: Values, shapes: Shapes, embedding: str) -> None:
+    text = text_config(config)
+    key = _first(DEPTHS, text)
+    layer = re.compile(re.escape(_above(embedding)) + LAYER)
+    found = 1 + max((int(match[1]) for match in map(layer.match, shapes) if match), default=-1)
+    depth = text.get(key)
+    if not found or not isinstance(depth, int):
+        return
+    more_are_known = any(UNCOUNTED.search(name) for name in (*config, *text))
+    if found < depth or (found > depth and not more_are_known):
+        raise ModelError(
+            f"{folder}: its weights do not fit its config.json: they have {found} layers, and {key} is {depth}; "
+            f"{REMEDY}"
+        )
+
+
+def _embedding(shapes: Shapes) -> str | None:
+    """Return the name of the token embedding, if there is exactly one."""
+    for called in EMBEDDINGS:
+        found = [name for name in shapes if f".{name}".endswith(f".{called}.weight") and len(shapes[name]) == 2]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def _above(name: str) -> str:
+    """Return the prefix of a name, such as `model.` of `model.embed_tokens.weight`."""
+    return "".join(f"{part}." for part in name.split(".")[:-2])
+
+
+def _first(keys: tuple[str, ...], values: Values) -> str:
+    return next((key for key in keys if isinstance(values.get(key), int)), keys[0])
+
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+CONFIG, TEMPLATE, MORE_TEMPLATES, OF_A_PROCESSOR = (
+    "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates/*.jinja", "chat_template.json",
+)  # fmt: skip
+NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+PLACEHOLDERS = ("image_token", "audio_token", "video_token")
+"""Placeholders for images, audio and video. Text models may keep those of larger relatives, beyond their embedding."""
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Raise `ModelError` for a folder without a tokenizer."""
+    if not any((folder / name).exists() for name in TOKENIZERS):
+        raise ModelError(
+            f"{folder} has no tokenizer ({', '.join(TOKENIZERS)}); model.path must be a whole model folder"
+        )
+
+
+def check_vocabulary(folder: Path, rows: int) -> None:
+    """Raise `ModelError` for a token whose id has no row in an embedding of `rows`."""
+    config = read_json_object(folder / CONFIG)
+    placeholders = {_content(values.get(key)) for values in (config, _extra(config)) for key in PLACEHOLDERS}
+    try:
+        ids = {token: index for token, index in _tokens(folder, config).items() if token not in placeholders}
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError):
+        raise ModelError(f"{folder}: the files of its tokenizer are not as one is saved; download it again") from None
+    token = max(ids, key=ids.__getitem__, default=None)
+    if token is not None and ids[token] >= rows:
+        raise ModelError(
+            f"{folder}: its tokenizer gives {token!r} the id {ids[token]}, and the embedding has {rows} rows, 0 to "
+            f"{rows - 1}; take the model's own tokenizer, or enlarge the embedding (resize_token_embeddings)"
+        )
+
+
+def check_template(folder: Path) -> None:
+    """Raise `ModelError` for a tokenizer that cannot render a conversation."""
+    template = folder / TEMPLATE
+    given = [
+        read_json_object(folder / CONFIG).get("chat_template"),
+        template.exists() and template.read_bytes().strip(),
+    ]
+    if any(given) or any(folder.glob(MORE_TEMPLATES)):
+        return
+    if (folder / OF_A_PROCESSOR).exists():
+        raise ModelError(
+            f"{folder}: its tokenizer has no chat template; the one in {OF_A_PROCESSOR} is read by processors of "
+            f"pictures alone: write it into {TEMPLATE}"
+        )
+    raise ModelError(
+        f"{folder}: its tokenizer has no chat template ({TEMPLATE}, or chat_template in {CONFIG}); use an "
+        "instruction-tuned model, or add a template"
+    )
+
+
+def _tokens(folder: Path, config: Values) -> dict[str, int]:
+    """Ids by token."""
+    whole = read_json_object(folder / "tokenizer.json")
+    if not whole:
+        added = {_content(one): int(index) for index, one in config.get("added_tokens_decoder", {}).items()}
+        return read_json_object(folder / "vocab.json") | read_json_object(folder / "added_tokens.json") | added
+    vocabulary = whole.get("model", {}).get("vocab", {})
+    found = dict(vocabulary) if isinstance(vocabulary, dict) else {one[0]: at for at, one in enumerate(vocabulary)}
+    found |= {token["content"]: token["id"] for token in whole.get("added_tokens", ())}
+    # Further tokens in the configuration are appended, and their ids there are ignored.
+    more = [token for token in dict.fromkeys(_named(config)) if token and token not in found]
+    return found | {token: len(found) + at for at, token in enumerate(more)}
+
+
+def _named(config: Values) -> Iterator[str]:
+    """Tokens that `tokenizer_config.json` names."""
+    yield from map(_content, config.get("added_tokens_decoder", {}).values())
+    yield from (_content(config.get(key)) for key in NAMED)
+    extra = config.get("extra_special_tokens") or ()
+    yield from map(_content, extra.values() if isinstance(extra, dict) else extra)
+
+
+def _extra(config: Values) -> Values:
+    extra = config.get("extra_special_tokens")
+    return extra if isinstance(extra, dict) else {}
+
+
+def _content(token: Any) -> str:
+    """Return a token's text: the string itself, or `content` of an object; empty if there is none."""
+    found = token.get("content") if isinstance(token, dict) else token
+    return found if isinstance(found, str) else ""
+
+
+MODEL_TYPES = ("models/auto/auto_mappings.py", "models/auto/configuration_auto.py")
+"""Files in which transformers lists the model types that it supports."""
+FILES = ("config.json", "tokenizer_config.json")
+
+
+def brings_code(folder: Path, config: Values) -> bool:
+    """Whether transformers does not support the model itself and the folder has its own code in `auto_map`. For models
+    that it supports, transformers ignores such code."""
+    return not is_known(str(config.get("model_type"))) and bool(_naming(folder))
+
+
+def check_remote_code(folder: Path, config: Values, *, trusted: bool) -> None:
+    """Raise `ModelError` for a model that needs its own code when the recipe does not trust it."""
+    if not trusted and brings_code(folder, config):
+        raise ModelError(
+            f"{folder} brings its own code (auto_map in {_naming(folder)[0]}): transformers {version('transformers')} "
+            f"does not know model_type {config.get('model_type')}; if you trust that code, set "
+            "model.trust_remote_code: true"
+        )
+
+
+def is_known(model_type: str) -> bool:
+    """Whether the installed transformers supports this type itself. True if transformers is not installed."""
+    listed = _listed()
+    return listed is None or f'"{model_type}"' in listed
+
+
+def _naming(folder: Path) -> list[str]:
+    return [name for name in FILES if read_json_object(folder / name).get("auto_map")]
+
+
+@cache
+def _listed() -> str | None:
+    """Return the source text that contains every supported model type in quotes."""
+    spec = find_spec("transformers")
+    if spec is None or spec.origin is None:
+        return None
+    files = [Path(spec.origin).parent / name for name in MODEL_TYPES]
+    return "".join(file.read_text() for file in files if file.exists()) or None
