@@ -68,7 +68,7 @@ class OffloadedStorages:
         for emptied in back:
             emptied.storage.resize_(emptied.bytes)
             if emptied.copy is None:
-                as_bytes(emptied.storage).zero_()
+                storage_bytes(emptied.storage).zero_()
             else:
                 emptied.copy.write_to(emptied.storage)
         wait_for_copies(emptied.storage for emptied in back)
@@ -123,13 +123,13 @@ class InFile:
         self._file.readinto(_memory(storage))  # type: ignore[attr-defined]
 
 
-def as_bytes(storage: UntypedStorage) -> Tensor:
+def storage_bytes(storage: UntypedStorage) -> Tensor:
     """All bytes of a storage, as a tensor on it."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _chunks(storage: UntypedStorage) -> tuple[Tensor, ...]:
-    return torch.split(as_bytes(storage), CHUNK_BYTES)
+    return torch.split(storage_bytes(storage), CHUNK_BYTES)
 
 
 def _memory(storage: UntypedStorage) -> memoryview:

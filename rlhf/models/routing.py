@@ -153,8 +153,8 @@ def _layers_of(model: PreTrainedModel) -> nn.ModuleList:
 
 
 class RouterBalance:
-    """The load-balancing loss of the model's own code (arXiv 2101.03961, eq. 4 to 6), multiplied by `coefficient`. Keeps
-    the router logits of the last forward pass. Raises `ModelError` for a model without such a loss."""
+    """The load-balancing loss of the model's code (arXiv 2101.03961, eq. 4-6), multiplied by `coefficient`. Keeps the
+    router logits of the last forward pass. Raises `ModelError` for a model without such a loss."""
 
     def __init__(self, model: PreTrainedModel, coefficient: float) -> None:
         function = vars(sys.modules[type(model).__module__]).get("load_balancing_loss_func")

@@ -24,7 +24,7 @@ from rlhf.weight_sync import perturbation
 from rlhf.weight_sync.types import Manifest, TensorSpec
 
 Named = list[tuple[str, nn.Parameter]]
-Form = Literal["merged", "adapter"]
+SyncForm = Literal["merged", "adapter"]
 """All tensors of the model with adapters added (`merged`), or only the adapters."""
 
 
@@ -66,18 +66,18 @@ def held_constants(policy: HasModel) -> list[tuple[str, Tensor]]:
     ]
 
 
-def sources(policy: HasModel, form: Form = "merged") -> list[Source]:
+def sources(policy: HasModel, form: SyncForm = "merged") -> list[Source]:
     """Return the tensors that a weight sync in this form sends. An adapter's `B` is sent scaled, so that engines only
     multiply."""
     return _merged(policy) if form == "merged" else _adapters(policy, scaled=True)
 
 
-def publish_manifest(policy: HasModel, form: Form = "merged") -> Manifest:
+def publish_manifest(policy: HasModel, form: SyncForm = "merged") -> Manifest:
     """Return the manifest of a weight sync, in order, by the names of the model's folder. Needs no communication."""
     return _manifest(policy, sources(policy, form), form)
 
 
-def published_tensors(policy: HasModel, bucket_bytes: int, form: Form = "merged") -> Iterator[tuple[str, Tensor]]:
+def published_tensors(policy: HasModel, bucket_bytes: int, form: SyncForm = "merged") -> Iterator[tuple[str, Tensor]]:
     """Every tensor of a weight sync, gathered bucket by bucket on every rank. A tensor is valid until the next one is
     requested."""
     return _saved(policy, _walk(sources(policy, form), bucket_bytes), form)
@@ -99,7 +99,7 @@ def whole_adapter(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[st
     return {name: tensor.to("cpu", copy=True) for name, tensor in found if keep}
 
 
-def perturb(policy: HasModel, form: Form = "merged") -> None:
+def perturb(policy: HasModel, form: SyncForm = "merged") -> None:
     """Add noise to every weight that a weight sync in this form depends on. Every rank changes its own part, without
     gathering. Float32 master weights are unchanged: use this only for weights that `put_back` restores."""
     release(weight for _, weight in held_weights(policy))
@@ -132,7 +132,7 @@ def release(weights: Iterable[Any]) -> None:
             weight.ds_secondary_tensor = None
 
 
-def _saved(policy: HasModel, named: Iterable[tuple[str, Tensor]], form: Form) -> Iterator[tuple[str, Tensor]]:
+def _saved(policy: HasModel, named: Iterable[tuple[str, Tensor]], form: SyncForm) -> Iterator[tuple[str, Tensor]]:
     """Tensors of the model as its folder has them; adapters are called by the layers that they are beside."""
     for name, tensor in named:
         yield from as_saved(policy.model, name, tensor).items() if form == "merged" else [(name, tensor)]
@@ -149,7 +149,7 @@ def as_saved(model: nn.Module, name: str, tensor: Tensor) -> dict[str, Tensor]:
     return saved
 
 
-def _manifest(policy: HasModel, found: Sequence[Source], form: Form) -> Manifest:
+def _manifest(policy: HasModel, found: Sequence[Source], form: SyncForm) -> Manifest:
     shapes = (
         (source.name, torch.empty(_shape(source.weight), dtype=source.weight.dtype, device="meta")) for source in found
     )

@@ -18,7 +18,6 @@ from transformers import (
 
 from rlhf.errors import ModelError
 from rlhf.models import attention as attention_module
-from rlhf.models import masks as masks_module
 from rlhf.models import policy as policy_module
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy
@@ -114,7 +113,7 @@ def test_a_window_that_is_not_kept_in_rows_is_refused(
         return real(*tensors, sliding_window=kept, blocks=blocks, **options)
 
     monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", without_window)
-    monkeypatch.setattr(masks_module, "row_mask", lambda places, dtype, window: row_mask(places, dtype))
+    monkeypatch.setattr(policy_module, "row_mask", lambda places, dtype, window: row_mask(places, dtype))
     with pytest.raises(ModelError, match=r"longer than the attention window of 12 tokens \(.*\) are off by"):
         check_packed_forward(family_model(family, attention).to(dtype), family)
 

@@ -147,7 +147,7 @@ class Rank(ModelRank):
         self._sender.close()
 
     @property
-    def _form(self) -> weights.Form:
+    def _form(self) -> weights.SyncForm:
         return "adapter" if self.settings.model.publishes_adapters else "merged"
 
     def _outputs(self, microbatch: MicroBatch, wanted: Sequence[Column]) -> Iterator[tuple[str, Tensor]]:
