@@ -20,7 +20,6 @@ from rlhf.weight_sync.canary import (
     VERIFY_FACTOR,
     WHOLE_EVERY,
     Canary,
-    Scores,
     Start,
     difference,
     disagreement,
@@ -32,7 +31,6 @@ from rlhf.weight_sync.types import PublishTarget, Seconds, WeightSource
 
 LEARNER = "learner"
 AT_LENGTH = "the rope scaling or the attention window of transformers and vLLM differ; lower rollout.max_context_tokens"
-ByEngine = Mapping[str, Scores]
 GRACE_SECONDS = 1.0
 """After a first failure: a death is reported later than the broken connections it causes, and is what matters."""
 

@@ -15,7 +15,7 @@ from rlhf.trainer.config import KlEstimator, TrainerConfig
 
 def forward_columns(trainer: TrainerConfig) -> tuple[Column, ...]:
     """Return the columns that the ranks must compute before the first step of an update.
-    With a single step, recomputed log-probs are those of its own forward pass, so nothing is computed before."""
+    With a single step, recomputed log-probs are those of that forward pass, so nothing is computed before."""
     needs = needs_of(trainer)
     in_reward = trainer.kl.coefficient > 0 and trainer.kl.place == "reward"
     several_steps = trainer.epochs * trainer.minibatches > 1
