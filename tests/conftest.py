@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from rlhf.cluster.ray_connection import PRIVATE_RAY
 from tests.older_processor import pretend
 from tests.pace import pace, scaled
 from tests.warm import client as warm
@@ -16,6 +17,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of several processes on the same cores wait by spinning
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.update(PRIVATE_RAY)  # vLLM of one file imports Ray, which reads them only then, before another starts it
 
 LONG = (
     "tests/end_to_end/",

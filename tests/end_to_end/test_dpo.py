@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from tests.end_to_end.running import ROOT, Run, train
+from tests.end_to_end.test_resume import died_at_its_end, files_of, same_states, timeless
 
 pytestmark = pytest.mark.engine
 
 
+RECIPE = ROOT / "recipes" / "dpo.yaml"
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("dpo")
-    policy = save_tiny(TinyModelConfig(hidden_size=64, intermediate_size=128, layers=1), 0, folder / "policy")
-    return train(
-        folder / "run", folder, "cluster.kind=local", "model.tiny=null", "model.warmup=null", f"model.path={policy}",
-        "trainer.updates=12", "trainer.groups_per_update=32", "trainer.eval_every=6", "data.eval.arguments.rows=64",
-        "trainer.optimizer.warmup_steps=0", "trainer.optimizer.learning_rate=1e-3",
-        recipe=ROOT / "recipes" / "dpo.yaml",
+def settings(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    policy = tmp_path_factory.mktemp("policy")
+    save_tiny(TinyModelConfig(hidden_size=64, intermediate_size=128, layers=1), 0, policy)
+    return (
+        "cluster.kind=local", "model.tiny=null", "model.warmup=null", f"model.path={policy}",
+        "trainer.updates=12", "trainer.save_every=6", "trainer.groups_per_update=32", "trainer.eval_every=6",
+        "data.eval.arguments.rows=64", "trainer.optimizer.warmup_steps=0", "trainer.optimizer.learning_rate=1e-3",
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(settings: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
+    return train(tmp_path_factory.mktemp("dpo") / "run", cache, *settings, recipe=RECIPE)
 
 
 def test_held_out_pairs_are_judged_by_implicit_rewards_before_between_and_after(run: Run) -> None:
@@ -45,3 +55,19 @@ def test_the_loss_falls_and_the_books_count_pairs(run: Run) -> None:
 def test_its_checkpoint_is_a_policy(run: Run) -> None:
     assert (run.model / "model.safetensors").is_file()
     assert "ForCausalLM" in (run.model / "config.json").read_text()
+
+
+def test_it_goes_on_from_a_checkpoint_as_if_it_had_not_ended_and_only_with_the_same_reference(
+    run: Run, settings: tuple[str, ...], tmp_path: Path, cache: Path
+) -> None:
+    died = died_at_its_end(run, tmp_path / "died")
+    was, other = files_of(died), f"trainer.reference_path={run.model}"
+    refused = train(died, cache, *settings, other, "--resume", recipe=RECIPE, expect=2)
+    assert f"trainer.reference_path: not what {died} began with" in refused.process.stderr
+    assert files_of(died) == was, "a start that is refused changes nothing"
+    resumed = train(died, cache, *settings, "--resume", recipe=RECIPE)
+    assert "resuming from version-000006: 6 of 12 updates are behind it" in resumed.process.stdout
+    assert list(map(timeless, resumed.metrics)) == list(map(timeless, run.metrics))
+    assert len(run.metrics) == 12
+    assert resumed.summary["evaluations"] == run.summary["evaluations"]
+    assert same_states(resumed, run)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from tests.commanded import commanded
 from tests.end_to_end.running import ROOT, Run, largest_difference, train
+from tests.env.faulty import FATES, proxied, seeded
 from tests.env.serving import served
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
@@ -53,6 +56,7 @@ def test_every_episode_has_its_turns_and_engine_and_learner_agree_on_them(run: R
     assert largest_difference(run.episodes) <= 1e-4
 
 
+@pytest.mark.slow
 def test_with_last_n_every_turn_is_a_segment_and_engine_and_learner_agree(tmp_path: Path, cache: Path) -> None:
     shown = train(tmp_path / "run", cache, *SMALL, "environment.history=last_n", "environment.last_n=1", recipe=RECIPE)
     for episode in shown.episodes:
@@ -60,9 +64,53 @@ def test_with_last_n_every_turn_is_a_segment_and_engine_and_learner_agree(tmp_pa
     assert largest_difference(shown.episodes) <= 1e-4
 
 
+@pytest.mark.slow
 def test_behind_a_server_the_same_episodes_are_played_bit_for_bit(run: Run, tmp_path: Path, cache: Path) -> None:
     with served("CalculatorEnvironment", module="rlhf.env.tools:", arguments={"digits": 3}) as url:
         changes = ("environment.environment=null", "environment.arguments={}", f"environment.urls=[{url}]")
         remote = train(tmp_path / "run", cache, *SMALL, *changes, recipe=RECIPE)
     assert [one.token_ids for one in remote.episodes] == [one.token_ids for one in run.episodes]
     assert [one.turns for one in remote.episodes] == [one.turns for one in run.episodes]
+
+
+@pytest.mark.slow
+def test_it_trains_on_servers_that_it_starts_and_repeats_offline_bit_for_bit(tmp_path: Path, cache: Path) -> None:
+    recording = f"environment.recording.path={tmp_path / 'tools.jsonl'}"
+    served = ("cluster.kind=ray", "environment.servers=2", recording, "environment.recording.mode=record")
+    live = train(tmp_path / "live", cache, *SMALL, *served, recipe=RECIPE)
+    logs = {log.stem for log in (live.folder / "logs").glob("environment-*.log")}
+    assert (live.summary["outcome"], logs) == ("finished", {"environment-0", "environment-1"})
+    assert largest_difference(live.episodes) <= 1e-4
+    again = train(tmp_path / "again", cache, *SMALL, recording, recipe=RECIPE)
+    assert len(live.episodes) == 32
+    assert played(again) == played(live)
+
+
+def played(run: Run) -> list[tuple[object, ...]]:
+    """Every episode as it was played, in order of training."""
+    ordered = sorted(run.episodes, key=lambda one: (one.ordinal, one.sample))
+    return [(one.ordinal, one.sample, one.token_ids, one.turns, one.reward, one.conversation) for one in ordered]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_with_a_faulty_server_it_goes_on_to_its_end_and_its_books_balance(tmp_path: Path, cache: Path) -> None:
+    refused = seeded(["refuse"], 0.1, seed=1)
+    with commanded("env", "rlhf.env.tools:CalculatorEnvironment", "--arguments", '{"digits": 3}') as (url, _):
+        fates = seeded((*FATES, "raise"), 0.02)  # of a small run one percent would be a handful of calls
+        async with proxied(url, fates, lambda connection: refused(connection) == "refuse") as proxy:
+            served = ("environment.environment=null", "environment.arguments={}", f"environment.urls=[{proxy.url}]")
+            patience = ("environment.turn_timeout_seconds=6", "environment.start_timeout_seconds=20")
+            changes = (*SMALL, *served, *patience, "trainer.updates=4")
+            run = await asyncio.to_thread(train, tmp_path / "run", cache, *changes, recipe=RECIPE)
+    accounts, groups = run.summary["sample_counts"], run.summary["group_counts"]
+    assert (run.summary["outcome"], run.summary["updates"]) == ("finished", 4)
+    assert accounts["admitted"] == sum(accounts.values()) - accounts["admitted"] == 4 * groups["admitted"]
+    assert groups["admitted"] == sum(groups.values()) - groups["admitted"]
+    assert groups["trained"] == 16
+    assert {fate for fate, _ in proxy.applied} >= {"drop", "refuse", "raise"}
+    failed = [episode for episode in run.episodes if episode.outcome == "failed"]
+    raised = proxy.applied["raise", "observation"] + proxy.applied["raise", "frame"]
+    assert [episode.failure_kind for episode in failed] == ["environment_raised"] * raised
+    assert {episode.reward for episode in failed} == {None}
+    assert largest_difference(run.episodes) <= 1e-4

@@ -35,6 +35,7 @@ def test_engine_and_learner_agree_on_every_token_while_adapters_change_under_run
     assert largest_difference([fresh(episode) for episode in run.episodes]) <= 1e-4
     assert largest_difference(run.episodes) > 1e-2, "older tokens are of other adapters: every update moved them"
     assert any(len(set(versions(episode))) > 1 for episode in run.episodes), "some episode was sampled by two versions"
+    assert all(versions(episode) == sorted(versions(episode)) for episode in run.episodes)
     written = {path.name for path in run.model.parent.iterdir()}
     assert {"huggingface", "huggingface_ema", "adapter"} <= written
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from rlhf.models.config import TinyModelConfig
-from rlhf.models.tiny import save_tiny
 from rlhf.runs.records import EpisodeRecord
 from tests.end_to_end.running import SMALL, Run, largest_difference, left_as_they_were, train
 
@@ -25,7 +22,6 @@ RAW = (
 """A random model and a reward that varies: nothing is learnt, and every update moves the weights."""
 EVERY_CHECKPOINT = ("trainer.save_every=1", "trainer.keep_checkpoints=3")
 LOCAL = "cluster.kind=local"
-HOSTILE = {"do_sample": True, "top_k": 1, "temperature": 0.1, "repetition_penalty": 2.0, "eos_token_id": [2, 65, 66]}
 
 
 @pytest.mark.parametrize(
@@ -47,6 +43,7 @@ HOSTILE = {"do_sample": True, "top_k": 1, "temperature": 0.1, "repetition_penalt
             (LOCAL, "trainer.deepspeed.zero_stage=1", "model.tiny.tie_word_embeddings=false",
              "sampling.temperature=0.6", "trainer.kl.coefficient=0.01"),
             id="local-zero1-qwen2-untied-cold",
+            marks=pytest.mark.slow,
         ),
     ],
 )  # fmt: skip
@@ -58,20 +55,10 @@ def test_engine_and_learner_agree_on_every_token_after_every_publish(
     assert [left_as_they_were(*pair) for pair in pairwise(run.models)] == [set(), set()]
 
 
-def test_a_hostile_generation_config_decides_nothing(tmp_path: Path, cache: Path) -> None:
-    model = save_tiny(TinyModelConfig(hidden_size=64, heads=2, kv_heads=1), 0, tmp_path / "model")
-    (model / "generation_config.json").write_text(json.dumps(HOSTILE))
-    run = train(tmp_path / "run", cache, *RAW, "trainer.updates=2", LOCAL, f"model.path={model}", "model.tiny=null")
-    assert largest_difference(run.episodes) <= 1e-4
-    sampled = {token for episode in run.episodes for token in (episode.token_ids or [])[-8:]}
-    assert len(sampled) > 50, "top_k=1 would sample few tokens"
-    assert {65, 66} <= sampled, "these would end a reply"
-
-
 @pytest.mark.parametrize(
     ("staleness", "plan"),
     [
-        pytest.param(1, (LOCAL,), id="1-update-1-engine"),
+        pytest.param(1, (LOCAL,), id="1-update-1-engine", marks=pytest.mark.slow),
         pytest.param(4, (LOCAL,), id="4-updates-1-engine", marks=pytest.mark.slow),
         pytest.param(1, ("rollout.engines=2",), id="1-update-2-engines", marks=pytest.mark.slow),
         pytest.param(4, ("rollout.engines=2",), id="4-updates-2-engines"),
@@ -92,16 +79,7 @@ def test_staleness_stays_within_its_bound_and_nothing_is_lost(
     assert_books_balance(run)
 
 
-def test_requests_in_flight_go_on_across_a_publish_with_a_version_for_every_token(tmp_path: Path, cache: Path) -> None:
-    run = train(
-        tmp_path / "run", cache, *RAW, "trainer.updates=8", "trainer.max_staleness=4", LOCAL, "sampling.max_tokens=120"
-    )
-    mixed = [episode for episode in run.episodes if len(set(versions(episode))) > 1]
-    assert mixed, "some episode was sampled by two versions"
-    for episode in mixed:
-        assert versions(episode) == sorted(versions(episode)), "versions only grow within an episode"
-
-
+@pytest.mark.slow
 def test_a_run_with_spoiled_groups_finishes_and_its_books_balance(tmp_path: Path, cache: Path) -> None:
     run = train(
         tmp_path / "run", cache, *RAW, "trainer.updates=6", "trainer.max_staleness=1", LOCAL,

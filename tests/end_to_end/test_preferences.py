@@ -29,7 +29,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reward_model(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(
         tmp_path_factory.mktemp("reward-model") / "run", policy.parent, LOCAL, f"model.path={policy}",
-        "trainer.updates=40", "trainer.groups_per_update=32", "trainer.eval_every=20", "data.eval.arguments.rows=64",
+        "trainer.updates=10", "trainer.groups_per_update=32", "trainer.eval_every=5", "data.eval.arguments.rows=64",
         "trainer.optimizer.warmup_steps=0", "trainer.optimizer.learning_rate=3e-3",
         recipe=RECIPES / "2_reward_model.yaml",
     )  # fmt: skip
@@ -52,7 +52,7 @@ def test_held_out_pairs_are_judged_before_between_and_after(reward_model: Run) -
     assert held_out["start"]["accuracy"] == 0.5, "a fresh head ties every pair"
     assert held_out["end"]["loss"] < held_out["start"]["loss"]
     judged = [line for line in reward_model.metrics if "eval/held_out/accuracy" in line]
-    assert [line["update"] for line in judged] == [20, 40]
+    assert [line["update"] for line in judged] == [5, 10]
     assert judged[-1]["eval/held_out/accuracy"] == held_out["end"]["accuracy"]
 
 
@@ -77,29 +77,7 @@ def test_the_critic_is_measured_and_the_distance_to_the_start_priced(ppo: Run) -
         assert {"critic/explained_variance", "critic/loss", "policy/kl_reference", "policy/kl_coefficient"} <= set(line)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            ("reward.model={policy}",),
-            "reward.model={policy} is a Qwen2ForCausalLM, not a sequence-classification model",
-        ),
-        (("reward.model={folder}/nowhere",), "there is no such model folder"),
-    ],
-)
-def test_what_is_no_reward_model_ends_at_the_start_in_one_line(
-    policy: Path, tmp_path: Path, changes: tuple[str, ...], message: str
-) -> None:
-    places = {"policy": policy, "folder": tmp_path}
-    run = train(
-        tmp_path / "run", policy.parent, LOCAL, f"model.path={policy}", "trainer.critic.path=null",
-        *(c.format(**places) for c in changes), recipe=RECIPES / "3_ppo.yaml", expect=2,
-    )  # fmt: skip
-    assert run.process.stderr.startswith("error: ")
-    assert message.format(**places) in run.process.stderr.splitlines()[0]
-    assert "Traceback" not in run.process.stderr
-
-
+@pytest.mark.slow
 def test_the_same_recipe_learns_from_real_pairs(policy: Path, tmp_path: Path) -> None:
     run = train(
         tmp_path / "run", policy.parent, LOCAL, "model.path=null",

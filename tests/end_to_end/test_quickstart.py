@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipes.tasks import sorting
 from rlhf.runs.records import read_episodes
-from tests.end_to_end.running import QUICKSTART, Run, largest_difference, run_warm, train
+from tests.end_to_end.running import Run, largest_difference, run_warm, train
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 
@@ -92,23 +91,15 @@ def test_the_run_folder_has_everything(quickstart: Run) -> None:
     assert "# override" in (folder / "recipe.yaml").read_text()
 
 
-def test_the_checkpoint_evaluates_and_answers_from_the_command_line(quickstart: Run) -> None:
-    evaluated = run("eval", str(quickstart.folder), "--recipe", str(QUICKSTART), "cluster.kind=local")
-    assert json.loads(evaluated.splitlines()[-1])["reward"] == quickstart.summary["eval_reward_end"]
+def test_the_checkpoint_answers_from_the_command_line(quickstart: Run) -> None:
     right = sorting.tasks(rows=1, split="eval")[0]
-    assert run("generate", str(quickstart.folder), right.row["question"]).strip().splitlines()[-1].isdigit()
+    answered = run_warm("generate", str(quickstart.folder), right.row["question"])
+    assert answered.returncode == 0, answered.stderr[-3000:]
+    assert answered.stdout.strip().splitlines()[-1].isdigit()
 
 
-def run(*arguments: str) -> str:
-    done = run_warm(*arguments)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-@pytest.mark.parametrize(
-    "control",
-    [pytest.param("trainer.optimizer.learning_rate=0", marks=pytest.mark.slow), "trainer.shuffle_rewards=true"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("control", ["trainer.optimizer.learning_rate=0", "trainer.shuffle_rewards=true"])
 def test_without_a_reward_to_learn_from_the_held_out_reward_does_not_rise(
     tmp_path: Path, cache: Path, quickstart: Run, control: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""The recipes for two cores bring the held-out reward up by what their heads promise."""
+"""The recipes for two cores learn what their heads promise."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from tests.end_to_end import running
 from tests.end_to_end.running import ROOT, Run, train
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+PRESETS = sorted((ROOT / "recipes" / "presets").glob("*.yaml"))
+PREFERENCES = ROOT / "recipes" / "preference_ppo"
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +56,48 @@ def test_sums_of_reasoning_gym_come_out_right(tmp_path: Path, cache: Path) -> No
 def test_the_pole_is_balanced(tmp_path: Path, cache: Path) -> None:
     run = train(tmp_path / "cartpole_ppo", cache, recipe=ROOT / "recipes" / "cartpole_ppo.yaml")
     assert run.summary["eval_reward_end"] >= 150
+
+
+@pytest.mark.parametrize("recipe", PRESETS, ids=lambda path: path.stem)
+def test_a_preset_raises_the_held_out_reward(recipe: Path, tmp_path: Path, cache: Path) -> None:
+    run = train(tmp_path / "run", cache, recipe=recipe)
+    print(recipe.stem, run.summary["eval_reward_start"], run.summary["eval_reward_end"])
+    assert run.summary["eval_problems"] == 256
+    assert run.summary["eval_reward_end"] - run.summary["eval_reward_start"] >= 0.3
+
+
+def test_preferences_become_a_reward_model_and_the_reward_model_a_better_policy(tmp_path: Path, cache: Path) -> None:
+    sft = train(tmp_path / "sft", cache, recipe=PREFERENCES / "1_sft.yaml")
+    start = f"model.path={sft.model}"
+    pairs = train(tmp_path / "pairs", cache, start, recipe=PREFERENCES / "2_reward_model.yaml")
+    (accuracy,) = [found["end"]["accuracy"] for found in pairs.summary["evaluations"].values()]
+    assert accuracy >= 0.9
+    scores = (f"reward.model={pairs.model}", f"trainer.critic.path={pairs.model}")
+    ppo = train(tmp_path / "ppo", cache, start, *scores, recipe=PREFERENCES / "3_ppo.yaml")
+    explained = [update["critic/explained_variance"] for update in ppo.metrics]
+    divergence = [update["policy/kl_reference"] for update in ppo.metrics]
+    rise = ppo.summary["eval_reward_end"] - ppo.summary["eval_reward_start"]
+    print("accuracy", accuracy, "rise", rise, "kl", max(divergence), "explained", sum(explained[-5:]) / 5)
+    assert rise >= 2.0
+    assert max(divergence) < 0.5
+    assert sum(explained[-5:]) / 5 > 0.5
+
+
+def test_a_small_student_learns_from_the_quickstart_s_policy(tmp_path: Path, cache: Path) -> None:
+    teacher = train(tmp_path / "teacher", cache)
+    distilled = train(
+        tmp_path / "run", cache, f"trainer.reference_path={teacher.folder}", recipe=ROOT / "recipes" / "distill.yaml"
+    )
+    divergence = [update["policy/kl_reference"] for update in distilled.metrics]
+    print(distilled.summary["eval_reward_start"], distilled.summary["eval_reward_end"], divergence[0], divergence[-1])
+    assert distilled.summary["eval_reward_end"] - distilled.summary["eval_reward_start"] >= 0.3
+    assert sum(divergence[-5:]) < 0.7 * sum(divergence[:5])
+
+
+def test_dpo_tells_held_out_pairs_apart(tmp_path: Path, cache: Path) -> None:
+    run = train(tmp_path / "run", cache, recipe=ROOT / "recipes" / "dpo.yaml")
+    (held_out,) = run.summary["evaluations"].values()
+    print(held_out["end"])
+    assert held_out["problems"] == 512
+    assert held_out["start"]["accuracy"] == 0.5
+    assert held_out["end"]["accuracy"] >= 0.9

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.end_to_end.running import SMALL, largest_difference, train
+from tests.end_to_end.running import SMALL
 from tests.end_to_end.test_clean_ends import END_SECONDS, long_run, marked, until, worker_of
 from tests.pace import scaled
 
@@ -20,24 +20,6 @@ RAW = (*SMALL, *HEADS, "model.warmup=null", "trainer.updates=2")
 
 def segments() -> set[Path]:
     return set(Path("/dev/shm").glob("vllm_dist_*"))
-
-
-@pytest.mark.slow
-def test_engines_of_one_and_of_two_processes_train_together(tmp_path: Path, cache: Path) -> None:
-    before = segments()
-    run = train(tmp_path / "run", cache, *RAW, "rollout.tensor_parallel_size=[1, 2]", "sampling.max_tokens=24")
-    assert {episode.engine for episode in run.episodes} == {"engine-tp1-0", "engine-tp2-0"}
-    assert {version for episode in run.episodes for version in episode.versions or []} == {None, 0, 1}
-    assert largest_difference(run.episodes) <= 1e-4
-    assert segments() <= before
-
-
-@pytest.mark.slow
-def test_the_quickstart_learns_on_an_engine_of_two_processes(tmp_path: Path, cache: Path) -> None:
-    run = train(tmp_path / "run", cache, "rollout.tensor_parallel_size=2", "trainer.updates=6")
-    assert {episode.engine for episode in run.episodes} == {"engine-0"}
-    assert run.summary["eval_reward_end"] > 0.6
-    assert largest_difference(run.episodes) <= 1e-4
 
 
 @pytest.mark.slow

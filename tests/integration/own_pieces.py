@@ -29,13 +29,6 @@ def towards_the_reference(actions: Actions, *, coefficient: float, entropy: floa
     return loss + coefficient * far - entropy * actions.entropies, seen
 
 
-def distance_from_median(episodes: Episodes) -> Estimates:
-    """Each outcome against the median of its group, on every token."""
-    medians = np.array([np.median(episodes.outcomes[episodes.groups == group]) for group in episodes.groups])
-    advantages = np.where(episodes.mask, (episodes.outcomes - medians)[:, None], 0.0)
-    return Estimates(advantages, np.zeros_like(advantages))
-
-
 def no_number(episodes: Episodes) -> Estimates:
     """What a mistake looks like."""
     nothing = np.full(episodes.mask.shape, np.nan)

@@ -230,6 +230,14 @@ def ipo(chosen: Sequence[Pair], rejected: Sequence[Pair]) -> Tensor:
     return torch.stack([((c[0] - c[1]) / c[2] - (r[0] - r[1]) / r[2] - 1 / (2 * 0.5)) ** 2 for c, r in pairs]).mean()
 
 
+def kto(chosen: Sequence[Pair], rejected: Sequence[Pair], strangers: Sequence[Pair]) -> Tensor:
+    """arXiv 2402.01306, equation 8, with weights of 1.5 and 0.7; strangers are replies beside other prompts."""
+    baseline = torch.stack([policy - reference for policy, reference, _ in strangers]).mean().clamp(min=0).detach()
+    good = torch.stack([1.5 * torch.sigmoid(-0.3 * (c[0] - c[1] - baseline)) for c in chosen])
+    bad = torch.stack([0.7 * torch.sigmoid(0.3 * (r[0] - r[1] - baseline)) for r in rejected])
+    return torch.cat([good, bad]).mean()
+
+
 _ZERO = torch.zeros((), dtype=torch.float64)
 POLICY_LOSSES: Mapping[str, tuple[Callable[[Sequence[Said]], Tensor], Mapping[str, Any]]] = {
     "grpo": (grpo, {}),

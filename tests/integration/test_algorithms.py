@@ -50,6 +50,8 @@ MORE: dict[str, dict[str, Any]] = {
     },
 }
 """Settings of `trainer` by name: every preset, and pieces that no preset has."""
+QUICK = {"dapo", "reinforce_pp", "remax", "vtrace", "turns and entropy", "decoupled, sequences masked"}
+"""Those that the plain gradients are not measured with, or that differ most from one another."""
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +174,9 @@ def assert_same(one: tuple[list[np.ndarray], Updated], other: tuple[list[np.ndar
     assert metrics == {name: pytest.approx(value, rel=2e-5, abs=2e-6) for name, value in expected.items()}
 
 
-@pytest.mark.parametrize("name", MORE)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MORE]
+)
 def test_a_step_depends_on_its_samples_and_on_nothing_else(
     name: str, worker: ProcessWorker, folders: dict[str, str]
 ) -> None:

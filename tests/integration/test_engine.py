@@ -37,7 +37,6 @@ TOLERANCE = 1e-4
 """Of a log-prob at temperature 1 and above. Below, logits are divided by it, and what rounding did to them grows."""
 STOP = 40
 HOSTILE = {"do_sample": True, "top_k": 1, "temperature": 0.1, "repetition_penalty": 2.0, "eos_token_id": [2, 50, 51]}
-SHAPES = [("qwen2", True), ("llama", False), ("qwen3", True)]
 
 
 @dataclass(frozen=True)
@@ -110,11 +109,22 @@ def served(folder: Path, architecture: str, tied: bool) -> Served:
     return Served(worker, model.double())
 
 
-@pytest.fixture(scope="module", params=SHAPES, ids=["qwen2-tied", "llama-untied", "qwen3-tied"])
-def any_shape(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    engine = served(tmp_path_factory.mktemp("model"), *request.param)
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    engine = served(tmp_path_factory.mktemp("model"), "qwen2", True)
     yield engine
     engine.worker.close()
+
+
+@pytest.fixture(scope="module", params=[None, ("llama", False), pytest.param(("qwen3", True), marks=pytest.mark.slow)])
+def any_shape(
+    request: pytest.FixtureRequest, engine: Served, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """The engine of the other tests, or one of another architecture, tied or not."""
+    other = served(tmp_path_factory.mktemp("model"), *request.param) if request.param else None
+    yield other or engine
+    if other:
+        other.worker.close()
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
@@ -138,13 +148,6 @@ def test_greedy_is_the_argmax_of_every_step(any_shape: Served) -> None:
     expected = any_shape.logprobs(whole)[len(tokens(0)) - 1 : -1].argmax(-1)
     assert reply.token_ids.tolist() == expected.tolist()
     any_shape.assert_logprobs_of(tokens(0), reply, 1.0)
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    engine = served(tmp_path_factory.mktemp("model"), "qwen2", True)
-    yield engine
-    engine.worker.close()
 
 
 def test_a_reply_ends_at_a_stop_token_that_it_includes_or_at_its_budget(engine: Served) -> None:
@@ -260,9 +263,10 @@ def make_engine(tmp_path: Path) -> Iterator[Callable[..., EngineWorker]]:
         worker.close()
 
 
-def test_a_reply_ends_with_a_text_and_its_last_token_is_the_one_that_makes_it(
-    make_engine: Callable[..., EngineWorker], tmp_path: Path
+def test_a_reply_ends_with_a_text_and_a_step_that_raises_fails_the_requests_under_way_by_name(
+    make_engine: Callable[..., EngineWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its last token is the one that makes the text."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), byte_tokenizer()
     prompt, said, place = next(pairs_said(model, tokenizer))
     worker = make_engine(stop=(tokenizer.decode(said[place : place + 2]),))
@@ -271,6 +275,16 @@ def test_a_reply_ends_with_a_text_and_its_last_token_is_the_one_that_makes_it(
     assert [replies[name].finish_reason for name in ("said", "cut")] == [FinishReason.STOP, FinishReason.LENGTH]
     assert replies["said"].token_ids.tolist() == said[: place + 2]
     assert len(replies["said"].logprobs) == len(replies["said"].versions) == place + 2
+
+    def fall_over() -> None:
+        raise MemoryError("no memory for the logits")
+
+    worker._thread.run(
+        lambda engine: monkeypatch.setattr(engine._engine, "step", fall_over), awaited="fault", timeout_seconds=5
+    )
+    worker.submit([request("r0"), request("r1")])
+    replies = collect(worker, 2)
+    assert {reply.detail for reply in replies.values()} == {"a step failed with MemoryError: no memory for the logits"}
 
 
 def pairs_said(
@@ -288,17 +302,13 @@ def pairs_said(
                 yield prompt, said, place
 
 
-def test_the_process_keeps_its_threads_dtype_and_random_state(make_engine: Callable[..., EngineWorker]) -> None:
+def test_a_phase_that_fails_leaves_an_engine_that_serves_no_more(make_engine: Callable[..., EngineWorker]) -> None:
     torch.manual_seed(11)
     expected, set_num_threads = torch.get_rng_state(), torch.set_num_threads
-    make_engine()
-    assert torch.equal(torch.get_rng_state(), expected)
+    worker = make_engine()
+    assert torch.equal(torch.get_rng_state(), expected), "the process keeps its random state, threads and dtype"
     assert torch.set_num_threads is set_num_threads
     assert torch.get_default_dtype() is torch.float32
-
-
-def test_a_phase_that_fails_leaves_an_engine_that_serves_no_more(make_engine: Callable[..., EngineWorker]) -> None:
-    worker = make_engine()
     worker.submit([request("under-way", max_tokens=200)])
     with pytest.raises(EngineBroken, match=r"engine-1 is in an unknown state .* receive failed with RuntimeError"):
         worker.receive({"names": []})
@@ -308,22 +318,6 @@ def test_a_phase_that_fails_leaves_an_engine_that_serves_no_more(make_engine: Ca
     for ask in (worker.resume, lambda: worker.commit(1), lambda: worker.token_logprobs(tokens(0))):
         with pytest.raises(EngineBroken, match="receive failed"):
             ask()
-
-
-def test_a_step_that_raises_fails_the_requests_under_way_by_name(
-    make_engine: Callable[..., EngineWorker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = make_engine()
-
-    def fall_over() -> None:
-        raise MemoryError("no memory for the logits")
-
-    worker._thread.run(
-        lambda engine: monkeypatch.setattr(engine._engine, "step", fall_over), awaited="fault", timeout_seconds=5
-    )
-    worker.submit([request("r0"), request("r1")])
-    replies = collect(worker, 2)
-    assert {reply.detail for reply in replies.values()} == {"a step failed with MemoryError: no memory for the logits"}
 
 
 def test_settings_that_vllm_refuses_are_the_users_to_put_right(make_engine: Callable[..., EngineWorker]) -> None:

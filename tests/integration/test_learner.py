@@ -13,7 +13,7 @@ import torch
 
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
 from rlhf.models import head_chunks
-from rlhf.models.config import ModelConfig, TinyModelConfig, WarmupConfig
+from rlhf.models.config import ModelConfig, TinyModelConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.policy import chosen_logprobs
 from rlhf.models.tiny import save_tiny
@@ -25,15 +25,12 @@ from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
-from rlhf.trainer.sft import fine_tune
-from rlhf.trainer.warmup import warm_up
-from rlhf.types import Message
 from rlhf.weight_sync.broadcast import BroadcastSource
 from rlhf.weight_sync.buckets import unpack_bucket
 from rlhf.weight_sync.types import Manifest, Rendezvous
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.pace import scaled
-from tests.trainer.made import made_batch, made_groups, made_segment
+from tests.trainer.made import made_batch, made_groups
 from tests.whole import whole_state
 
 pytestmark = pytest.mark.engine
@@ -142,8 +139,7 @@ def train(learner: RemoteLearner, updates: int) -> None:
         asyncio.run(learner.update(GROUPS))
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize(("ranks", "stage"), [(1, 0), (2, 0), (2, 1), (2, 2), (2, 3)])
 def test_the_gradient_does_not_depend_on_how_a_batch_is_cut(
     request: pytest.FixtureRequest, folder: str, reference_gradient: np.ndarray, ranks: int, stage: int
 ) -> None:
@@ -153,7 +149,7 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_cut(
     assert max(differences.values()) <= 1e-6, differences
 
 
-@pytest.mark.parametrize(("ranks", "stage"), [(1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3)])
+@pytest.mark.parametrize(("ranks", "stage"), [(1, 2), (2, 1), (2, 3)])
 def test_the_weights_after_three_steps_do_not_depend_on_the_plan(
     request: pytest.FixtureRequest,
     folder: str,
@@ -173,10 +169,8 @@ def test_the_weights_after_three_steps_do_not_depend_on_the_plan(
 @pytest.mark.parametrize(
     ("ranks", "stage", "dtype"),
     [
-        (1, 0, "float32"),
         (2, 0, "float32"),
         (2, 2, "float32"),
-        (2, 3, "float32"),
         (1, 0, "bfloat16"),
         (2, 3, "bfloat16"),
     ],
@@ -203,9 +197,6 @@ def test_a_resumed_learner_continues_bit_for_bit(
     [
         ((1, 0), (2, 3), "float32"),
         ((2, 3), (1, 1), "float32"),
-        ((1, 1), (2, 2), "float32"),
-        ((2, 2), (1, 0), "float32"),
-        ((2, 3), (1, 2), "bfloat16"),
         ((1, 2), (2, 3), "bfloat16"),
     ],
 )
@@ -235,7 +226,7 @@ def test_a_learner_continues_under_another_plan_but_for_rounding(
     assert distance(found, uninterrupted) <= (0.01 if dtype == "float32" else 0.3) * distance(at_save, uninterrupted)
 
 
-@pytest.mark.parametrize(("before", "after"), [((1, 0), (1, 0)), ((2, 3), (2, 3)), ((1, 0), (1, 1))])
+@pytest.mark.parametrize(("before", "after"), [((2, 3), (2, 3)), ((1, 0), (1, 1))])
 def test_settings_changed_at_a_resume_decide_the_next_step(
     request: pytest.FixtureRequest, folder: str, tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
 ) -> None:
@@ -268,9 +259,7 @@ def flat(state: dict[str, torch.Tensor]) -> np.ndarray:
     return torch.cat(whole).numpy()
 
 
-@pytest.mark.parametrize(
-    ("ranks", "stage", "dtype"), [(1, 0, "float32"), (2, 3, "float32"), (2, 3, "bfloat16"), (1, 0, "bfloat16")]
-)
+@pytest.mark.parametrize(("ranks", "stage", "dtype"), [(2, 3, "float32"), (1, 0, "bfloat16")])
 def test_a_start_check_leaves_no_trace(
     request: pytest.FixtureRequest, folder: str, ranks: int, stage: int, dtype: str
 ) -> None:
@@ -292,7 +281,7 @@ def test_a_start_check_leaves_no_trace(
     assert same(look(workers, whole_weights), undisturbed)
 
 
-@pytest.mark.parametrize(("ranks", "stage", "dtype"), [(1, 0, "float32"), (2, 3, "float32"), (1, 0, "bfloat16")])
+@pytest.mark.parametrize(("ranks", "stage", "dtype"), [(2, 3, "float32"), (1, 0, "bfloat16")])
 def test_the_exported_folder_is_the_trained_policy(
     request: pytest.FixtureRequest, folder: str, tmp_path: Path, ranks: int, stage: int, dtype: str
 ) -> None:
@@ -311,27 +300,6 @@ def test_the_exported_folder_is_the_trained_policy(
     assert load_tokenizer(str(tmp_path)).chat_template == load_tokenizer(folder).chat_template
 
 
-@pytest.mark.parametrize("stage", [0, 3])
-def test_rotary_frequencies_stay_in_float32_beside_16_bit_weights(
-    single: list[ProcessWorker], folder: str, stage: int
-) -> None:
-    start(single, folder, trainer(1, stage), "bfloat16")
-    assert look(single, buffer_types) == {torch.float32}
-
-
-@pytest.mark.parametrize(("ranks", "stage"), [(1, 0), (2, 3)])
-def test_what_a_publish_sends_is_what_the_manifest_says(
-    request: pytest.FixtureRequest, folder: str, ranks: int, stage: int
-) -> None:
-    workers = ranks_of(request, ranks)
-    learner = start(workers, folder, trainer(ranks, stage))
-    train(learner, 1)
-    manifest = asyncio.run(learner.manifest())
-    sent = look(workers, whole_weights)
-    assert [(spec.name, spec.shape) for spec in manifest.tensors] == [(n, tuple(t.shape)) for n, t in sent.items()]
-    assert "lm_head.weight" not in sent  # tied to the embedding, which is sent
-
-
 def received(rendezvous: Rendezvous, manifest: Manifest) -> dict[str, torch.Tensor]:
     """What an engine gets: joins the transfer group as its second member and takes one publish."""
     found: dict[str, torch.Tensor] = {}
@@ -348,7 +316,10 @@ async def publish_to_this_process(learner: RemoteLearner) -> dict[str, torch.Ten
     return await engine
 
 
-@pytest.mark.parametrize(("ranks", "stage", "dtype"), [(1, 0, "float32"), (2, 3, "float32"), (2, 3, "bfloat16")])
+@pytest.mark.parametrize(
+    ("ranks", "stage", "dtype"),
+    [(1, 0, "float32"), (2, 1, "float32"), (2, 2, "float32"), (2, 3, "float32"), (2, 3, "bfloat16")],
+)
 def test_an_engine_receives_every_weight_bit_for_bit(
     request: pytest.FixtureRequest, folder: str, ranks: int, stage: int, dtype: str
 ) -> None:
@@ -356,7 +327,10 @@ def test_an_engine_receives_every_weight_bit_for_bit(
     config = trainer(ranks, stage, weight_sync=WeightSyncConfig(bucket_megabytes=0.1))
     learner = start(workers, folder, config, dtype)
     train(learner, 1)
-    assert same(asyncio.run(publish_to_this_process(learner)), look(workers, whole_weights))
+    arrived, held = asyncio.run(publish_to_this_process(learner)), look(workers, whole_weights)
+    assert same(arrived, held)
+    assert "lm_head.weight" not in held, "it is tied to the embedding, which is sent"
+    assert look(workers, buffer_types) == {torch.float32}, "rotary frequencies, also beside 16-bit weights"
 
 
 def gradient_in_chunks(rank: Rank, minibatches: Any) -> np.ndarray:
@@ -491,55 +465,6 @@ def test_several_steps_an_update_use_the_log_probs_from_before_the_first(
     assert still.metrics["policy/ratio_max"] == 1.0
     assert first.metrics["policy/ratio_max"] > 1.01
     assert first.metrics["policy/kl_reference"] > 0
-
-
-def test_learning_makes_rewarded_replies_likelier(single: list[ProcessWorker], folder: str) -> None:
-    learner = start(single, folder, trainer(1, 0, old_logprobs="recomputed"))
-    first, *_, last = [asyncio.run(learner.update(GROUPS)) for _ in range(8)]
-
-    def agreement(samples: Any, base: Any) -> float:
-        return float(sum(((a.logprobs - b.logprobs) * a.advantages).sum() for a, b in zip(samples, base, strict=True)))
-
-    assert agreement(last.samples, first.samples) > 10
-
-
-def test_supervised_fine_tuning_learns_its_demonstrations(pair: list[ProcessWorker], folder: str) -> None:
-    learner = start(pair, folder, trainer(2, 1, learning_rate=1e-2, tokens_per_microbatch=256))
-    rng = np.random.default_rng(1)
-    shown = [made_segment(rng, 6, 4) for _ in range(4)]
-    losses: list[float] = []
-    asyncio.run(
-        fine_tune(learner, shown * 20, updates=20, batch_size=4, watch=lambda _, seen: losses.append(seen["sft/nll"]))
-    )
-    assert losses[0] > 5
-    assert losses[-1] < 2
-
-
-def test_a_made_model_is_warmed_up_on_the_ranks_that_go_on_to_train_it(
-    single: list[ProcessWorker], folder: str, tmp_path: Path
-) -> None:
-    config = trainer(1, 0)
-    settings = LearnerSettings(model_path="", model=ModelConfig(path=folder), trainer=config)
-    lessons = [
-        (Message(role="user", content=str(n)), Message(role="assistant", content=str(n)[::-1]))
-        for n in range(1000, 1200)
-    ]
-    losses: list[float] = []
-    asyncio.run(
-        warm_up(
-            Path(folder),
-            tmp_path / "warm",
-            workers=single,
-            settings=settings,
-            warmup=WarmupConfig(demonstrations="given:below", updates=25, batch_size=8),
-            demonstrations=lessons,
-            watch=lambda _, seen: losses.append(seen["sft/nll"]),
-        )
-    )
-    assert losses[-1] < losses[0] / 2
-    learner = start(single, str(tmp_path / "warm"), config)
-    assert len(asyncio.run(learner.update(GROUPS)).samples) == 96
-    assert learner.version == 1
 
 
 def test_gradients_that_are_no_numbers_end_the_run_by_name(single: list[ProcessWorker], folder: str) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from rlhf.errors import TransferError
 from rlhf.weight_sync import broadcast
 from rlhf.weight_sync.broadcast import BroadcastSender
-from rlhf.weight_sync.buckets import cut_buckets, digest, pack_bucket
+from rlhf.weight_sync.buckets import pack_bucket
 from rlhf.weight_sync.types import Manifest, Rendezvous
 from tests.integration.fake_streams import Stream, Uses, current, replace_cuda
 from tests.integration.receiver_process import made_receiver
@@ -122,37 +122,6 @@ def test_streams_that_do_not_wait_are_seen_to_cross(pair: Pair, monkeypatch: pyt
     assert {"loading does not wait for a broadcast", "a broadcast does not wait for packing"} <= set(
         pair.uses.crossings
     )
-
-
-def test_vllms_own_producer_feeds_the_receiver(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vllm.distributed.weight_transfer import packed_tensor
-
-    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
-    tensors = weights(0)
-    manifest = manifest_of(tensors)
-    buckets = cut_buckets(manifest, BUCKET_BYTES)
-
-    def packed() -> Iterator[tuple[str, Tensor]]:
-        source = fleeting(tensors)
-        for bucket in buckets:
-            yield "bucket", pack_bucket(bucket, source, torch.empty(bucket.bytes, dtype=torch.uint8))
-
-    def produce() -> None:
-        group: Any = pair.sender._group
-        group.start_broadcast(torch.tensor(list(digest(manifest, BUCKET_BYTES)), dtype=torch.uint8))
-        group.finish_next()
-        packed_tensor.packed_nccl_broadcast_producer(
-            packed(), group._group, src=0, post_iter_func=lambda item: item[1], buffer_size_bytes=1
-        )
-        group.start_barrier()
-        group.finish_next()
-
-    try:
-        assert pair.at_once(produce, lambda: pair.receive(manifest)) == (None, None)
-    finally:
-        packed_tensor._get_streams.cache_clear()
-    assert_loaded(pair, weights(0))
-    assert not pair.uses.crossings
 
 
 def test_nccl_that_moves_nothing_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

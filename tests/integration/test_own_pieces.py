@@ -39,27 +39,6 @@ def learner_with(worker: ProcessWorker, folder: str, *, loader: str | None = Non
 
 
 @pytest.mark.engine
-def test_a_loss_and_an_estimator_of_one_s_own_train_like_the_library_s(worker: ProcessWorker, folder: str) -> None:
-    own = learner_with(
-        worker, folder, loss={"policy": f"{OWN}:unclipped"}, advantage={"estimator": f"{OWN}:distance_from_median"}
-    )
-    updated = asyncio.run(own.update(GROUPS))
-    rewards = [[score.value for _, _, score in group.trainable] for group in GROUPS]
-    expected = np.concatenate([np.array(group) - np.median(group) for group in rewards])
-    np.testing.assert_allclose([sample.advantages[0] for sample in updated.samples], expected)
-    without_a_clip = learner_with(
-        worker,
-        folder,
-        loss={"clip_low": 1.0, "clip_high": 1e6},
-        advantage={"estimator": f"{OWN}:distance_from_median"},
-    )
-    plain = asyncio.run(without_a_clip.update(GROUPS)).metrics
-    assert updated.metrics["my_ratio"] > 0
-    assert updated.metrics["optimizer/grad_norm"] == pytest.approx(plain["optimizer/grad_norm"], rel=1e-6)
-    assert updated.metrics["optimizer/loss"] == pytest.approx(plain["optimizer/loss"], rel=1e-6)
-
-
-@pytest.mark.engine
 def test_a_loss_of_one_s_own_may_add_its_own_kl_and_entropy_terms(worker: ProcessWorker, folder: str) -> None:
     """Several steps, so that there is a distance: to the digit what the library's terms do. Both read gradients that
     the library has only where a recipe asks for them."""

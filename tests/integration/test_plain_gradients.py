@@ -17,6 +17,7 @@ from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import save_tiny
 from rlhf.trainer.algorithms.registry import PRESETS
+from rlhf.trainer.batching.pairs import mismatched
 from rlhf.trainer.config import PreferenceConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.pair_learner import PreferenceLearner
@@ -39,6 +40,7 @@ PAIRS = made_pairs()
 PREFERENCES = {
     "dpo": PreferenceConfig(loss="dpo", beta=0.2, label_smoothing=0.1),
     "ipo": PreferenceConfig(loss="ipo", beta=0.5),
+    "kto": PreferenceConfig(loss="kto", beta=0.3, desirable_weight=1.5, undesirable_weight=0.7),
 }
 WAYS = ("whole", "lora", "recomputed")
 CUT = {"tokens_per_microbatch": 150}
@@ -179,10 +181,11 @@ def matrix(losses: Any) -> Iterator[object]:
         for ranks in (1, 2):
             for stage in range(4):
                 for way in WAYS:
-                    corner = loss in ("grpo", "dpo") and (ranks, stage, way) in (
-                        (1, 0, "lora"), (1, 0, "recomputed"), (2, 3, "whole"),
-                    )  # fmt: skip
-                    quick = corner or (ranks, stage, way) == (1, 0, "whole")
+                    plan = (ranks, stage, way)
+                    corner = (loss in ("grpo", "dpo") and plan in ((1, 0, "lora"), (2, 3, "whole"))) or (
+                        loss == "ppo" and plan == (1, 0, "recomputed")
+                    )
+                    quick = corner or plan == (1, 0, "whole")
                     yield pytest.param(
                         loss, ranks, stage, way,
                         id=f"{loss}-{ranks}-ranks-zero{stage}-{way}", marks=[] if quick else [pytest.mark.slow],
@@ -221,9 +224,14 @@ def test_the_gradient_of_a_step_on_pairs_is_that_of_the_formula_on_plain_models(
     models = beside(workers, folders, way, temperature=1.0)
     asyncio.run(learner.prefer(PAIRS))
     (found,) = ask(workers, recorded)
-    chosen, rejected = (
-        [(*models.pair(segment), int(segment.action_mask.sum())) for segment in side]
-        for side in ([pair.chosen for pair in PAIRS], [pair.rejected for pair in PAIRS])
+    pairs = [PAIRS, mismatched(PAIRS)] if name == "kto" else [PAIRS]
+    (chosen, rejected), *strangers = (
+        [
+            [(*models.pair(getattr(pair, side)), int(getattr(pair, side).action_mask.sum())) for pair in some]
+            for side in ("chosen", "rejected")
+        ]
+        for some in pairs
     )
-    expected = plain.gradient(models.policy, getattr(plain, name)(chosen, rejected))
+    others = [[*one, *other] for one, other in strangers]
+    expected = plain.gradient(models.policy, getattr(plain, name)(chosen, rejected, *others))
     assert distance(found, expected) <= TOLERANCE

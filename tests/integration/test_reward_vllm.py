@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -21,15 +20,12 @@ from rlhf.config import build
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.reward.asking import segment_of
 from rlhf.reward.config import RewardConfig
-from rlhf.reward.local_model import LocalModelReward
 from rlhf.reward.reward import make_reward
-from rlhf.reward.server import RewardServerSettings, reward_app
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.types import EpisodeStatus, Scored, Trajectory
 from tests.integration.test_reward_model_served import folder  # noqa: F401 - a fixture
 from tests.pace import scaled
 from tests.reward.asked import TASK
-from tests.servers import running
 
 pytestmark = pytest.mark.slow
 
@@ -88,8 +84,6 @@ def expected(folder: Path, sequences: list[list[int]]) -> list[float]:  # noqa: 
     ("shape", "sends"),
     [
         ("vllm_classify", "text"),
-        ("vllm_classify", "tokens"),
-        ("vllm_pooling", "text"),
         ("vllm_pooling", "tokens"),
         ("vllm_score", "text"),
     ],
@@ -115,32 +109,6 @@ async def test_a_real_vllm_scores_as_the_model_does_without_a_sigmoid(
     values = [score.value for score in scores if isinstance(score, Scored)]
     np.testing.assert_allclose(values, expected(folder, encoded), rtol=0, atol=1e-4)
     assert min(values) < 0 or max(values) > 1, "a sigmoid would give numbers between 0 and 1 only"
-
-
-async def test_we_answer_in_vllms_shapes_with_vllms_numbers(url: str, folder: Path) -> None:  # noqa: F811
-    prompt = TASK.messages[0].content
-    whole = {"model": "rm", "input": [prompt + reply for reply in REPLIES], "use_activation": False}
-    pairs = {"model": "rm", "text_1": prompt, "text_2": list(REPLIES), "use_activation": False}
-    reward = LocalModelReward(build(RewardConfig, {"kind": "model", "model": str(folder)}), str(folder))
-    await reward.start()
-    with running(reward_app(reward, RewardServerSettings(name="model", reads_tokens=True))) as ours:
-        for path, body in (("/classify", whole), ("/pooling", whole), ("/score", pairs)):
-            theirs, our = (httpx.post(server + path, json=body, timeout=scaled(60)).json() for server in (url, ours))
-            assert shape(our) == shape(theirs)
-            assert our["data"] == [
-                {name: pytest.approx(value, abs=1e-4) if name in NUMBERS else value for name, value in entry.items()}
-                for entry in theirs["data"]
-            ]
-    await reward.close()
-
-
-def shape(answer: Any) -> Any:
-    """The keys and types of JSON, without its values."""
-    if isinstance(answer, dict):
-        return {name: shape(value) for name, value in answer.items()}
-    if isinstance(answer, list):
-        return [shape(value) for value in answer]
-    return type(answer).__name__
 
 
 async def test_a_model_that_vllm_does_not_serve_is_rejected_and_has_no_number(url: str) -> None:

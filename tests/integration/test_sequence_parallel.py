@@ -94,7 +94,7 @@ def assert_trains_like_one(
     assert max(float((found[name] - weights[name]).norm() / weights[name].norm()) for name in weights) <= 1e-3
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), 3])
 def test_two_ranks_that_share_rows_take_the_steps_of_one(
     pair: list[ProcessWorker], folder: str, alone: tuple[np.ndarray, list[Updated], Any], stage: int
 ) -> None:
@@ -170,7 +170,10 @@ def test_what_a_team_learnt_is_published_exported_and_resumed(
     assert same(look(pair, whole_weights), continued)
 
 
-@pytest.mark.parametrize(("trains", "kind"), [("reward_model", RewardLearner), ("preference", PreferenceLearner)])
+@pytest.mark.parametrize(
+    ("trains", "kind"),
+    [pytest.param("reward_model", RewardLearner, marks=pytest.mark.slow), ("preference", PreferenceLearner)],
+)
 def test_pairs_are_parted_by_a_team_as_by_one_rank(
     single: list[ProcessWorker], pair: list[ProcessWorker], folder: str, trains: Any, kind: type[RewardLearner]
 ) -> None:

@@ -61,11 +61,12 @@ def played(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[
     """Every episode that was written, and the answers that the clients had."""
     file = tmp_path_factory.mktemp("served") / "episodes.jsonl"
     with serving(model, file) as (server, process):
+        a_request_with_a_seed_is_answered_the_same_again(server)
         answers = [*sync_agent(server), *asyncio.run(async_agents(server)), *streaming_agent(server)]
         process.terminate()
         code = process.wait(STOP_SECONDS)
     assert code == 130, "told to end, it ends as after Ctrl-C, with its books closed"
-    return list(read_episodes(file)), answers
+    return [episode for episode in read_episodes(file) if episode.prompt[-1]["content"] != SEEDED], answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,20 @@ class Had:
 
 def had(answer: Any) -> Had:
     return Had(ids=answer.choices[0].model_extra["token_ids"], choice=answer.choices[0])
+
+
+SEEDED = "your move"
+
+
+def a_request_with_a_seed_is_answered_the_same_again(server: Server) -> None:
+    chat = openai.OpenAI(**asking(f"{server.url}/v1")).chat.completions
+    messages: list[Any] = [{"role": "user", "content": SEEDED}]
+    extra = {"return_token_ids": True}
+    answers = [
+        had(chat.create(model="any", messages=messages, max_tokens=30, seed=seed, extra_body=extra)).ids
+        for seed in (7, 8, 7)
+    ]
+    assert answers[0] == answers[2] != answers[1]
 
 
 def asking(base_url: str) -> dict[str, Any]:
@@ -161,18 +176,6 @@ def test_replies_that_ended_were_continued_and_never_encoded_again(played: Any) 
     kinds = [np.array(episode.kinds) for episode in episodes]
     assert any((kind == TokenKind.ENV).any() for kind in kinds), "some reply ended by itself, and was gone on with"
     assert any(answer.choice.message.tool_calls for answer in answers), "some reply was a tool call"
-
-
-def test_a_request_with_a_seed_is_answered_the_same_again(model: Path, tmp_path: Path) -> None:
-    with serving(model, tmp_path / "episodes.jsonl") as (server, _):
-        chat = openai.OpenAI(**asking(f"{server.url}/v1")).chat.completions
-        messages: list[Any] = [{"role": "user", "content": "your move"}]
-        extra = {"return_token_ids": True}
-        answers = [
-            had(chat.create(model="any", messages=messages, max_tokens=30, seed=seed, extra_body=extra)).ids
-            for seed in (7, 8, 7)
-        ]
-    assert answers[0] == answers[2] != answers[1]
 
 
 def test_the_model_gives_the_recorded_log_probs_in_the_recorded_contexts(played: Any, model: Path) -> None:
