@@ -58,7 +58,7 @@ def ours_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def addresses(environments: Environments) -> Sequence[str]:
     assert isinstance(environments, EnvironmentPool)
-    return [server.environments.address.url for server in environments._servers]
+    return [server.address.url for server in environments._servers]
 
 
 def say(text: str) -> Message:

@@ -85,50 +85,23 @@ def start(
     folder: Path = ROOT,
     stdout: IO[Any] | int = 1,
     stderr: IO[Any] | int = 2,
-    new_session: bool = False,
-    ignored_signals: Sequence[int] = (),
     inherited: Sequence[int] = (),
+    server: Path | None = None,
 ) -> WarmProcess:
-    """Start `-m module …`, `-c program …` or `file.py …`.
+    """Start `-m module …`, `-c program …` or `file.py …` in a fork of the session's server, or of `server`.
 
     A word that is the number of an inherited descriptor becomes its number there.
     """
-    return ask(
-        started(),
-        arguments,
-        environment=environment,
-        folder=folder,
-        stdout=stdout,
-        stderr=stderr,
-        new_session=new_session,
-        ignored_signals=ignored_signals,
-        inherited=inherited,
-    )
-
-
-def ask(
-    server: Path,
-    arguments: Sequence[object],
-    *,
-    environment: Mapping[str, str],
-    folder: Path = ROOT,
-    stdout: IO[Any] | int = 1,
-    stderr: IO[Any] | int = 2,
-    new_session: bool = False,
-    ignored_signals: Sequence[int] = (),
-    inherited: Sequence[int] = (),
-) -> WarmProcess:
-    """The same of the fork server at a socket."""
     words = [str(word) for word in arguments]
     request = {
         "arguments": words,
         "environment": dict(environment),
         "folder": str(folder),
-        "new_session": new_session,
-        "ignored_signals": list(ignored_signals),
+        "new_session": False,
+        "ignored_signals": [],
         "inherited": [str(descriptor) for descriptor in inherited],
     }
-    connection = _connected(server)
+    connection = _connected(server or started())
     with open(os.devnull) as nothing:
         streams = [nothing.fileno(), *(s if isinstance(s, int) else s.fileno() for s in (stdout, stderr))]
         socket.send_fds(connection, [json.dumps(request).encode()], [*streams, *inherited])
@@ -153,8 +126,7 @@ def run(
 ) -> Ended:
     """Run to the end and keep what was printed, in a fork of the session's server or of `server`."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        chosen = server or started()
-        process = ask(chosen, arguments, environment=environment, folder=folder, stdout=out, stderr=err)
+        process = start(arguments, environment=environment, folder=folder, stdout=out, stderr=err, server=server)
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired as late:
