@@ -17,7 +17,7 @@ from rlhf.cluster.forking.started import ForkServer, forked_environment
 from rlhf.cluster.roles import Role
 from rlhf.cluster.tempdir import socket_folder
 from tests.pace import scaled
-from tests.warm.client import WarmProcess, ask
+from tests.warm.client import WarmProcess, start
 
 SECONDS = scaled(20)
 
@@ -31,7 +31,7 @@ def server() -> Iterator[ForkServer]:
 
 
 def python(server: ForkServer, program: str, **variables: str) -> WarmProcess:
-    return ask(server.socket, ("-c", program), environment=os.environ | variables)
+    return start(("-c", program), environment=os.environ | variables, server=server.socket)
 
 
 def test_a_fork_has_the_imports_of_the_server_and_an_environment_and_folder_of_its_own(

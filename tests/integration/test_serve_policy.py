@@ -61,8 +61,8 @@ def played(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[
     """Every episode that was written, and the answers that the clients had."""
     file = tmp_path_factory.mktemp("served") / "episodes.jsonl"
     with serving(model, file) as (server, process):
-        a_request_with_a_seed_is_answered_the_same_again(server)
         answers = [*sync_agent(server), *asyncio.run(async_agents(server)), *streaming_agent(server)]
+        a_request_with_a_seed_is_answered_the_same_again(server)
         process.terminate()
         code = process.wait(STOP_SECONDS)
     assert code == 130, "told to end, it ends as after Ctrl-C, with its books closed"
