@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf.cluster.interfaces import own_address
-from rlhf.cluster.object_store import LEAST_BYTES
-from rlhf.cluster.ray_connection import PRIVATE_RAY
+from rlhf.cluster.ray_connection import LEAST_BYTES, PRIVATE_RAY
 from tests.pace import scaled
 
 ROOT = Path(__file__).parents[1]

@@ -1,7 +1,8 @@
 """Processes for foreign code: each answers requests in lines of JSON, and is killed with all that it started.
 
-Scorers and environments run in such processes. This module is the parent's side; `rlhf.cluster.child_side` is the
-child's.
+Scorers and environments run in such processes, and may run code that a policy wrote. So they get only environment
+variables that programs commonly need, and those named for them: others may hold tokens of the run, of a model hub or of
+a cloud. This module is the parent's side; `rlhf.cluster.child_side` is the child's.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf.cluster.child_env import child_env
 from rlhf.errors import DeadlinePassed
 from rlhf.http.untrusted_text import InvalidJson, read_json
 
@@ -25,9 +26,22 @@ EXIT_SECONDS = 1.0
 """A child that closed its socket has ended, or will within this time."""
 KILL_SECONDS = 10.0
 FORK_SECONDS = 10.0
-POLL_SECONDS = 0.005
 STDERR = 2
 """The file descriptor as a number: `sys.stderr` may be replaced by an object without one."""
+USUAL = frozenset((
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR", "TMP", "TEMP", "COLUMNS",
+    "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "CONDA_PREFIX", "SSL_CERT_FILE", "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NO_PROXY", "no_proxy", "DISPLAY", "SDL_VIDEODRIVER",
+))  # fmt: skip
+BEGINNINGS = (
+    "LC_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "PYTHON", "XDG_", "CUDA_", "NVIDIA_", "TORCH_",
+    "HF_", "TRANSFORMERS_", "TOKENIZERS_", "MUJOCO_", "MPL", "RLHF_", "COVERAGE_",
+)  # fmt: skip
+PROXIES = frozenset(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"))
+"""Passed on if their value holds no password."""
+SECRET = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|_KEY|AUTH|COOKIE", re.IGNORECASE)
+NAMED_BY = "token_env"
+"""The argument that tells a class which variable holds its token."""
 
 
 class ChildEnded(Exception):
@@ -44,11 +58,11 @@ class Child:
     def __init__(
         self,
         channel: socket.socket,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         process: subprocess.Popen[bytes] | None,
     ) -> None:
-        self._channel, self._reader, self._writer, self._process = channel, reader, writer, process
+        self._channel, self._process = channel, process
+        self._reader, self._writer = streams
         self._group = process.pid if process else None
 
     @classmethod
@@ -68,8 +82,7 @@ class Child:
         `log`, by default to standard error.
         """
         ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as stack:
-            output = stack.enter_context(log.open("ab")) if log else STDERR
+        with theirs, log.open("ab") if log else contextlib.nullcontext(STDERR) as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, *words, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
@@ -81,7 +94,7 @@ class Child:
                 | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # a process group can be killed as a whole
             )
-        return await cls._of(ours, process, line_bytes)
+        return cls(ours, await asyncio.open_connection(sock=ours, limit=line_bytes), process)
 
     async def fork(self, *, line_bytes: int) -> Child:
         """Return a fork of this child, which must be in `Connection.fork_for_each`.
@@ -95,50 +108,34 @@ class Child:
             except OSError as error:
                 ours.close()
                 raise ChildEnded(f"cannot be forked: {error}") from None
-        fork = await self._of(ours, None, line_bytes)
+        fork = Child(ours, await asyncio.open_connection(sock=ours, limit=line_bytes), None)
         fork._group = (await fork.receive(FORK_SECONDS))["process"]
         return fork
-
-    @classmethod
-    async def _of(cls, channel: socket.socket, process: subprocess.Popen[bytes] | None, line_bytes: int) -> Child:
-        reader, writer = await asyncio.open_connection(sock=channel, limit=line_bytes)
-        return cls(channel, reader, writer, process)
 
     @property
     def alive(self) -> bool:
         """Whether the process runs. Of a fork, only its parent knows."""
         return self._process is not None and self._process.poll() is None
 
+    async def receive(self, seconds: float) -> dict[str, Any]:
+        """Return a message that needs no request, as `ask` does."""
+        return await self.ask(b"", seconds)
+
     async def ask(self, request: bytes, seconds: float) -> dict[str, Any]:
         """Send a request, one line, and return the answer, an object.
 
         If there is none, the child is killed. Raises `TimeoutError`, `ChildEnded`, `InvalidJson`.
         """
-        return await self._answer(request, seconds)
-
-    async def receive(self, seconds: float) -> dict[str, Any]:
-        """Return a message that was not asked for, as `ask` does."""
-        return await self._answer(b"", seconds)
-
-    async def kill(self) -> None:
-        """Kill the child and all processes of its group, and wait for its end.
-
-        Raises `DeadlinePassed` if the kernel cannot end it, for instance because of a hanging file system.
-        """
-        self._kill_group()
-        if self._process is not None:
-            try:
-                await asyncio.to_thread(self._process.wait, KILL_SECONDS)
-            except subprocess.TimeoutExpired:
-                raise DeadlinePassed(f"the end of the killed process {self._process.pid}", KILL_SECONDS) from None
-
-    async def _answer(self, request: bytes, seconds: float) -> dict[str, Any]:
         try:
             async with asyncio.timeout(seconds):
-                if request:
-                    self._writer.write(request)
-                    await self._writer.drain()
-                return _message(await self._reader.readline())
+                self._writer.write(request)
+                await self._writer.drain()
+                line = await self._reader.readline()
+            if not line.endswith(b"\n"):
+                raise ConnectionResetError
+            if isinstance(message := read_json(line), dict):
+                return message
+            raise InvalidJson("JSON that is not an object")
         except ConnectionError:
             raise ChildEnded(await self._ending()) from None
         except ValueError as error:  # InvalidJson is one; so is the reader's error for a line that is too long
@@ -148,33 +145,52 @@ class Child:
             await self.kill()
             raise
 
-    def _kill_group(self) -> None:
+    async def kill(self) -> None:
+        """Kill the child and all processes of its group, and wait for its end.
+
+        Raises `DeadlinePassed` if the kernel cannot end it, for instance because of a hanging file system.
+        """
         if self._group is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._group, signal.SIGKILL)
-        self._group = None if self._process is None else self._group
         self._writer.close()
+        if self._process is None:
+            self._group = None  # its parent has reaped it: another process may get its number
+            return
+        try:
+            await asyncio.to_thread(self._process.wait, KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise DeadlinePassed(f"the end of the killed process {self._process.pid}", KILL_SECONDS) from None
 
     async def _ending(self) -> str:
         """Make sure that the child has ended, and say how it ended by itself."""
-        if self._process is None:
-            self._kill_group()
-            return "ended"
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(EXIT_SECONDS):
-                while self.alive:
-                    await asyncio.sleep(POLL_SECONDS)
-        code = self._process.returncode
+        code = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = await asyncio.to_thread(self._process.wait, EXIT_SECONDS)
         await self.kill()
         if code is None:
-            return "stopped answering"
+            return "stopped answering" if self._process else "ended"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def _message(line: bytes) -> dict[str, Any]:
-    if not line.endswith(b"\n"):
-        raise ConnectionResetError
-    message = read_json(line)
-    if not isinstance(message, dict):
-        raise InvalidJson("JSON that is not an object")
-    return message
+def child_env(named: Iterable[str] = ()) -> dict[str, str]:
+    """Return the variables for a child; the `named` ones are passed on unconditionally."""
+    wanted = frozenset(named)
+    return {name: value for name, value in os.environ.items() if name in wanted or _is_usual(name, value)}
+
+
+def _is_usual(name: str, value: str) -> bool:
+    if name in PROXIES:
+        return "@" not in value
+    return name in USUAL or (name.startswith(BEGINNINGS) and not SECRET.search(name))
+
+
+def variables_named_in(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the variables that arguments name at any depth: the values of `token_env`."""
+    for name, value in arguments.items():
+        if name == NAMED_BY and isinstance(value, str):
+            yield value
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, Mapping):
+                yield from variables_named_in(item)

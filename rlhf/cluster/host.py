@@ -15,52 +15,56 @@ from operator import attrgetter
 from typing import Any
 
 from rlhf import errors
-from rlhf.cluster.catch import Raised, catch_awaiting
+from rlhf.catch import Raised, catch_awaiting
 from rlhf.errors import RlhfError, WorkerFailed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodResult:
-    """A method's value, or what it raised: the exception's class, last line and traceback as text."""
+@dataclass(frozen=True, slots=True)
+class MethodFailure:
+    """An exception that a method raised, as text: its class, message, last line and traceback."""
 
-    value: Any = None
-    error: str = ""
-    message: str = ""
-    detail: str = ""
-    remote_traceback: str = ""
+    error: str
+    message: str
+    last_line: str
+    traceback: str
 
 
 class WorkerHost:
-    """Constructs `factory` and calls its methods: plain ones in `concurrency` threads, coroutines on the event loop."""
+    """Constructs `factory` and calls its methods: plain ones in `concurrency` threads, coroutines on the event loop.
+
+    Every call returns the method's value, or a `MethodFailure`.
+    """
 
     def __init__(self, factory: str, concurrency: int) -> None:
         self._factory = factory
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix=factory.rpartition(":")[2])
         self._target: Any = None
 
-    async def construct(self, kwargs: Mapping[str, Any]) -> MethodResult:
+    async def construct(self, kwargs: Mapping[str, Any]) -> Any:
         """Import the factory and construct it."""
-        return await self._answer(lambda: partial(self._construct, kwargs))
+        return await self._outcome(lambda: partial(self._construct, kwargs))
 
-    async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MethodResult:
+    async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run one method of the object, or of an attribute of it that a dotted name leads to."""
-        return await self._answer(lambda: partial(attrgetter(method)(self._target), *args, **kwargs))
+        return await self._outcome(lambda: partial(attrgetter(method)(self._target), *args, **kwargs))
 
-    async def close(self) -> MethodResult:
+    async def close(self) -> Any:
         """Call the object's `close`, if it has one."""
-        if not hasattr(self._target, "close"):
-            return MethodResult()
-        return await self._answer(lambda: self._target.close)
+        return await self.call("close", (), {}) if hasattr(self._target, "close") else None
 
     def _construct(self, kwargs: Mapping[str, Any]) -> None:
         self._target = resolve_name(self._factory)(**kwargs)
 
-    async def _answer(self, find: Callable[[], Callable[[], Any]]) -> MethodResult:
-        """A missing method is a failure of the call, and not of the host."""
+    async def _outcome(self, find: Callable[[], Callable[[], Any]]) -> Any:
         value = await catch_awaiting(self._run(find))
-        return _failure(value.error) if isinstance(value, Raised) else MethodResult(value=value)
+        if not isinstance(value, Raised):
+            return value
+        error, last_line = value.error, traceback.format_exception_only(value.error)[-1].strip()
+        text = "".join(traceback.format_exception(error))
+        return MethodFailure(type(error).__name__, str(error), last_line, text)
 
     async def _run(self, find: Callable[[], Callable[[], Any]]) -> Any:
+        """Run the method that `find` returns. A missing method is a failure of the call, and not of the host."""
         function = find()
         if inspect.iscoroutinefunction(function):
             return await function()
@@ -68,7 +72,7 @@ class WorkerHost:
 
 
 def resolve_name(name: str) -> Any:
-    """The object that `module:name` refers to."""
+    """Return the object that `module:name` refers to."""
     module, _, attribute = name.partition(":")
     return vars(importlib.import_module(module))[attribute]
 
@@ -78,21 +82,11 @@ def find_in(folders: Iterable[str]) -> None:
     sys.path.extend(folder for folder in folders if folder not in sys.path)
 
 
-def value_of(worker: str, method: str, answer: MethodResult) -> Any:
-    """The value of a result; raises its failure if it has one."""
-    if not answer.error:
-        return answer.value
-    known = vars(errors).get(answer.error)
-    if isinstance(known, type) and issubclass(known, RlhfError) and _takes_one_message(known):
-        raise known(answer.message)
-    raise WorkerFailed(worker, method, answer.detail, answer.remote_traceback)
-
-
-def _failure(error: BaseException) -> MethodResult:
-    last_line = traceback.format_exception_only(error)[-1].strip()
-    text = "".join(traceback.format_exception(error))
-    return MethodResult(error=type(error).__name__, message=str(error), detail=last_line, remote_traceback=text)
-
-
-def _takes_one_message(kind: type[RlhfError]) -> bool:
-    return kind.__init__ is Exception.__init__
+def value_of(worker: str, method: str, outcome: Any) -> Any:
+    """Return a method's value, or raise its failure."""
+    if not isinstance(outcome, MethodFailure):
+        return outcome
+    known = vars(errors).get(outcome.error)
+    if isinstance(known, type) and issubclass(known, RlhfError) and known.__init__ is Exception.__init__:
+        raise known(outcome.message)  # it is constructed from one message
+    raise WorkerFailed(worker, method, outcome.last_line, outcome.traceback)

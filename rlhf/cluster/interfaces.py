@@ -26,7 +26,7 @@ class Interface:
 
 
 def interface_toward(host: str) -> Interface:
-    """The interface of the route to `host`. Raises `PlacementError` where there is no route or no such host."""
+    """Return the interface of the route to `host`. Raises `PlacementError` without a route or such a host."""
     address = _source_address(host)
     for name, addresses in psutil.net_if_addrs().items():
         if any(_bare(known.address) == address for known in addresses):
@@ -35,14 +35,13 @@ def interface_toward(host: str) -> Interface:
 
 
 def interface_environment(interface: Interface) -> dict[str, str]:
-    """Variables that make gloo and nccl use one interface. nccl treats a name as a prefix unless it is marked as
-    exact."""
+    """Return variables that make gloo and nccl use one interface; `=` makes nccl take the name as a whole."""
     return {GLOO_VARIABLE: interface.name, NCCL_VARIABLE: f"={interface.name}"}
 
 
 def own_address() -> str:
-    """The address at which other hosts reach this process: of the interface that gloo is told to use, else of the
-    default route; loopback if there is no network. Raises `PlacementError` for an interface without an address."""
+    """Return the address at which other hosts reach this process: of the interface that gloo uses, else of the default
+    route; loopback without a network. Raises `PlacementError` for an interface without an address."""
     if named := os.environ.get(GLOO_VARIABLE):
         return address_of(named)
     try:
@@ -52,7 +51,7 @@ def own_address() -> str:
 
 
 def address_of(interface: str) -> str:
-    """This machine's address on an interface; the IPv4 address if it has both kinds."""
+    """Return this machine's address on an interface; the IPv4 address if it has both kinds."""
     known = psutil.net_if_addrs().get(interface, [])
     for family in (socket.AF_INET, socket.AF_INET6):
         for address in known:
@@ -62,8 +61,7 @@ def address_of(interface: str) -> str:
 
 
 def _source_address(host: str) -> str:
-    """This machine's address on the route to `host`. Connecting a datagram socket sends nothing; it only selects the
-    route."""
+    """Select the route by connecting a datagram socket, which sends nothing."""
     try:
         family, kind, protocol, _, there = socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -74,5 +72,5 @@ def _source_address(host: str) -> str:
 
 
 def _bare(address: str) -> str:
-    """A link-local IPv6 address without its zone."""
+    """Remove the zone of a link-local IPv6 address."""
     return address.partition("%")[0]

@@ -1,9 +1,10 @@
-"""Find and remove what a run leaves behind: its processes and their shared memory."""
+"""Find and remove what a run leaves behind: its processes, their shared memory and its temporary files."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ class Leftovers:
     """
 
     def __init__(self, scratch: Path) -> None:
-        self._scratch = str(scratch)
+        self.scratch = scratch
         self._before = _segments()
 
     def remove(self) -> None:
@@ -38,6 +39,7 @@ class Leftovers:
         for name in gone - _held_by(psutil.pids()) if gone else ():
             with contextlib.suppress(FileNotFoundError, PermissionError):  # already gone, or another user's
                 (SHARED_MEMORY / name).unlink()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _kill(self) -> None:
         """Send SIGKILL and reap, and repeat while new processes appear, for a bounded time."""
@@ -54,7 +56,7 @@ class Leftovers:
 
     def _is_marked(self, process: psutil.Process) -> bool:
         try:
-            return process.pid != os.getpid() and bool(process.environ().get("TMPDIR") == self._scratch)
+            return process.pid != os.getpid() and bool(process.environ().get("TMPDIR") == str(self.scratch))
         except psutil.Error:  # it has ended, or is another user's
             return False
 

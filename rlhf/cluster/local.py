@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 
-from rlhf.cluster.gpus import VISIBLE
 from rlhf.cluster.host import WorkerHost, value_of
-from rlhf.cluster.machine import this_machine
+from rlhf.cluster.machine import VISIBLE, this_machine
 from rlhf.cluster.roles import Role, check_resources, role_table, worker_name
 from rlhf.errors import DeadlinePassed, PlacementError
 
@@ -25,20 +24,19 @@ class LocalWorker:
         self._host = host
 
     async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
-        return await self.answer(method, self._host.call(method, args, kwargs), timeout_seconds)
+        return await self._wait(self._host.call(method, args, kwargs), method, timeout_seconds)
 
     async def construct(self, kwargs: Mapping[str, Any], timeout_seconds: float) -> None:
-        await self.answer("start", self._host.construct(kwargs), timeout_seconds)
+        await self._wait(self._host.construct(kwargs), "start", timeout_seconds)
 
     async def close(self) -> None:
-        await self.answer("close", self._host.close(), CLOSE_SECONDS)
+        await self._wait(self._host.close(), "close", CLOSE_SECONDS)
 
-    async def answer(self, method: str, answering: Any, timeout_seconds: float) -> Any:
+    async def _wait(self, outcome: Coroutine[Any, Any, Any], method: str, timeout_seconds: float) -> Any:
         try:
-            answer = await asyncio.wait_for(answering, timeout_seconds)
+            return value_of(self.name, method, await asyncio.wait_for(outcome, timeout_seconds))
         except TimeoutError:
             raise DeadlinePassed(f"{self.name}.{method}", timeout_seconds) from None
-        return value_of(self.name, method, answer)
 
 
 class LocalCluster:
@@ -77,19 +75,17 @@ class LocalCluster:
             await asyncio.sleep(3600)
 
     async def stop(self) -> None:
-        """Close every object that has a `close`; a failing `close` does not prevent the others. GPUs are visible as
-        before."""
+        """Call every object's `close`, whether or not others fail, and show the GPUs that were visible before."""
         workers = [worker for role in self._workers.values() for worker in role]
         self._workers.clear()
         await asyncio.gather(*(worker.close() for worker in workers), return_exceptions=True)
-        if self._visible is None:
-            os.environ.pop(VISIBLE, None)
-        else:
-            os.environ[VISIBLE] = self._visible
+        os.environ.pop(VISIBLE, None)
+        os.environ.update({} if self._visible is None else {VISIBLE: self._visible})
 
 
 def shared_environment(roles: Sequence[Role]) -> dict[str, str]:
-    """One environment for all roles. Raises `PlacementError` naming a variable that two roles set differently."""
+    """Return one environment for all roles. Raises `PlacementError` naming a variable that two roles set
+    differently."""
     owners: dict[str, Role] = {}
     for role in roles:
         for variable, value in role.env.items():
@@ -103,11 +99,11 @@ def shared_environment(roles: Sequence[Role]) -> dict[str, str]:
 
 
 def gpu_environment(roles: Iterable[Role]) -> dict[str, str]:
-    """Hides all GPUs where no role asks for one: torch and vLLM would use the first, which nobody has reserved."""
+    """Return variables that hide all GPUs if no role asks for one: torch and vLLM would use the first, unreserved."""
     return {} if any(role.gpus for role in roles) else {VISIBLE: ""}
 
 
 def thread_environment(roles: Iterable[Role]) -> dict[str, str]:
-    """Variables that limit thread pools to the threads of the largest worker; unlimited pools are many times slower."""
+    """Return variables that limit thread pools to the threads of the largest worker; unlimited ones are much slower."""
     threads = str(max((role.threads for role in roles), default=1))
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)

@@ -14,12 +14,8 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """One daemon thread with an event loop.
-
-    It is a daemon thread, because the program joins other threads at exit, however long a call hangs. Processes that
-    are started in it end with it where a library, or their own request to the kernel, ties them to the thread that
-    started them.
-    """
+    """One daemon thread with an event loop; the program does not wait for it at exit. Processes started in it end with
+    it if a library, or their own request to the kernel, ties them to the thread that started them."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()

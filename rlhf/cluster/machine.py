@@ -1,13 +1,89 @@
-"""Detects the cores and GPUs of this machine."""
+"""Detects the cores and GPUs of this machine, without importing torch and without CUDA.
+
+NVIDIA's driver library (NVML) names the GPUs, as for nvidia-smi, Ray and vLLM. It answers where `/proc/driver/nvidia`
+is missing (WSL 2, gVisor), and inside containers, where it lists only the GPUs that were passed in. A process that has
+asked NVML can still fork.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
-from rlhf.cluster.gpus import this_machines_gpus
 from rlhf.cluster.roles import Resources
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU: `index` is the driver's, `bytes` its memory."""
+
+    index: int
+    uuid: str
+    name: str
+    bytes: int
 
 
 def this_machine(name: str = "this machine") -> Resources:
-    """The cores that this process may use and the GPUs that it may see, found without importing torch."""
+    """Return the cores that this process may use and the GPUs that it may see."""
     return Resources(node=name, cpus=float(len(os.sched_getaffinity(0))), gpus=float(len(this_machines_gpus())))
+
+
+def this_machines_gpus() -> tuple[Gpu, ...]:
+    """List the GPUs that this process may use."""
+    visible = os.environ.get(VISIBLE)
+    return () if visible in ("", "-1") else visible_gpus(present_gpus(), visible)
+
+
+@contextmanager
+def nvidia_driver() -> Iterator[Any | None]:
+    """Open NVML, as the module `pynvml`; None without NVIDIA's driver or without the packages of `requirements/`."""
+    try:
+        import pynvml
+    except ImportError:
+        yield None
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def present_gpus() -> tuple[Gpu, ...]:
+    """List all GPUs that the driver knows, in its order; none without a driver."""
+    with nvidia_driver() as nvml:
+        return tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())) if nvml else ()
+
+
+def visible_gpus(present: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
+    """List the GPUs that CUDA shows to a process with this `CUDA_VISIBLE_DEVICES`, in its order.
+
+    As CUDA reads it: a number is an index, `GPU-…` the beginning of a UUID, and all that follows the first name without
+    a GPU is hidden. A part of a GPU (`MIG-…`) counts as the whole.
+    """
+    if visible is None:
+        return tuple(present)
+    shown: list[Gpu] = []
+    for name in map(str.strip, visible.split(",")):
+        named = [gpu for gpu in present if name == str(gpu.index) or (name[:4] == "GPU-" and gpu.uuid.startswith(name))]
+        if name.startswith("MIG-"):
+            named = [Gpu(index=-1, uuid=name, name="MIG", bytes=0)]
+        if len(named) != 1:
+            break
+        shown += named
+    return tuple(shown)
+
+
+def _gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
+    return Gpu(index=index, uuid=nvml.nvmlDeviceGetUUID(handle), name=nvml.nvmlDeviceGetName(handle), bytes=memory)

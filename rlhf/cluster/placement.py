@@ -7,9 +7,10 @@ Workers follow the order of the nodes, so that consecutive ranks share a node.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -24,15 +25,19 @@ NODE_LABEL = "ray.io/node-id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """One worker's node and bundle. `beside` are the workers whose GPUs it uses; without any, its GPUs are its own."""
+    """One worker's node and bundle. `beside` are the workers whose GPUs it uses; if empty, it has its own."""
 
-    worker: str
     role: Role
     index: int
     node: str
     group: Any
     bundle: int
     beside: tuple[str, ...] = ()
+
+    @property
+    def worker(self) -> str:
+        """Return the worker's name."""
+        return worker_name(self.role.name, self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +50,22 @@ class Bundle:
 
     @property
     def count(self) -> int:
-        """The number of such bundles."""
+        """Return the number of such bundles."""
         return self.role.count // self.each
 
     def resources(self) -> dict[str, float]:
-        """What one bundle reserves, in Ray's words."""
+        """Return what one bundle reserves, by Ray's names."""
         cpus = self.each * self.role.cpus + (self.guest.cpus if self.guest else 0.0)
         wanted = {"CPU": cpus, "GPU": self.each * self.role.gpus}
         return {resource: amount for resource, amount in wanted.items() if amount}
+
+    def placements(self, place: int, node: str, group: Any, number: int) -> list[Placement]:
+        """List the workers in the bundle `number` of a group, which is the `place`-th of its role."""
+        placed = partial(Placement, node=node, group=group, bundle=number)
+        hosts = [placed(role=self.role, index=place * self.each + offset) for offset in range(self.each)]
+        guests = [self.guest] if self.guest else []
+        beside = tuple(host.worker for host in hosts)
+        return [*hosts, *(placed(role=guest, index=place, beside=beside) for guest in guests)]
 
 
 class Reservation:
@@ -64,9 +77,9 @@ class Reservation:
         self._roles = roles
         bundles = bundles_of(roles)
         without = [bundle for bundle in bundles if "GPU" not in bundle.resources()]
-        spare = [id for id, has in nodes.items() if not has.gpus]
-        cores = sum(nodes[id].cpus for id in spare)
-        apart = without if sum(bundle.count * bundle.resources().get("CPU", 0.0) for bundle in without) <= cores else []
+        spare = [id for id, node in nodes.items() if not node.gpus]
+        needed = sum(bundle.count * bundle.resources().get("CPU", 0.0) for bundle in without)
+        apart = without if needed <= sum(nodes[id].cpus for id in spare) else []
         rest = [bundle for bundle in bundles if bundle not in apart]
         self._groups = [*_groups(apart, {NODE_LABEL: f"in({','.join(spare)})"}), *_groups(rest, {})]
 
@@ -77,16 +90,16 @@ class Reservation:
     def placements(self, nodes: Mapping[str, str]) -> list[Placement]:
         """Read from Ray where each worker is, in the order of roles and indices. `nodes` maps the ids of nodes to their
         names, in the order of the nodes."""
-        order = {node: place for place, node in enumerate(nodes)}
+        order = list(nodes)
         found: list[Placement] = []
         for group, bundles in self._groups:
             node_of = ray_module().util.placement_group_table(group)["bundles_to_node_id"]
             first = 0
             for bundle in bundles:
-                numbers = sorted(range(first, first + bundle.count), key=lambda number: order[node_of[number]])
+                numbers = range(first, first + bundle.count)
                 first += bundle.count
-                for place, number in enumerate(numbers):
-                    found += _in_bundle(bundle, place, nodes[node_of[number]], group, number)
+                for place, number in enumerate(sorted(numbers, key=lambda number: order.index(node_of[number]))):
+                    found += bundle.placements(place, nodes[node_of[number]], group, number)
         position = {role.name: place for place, role in enumerate(self._roles)}
         return sorted(found, key=lambda placed: (position[placed.role.name], placed.index))
 
@@ -97,12 +110,12 @@ class Reservation:
 
 
 def bundles_of(roles: Sequence[Role]) -> list[Bundle]:
-    """The bundles of all roles. Raises `PlacementError` where the workers cannot share GPUs evenly."""
+    """Return the bundles of all roles. Raises `PlacementError` where the workers cannot share GPUs evenly."""
     guests = {role.shares_with: role for role in roles if role.shares_with}
-    return [_shared(role, guests.get(role.name)) for role in roles if not role.shares_with]
+    return [_bundle(role, guests.get(role.name)) for role in roles if not role.shares_with]
 
 
-def _shared(host: Role, guest: Role | None) -> Bundle:
+def _bundle(host: Role, guest: Role | None) -> Bundle:
     if guest is None:
         return Bundle(host)
     each = host.count // max(guest.count, 1)
@@ -115,7 +128,7 @@ def _shared(host: Role, guest: Role | None) -> Bundle:
 
 
 def _groups(bundles: Sequence[Bundle], selector: Mapping[str, str]) -> Iterator[tuple[Any, Sequence[Bundle]]]:
-    """Ask Ray for bundles on the nodes that the label `selector` allows; each group with what is in it."""
+    """Ask Ray for bundles on the nodes that the label `selector` allows; yield each group with its bundles."""
     packed = [bundle for bundle in bundles if bundle.role.layout == "pack"]
     spread = [[bundle] for bundle in bundles if bundle.role.layout == "spread"]
     for strategy, chosen in [*(("SPREAD", alone) for alone in spread), ("PACK", packed)]:
@@ -125,21 +138,6 @@ def _groups(bundles: Sequence[Bundle], selector: Mapping[str, str]) -> Iterator[
                 resources, strategy=strategy, bundle_label_selector=[dict(selector)] * len(resources)
             )
             yield group, chosen
-
-
-def _in_bundle(bundle: Bundle, place: int, node: str, group: Any, number: int) -> list[Placement]:
-    """The workers in one bundle, which is the `place`-th of its role."""
-
-    def placed(role: Role, index: int, beside: tuple[str, ...] = ()) -> Placement:
-        name = worker_name(role.name, index)
-        return Placement(
-            worker=name, role=role, index=index, node=node, group=group, bundle=number, beside=beside
-        )  # fmt: skip
-
-    hosts = [placed(bundle.role, place * bundle.each + offset) for offset in range(bundle.each)]
-    if bundle.guest is None:
-        return hosts
-    return [*hosts, placed(bundle.guest, place, tuple(host.worker for host in hosts))]
 
 
 def placement_table(placements: Sequence[Placement]) -> str:
@@ -153,27 +151,21 @@ def placement_table(placements: Sequence[Placement]) -> str:
     return table([("worker", "node", "cores", "threads", "GPUs"), *rows], text_columns=2)
 
 
-def living_nodes() -> dict[str, Resources]:
-    """The living nodes of the cluster that this process has joined, by Ray's id: the head first, then by name.
+def nodes_of(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Resources]:
+    """Return the living ones of `ray.nodes()` by Ray's id: the head first, then by name.
 
     A node's name is the one that `ray start --node-name` gave it, by default its host's. Nodes with the same name get a
     number: two of them may share a machine.
     """
-    return nodes_of(ray_module().nodes())
-
-
-def nodes_of(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Resources]:
-    """The living ones of Ray's nodes, in an order that does not depend on Ray's."""
     alive = sorted((node for node in nodes if node["Alive"]), key=_order)
-    shared = Counter(map(_name, alive))
-    seen: dict[str, int] = defaultdict(int)
+    counts, seen = Counter(map(_name, alive)), Counter[str]()
     found = {}
     for node in alive:
         name = _name(node)
         seen[name] += 1
-        unique = f"{name}#{seen[name]}" if shared[name] > 1 else name
-        has = node["Resources"]
-        found[node["NodeID"]] = Resources(node=unique, cpus=has.get("CPU", 0.0), gpus=has.get("GPU", 0.0))
+        unique = f"{name}#{seen[name]}" if counts[name] > 1 else name
+        resources = node["Resources"]
+        found[node["NodeID"]] = Resources(node=unique, cpus=resources.get("CPU", 0.0), gpus=resources.get("GPU", 0.0))
     return found
 
 
@@ -184,7 +176,7 @@ def _name(node: Mapping[str, Any]) -> str:
 
 
 def _order(node: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The head first; then groups of digits in names compare as numbers, so that `n10` is after `n9`."""
+    """Return the head first; then groups of digits in names compare as numbers, so that `n10` is after `n9`."""
     parts = re.findall(r"\d+|\D+", _name(node))
     natural = [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
     return HEAD_RESOURCE not in node["Resources"], natural, node["NodeID"]

@@ -14,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Never
 
-from rlhf.cluster.forking.ray_worker import SOCKET
-from rlhf.cluster.forking.started import ForkServer, forked_by_ray, forked_environment
+from rlhf.cluster.fork_client import SOCKET
+from rlhf.cluster.fork_server import ForkServer, forked_by_ray, forked_environment
 from rlhf.cluster.local import thread_environment
 from rlhf.cluster.loop_thread import BackgroundLoop
 from rlhf.cluster.machine import this_machine
-from rlhf.cluster.placement import Placement, Reservation, living_nodes, placement_table
+from rlhf.cluster.placement import Placement, Reservation, nodes_of, placement_table
 from rlhf.cluster.ray_connection import join_ray, keep_our_sigterm, ray_module, start_ray
 from rlhf.cluster.ray_host import RayHost
 from rlhf.cluster.roles import Resources, Role, check_resources, demand
-from rlhf.cluster.tempdir import socket_folder
+from rlhf.cluster.supervisor import socket_folder
 from rlhf.errors import DeadlinePassed, PlacementError
 
 CLOSE_SECONDS = 10.0
@@ -70,11 +70,12 @@ class RayCluster:
         `report` receives the table of workers as Ray has placed them. Raises `PlacementError` when the cluster has too
         little, or does not provide it in time.
         """
+        deadline = time.monotonic() + self._placement_timeout_seconds
         if self._address is None:
             check_resources(roles, [this_machine()])
-            self._start_forks(roles, log_dir)
-        deadline = time.monotonic() + self._placement_timeout_seconds
-        await self._connect()
+            await self._start_ray(roles, log_dir)
+        else:
+            await self._join(self._address)
         keep_our_sigterm()
         nodes = await self._wait_for_nodes(deadline)
         check_resources(roles, list(nodes.values()))
@@ -122,26 +123,23 @@ class RayCluster:
     def _all(self) -> list[Any]:
         return [worker for workers in self._workers.values() for worker in workers]
 
-    def _start_forks(self, roles: Sequence[Role], log_dir: Path) -> None:
-        """Start a fork server for workers of our own Ray instance; it makes their imports while Ray starts."""
+    async def _start_ray(self, roles: Sequence[Role], log_dir: Path) -> None:
+        """Start our own Ray instance, and a fork server for its workers, which makes their imports meanwhile."""
         self._temp_dir = socket_folder("ray-")
         environment = forked_environment(roles)
         if environment is not None and SOCKET not in os.environ:
             imports = dict.fromkeys(role.imports for role in roles if role.imports)
             self._forks = ForkServer(self._temp_dir, imports, environment, log_dir / "forks.log")
+        self._connected = True
+        starting = partial(start_ray, self._temp_dir, self._object_store_bytes)
+        await self._thread.call("Ray's start", starting, self._placement_timeout_seconds)
 
-    async def _connect(self) -> None:
-        if self._address is None:
-            assert self._temp_dir is not None
-            self._connected = True
-            starting = partial(start_ray, self._temp_dir, self._object_store_bytes)
-            await self._thread.call("Ray's start", starting, self._placement_timeout_seconds)
-            return
+    async def _join(self, address: str) -> None:
         try:
-            self._head = await self._thread.call("a node", partial(join_ray, self._address), JOIN_SECONDS)
+            self._head = await self._thread.call("a node", partial(join_ray, address), JOIN_SECONDS)
         except DeadlinePassed:
             raise PlacementError(
-                f"no node of the Ray cluster at {self._address!r} answers on this machine within {JOIN_SECONDS:g} s; "
+                f"no node of the Ray cluster at {address!r} answers on this machine within {JOIN_SECONDS:g} s; "
                 "start one here, or train on one of its nodes"
             ) from None
         self._connected = True
@@ -150,7 +148,7 @@ class RayCluster:
         """Wait until the cluster has as many nodes as the recipe asks for; return them by id. Raises
         `PlacementError`."""
         while True:
-            nodes = await self._thread.call("the list of Ray's nodes", living_nodes, LIST_SECONDS)
+            nodes = nodes_of(await self._thread.call("the list of Ray's nodes", ray_module().nodes, LIST_SECONDS))
             if len(nodes) >= self._nodes:
                 return nodes
             if time.monotonic() > deadline:
@@ -180,17 +178,13 @@ class RayCluster:
         """Start every worker's process; those that share GPUs when the GPUs of the others are known."""
         launched: dict[str, Any] = {}
         for placed in sorted(self.placements, key=lambda placed: bool(placed.beside and placed.role.gpus)):
-            gpus = None
+            gpus: list[str] | None = None
             if placed.beside and placed.role.gpus:
-                gpus = await self._gpus_of([launched[name] for name in placed.beside])
+                hosts = (launched[name].gpus(self._placement_timeout_seconds) for name in placed.beside)
+                gpus = [gpu for gpus_of_host in await asyncio.gather(*hosts) for gpu in gpus_of_host]
             worker = self._launched(placed, log_dir / f"{placed.worker}.log", gpus)
             launched[placed.worker] = worker
             self._workers.setdefault(placed.role.name, []).append(worker)
-
-    async def _gpus_of(self, hosts: Sequence[Any]) -> list[str]:
-        """The GPUs of these workers together. Raises `WorkerDied`, `DeadlinePassed`."""
-        lists = await asyncio.gather(*(worker.gpus(self._placement_timeout_seconds) for worker in hosts))
-        return [gpu for gpus in lists for gpu in gpus]
 
     def _launched(self, placed: Placement, log_file: Path, gpus: Sequence[str] | None) -> Any:
         """Start one worker's process in its bundle. It sees the `gpus` of other workers, or by default those that Ray
@@ -214,7 +208,8 @@ class RayCluster:
         return RayWorker(placed.worker, placed.node, actor)
 
     def _forks_of(self, role: Role) -> Path | None:
-        """The socket of the fork server for this role's workers: ours, or that of the process that started this one."""
+        """Return the socket of the fork server for this role's workers: ours, or that of the process that started
+        this one."""
         if not role.imports or self._address is not None:
             return None
         given = os.environ.get(SOCKET)
@@ -222,8 +217,8 @@ class RayCluster:
 
 
 def quoted_python(executable: str) -> dict[str, str]:
-    """A runtime environment for an interpreter path with a space: Ray puts the path unquoted into a shell command,
-    which fails."""
+    """Return a runtime environment for an interpreter path with a space: Ray puts the path unquoted into a shell
+    command, which fails."""
     quoted = shlex.quote(executable)
     return {} if quoted == executable else {"py_executable": quoted}
 

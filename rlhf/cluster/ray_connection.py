@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.machine import this_machine
-from rlhf.cluster.object_store import shared_memory_bytes, store_bytes
 from rlhf.errors import PlacementError
 
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 60.0  # on a loaded machine Ray's command alone imports for 20 s
 """Deadlines for a connection to a head, and for its answer to `ray status`, which imports Ray first."""
+LEAST_BYTES = 256 << 20
+"""Of an object store: shared memory in which batches lie between the controller and the ranks."""
+SHARE, NODE_SHARE = 0.5, 1 / 16
+"""The largest share of the free shared memory, where vLLM's and NCCL's segments lie too; and the share of a node's
+shared memory for a store that is made before the run is known."""
 PRIVATE_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
@@ -33,15 +37,16 @@ line of `WorkerDied`. By default Ray lowers its workers' priority (nice 15), but
 
 
 def ray_module() -> Any:
-    """The `ray` module, for calls after this process has joined a cluster."""
+    """Return the `ray` module, for calls after this process has joined a cluster."""
     import ray
 
+    logging.getLogger("ray").setLevel(logging.ERROR)
     return ray
 
 
 @cache
 def private_token() -> str:
-    """One token for every Ray instance that this process starts, because a process reads its token only once."""
+    """Return one token for every Ray instance that this process starts, because a process reads its token once."""
     return secrets.token_hex(32)
 
 
@@ -57,7 +62,7 @@ def start_ray(temp_dir: Path, object_store_bytes: int = 0) -> None:
         )
     os.environ.update(PRIVATE_RAY | {"RAY_AUTH_TOKEN": private_token()})
     machine = this_machine()
-    _quiet_ray().init(
+    ray_module().init(
         address="local",
         num_cpus=int(machine.cpus),
         num_gpus=int(machine.gpus),
@@ -69,12 +74,33 @@ def start_ray(temp_dir: Path, object_store_bytes: int = 0) -> None:
     )
 
 
+def store_bytes(needed: float, free: int) -> int:
+    """Return the object store's size for objects of `needed` bytes with `free` bytes of shared memory."""
+    return max(LEAST_BYTES, int(min(needed, SHARE * free)))
+
+
+def node_store_bytes() -> int:
+    """Return the object store's size on a node whose run is not known yet."""
+    total, free = shared_memory_bytes()
+    return store_bytes(NODE_SHARE * total, free)
+
+
+def shared_memory_bytes() -> tuple[int, int]:
+    """Return the bytes of /dev/shm, where Ray has its store: all, and free; 0 if it is missing."""
+    try:
+        found = os.statvfs("/dev/shm")
+    except FileNotFoundError:
+        return 0, 0
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
 def join_ray(address: str) -> str:
     """Join the Ray cluster at an address, and return its head's host. Raises `PlacementError` when no head answers
     there, or it refuses this process. Hangs on a machine that is not one of its nodes."""
-    ray = _quiet_ray()
-    if names_a_port(address):
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "/" not in host:  # Ray resolves `auto` and `ray://…` itself
         check_answers(address)
+    ray = ray_module()
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
@@ -82,36 +108,29 @@ def join_ray(address: str) -> str:
     return str(ray.get_runtime_context().gcs_address).rpartition(":")[0]
 
 
-def names_a_port(address: str) -> bool:
-    """Whether an address is `HOST:PORT`; Ray resolves `auto` and `ray://…` itself."""
-    host, _, port = address.rpartition(":")
-    return bool(host) and port.isdecimal() and "/" not in host
-
-
 def check_answers(address: str) -> None:
     """Check that a Ray head answers at `HOST:PORT` and accepts this process's token, by `ray status` in a process that
     can be killed: in this one Ray would retry for minutes. Raises `PlacementError`."""
     host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except OSError as error:
-        raise no_cluster(address, str(error)) from None
     command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+        status = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+    except OSError as error:
+        raise no_cluster(address, str(error)) from None
     except subprocess.TimeoutExpired:
-        raise no_cluster(address, f"what listens there does not answer Ray within {ANSWER_SECONDS:g} s") from None
-    if asked.returncode and "token" in asked.stderr:
+        raise no_cluster(address, f"its server does not answer Ray within {ANSWER_SECONDS:g} s") from None
+    if status.returncode and "token" in status.stderr:
         raise PlacementError(
             f"the Ray cluster at {address!r} refuses this process's token, or it has none; "
             "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as the cluster has them"
         )
-    if asked.returncode:
-        raise no_cluster(address, asked.stderr.strip().rpartition("\n")[2])
+    if status.returncode:
+        raise no_cluster(address, status.stderr.strip().rpartition("\n")[2])
 
 
 def no_cluster(address: str, cause: str) -> PlacementError:
-    """The error for an address without a cluster, with the cause from the library's message."""
+    """Return the error for an address without a cluster, with the first line of the cause."""
     return PlacementError(
         f"no Ray cluster answers at {address!r} ({cause.strip().partition(chr(10))[0]}); correct cluster.address"
     )
@@ -123,9 +142,3 @@ def keep_our_sigterm() -> None:
     ours = signal.getsignal(signal.SIGTERM)
     if ours is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
-
-
-def _quiet_ray() -> Any:
-    ray = ray_module()
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    return ray

@@ -14,13 +14,13 @@ from threading import Thread
 from typing import Any, Never
 
 from rlhf.cluster.cpu_memory import configure_malloc
-from rlhf.cluster.gpus import VISIBLE
-from rlhf.cluster.host import MethodResult, WorkerHost, find_in, resolve_name
+from rlhf.cluster.host import WorkerHost, find_in, resolve_name
 from rlhf.cluster.interfaces import interface_environment, interface_toward
+from rlhf.cluster.machine import VISIBLE
 from rlhf.cluster.ray_connection import ray_module
 
 
-class RayHost:
+class RayHost(WorkerHost):
     """A `WorkerHost` in its own process, whose output goes to `<log_dir>/<worker>.log`.
 
     In a cluster that was joined, `head` is the address of its head: this process talks to other workers over the
@@ -39,58 +39,34 @@ class RayHost:
         gpus: Sequence[str] | None,
     ) -> None:
         redirect_output(Path(log_file))
-        set_environment(environment)
-        self._gpus = show_gpus(given_gpus() if gpus is None else gpus)
+        os.environ.update(environment)
+        configure_malloc(environment)  # glibc read these variables when the process started
+        if gpus is None:
+            gpus = [str(gpu) for gpu in ray_module().get_runtime_context().get_accelerator_ids().get("GPU", ())]
+        self._gpus = gpus
+        os.environ[VISIBLE] = ",".join(gpus)  # Ray shows all GPUs to a worker that reserves none
         find_in(python_path)
         end_at_once_on_sigterm()
         if head is not None:
             use_interface_toward(head)
-        self._host = WorkerHost(factory, concurrency)
+        super().__init__(factory, concurrency)
         self._importing = Thread(target=resolve_name(imports), daemon=True) if imports else None
         if self._importing:
             self._importing.start()
 
-    async def process(self) -> tuple[str, int]:
-        """Ray's id of this node, and the process id on it."""
-        return ray_module().get_runtime_context().get_node_id(), os.getpid()
+    async def process(self) -> tuple[str, int, Sequence[str]]:
+        """Return Ray's id of this node, the process id, and the GPUs as CUDA_VISIBLE_DEVICES names them."""
+        return ray_module().get_runtime_context().get_node_id(), os.getpid(), self._gpus
 
-    async def gpus(self) -> Sequence[str]:
-        """The GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them."""
-        return self._gpus
-
-    async def construct(self, kwargs: Mapping[str, Any]) -> MethodResult:
+    async def construct(self, kwargs: Mapping[str, Any]) -> Any:
         if self._importing:  # if two threads import the same packages, one may see half-initialised modules
             await asyncio.to_thread(self._importing.join)
-        return await self._host.construct(kwargs)
-
-    async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MethodResult:
-        return await self._host.call(method, args, kwargs)
-
-    async def close(self) -> MethodResult:
-        return await self._host.close()
+        return await super().construct(kwargs)
 
     async def live(self) -> Never:
-        """Never returns: the failure of this call reports the death of an idle worker."""
+        """Never return: the failure of this call reports the death of an idle worker."""
         while True:
             await asyncio.sleep(3600)
-
-
-def set_environment(environment: Mapping[str, str]) -> None:
-    """Set the role's variables. glibc has already read its allocator's, so its allocator is configured again."""
-    os.environ.update(environment)
-    configure_malloc(environment)
-
-
-def given_gpus() -> Sequence[str]:
-    """The GPUs that Ray reserves for this worker."""
-    return [str(gpu) for gpu in ray_module().get_runtime_context().get_accelerator_ids().get("GPU", ())]
-
-
-def show_gpus(gpus: Sequence[str]) -> Sequence[str]:
-    """Show only these GPUs to this process, before it asks CUDA. Ray does it for workers with GPUs, unless a variable
-    of its own forbids it, and shows all of them to a worker without any."""
-    os.environ[VISIBLE] = ",".join(gpus)
-    return gpus
 
 
 def use_interface_toward(head: str) -> None:
@@ -105,7 +81,7 @@ def use_interface_toward(head: str) -> None:
 
 def end_at_once_on_sigterm() -> None:
     """Exit at once on SIGTERM. Ray's own handler waits for pending calls, and `live` never ends. Actors may be created
-    outside the main thread, where Python cannot set signal handlers; so the C library sets it."""
+    outside the main thread, where Python cannot set signal handlers, so the C library sets it."""
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
     libc.signal(signal.SIGTERM, None)

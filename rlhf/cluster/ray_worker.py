@@ -1,4 +1,4 @@
-"""The controller's handle to a worker in a Ray actor: calls with deadlines, and worker deaths with causes."""
+"""The controller's side of a worker in a Ray actor: calls with deadlines, and worker deaths with causes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import struct
 import time
@@ -40,17 +41,19 @@ class RayWorker:
         self._live = actor.live.remote()
 
     async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
-        answer = await self._wait(self._actor.call.remote(method, args, kwargs), method, timeout_seconds)
-        return value_of(self.name, method, answer)
+        outcome = await self._wait(self._actor.call.remote(method, args, kwargs), method, timeout_seconds)
+        return value_of(self.name, method, outcome)
+
+    async def gpus(self, timeout_seconds: float) -> list[str]:
+        """Return the GPUs that the process sees, as CUDA_VISIBLE_DEVICES names them."""
+        _, _, gpus = await self._wait(self._actor.process.remote(), "start", timeout_seconds)
+        return list(gpus)
 
     async def arrive(self, this_node: str, timeout_seconds: float) -> None:
         """Wait until the process runs; from then on the cause of its death can be reported."""
-        node, pid = await self._wait(self._actor.process.remote(), "start", timeout_seconds)
-        self._pidfd = watch_exit(pid) if node == this_node else None
-
-    async def gpus(self, timeout_seconds: float) -> list[str]:
-        """The GPUs that the process sees, as CUDA_VISIBLE_DEVICES names them."""
-        return list(await self._wait(self._actor.gpus.remote(), "start", timeout_seconds))
+        node, pid, _ = await self._wait(self._actor.process.remote(), "start", timeout_seconds)
+        with contextlib.suppress(OSError):  # the process has ended already
+            self._pidfd = os.pidfd_open(pid) if node == this_node else None
 
     async def construct(self, kwargs: Mapping[str, Any], timeout_seconds: float) -> None:
         value_of(self.name, "start", await self._wait(self._actor.construct.remote(kwargs), "start", timeout_seconds))
@@ -69,7 +72,9 @@ class RayWorker:
             await self._wait(self._actor.close.remote(), "close", timeout_seconds)
         ray.kill(self._actor, no_restart=True)
         if self._pidfd is not None:
-            await _until_readable(self._pidfd, timeout_seconds)
+            deadline = time.monotonic() + timeout_seconds
+            while not select.select([self._pidfd], [], [], 0)[0] and time.monotonic() < deadline:
+                await asyncio.sleep(POLL_SECONDS)
             os.close(self._pidfd)
             self._pidfd = None
 
@@ -84,71 +89,33 @@ class RayWorker:
             raise WorkerFailed(self.name, method, str(error).strip().splitlines()[-1], str(error)) from None
 
     async def _death(self, error: RayError) -> WorkerDied:
+        """Name the cause: as the kernel reports it, else the last line of Ray's report before its table of ids."""
         if self._pidfd is not None and (cause := await exit_cause(self._pidfd, EXIT_GRACE_SECONDS)):
             return WorkerDied(self.name, cause)
-        cause = _last_line(str(error))
         if isinstance(error, ActorUnavailableError):
-            cause = f"its node {self._node} does not answer"
+            return WorkerDied(self.name, f"its node {self._node} does not answer")
+        lines = [line.strip() for line in str(error).splitlines() if line and not line.startswith("\t")]
+        cause = lines[-1] if lines else "its process ended"
         return WorkerDied(self.name, f"its node {self._node} is lost" if NODE_DIED in cause else cause)
 
 
-def _last_line(text: str) -> str:
-    """Ray's own report, without its table of ids."""
-    lines = [line.strip() for line in text.splitlines() if line and not line.startswith("\t")]
-    return lines[-1] if lines else "its process ended"
-
-
-async def _until_readable(descriptor: int, timeout_seconds: float) -> bool:
-    """Wait until a pidfd reports that its process has ended."""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    watched = os.dup(descriptor)
-    loop.add_reader(watched, ended.set)
-    try:
-        await asyncio.wait_for(ended.wait(), timeout_seconds)
-    except TimeoutError:
-        return False
-    finally:
-        loop.remove_reader(watched)
-        os.close(watched)
-    return True
-
-
-def watch_exit(pid: int) -> int | None:
-    """A pidfd for the process `pid`, or None when the process no longer exists."""
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
-
-
 async def exit_cause(pidfd: int, timeout_seconds: float) -> str | None:
-    """`killed by SIGKILL`, `exited with code 3`; None if it has not ended in time, or the kernel does not report it.
+    """Return `killed by SIGKILL` or `exited with code 3`, or None if the process has not ended in time or the kernel
+    does not report it.
 
-    Kernels from 6.15 on report the exit once the parent has reaped the process, which may be later than its end is
-    seen.
+    Kernels from 6.15 on report the exit once the parent has reaped the process, a moment after its end.
     """
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline:
+        info = bytearray(struct.pack("=Q", PIDFD_INFO_EXIT).ljust(PIDFD_INFO_SIZE, b"\0"))
         try:
-            status = _wait_status(pidfd)
+            fcntl.ioctl(pidfd, PIDFD_GET_INFO, info)
         except OSError:
             return None
-        if status is not None:
-            return _describe_status(status)
+        if struct.unpack_from("=Q", info)[0] & PIDFD_INFO_EXIT:
+            status: int = struct.unpack_from("=i", info, EXIT_CODE_OFFSET)[0]
+            if os.WIFSIGNALED(status):
+                return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+            return f"exited with code {os.waitstatus_to_exitcode(status)}"
         await asyncio.sleep(POLL_SECONDS)
     return None
-
-
-def _wait_status(pidfd: int) -> int | None:
-    """The wait status; None before the process is reaped."""
-    info = bytearray(struct.pack("=Q", PIDFD_INFO_EXIT).ljust(PIDFD_INFO_SIZE, b"\0"))
-    fcntl.ioctl(pidfd, PIDFD_GET_INFO, info)
-    status: int = struct.unpack_from("=i", info, EXIT_CODE_OFFSET)[0]
-    return status if struct.unpack_from("=Q", info)[0] & PIDFD_INFO_EXIT else None
-
-
-def _describe_status(status: int) -> str:
-    """Describe a wait status in words."""
-    if os.WIFSIGNALED(status):
-        return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
-    return f"exited with code {os.waitstatus_to_exitcode(status)}"

@@ -9,6 +9,7 @@ from typing import Literal
 
 from rlhf.errors import PlacementError
 
+Unit = Literal["core", "GPU"]
 ROUNDING = 1e-9
 """Tolerance for comparing sums of shares such as 0.1 + 0.2."""
 
@@ -27,14 +28,14 @@ class Role:
     """A kind of worker: its count, the resources of each worker, and the class that each holds.
 
     `factory` is `module:Class`, imported inside the worker after `env` is set and the folders of `python_path` are on
-    Python's path. `imports` is a `module:function` that makes the slow imports of the class: a worker with a process of
-    its own runs it at its start, and so does the fork server. `cpus` and `gpus` are for one worker, which runs on a
-    single node. `layout` places the workers on as few nodes as possible (`pack`) or evenly over all (`spread`).
-    `concurrency` bounds the synchronous calls that run at once. `hint` names the settings that decide `count`, `cpus`
-    and `gpus`, and `size_hint` those that decide only `cpus` and `gpus`; error messages use both.
+    Python's path. `imports` is a `module:function` that makes the slow imports of the class, run by a worker's process
+    at its start, or by the fork server. `cpus` and `gpus` are for one worker, on a single node. `layout` places the
+    workers on as few nodes as possible (`pack`) or evenly over all (`spread`). `concurrency` bounds the synchronous
+    calls that run at once. Error messages name the settings of `hint`, which decide `count`, `cpus` and `gpus`, and of
+    `size_hint`, which decide only `cpus` and `gpus`.
 
-    `shares_with` is a role whose GPUs this one uses instead of some of its own: of N workers of that role and M of this
-    one, the worker i uses the GPUs of those from i N/M to (i + 1) N/M - 1, on their node.
+    `shares_with` is a role whose GPUs this one uses: of N workers of that role and M of this one, the worker i uses the
+    GPUs of those from i N/M to (i + 1) N/M - 1, on their node.
     """
 
     name: str
@@ -64,15 +65,15 @@ class Role:
 
 
 def worker_name(role: str, index: int) -> str:
-    """The name of a worker: its role and index."""
+    """Return the name of a worker: its role and index."""
     return f"{role}-{index}"
 
 
 def check_resources(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
     """Check that the nodes together have what all workers ask for, and one node what the largest asks for.
 
-    Ray decides whether the workers fit side by side. Raises `PlacementError`, which names what is asked, what there is
-    and the settings to lower.
+    Ray decides whether the workers fit side by side. Raises `PlacementError`, which names the demand, the supply and
+    the settings to lower.
     """
     there = "this machine has" if len(nodes) == 1 else f"the {len(nodes)} nodes have"
     for role in roles:
@@ -81,14 +82,14 @@ def check_resources(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
                 f"{role.name} asks for {_count(role.gpus, 'GPU')}, and a worker has whole ones or a share of one; "
                 f"change {role.size_hint or role.hint}"
             )
-    units: tuple[Literal["core", "GPU"], ...] = ("core", "GPU")
+    units: tuple[Unit, ...] = ("core", "GPU")
     for unit in units:
         asking = [role for role in roles if role.count and _amount(role, unit) > 0]
         available = [node.cpus if unit == "core" else node.gpus for node in nodes]
-        asked = sum(role.count * _amount(role, unit) for role in asking)
-        if asked > sum(available) + ROUNDING:
+        total = sum(role.count * _amount(role, unit) for role in asking)
+        if total > sum(available) + ROUNDING:
             raise PlacementError(
-                f"{demand(asking, unit)}: {_count(asked, unit)} asked, {there} {sum(available):g}"
+                f"{demand(asking, unit)}: {_count(total, unit)} asked, {there} {sum(available):g}"
                 f"{_lower(role.hint for role in asking)}"
             )
         for role in roles:
@@ -100,7 +101,7 @@ def check_resources(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
                 )
 
 
-def demand(roles: Iterable[Role], unit: Literal["core", "GPU"]) -> str:
+def demand(roles: Iterable[Role], unit: Unit) -> str:
     """Describe what roles ask for in one unit: `8 learner x 1 GPU and 2 engine x 4 GPUs`."""
     return " and ".join(f"{role.count} {role.name} x {_count(_amount(role, unit), unit)}" for role in roles)
 
@@ -115,7 +116,7 @@ def role_table(roles: Iterable[Role]) -> str:
 
 
 def gpu_cell(gpus: float, of: str) -> str:
-    """The GPUs of a worker, as a cell of a table; `of` is the role whose GPUs it uses."""
+    """Return the GPUs of a worker, as a cell of a table; `of` is the role whose GPUs it uses."""
     return (f"{gpus:g} of {of}" if of else f"{gpus:g}") if gpus else "-"
 
 
@@ -131,7 +132,7 @@ def table(rows: Sequence[Sequence[str]], *, text_columns: int) -> str:
     )
 
 
-def _amount(role: Role, unit: Literal["core", "GPU"]) -> float:
+def _amount(role: Role, unit: Unit) -> float:
     return role.cpus if unit == "core" else role.own_gpus
 
 

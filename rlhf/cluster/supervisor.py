@@ -15,19 +15,21 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import shutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from rlhf.cluster.leftovers import Leftovers, reap_all
-from rlhf.cluster.tempdir import LONGEST_SCRATCH_PARENT, socket_folder
 
+LONGEST_PARENT = 28
+"""Longest parent path of a folder for Ray's sockets: a socket's path has at most 107 bytes, and Ray's names take 76."""
+LONGEST_SCRATCH_PARENT = LONGEST_PARENT - len("/rlhf-12345678")
 GRACE_SECONDS = 20.0
 """Time that a program has to end after SIGTERM or Ctrl-C before it is killed."""
 TICK_SECONDS = 0.5
@@ -38,14 +40,13 @@ SI_KERNEL = 0x80
 
 
 def supervise(main: Callable[[], int]) -> int:
-    """Run `main` in a process of its own and return its exit code, or 128 + n when signal n ended it.
+    """Run `main` in its own process and return its exit code, or 128 + n when signal n ended it.
 
     SIGTERM, SIGHUP and Ctrl-C are passed to `main`, which has `GRACE_SECONDS` to end; SIGUSR1 is passed on without a
     deadline. Temporary files of `main` and of all processes below it (`TMPDIR`) go to a folder that is removed at the
     end. Unless a terminal is attached, `main` leads a process group, so that each signal reaches it once.
     """
-    scratch = socket_folder("rlhf-", LONGEST_SCRATCH_PARENT)
-    leftovers = Leftovers(scratch)
+    leftovers = Leftovers(socket_folder("rlhf-", LONGEST_SCRATCH_PARENT))
     become_subreaper()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     sys.stdout.flush()
@@ -55,14 +56,17 @@ def supervise(main: Callable[[], int]) -> int:
     if program == 0:
         if not interactive:
             os.setpgid(0, 0)
-        _become_program(guard, main, scratch, leftovers, mask)
+        _become_program(guard, main, leftovers, mask)
     status = _wait_for(program, shares_terminal=interactive)
     leftovers.remove()
-    shutil.rmtree(scratch, ignore_errors=True)
     while signal.sigtimedwait(HANDLED, 0):  # signals during cleanup: it ends anyway, with its own exit code
         pass
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return _exit_code(status)
+    if not os.WIFSIGNALED(status):
+        return os.waitstatus_to_exitcode(status)
+    number = os.WTERMSIG(status)
+    print(f"rlhf: the controller was killed by {signal.Signals(number).name}", file=sys.stderr, flush=True)
+    return 128 + number
 
 
 def _wait_for(program: int, *, shares_terminal: bool) -> int:
@@ -84,16 +88,8 @@ def _wait_for(program: int, *, shares_terminal: bool) -> int:
             return ended[program]
 
 
-def _exit_code(status: int) -> int:
-    if not os.WIFSIGNALED(status):
-        return os.waitstatus_to_exitcode(status)
-    number = os.WTERMSIG(status)
-    print(f"rlhf: the controller was killed by {signal.Signals(number).name}", file=sys.stderr, flush=True)
-    return 128 + number
-
-
 def _become_program(
-    guard: int, main: Callable[[], int], scratch: Path, leftovers: Leftovers, mask: set[int | signal.Signals]
+    guard: int, main: Callable[[], int], leftovers: Leftovers, mask: set[int | signal.Signals]
 ) -> NoReturn:
     """Run `main` and exit the process with its exit code; never return into the guard's frames."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -101,27 +97,37 @@ def _become_program(
         os._exit(1)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # until `main` sets a handler
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
-    code = _code_of(main)
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    os.environ["TMPDIR"] = tempfile.tempdir = str(leftovers.scratch)
+    code = run_to_end(main)
     if os.getppid() != guard:
         leftovers.remove()
-        shutil.rmtree(scratch, ignore_errors=True)
     os._exit(code)
 
 
-def _code_of(main: Callable[[], int]) -> int:
+def run_to_end(main: Callable[[], int]) -> int:
+    """Run `main` and the functions for the exit of a process, as the interpreter does, and return the exit code."""
     try:
-        return main()
+        code = main()
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        code = 128 + signal.SIGINT
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
     except Exception:  # noqa: BLE001 - the last frame of the process: printed, and turned into its exit code
         traceback.print_exc()
-        return 1
+        code = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    return code
+
+
+def socket_folder(prefix: str, longest_parent: int = LONGEST_PARENT) -> Path:
+    """Make a private folder for sockets in the temporary directory, or in `/tmp` if that path is too long."""
+    parent = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=parent if len(parent) <= longest_parent else "/tmp"))
 
 
 def become_subreaper() -> None:

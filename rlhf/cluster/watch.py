@@ -16,20 +16,17 @@ the same time, and is then not a worker failure."""
 
 
 async def while_alive(cluster: Cluster, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result, or `WorkerDied` as soon as any worker ends; its message becomes the work's cancel message.
-
-    If several errors occur, the root cause is raised (`telling_error`).
-    """
+    """Return the work's result, or raise `WorkerDied` as soon as any worker ends; its message becomes the work's cancel
+    message. If several errors occur, raise the root cause (`telling_error`)."""
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(cluster.watch())
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            await asyncio.wait((working,), timeout=END_OF_ALL_SECONDS)
+        await asyncio.wait((working,), timeout=END_OF_ALL_SECONDS)
         if not working.done():
             working.cancel(str(watching.exception()))
             await asyncio.wait((working,))
-        failures = [error for task in (watching, working) if (error := _failure(task))]
-        if failures:
+        ended = [task for task in (watching, working) if task.done() and not task.cancelled()]
+        if failures := [error for task in ended if (error := task.exception())]:
             raise telling_error(BaseExceptionGroup("", failures)) from None
         return working.result()
     finally:
@@ -39,16 +36,12 @@ async def while_alive(cluster: Cluster, work: Coroutine[Any, Any, T]) -> T:
 
 
 def telling_error(error: BaseException) -> BaseException:
-    """The root cause of a failure: a worker's death before its consequences, and a named error before any other."""
+    """Return the root cause of a failure: a worker's death before its consequences, a named error before any other."""
     return min(_leaves(error), key=lambda leaf: (not isinstance(leaf, WorkerDied), not isinstance(leaf, RlhfError)))
 
 
-def _failure(task: asyncio.Future[Any]) -> BaseException | None:
-    return task.exception() if task.done() and not task.cancelled() else None
-
-
 def _leaves(error: BaseException) -> list[BaseException]:
-    """The errors of a group, each followed by its causes: a publish may fail because an engine died."""
+    """List the errors of a group, each followed by its causes: a publish may fail because an engine died."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
     return [error, *(_leaves(error.__cause__) if error.__cause__ else [])]

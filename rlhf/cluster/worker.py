@@ -6,15 +6,19 @@ object of a heavy library (a torch tensor, a vLLM output) would make the control
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Never, Protocol
+from typing import Any, Generic, Never, Protocol, TypeVar, cast, overload
 
 from rlhf.cluster.roles import Role
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 
 class Worker(Protocol):
-    """One object, in a process of its own or in this process."""
+    """One object, in its own process or in this one."""
 
     name: str
 
@@ -37,3 +41,50 @@ class Cluster(Protocol):
     def workers(self, role: str) -> Sequence[Worker]: ...
     async def watch(self) -> Never: ...
     async def stop(self) -> None: ...
+
+
+class WorkerHandle(Generic[T]):
+    """A worker that holds a `T`, with calls that type checkers check.
+
+    In `await handle.call(lambda engine: engine.submit(requests), timeout_seconds=30)` the lambda runs here, on a
+    recorder of the method that it calls, of the object or of one of its public parts. That one call is sent.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.name, self._worker = worker.name, worker
+
+    @overload
+    async def call(self, ask: Callable[[T], Coroutine[Any, Any, R]], *, timeout_seconds: float) -> R: ...
+    @overload
+    async def call(self, ask: Callable[[T], R], *, timeout_seconds: float) -> R: ...
+    async def call(self, ask: Callable[[T], Any], *, timeout_seconds: float) -> Any:
+        """Return the result of `ask` on the worker's object; a coroutine is awaited in the worker. Raises as
+        `Worker.call` does."""
+        call = ask(cast(T, CallRecorder()))
+        if not isinstance(call, MethodCall):
+            raise TypeError(f"{self.name} can only run a function that ends with the call of a method")
+        return await self._worker.call(call.method, *call.args, timeout_seconds=timeout_seconds, **call.kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodCall:
+    """A method by its dotted name, and its arguments."""
+
+    method: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+class CallRecorder:
+    """Replaces a worker's object in a function that calls one of its methods, and records that call."""
+
+    def __init__(self, path: tuple[str, ...] = ()) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> CallRecorder:
+        if name.startswith("_"):
+            raise AttributeError(f"{name} is not public: only public methods of a worker can be called")
+        return CallRecorder((*self._path, name))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> MethodCall:
+        return MethodCall(".".join(self._path), args, kwargs)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from rlhf.cluster.gpus import present_gpus, this_machines_gpus
+from rlhf.cluster.machine import present_gpus, this_machines_gpus
 from rlhf.commands.gpu_checks.runner import run_checks
 from rlhf.commands.gpu_checks.table import CHECKS
 from rlhf.errors import SandboxUnavailable, UserError

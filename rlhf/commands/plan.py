@@ -11,8 +11,7 @@ from typing import Any
 
 import psutil
 
-from rlhf.cluster.gpus import this_machines_gpus
-from rlhf.cluster.machine import this_machine
+from rlhf.cluster.machine import this_machine, this_machines_gpus
 from rlhf.cluster.roles import Resources, check_resources, role_table
 from rlhf.errors import PlacementError
 from rlhf.models.model_files import Values

@@ -34,8 +34,7 @@ def slurm(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of printing.")] = None,
 ) -> None:
     """Make a SLURM script of a recipe; print or submit it."""
-    from rlhf.deploy.slurm.prepare import job_of
-    from rlhf.deploy.slurm.submit import submit_job
+    from rlhf.deploy.slurm.submit import job_of, submit_job
 
     main = NodeGroup(nodes=nodes, gpus=gpus_per_node, cpus=cpus_per_node, partition=partition)
     servers = NodeGroup(nodes=cpu_nodes, cpus=cpus_per_node, partition=cpu_partition) if cpu_nodes else None

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from rlhf.cluster.catch import Raised, catch, catch_awaiting
+from rlhf.catch import Raised, catch, catch_awaiting
 from rlhf.config import load_piece
 from rlhf.controller.run import Callback, Run
 from rlhf.errors import CallbackFailed, ConfigError, RlhfError

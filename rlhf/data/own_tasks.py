@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
-from rlhf.cluster.catch import Raised, catch
+from rlhf.catch import Raised, catch
 from rlhf.config import load_bound
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import PairSet, pair_from_task, pair_set

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf.cluster.interfaces import ELSEWHERE, LOOPBACK, Interface, address_of, interface_toward
 from rlhf.cluster.ray_connection import PRIVATE_RAY, check_answers
-from rlhf.cluster.tempdir import socket_folder
-from rlhf.deploy.head_watch import HeadWatch, ended_cleanly
+from rlhf.cluster.supervisor import socket_folder
 from rlhf.deploy.hosts import node_name, print_node_line
 from rlhf.deploy.ray_start import RayProcess, RayStartOptions
-from rlhf.deploy.rendezvous import HeadAddress, is_there, publish, wait_for
-from rlhf.errors import NodeFailed, PlacementError, RlhfError, UserError
+from rlhf.deploy.rendezvous import HeadAddress, is_there, publish, read_head_address, wait_for
+from rlhf.errors import NodeFailed, PlacementError, RendezvousError, RlhfError, UserError
 
 LOOK_SECONDS = 0.5
+KNOCK_SECONDS = 5.0
+REFUSALS = 2
+"""Number of consecutive refused connections after which the head counts as ended."""
+SILENCE_SECONDS = 20.0
+"""Seconds without any answer after which the head counts as unreachable."""
+TIDY_SECONDS = 5.0
+"""Seconds until the removal of the head's file is visible in a folder shared over a network."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -119,7 +126,7 @@ def start_ray_node(settings: NodeSettings, own: Interface, head_address: str | N
 
 
 def own_interface(settings: NodeSettings, there: str) -> Interface:
-    """The named interface, or that of the route to the host `there`; loopback if there is no route."""
+    """Return the named interface, or that of the route to the host `there`; loopback if there is no route."""
     if settings.interface is None:
         try:
             return interface_toward(there)
@@ -128,9 +135,51 @@ def own_interface(settings: NodeSettings, there: str) -> Interface:
     try:
         return Interface(name=settings.interface, address=address_of(settings.interface))
     except PlacementError:
-        raise UserError(f"--interface {settings.interface!r} is none of this machine's, or has no address") from None
+        raise UserError(f"--interface {settings.interface!r} is not on this machine, or has no address") from None
 
 
 def describe_node(settings: NodeSettings, own: Interface) -> str:
-    """This node's interface, cores and GPUs, for the log."""
+    """Describe this node's interface, cores and GPUs, for the log."""
     return f"interface {own.name} ({own.address}), {settings.cpus} cores, {settings.gpus} GPUs"
+
+
+class HeadWatch:
+    """Checks the head by TCP connections. `gone` says how it was lost; it is empty while the head runs."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._head = (host, int(port))
+        self._refused = 0
+        self._answered_at = time.monotonic()
+        self._gone = ""
+
+    def gone(self) -> str:
+        """Connect once, unless the head is already known to be lost."""
+        self._gone = self._gone or self._knock()
+        return self._gone
+
+    def _knock(self) -> str:
+        """Connect: a refusal is an answer of the head's machine, but no answer may be a network failure."""
+        try:
+            socket.create_connection(self._head, timeout=KNOCK_SECONDS).close()
+        except ConnectionRefusedError:
+            self._refused += 1
+            return "no process listens there any more" if self._refused >= REFUSALS else ""
+        except OSError:
+            silent = time.monotonic() - self._answered_at
+            return f"no answer for {silent:.0f} s" if silent > SILENCE_SECONDS else ""
+        self._refused, self._answered_at = 0, time.monotonic()
+        return ""
+
+
+def ended_cleanly(path: Path, joined: HeadAddress) -> bool:
+    """Whether the head removed its rendezvous file, or another head of the run has written a new one."""
+    deadline = time.monotonic() + TIDY_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            if read_head_address(path, joined.run) != joined:
+                return True
+        except RendezvousError:
+            return True
+        time.sleep(0.2)
+    return False

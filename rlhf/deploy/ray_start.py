@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf.cluster.object_store import node_store_bytes
-from rlhf.cluster.ray_connection import PRIVATE_RAY
+from rlhf.cluster.ray_connection import PRIVATE_RAY, node_store_bytes
 from rlhf.deploy.heartbeat import HEARTBEAT
 from rlhf.deploy.hosts import node_name
 from rlhf.errors import DeadlinePassed, NodeFailed
@@ -35,7 +34,8 @@ class RayStartOptions:
 
 
 def ray_start_command(node: RayStartOptions) -> list[str]:
-    """The `ray start` command line. The kernel chooses every port except Ray's client port, which must be given."""
+    """Return the `ray start` command line. The kernel chooses every port except Ray's client port, which must be
+    given."""
     role = ["--address", node.head] if node.head else ["--head", "--port", "0", *client_port(), "--no-monitor"]
     quiet = ["--include-dashboard", "false"] if node.head is None else []
     return [
@@ -49,7 +49,8 @@ def ray_start_command(node: RayStartOptions) -> list[str]:
 
 
 def client_port() -> list[str]:
-    """A free port for Ray's client server, which is not used here; without this option it always takes port 10001."""
+    """Return a free port for Ray's client server, which is not used here; without this option it always takes port
+    10001."""
     ports = random.SystemRandom().sample(BELOW_EPHEMERAL, 100)
     return ["--ray-client-server-port", str(next(port for port in ports if _is_free(port)))]
 
@@ -73,26 +74,25 @@ class RayProcess:
 
         Raises `NodeFailed`, `DeadlinePassed`.
         """
-        told, deadline = self._node.temp_dir / "ray_current_cluster", time.monotonic() + seconds
+        address_file, deadline = self._node.temp_dir / "ray_current_cluster", time.monotonic() + seconds
         while time.monotonic() < deadline:
             if give_up():
                 return None
-            if told.is_file() and (address := told.read_text().strip()):
+            if address_file.is_file() and (address := address_file.read_text().strip()):
                 return address
             self.check()
             time.sleep(LOOK_SECONDS)
         raise DeadlinePassed("the start of Ray on this node", seconds)
 
     def check(self) -> None:
-        """Raises `NodeFailed` when the child has ended."""
+        """Raise `NodeFailed` when the child has ended."""
         if self._child.poll() is not None:
             raise NodeFailed(node_name(), self._cause())
 
     def _cause(self) -> str:
-        """The child's exit code and its last line of output."""
-        said = self._output.read_text(errors="replace").split("\n")
-        lines = [line.strip() for line in said if line.strip()]
-        return f"Ray ended with code {self._child.returncode}: {lines[-1] if lines else 'it said nothing'}"
+        """Return the child's exit code and its last line of output."""
+        lines = [line.strip() for line in self._output.read_text(errors="replace").split("\n") if line.strip()]
+        return f"Ray ended with code {self._child.returncode}: {lines[-1] if lines else 'it printed nothing'}"
 
 
 def _is_free(port: int) -> bool:

@@ -36,7 +36,7 @@ def publish(path: Path, rendezvous: HeadAddress) -> None:
 
 
 def read_head_address(path: Path, run: str) -> HeadAddress | None:
-    """The file's content, or None if it does not exist. Raises `RendezvousError` for a damaged file or another
+    """Return the file's content, or None if it does not exist. Raises `RendezvousError` for a damaged file or another
     run's."""
     try:
         values = json.loads(path.read_text())
@@ -77,7 +77,7 @@ def wait_for(path: Path, run: str, seconds: float, give_up: Callable[[], bool] =
 
 
 def run_id() -> str:
-    """The run that this process belongs to, from `RLHF_RUN_ID`. Raises `UserError`."""
+    """Return the run that this process belongs to, from `RLHF_RUN_ID`. Raises `UserError`."""
     run = os.environ.get("RLHF_RUN_ID", "")
     if not run:
         raise UserError("RLHF_RUN_ID is not set; give the nodes of one run the same one, and no other run's")

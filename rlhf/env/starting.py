@@ -7,8 +7,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 
-from rlhf.cluster.handle import WorkerHandle
-from rlhf.cluster.worker import Cluster
+from rlhf.cluster.worker import Cluster, WorkerHandle
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.config import ENVIRONMENT, EnvironmentConfig

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from rlhf.cluster.object_store import LEAST_BYTES
+from rlhf.cluster.ray_connection import LEAST_BYTES
 from rlhf.errors import ModelError
 from rlhf.models.model_files import Values, parameters, tensor_shapes, text_config
 from rlhf.recipe.loading import LoadedRecipe

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, SupportsFloat
 
-from rlhf.cluster.catch import Raised, catch
+from rlhf.catch import Raised, catch
 from rlhf.cluster.child_side import connect, error_line, limit_memory
 from rlhf.errors import NoReference
 from rlhf.reward.rows import read_line

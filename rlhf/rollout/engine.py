@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.cluster.handle import WorkerHandle
-from rlhf.cluster.worker import Worker
+from rlhf.cluster.worker import Worker, WorkerHandle
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
 from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.vllm.engine_worker import EngineWorker

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.cluster.handle import WorkerHandle
-from rlhf.cluster.worker import Worker
+from rlhf.cluster.worker import Worker, WorkerHandle
 from rlhf.errors import PolicyMismatch, WorkerDied
 from rlhf.runs.durable import synced
 from rlhf.trainer.aggregation import Aggregation

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.cluster.child_env import child_env, variables_named_in
+from rlhf.cluster.child import child_env, variables_named_in
 from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.hosting.processes import ProcessIsolation
 from rlhf.reward.process import ScorerPool
-from rlhf.types import Message, Scored, Task
+from rlhf.types import EnvironmentSpec, Message, Observation, Scored, Task
 
 SECRETS = (
     "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "RAY_AUTH_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID",
@@ -45,19 +45,15 @@ def test_arguments_name_the_tokens_that_their_class_reads() -> None:
 class Teller:
     """An environment that says what is in its process."""
 
-    from rlhf.types import EnvironmentSpec as _Spec
-
-    spec = _Spec(name="teller", description="")
+    spec = EnvironmentSpec(name="teller", description="")
 
     def __init__(self, **arguments: object) -> None:
         self.arguments = arguments
 
-    def reset(self, task: Task, *, seed: int) -> object:
-        from rlhf.types import Observation
-
+    def reset(self, task: Task, *, seed: int) -> Observation:
         parent = Path(f"/proc/{os.getppid()}/cmdline").read_bytes() + Path("/proc/self/cmdline").read_bytes()
-        said = {"environment": sorted(os.environ), "command": parent.decode(), "arguments": self.arguments}
-        return Observation(messages=(Message(role="user", content="told"),), info=said)
+        info = {"environment": sorted(os.environ), "command": parent.decode(), "arguments": self.arguments}
+        return Observation(messages=(Message(role="user", content="told"),), info=info)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -76,13 +72,13 @@ async def test_a_process_of_an_environment_has_no_secret_and_its_command_no_argu
     isolation = ProcessIsolation(factory, Deadlines())
     await isolation.start()
     try:
-        told = (await (await isolation.open("s")).reset(Task(id="0", messages=()), seed=0)).info
+        info = (await (await isolation.open("s")).reset(Task(id="0", messages=()), seed=0)).info
     finally:
         await isolation.stop()
-    assert told["arguments"] == arguments
-    assert "pass phrase" not in told["command"]
-    assert __name__ in told["command"]
-    assert set(told["environment"]) & set(SECRETS) == {"ANYTHING", "OPENAI_API_KEY"}
+    assert info["arguments"] == arguments
+    assert __name__ in info["command"]
+    assert "pass phrase" not in info["command"]
+    assert set(info["environment"]) & set(SECRETS) == {"ANYTHING", "OPENAI_API_KEY"}
 
 
 @pytest.mark.waits

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from rlhf.cluster.ray_worker import exit_cause, watch_exit
+from rlhf.cluster.ray_worker import exit_cause
 from tests.pace import scaled
 
 
@@ -20,8 +20,7 @@ def test_the_cause_is_told_although_the_parent_reaps_late(number: int, told: str
         while number:
             signal.pause()
         os._exit(3)
-    descriptor = watch_exit(child)
-    assert descriptor is not None
+    descriptor = os.pidfd_open(child)
     os.kill(child, number)
     reaper = threading.Timer(0.3, os.waitpid, (child, 0))
     reaper.start()
@@ -30,6 +29,5 @@ def test_the_cause_is_told_although_the_parent_reaps_late(number: int, told: str
 
 
 def test_of_a_process_that_lives_nothing_is_told() -> None:
-    descriptor = watch_exit(os.getpid())
-    assert descriptor is not None
+    descriptor = os.pidfd_open(os.getpid())
     assert asyncio.run(exit_cause(descriptor, 0.1)) is None

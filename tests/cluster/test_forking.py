@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlhf.cluster.forking.started import ForkServer, forked_environment
+from rlhf.cluster.fork_server import ForkServer, forked_environment
 from rlhf.cluster.roles import Role
-from rlhf.cluster.tempdir import socket_folder
+from rlhf.cluster.supervisor import socket_folder
 from tests.pace import scaled
 from tests.warm.client import WarmProcess, start
 

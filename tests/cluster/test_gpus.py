@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlhf.cluster.gpus import Gpu, present_gpus, visible_gpus
 from rlhf.cluster.local import LocalCluster
-from rlhf.cluster.machine import this_machine
+from rlhf.cluster.machine import Gpu, present_gpus, this_machine, visible_gpus
 from rlhf.cluster.roles import Role
 from tests.nvml import FakeGpu, FakeNvml, install_nvml
 

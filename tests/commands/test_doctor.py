@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf.cluster.gpus import Gpu
+from rlhf.cluster.machine import Gpu
 from rlhf.commands import doctor
 from rlhf.commands.doctor import Diagnosis, Severity, report
 from rlhf.sandbox.groups import GroupParent

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rlhf.deploy.head_watch import REFUSALS, HeadWatch
+from rlhf.deploy.node import REFUSALS, HeadWatch
 from tests.pace import scaled
 
 
@@ -17,7 +17,7 @@ def test_a_head_that_listens_is_there_and_one_that_stops_is_gone_at_once() -> No
         assert [watch.gone() for _ in range(5)] == [""] * 5
     began = time.monotonic()
     told = [watch.gone() for _ in range(REFUSALS)]
-    assert told[-1] == "nobody listens there any more"
+    assert told[-1] == "no process listens there any more"
     assert time.monotonic() - began < scaled(2)
     assert watch.gone() == told[-1], "gone is gone"
 
@@ -25,8 +25,8 @@ def test_a_head_that_listens_is_there_and_one_that_stops_is_gone_at_once() -> No
 @pytest.mark.waits
 def test_silence_is_borne_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backlog that is full answers neither yes nor no, as a cut link does."""
-    monkeypatch.setattr("rlhf.deploy.head_watch.KNOCK_SECONDS", 0.2)
-    monkeypatch.setattr("rlhf.deploy.head_watch.SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr("rlhf.deploy.node.KNOCK_SECONDS", 0.2)
+    monkeypatch.setattr("rlhf.deploy.node.SILENCE_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         address = listener.getsockname()
         waiting = [socket.socket() for _ in range(4)]

@@ -43,9 +43,9 @@ def test_what_is_no_time_is_refused(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"account": "a b"}, "--account 'a b' is no name"),
-        ({"account": "-x"}, "--account '-x' is no name"),
-        ({"name": "a\n#SBATCH --wrap"}, "is no name"),
+        ({"account": "a b"}, "--account 'a b' must consist of"),
+        ({"account": "-x"}, "--account '-x' must consist of"),
+        ({"name": "a\n#SBATCH --wrap"}, "must consist of"),
         ({"main": NodeGroup(nodes=1, partition="gpu;rm")}, "--partition"),
         ({"servers": NodeGroup(nodes=1, partition='"')}, "--cpu-partition"),
         ({"run_dir": Path("/shared/%j")}, "has a character"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.deploy.head_watch import ended_cleanly
+from rlhf.deploy.node import ended_cleanly
 from rlhf.deploy.rendezvous import HeadAddress, is_there, joining, publish, read_head_address, wait_for
 from rlhf.errors import DeadlinePassed, RendezvousError, UserError
 
@@ -63,7 +63,7 @@ def test_waiting_has_a_deadline_and_names_what_did_not_come(file: Path) -> None:
 def test_a_head_ended_cleanly_where_its_file_is_gone_or_anothers(
     file: Path, after: HeadAddress | None, clean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlhf.deploy.head_watch.TIDY_SECONDS", 0.3)
+    monkeypatch.setattr("rlhf.deploy.node.TIDY_SECONDS", 0.3)
     if after is not None:
         publish(file, after)
     assert ended_cleanly(file, HEAD) == clean

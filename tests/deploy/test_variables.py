@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf.cluster.child_env import child_env
+from rlhf.cluster.child import child_env
 from rlhf.cluster.interfaces import Interface, interface_environment
 from rlhf.deploy.kubernetes.manifest import template
 from rlhf.deploy.slurm.render import TEMPLATES

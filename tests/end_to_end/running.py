@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf.cluster.forking.ray_worker import SOCKET
+from rlhf.cluster.fork_client import SOCKET
 from rlhf.runs.records import EpisodeRecord, read_episodes
 from tests.pace import scaled
 from tests.warm import client as warm

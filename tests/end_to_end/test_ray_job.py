@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.cluster.tempdir import socket_folder
+from rlhf.cluster.supervisor import socket_folder
 from tests.end_to_end.running import QUICKSTART, ROOT, SMALL, environment
 from tests.end_to_end.test_clean_ends import MARK, marked, until
 from tests.pace import scaled

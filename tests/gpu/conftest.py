@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlhf.cluster.gpus import this_machines_gpus
+from rlhf.cluster.machine import this_machines_gpus
 from rlhf.commands.gpu_checks.machine import GpuMachine
 
 

@@ -66,4 +66,4 @@ def made_receiver(backend: str) -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])), sys.argv[2])
+    serve(Connection(int(sys.argv[2])), sys.argv[1])

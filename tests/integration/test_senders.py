@@ -35,7 +35,7 @@ class Wire:
         self.device = "cpu" if backend == "gloo" else "cuda:0"
         self.pipe, theirs = Pipe()
         with theirs:
-            words = ("-m", "tests.integration.receiver_process", theirs.fileno(), backend)
+            words = ("-m", "tests.integration.receiver_process", backend)
             self.process = start(words, environment=os.environ, inherited=[theirs.fileno()])
         self.answer(timeout_seconds=scaled(120))
         self.backend = backend

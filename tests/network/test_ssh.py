@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 SLEEP = (sys.executable, "-c", "import time; print('sleeps', flush=True); time.sleep(600)")
 REFUSALS = {
     "closed": "closed: ssh: connect to host 127.0.0.1 port 1: Connection refused",
-    "stranger": "Permission denied (publickey); a key has to be accepted, for no password is asked",
+    "stranger": "Permission denied (publickey); set up a key: ssh asks for no password here",
     "impostor": "impostor: Host key verification failed.",
     "bare": "has no rlhf of this version there",
     "empty": "make the same virtual environment at the same path",

@@ -22,7 +22,7 @@ class WarmCalls:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            words = ("-m", "tests.warm.calls", theirs.fileno())
+            words = ("-m", "tests.warm.calls")
             self.process = start(words, environment=os.environ, inherited=[theirs.fileno()])
         self._connection = Connection(ours.detach())
         self._calling = ThreadPoolExecutor(1)

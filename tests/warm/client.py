@@ -18,13 +18,14 @@ from typing import IO, Any
 
 import psutil
 
-from rlhf.cluster.forking.ray_worker import SOCKET
+from rlhf.cluster.fork_client import SOCKET
 from rlhf.cluster.ray_connection import PRIVATE_RAY
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.rank.process_memory import rank_environment
 from tests.pace import scaled
 
 ROOT = Path(__file__).parents[2]
+INTERPRETER = Path(__file__).parent / "interpreter.py"
 FOLDER = "RLHF_TEST_WARM"
 """The environment variable with the session's folder: of the socket, and of the server's log."""
 START_SECONDS, END_SECONDS = scaled(120), scaled(20)
@@ -57,12 +58,12 @@ class WarmProcess:
         if self.returncode is None:
             self._connection.settimeout(timeout if timeout else None if timeout is None else 1e-6)
             try:
-                told = self._connection.recv(PACKET_BYTES)
+                answer = self._connection.recv(PACKET_BYTES)
             except TimeoutError:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
-            assert told, "the warm server ended"
+            assert answer, "the warm server ended"
             self._connection.close()
-            ended = json.loads(told)
+            ended = json.loads(answer)
             self.processor_seconds = ended["processor_seconds"]
             self.returncode = os.waitstatus_to_exitcode(ended["status"])
         return self.returncode
@@ -90,16 +91,13 @@ def start(
 ) -> WarmProcess:
     """Start `-m module …`, `-c program …` or `file.py …` in a fork of the session's server, or of `server`.
 
-    A word that is the number of an inherited descriptor becomes its number there.
+    The numbers of inherited descriptors there become the last arguments.
     """
     words = [str(word) for word in arguments]
     request = {
-        "arguments": words,
+        "arguments": [str(INTERPRETER), *words],
         "environment": dict(environment),
         "folder": str(folder),
-        "new_session": False,
-        "ignored_signals": [],
-        "inherited": [str(descriptor) for descriptor in inherited],
     }
     connection = _connected(server or started())
     with open(os.devnull) as nothing:
@@ -173,7 +171,7 @@ def _start_server(folder: Path) -> None:
     owner = (folder / "owner").read_text()
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "rlhf.cluster.forking.server", str(folder / "socket"), owner, *IMPORTS],
+            [sys.executable, "-m", "rlhf.cluster.fork_server", str(folder / "socket"), owner, *IMPORTS],
             env=environment, cwd=ROOT, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     (folder / "server").write_text(str(server.pid))

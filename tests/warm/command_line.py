@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from rlhf.cluster.forking.started import ForkServer
+from rlhf.cluster.fork_server import ForkServer
 from tests.pace import scaled
 from tests.warm.client import ROOT, Ended, run
 

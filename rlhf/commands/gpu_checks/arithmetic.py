@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rlhf.cluster.gpus import this_machines_gpus
+from rlhf.cluster.machine import this_machines_gpus
 from rlhf.commands.gpu_checks.machine import Finding, GpuMachine
 from rlhf.recipe.planning.machines import Card, card_named
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from rlhf.cluster.gpus import nvidia_driver, this_machines_gpus
-from rlhf.cluster.machine import this_machine
+from rlhf.cluster.machine import nvidia_driver, this_machine, this_machines_gpus
 from rlhf.commands.gpu_checks.machine import GIB, Finding, GpuMachine
 from rlhf.errors import PlacementError
 

@@ -45,7 +45,8 @@ class KubernetesJob:
 
 
 def load_for(job: KubernetesJob, recipe: Path, overrides: Sequence[str]) -> LoadedRecipe:
-    """The recipe as the pods read it: all files that it writes are on the shared volume. Raises `ConfigError`."""
+    """Return the recipe as the pods read it: all files that it writes are on the shared volume. Raises
+    `ConfigError`."""
     shared = [f"model.cache_dir={job.workspace}/models", f"cluster.nodes={job.nodes}"]
     loaded = load_recipe(recipe, [*shared, *overrides])
     run = Path(job.workspace) / loaded.recipe.run_dir
@@ -53,7 +54,7 @@ def load_for(job: KubernetesJob, recipe: Path, overrides: Sequence[str]) -> Load
 
 
 def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:
-    """The ConfigMap with the recipe and the RayJob that trains it, as YAML.
+    """Return the ConfigMap with the recipe and the RayJob that trains it, as YAML.
 
     Raises `ConfigError` for values that Kubernetes would refuse, and `PlacementError` if the nodes are too few or too
     small.
@@ -97,17 +98,17 @@ def check_kubernetes_job(job: KubernetesJob) -> None:
 
 
 def heartbeat() -> str:
-    """The environment variables that set how soon a lost node is detected, one item per line."""
+    """Return the environment variables that set how soon a lost node is detected, one item per line."""
     return "\n".join(f'- {{name: {name}, value: "{value}"}}' for name, value in HEARTBEAT.items())
 
 
 def ray_version(pins: str) -> str:
-    """The version of Ray in a requirements file, the one that images are built from."""
+    """Return the version of Ray in a requirements file, the one that images are built from."""
     return next(line.removeprefix("ray==") for line in pins.splitlines() if line.startswith("ray=="))
 
 
 def template() -> str:
-    """The template's text. Raises `ConfigError` if rlhf was installed without its checkout."""
+    """Return the template's text. Raises `ConfigError` if rlhf was installed without its checkout."""
     if not TEMPLATE.is_file():
         raise ConfigError(f"{TEMPLATE} is missing: rlhf kubernetes needs a checkout of this repository")
     return TEMPLATE.read_text()

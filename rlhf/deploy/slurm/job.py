@@ -10,7 +10,7 @@ from pathlib import Path
 from rlhf.errors import UserError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.,@+-]*")
-TIMES = re.compile(r"(?:(?P<days>\d+)-(?P<day_hours>\d+)(?P<day_rest>(?::\d+){0,2})|(?P<plain>\d+(?::\d+){0,2}))")
+TIMES = re.compile(r"(\d+-)?\d+(:\d+){0,2}")
 UNWRITABLE = re.compile(r'[%"\\\n]')
 """Characters in a path that SLURM's options interpret."""
 
@@ -67,7 +67,7 @@ def check_job(job: SlurmJob) -> None:
     words |= {"--partition": job.main.partition, "--cpu-partition": job.servers.partition if job.servers else None}
     for option, word in words.items():
         if word is not None and not NAME.fullmatch(word):
-            raise UserError(f"{option} {word!r} is no name; letters, digits and any of _.,@+- make one")
+            raise UserError(f"{option} {word!r} must consist of letters, digits and any of _.,@+-")
     for path in (job.run_dir, job.folder):
         if UNWRITABLE.search(str(path)):
             raise UserError(f'{str(path)!r} has a character that SLURM reads as a pattern; use a path without % " \\')
@@ -81,26 +81,16 @@ def check_job(job: SlurmJob) -> None:
 def seconds_of(text: str) -> int:
     """Return the seconds of a time limit: `90`, `90:00`, `1:30:00`, `2-12`, `2-12:30`, `2-12:30:00`.
 
-    Raises `UserError` for what SLURM cannot parse, and for zero, which means no limit.
+    Raises `UserError` for times that SLURM cannot parse, and for zero, which means no limit.
     """
-    form = TIMES.fullmatch(text.strip())
-    if form is None:
+    if not TIMES.fullmatch(text.strip()):
         raise UserError(f"--time {text!r} is no time; write minutes, hours:minutes:seconds or days-hours")
-    seconds = _with_days(form) if form["days"] else _without_days(form["plain"])
+    days, with_days, clock = text.strip().rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if not with_days and len(parts) < 3:
+        parts = [0, *parts]  # minutes, or minutes:seconds
+    hours, minutes, rest = [*parts, 0, 0][:3]
+    seconds = ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest
     if seconds == 0:
         raise UserError(f"--time {text!r} is zero; give the job at least the time to start, 30 (minutes) for instance")
     return seconds
-
-
-def _with_days(form: re.Match[str]) -> int:
-    rest = [int(part) for part in form["day_rest"].split(":")[1:]]
-    minutes, seconds = [*rest, 0, 0][:2]
-    return ((int(form["days"]) * 24 + int(form["day_hours"])) * 60 + minutes) * 60 + seconds
-
-
-def _without_days(text: str) -> int:
-    """`minutes`, `minutes:seconds` or `hours:minutes:seconds`."""
-    parts = [int(part) for part in text.split(":")]
-    if len(parts) == 3:
-        return (parts[0] * 60 + parts[1]) * 60 + parts[2]
-    return parts[0] * 60 + (parts[1] if len(parts) == 2 else 0)

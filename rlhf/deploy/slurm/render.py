@@ -21,7 +21,7 @@ class Template(string.Template):
 
 
 def render(job: SlurmJob) -> str:
-    """The whole script."""
+    """Return the whole script."""
     return fill_template(
         "job.sbatch",
         title=f"{job.name} on {describe_nodes(job)}",
@@ -56,7 +56,7 @@ def nodes(number: int) -> str:
 
 
 def directives(job: SlurmJob) -> Iterator[str]:
-    """The `#SBATCH` lines with comments that give their reasons."""
+    """Iterate over the `#SBATCH` lines with comments that give their reasons."""
     yield f"#SBATCH --job-name={job.name}"
     yield f'#SBATCH --chdir="{job.folder}"'
     yield "# All that this script prints, of every start of the job, in one file."
@@ -73,7 +73,7 @@ def directives(job: SlurmJob) -> Iterator[str]:
 
 
 def component(job: SlurmJob, part: NodeGroup) -> Iterator[str]:
-    """The `#SBATCH` lines for the machines of one kind."""
+    """Iterate over the `#SBATCH` lines for the machines of one kind."""
     yield f"#SBATCH --nodes={part.nodes}"
     yield "#SBATCH --ntasks-per-node=1"
     if part.gpus:
@@ -90,7 +90,8 @@ def component(job: SlurmJob, part: NodeGroup) -> Iterator[str]:
 
 
 def steps(job: SlurmJob) -> Iterator[str]:
-    """The commands that start the cluster's nodes: the head, the nodes that join it, and those without GPUs."""
+    """Iterate over the commands that start the cluster's nodes: the head, the nodes that join it, and those without
+    GPUs."""
     options = ("--het-group=0 " if job.servers else "") + (f"--gpus-per-node={job.main.gpus} " if job.main.gpus else "")
     yield fill_template("head.sh.part", options=options)
     if job.main.nodes > 1:
@@ -100,7 +101,7 @@ def steps(job: SlurmJob) -> Iterator[str]:
 
 
 def fill_template(name: str, **values: str) -> str:
-    """A template filled with its values. Raises `UserError` if the package has no templates beside it."""
+    """Return a template filled with its values. Raises `UserError` if the package has no templates beside it."""
     try:
         text = (TEMPLATES / name).read_text()
     except FileNotFoundError:

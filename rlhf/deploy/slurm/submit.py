@@ -1,21 +1,61 @@
-"""Submits a job script to SLURM, after checks that report known problems in one line."""
+"""Makes a SLURM job from a recipe, and submits its script after checks that report known problems in one line."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rlhf.deploy.slurm.job import NodeGroup, SlurmJob
-from rlhf.errors import UserError
+from rlhf.errors import ConfigError, UserError
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.preflight import preflight
+from rlhf.recipe.resolve import located
 from rlhf.runs.durable import private_folder
 
 ANSWER_SECONDS = 60.0
 """Deadline of SLURM's commands, which wait a few times ten seconds for a controller that is down."""
+ELSEWHERE = "cluster.address=later"
+"""Marks that the workers are not placed on this machine; the real address is known when the job's head runs."""
+LEAST_JOIN_SECONDS = 300
+
+
+def job_of(
+    recipe: Path,
+    overrides: Sequence[str],
+    *,
+    main: NodeGroup,
+    servers: NodeGroup | None,
+    name: str | None,
+    time: str | None,
+    account: str | None,
+    warn_seconds: int,
+) -> SlurmJob:
+    """Check a recipe as `rlhf check` does, and return its job. Raises `UserError`."""
+    checked = located(load_recipe(recipe, [*overrides, ELSEWHERE])).recipe
+    if checked.cluster.kind != "ray":
+        raise ConfigError(f"cluster.kind is {checked.cluster.kind}, which stays in one process; use cluster.kind=ray")
+    preflight(checked)
+    return SlurmJob(
+        name=name or checked.name,
+        recipe=str(recipe),
+        overrides=tuple(overrides),
+        run_dir=checked.run_dir.absolute(),
+        folder=Path.cwd(),
+        rlhf=Path(sys.executable).parent / "rlhf",
+        main=main,
+        servers=servers,
+        time=time,
+        account=account,
+        warn_seconds=warn_seconds,
+        join_seconds=max(LEAST_JOIN_SECONDS, round(checked.cluster.placement_timeout_seconds)),
+    )
 
 
 def submit_job(job: SlurmJob, script: str) -> str:
-    """Submit the job. Returns a few lines that name it and say how to follow and end it. Raises `UserError`."""
+    """Submit the job, and return lines that say how to follow and end it. Raises `UserError`."""
     if shutil.which("sbatch") is None:
         raise UserError(
             "there is no sbatch on this machine; submit from a login node of the cluster, or print the script"
@@ -36,7 +76,7 @@ def submit_job(job: SlurmJob, script: str) -> str:
 
 
 def partitions() -> dict[str, int]:
-    """Number of nodes of every partition, by name; the default partition is also under the empty name."""
+    """Return the number of nodes of every partition, by name; the default partition is also under the empty name."""
     nodes: dict[str, int] = {}
     for line in run_slurm_command(["sinfo", "--noheader", "--format=%P %D"]).splitlines():
         name, _, number = line.strip().rpartition(" ")
@@ -58,7 +98,7 @@ def check_part(part: NodeGroup, there: dict[str, int]) -> None:
 
 
 def run_slurm_command(words: Sequence[str], given: str = "") -> str:
-    """The output of a SLURM command. Raises `UserError` with its error message if it fails or times out."""
+    """Return the output of a SLURM command. Raises `UserError` with its message if it fails or times out."""
     try:
         done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=ANSWER_SECONDS)
     except FileNotFoundError:
@@ -68,6 +108,5 @@ def run_slurm_command(words: Sequence[str], given: str = "") -> str:
     except subprocess.TimeoutExpired:
         raise UserError(f"{words[0]} did not answer within {ANSWER_SECONDS:g} s; is SLURM's controller up?") from None
     if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"code {done.returncode}"
-        raise UserError(f"{words[0]} failed: {said}")
+        raise UserError(f"{words[0]} failed: {' '.join(done.stderr.split()) or f'code {done.returncode}'}")
     return done.stdout

@@ -28,7 +28,7 @@ class SshHost:
 
 
 def read_hosts(path: Path, cpus: int | None = None, gpus: int | None = None) -> tuple[SshHost, ...]:
-    """The hosts in a file; `cpus` and `gpus` apply to lines that do not set them. Raises `ConfigError`."""
+    """Return the hosts in a file; `cpus` and `gpus` apply to lines that do not set them. Raises `ConfigError`."""
     try:
         lines = path.read_text().splitlines()
     except OSError as error:

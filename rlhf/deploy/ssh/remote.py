@@ -43,7 +43,7 @@ class Launcher:
         self._unread = b""
 
     def line(self) -> str | None:
-        """The next line, or None at the end of input."""
+        """Return the next line, or None at the end of input."""
         while b"\n" not in self._unread:
             readable, _, _ = select.select([self._descriptor], [], [], SILENCE_SECONDS)
             read = os.read(self._descriptor, 65536) if readable else b""
@@ -54,7 +54,7 @@ class Launcher:
         return first.decode()
 
     def orders(self) -> Mapping[str, Any] | None:
-        """The first line that is not empty, parsed; None if the launcher ended before it sent one."""
+        """Return the first line that is not empty, parsed; None if the launcher ended before it sent one."""
         while (line := self.line()) is not None:
             if line:
                 orders: Mapping[str, Any] = json.loads(line)

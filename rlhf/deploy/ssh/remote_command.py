@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf.cluster.child_env import PROXIES
+from rlhf.cluster.child import PROXIES
 from rlhf.deploy.ssh.hosts_file import SshHost
 
 PASSED_ON = ("RLHF_", "HF_", "NCCL_", "GLOO_", "VLLM_", "OMP_NUM_THREADS", "PYTHONPATH", "TOKENIZERS_")
@@ -28,7 +28,7 @@ class RemoteCommand:
     environment: Mapping[str, str]
 
     def line(self) -> bytes:
-        """The command as one line of JSON, as it is sent."""
+        """Return the command as one line of JSON, as it is sent."""
         orders = {"command": list(self.command), "folder": str(self.folder), "environment": dict(self.environment)}
         return json.dumps(orders).encode() + b"\n"
 

@@ -37,8 +37,8 @@ Print = Callable[[str], None]
 
 
 def connection(host: SshHost, shared: Path, *, user: str | None, config: Path | None) -> list[str]:
-    """The command that starts the remote process on a host. ssh asks no question and detects a dead connection. It
-    shares no connection with this user's other ssh processes, which could end it."""
+    """Return the command that starts the remote process on a host. ssh asks no question and detects a dead connection.
+    It shares no connection with this user's other ssh processes, which could end it."""
     path = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
     far_end = ["env", *path, sys.executable, "-m", "rlhf.deploy.ssh.remote", str(shared)]
     if host.is_here:
@@ -52,7 +52,7 @@ def connection(host: SshHost, shared: Path, *, user: str | None, config: Path | 
 
 
 async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """A command's output, line by line; the last line may have no line ending."""
+    """Iterate over a command's output, line by line; the last line may have no line ending."""
     waiting = b""
     while chunk := await stream.read(CHUNK_BYTES):
         *lines, waiting = LINE_END.split(waiting + chunk)
@@ -92,7 +92,7 @@ class SshSession:
         return cls(host, process, tell, complain)
 
     async def ready(self) -> Resources:
-        """The host's resources for the run. Raises `HostError` if the remote process does not report in time."""
+        """Return the host's resources for the run. Raises `HostError` if the remote process does not report in time."""
         waiting = asyncio.ensure_future(self._process.wait())
         try:
             await asyncio.wait((self._ready, waiting), timeout=READY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -152,8 +152,8 @@ class SshSession:
 
     @property
     def last_words(self) -> str:
-        """The last line of output."""
-        return self._last[-1] if self._last else "it said nothing"
+        """Return the last line of output."""
+        return self._last[-1] if self._last else "it printed nothing"
 
     async def _why_not(self) -> str:
         if self._process.returncode is None:
@@ -164,7 +164,7 @@ class SshSession:
         if any("No module named" in line for line in self._last):
             return f"{sys.executable} has no rlhf of this version there ({self.last_words}); install it"
         if self._process.returncode == SSH_FAILED and "Permission denied" in self.last_words:
-            return f"{self.last_words.rstrip('.')}; a key has to be accepted, for no password is asked"
+            return f"{self.last_words.rstrip('.')}; set up a key: ssh asks for no password here"
         return self.last_words
 
     async def _read_output(self) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rlhf.cluster.catch import Raised, catch
+from rlhf.catch import Raised, catch
 from rlhf.cluster.child_side import Connection, connect
 from rlhf.env.encoding import action_from, answer_data, dumps, spec_data, task_from
 from rlhf.env.hosting.isolation import Factory, checked, exception_line, load_spec

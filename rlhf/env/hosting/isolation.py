@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from rlhf.cluster.catch import Raised, catch
+from rlhf.catch import Raised, catch
 from rlhf.config import load_piece
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment

@@ -7,8 +7,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 
-from rlhf.cluster.child import Child, ChildEnded
-from rlhf.cluster.child_env import variables_named_in
+from rlhf.cluster.child import Child, ChildEnded, variables_named_in
 from rlhf.env.encoding import action_data, dumps, observation_from, spec_from, task_data
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.wire import Json, Undecodable

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from rlhf.cluster.catch import Raised, catch, catch_awaiting
+from rlhf.catch import Raised, catch, catch_awaiting
 from rlhf.env.hosting.isolation import (
     START_SECONDS,
     Deadlines,

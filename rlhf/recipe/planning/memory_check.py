@@ -7,7 +7,7 @@ import sys
 
 import psutil
 
-from rlhf.cluster.gpus import this_machines_gpus
+from rlhf.cluster.machine import this_machines_gpus
 from rlhf.errors import PlacementError
 from rlhf.recipe.by_size import parameter_count
 from rlhf.recipe.planning.layout import EngineLayout, engine_layouts, learner_layout

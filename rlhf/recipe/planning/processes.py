@@ -24,7 +24,7 @@ ENGINE_PROCESS = 650 * MB
 """Resident memory of an engine on a CPU before its model, measured."""
 ENGINE_MODULES = 192 * MB
 """Memory of an engine's modules in addition to those of a rank, measured after their imports. Beside engines on a CPU a
-rank has them too: all workers are forks of one process that has imported both (`rlhf.cluster.forking`)."""
+rank has them too: all workers are forks of one process that has imported both (`rlhf.cluster.fork_server`)."""
 HEAP_SHARE = 0.5
 """Share of a rank's activations on a CPU that glibc's heap keeps between blocks in use, measured (0.4 to 0.6); see
 `rlhf.trainer.rank.process_memory`."""

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from typing import Generic, Protocol, TypeVar
 
-from rlhf.cluster.catch import Raised, catch
+from rlhf.catch import Raised, catch
 from rlhf.errors import DeadlinePassed, EngineBroken
 from rlhf.types import Completion
 

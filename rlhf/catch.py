@@ -1,8 +1,7 @@
 """Runs third-party code and returns its outcome as data: the return value, or the exception that it raised.
 
-Environments, scorers, agents, callbacks and vLLM may raise any exception at any time. Callers run them through these
-two functions and decide how a failure is named. Only two other places catch broadly: `rlhf/reward/code/`,
-which runs in a sandbox without this package, and the last frame of a process or of a run.
+Only two other places catch broadly: `rlhf/reward/code/`, which runs in a sandbox without this package, and the last
+frame of a process or of a run.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ class Raised:
 
 
 def catch(work: Callable[[], T], *, also: ExceptionTypes = ()) -> T | Raised:
-    """The return value of `work`, or `Raised`. `also` names exception types beyond `Exception`: `SystemExit` where a
-    call of `sys.exit` must not end the host process, `BaseException` where a thread must report whatever ended its
-    work."""
+    """Return the value of `work`, or `Raised`. `also` names exception types beyond `Exception`: `SystemExit` where a
+    call of `sys.exit` must not end the process, `BaseException` where a thread must report every end of its work."""
     try:
         return work()
     except Exception as error:  # noqa: BLE001 - third-party code: any exception becomes data, only in this file

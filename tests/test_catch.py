@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rlhf.cluster.catch import Raised, catch, catch_awaiting
+from rlhf.catch import Raised, catch, catch_awaiting
 
 
 def raising(error: BaseException) -> object:

@@ -1,0 +1,24 @@
+"""Runs `-m module …`, `-c program …` or `file.py …` as the interpreter does, in a fork that can only run a file: this
+one."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+if __name__ == "__main__":
+    form, *words = sys.argv[1:]
+    del sys.path[0]
+    if form == "-m":
+        sys.path.insert(0, os.getcwd())
+        sys.argv = words
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    elif form == "-c":
+        sys.path.insert(0, "")
+        sys.argv = ["-c", *words[1:]]
+        exec(compile(words[0], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.path.insert(0, os.path.dirname(form))
+        sys.argv = [form, *words]
+        runpy.run_path(form, run_name="__main__")
