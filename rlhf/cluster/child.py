@@ -124,7 +124,7 @@ class Child:
     async def ask(self, request: bytes, seconds: float) -> dict[str, Any]:
         """Send a request, one line, and return the answer, an object.
 
-        If there is none, the child is killed. Raises `TimeoutError`, `ChildEnded`, `InvalidJson`.
+        Without an answer the child is killed. Raises `TimeoutError`, `ChildEnded`, `InvalidJson`.
         """
         try:
             async with asyncio.timeout(seconds):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -60,22 +59,11 @@ def connect(descriptor: int, parent: int) -> Connection:
     return Connection(socket.socket(fileno=descriptor))
 
 
-def limit_memory(size: int) -> None:
-    """Limit the address space to `size` bytes; code that exceeds it gets a MemoryError. 0 sets no limit."""
-    if size:
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
-
-
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when `parent` dies for any reason; exit if it is dead already."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before the request reached the kernel
         os._exit(1)
-
-
-def error_line(error: BaseException) -> str:
-    """Describe an exception of foreign code in one line of at most 500 characters."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 
 def _serve_fork(channel: socket.socket, parent: int, serve: Callable[[Connection], None]) -> None:

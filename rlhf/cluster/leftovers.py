@@ -19,7 +19,7 @@ removed, also if the process that made it has ended."""
 
 
 class Leftovers:
-    """What appears after the construction and belongs to a run whose temporary files are in the folder `scratch`.
+    """Processes and shared memory of a run, which appear after the construction, and `scratch`, its temporary files.
 
     A process belongs to the run if it descends from this process, which should be a subreaper so that this includes
     daemons, or if it was started with `TMPDIR=scratch`.
@@ -75,10 +75,10 @@ def _segments() -> set[str]:
 
 
 def _held_by(pids: Iterable[int]) -> set[str]:
-    """Names under /dev/shm that these processes map or have open. Compared by inode, because the creator of a semaphore
-    maps it under a temporary name."""
-    held = {inode for pid in pids for inode in _shared_inodes(pid)}
-    return {entry.name for entry in os.scandir(SHARED_MEMORY) if entry.inode() in held}
+    """Return the names under /dev/shm that these processes map or have open. They are compared by inode, because the
+    creator of a semaphore maps it under a temporary name."""
+    inodes = {inode for pid in pids for inode in _shared_inodes(pid)}
+    return {entry.name for entry in os.scandir(SHARED_MEMORY) if entry.inode() in inodes}
 
 
 def _shared_inodes(pid: int) -> Iterator[int]:

@@ -122,7 +122,7 @@ def check_answers(address: str) -> None:
         raise no_cluster(address, f"its server does not answer Ray within {ANSWER_SECONDS:g} s") from None
     if status.returncode and "token" in status.stderr:
         raise PlacementError(
-            f"the Ray cluster at {address!r} refuses this process's token, or it has none; "
+            f"the Ray cluster at {address!r} refuses this process's token, or a missing one; "
             "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as the cluster has them"
         )
     if status.returncode:

@@ -11,13 +11,14 @@ import importlib
 import inspect
 import json
 import math
+import resource
 import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, SupportsFloat
 
 from rlhf.catch import Raised, catch
-from rlhf.cluster.child_side import connect, error_line, limit_memory
+from rlhf.cluster.child_side import connect
 from rlhf.errors import NoReference
 from rlhf.reward.rows import read_line
 
@@ -67,6 +68,17 @@ def _message(value: Any) -> dict[str, Any]:
     if not math.isfinite(number):
         return {"kind": "not a number", "detail": f"it returned {number}"}
     return {"value": number}
+
+
+def limit_memory(size: int) -> None:
+    """Limit the address space to `size` bytes; code that exceeds it gets a MemoryError. 0 sets no limit."""
+    if size:
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+def error_line(error: BaseException) -> str:
+    """Describe an exception of foreign code in one line of at most 500 characters."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 
 if __name__ == "__main__":

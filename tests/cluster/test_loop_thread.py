@@ -1,4 +1,4 @@
-"""Calls that block have deadlines that hold, and one thread for all."""
+"""A background loop gives blocking calls deadlines that hold, in one thread."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from rlhf.errors import DeadlinePassed
 from tests.pace import scaled
 
 
-async def test_a_call_gives_its_value_or_its_error() -> None:
+async def test_calls_in_one_thread_give_their_values_or_errors() -> None:
     calls = BackgroundLoop("calls")
     assert await calls.call("a sum", lambda: 1 + 1, 5) == 2
     with pytest.raises(ZeroDivisionError):
         await calls.call("a quotient", lambda: 1 / 0, 5)
-
-
-async def test_all_calls_share_a_thread_that_stays() -> None:
-    calls = BackgroundLoop("calls")
     first = await calls.call("a thread", threading.current_thread, 5)
     assert await calls.call("a thread", threading.current_thread, 5) is first
     assert first.is_alive()

@@ -1,4 +1,4 @@
-"""Work beside a watch: who is heard when several fail at once."""
+"""A watch beside work: which error is raised when several things fail at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlhf.errors import DeadlinePassed, WeightSyncError, WorkerDied
 
 
 class Cluster:
-    """Its watch ends when it is told to."""
+    """A cluster whose watch ends when `death` does."""
 
     def __init__(self) -> None:
         self.death: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -25,17 +25,6 @@ async def test_work_that_ends_ends_the_watch() -> None:
         return 7
 
     assert await while_alive(Cluster(), work()) == 7
-
-
-async def test_a_death_interrupts_the_work_and_is_what_is_raised() -> None:
-    cluster = Cluster()
-
-    async def work() -> None:
-        asyncio.get_running_loop().call_soon(cluster.death.set_exception, WorkerDied("engine-0", "killed by SIGKILL"))
-        await asyncio.sleep(60)
-
-    with pytest.raises(WorkerDied, match="engine-0 died: killed by SIGKILL"):
-        await while_alive(cluster, work())
 
 
 def test_a_death_is_told_before_a_named_failure_before_any_other() -> None:
@@ -53,20 +42,20 @@ def test_a_death_is_told_rather_than_the_publish_that_it_broke() -> None:
     assert telling_error(ExceptionGroup("", [publish])) is publish
 
 
-async def test_work_that_a_death_interrupts_is_cancelled_with_its_words() -> None:
-    cluster, heard = Cluster(), []
+async def test_a_death_is_raised_and_cancels_the_work_with_its_message() -> None:
+    cluster, messages = Cluster(), []
 
     async def work() -> None:
         asyncio.get_running_loop().call_soon(cluster.death.set_exception, WorkerDied("engine-0", "killed by SIGKILL"))
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError as error:
-            heard.append(str(error))
+            messages.append(str(error))
             raise
 
-    with pytest.raises(WorkerDied):
+    with pytest.raises(WorkerDied, match="engine-0 died: killed by SIGKILL"):
         await while_alive(cluster, work())
-    assert heard == ["engine-0 died: killed by SIGKILL"]
+    assert messages == ["engine-0 died: killed by SIGKILL"]
 
 
 async def test_what_the_work_raises_is_raised_as_its_telling_error() -> None:

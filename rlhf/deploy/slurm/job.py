@@ -28,9 +28,9 @@ class NodeGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
     """One run of a recipe. `main` are the machines of learners and engines; `servers` are machines without GPUs, for
-    the servers of environments and rewards. Relative paths start at `folder`; `rlhf` is the command on the nodes. The
-    run is told to save `warn_seconds` before the time limit. `join_seconds` is the deadline for all nodes to join; they
-    import Ray from a shared file system at the same time."""
+    the servers of environments and rewards. Relative paths start at `folder`; `rlhf` is the command on the nodes. SLURM
+    signals the run to save `warn_seconds` before the time limit. `join_seconds` is the deadline for all nodes to join,
+    which import Ray from a shared file system at the same time."""
 
     name: str
     recipe: str

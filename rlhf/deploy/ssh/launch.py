@@ -30,7 +30,7 @@ RENDEZVOUS, HOSTS_LOG = "rendezvous.json", "hosts.log"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What to launch: a recipe with the arguments of `rlhf train`, and the hosts, the head first."""
+    """A launch: a recipe with the arguments of `rlhf train`, and the hosts, the head first."""
 
     recipe: Recipe
     words: Sequence[str]

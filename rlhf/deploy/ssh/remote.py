@@ -2,7 +2,7 @@
 
 It reports what this host has, waits for its command on standard input, and runs it. Secrets are sent with the command,
 so they are on no command line. The launcher sends a line every few seconds. When the input ends, or no line arrives for
-too long because the network failed, the command is told to end, independently of ssh and its server.
+too long because the network failed, the command gets SIGTERM, independently of ssh and its server.
 """
 
 from __future__ import annotations

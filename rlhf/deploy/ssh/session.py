@@ -68,15 +68,15 @@ async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 class SshSession:
     """An open connection. `end` closes it, and the remote process then ends its command."""
 
-    def __init__(self, host: SshHost, process: asyncio.subprocess.Process, tell: Print, complain: Print) -> None:
+    def __init__(self, host: SshHost, process: asyncio.subprocess.Process, output: Print, errors: Print) -> None:
         self.host = host
-        self._process, self._tell, self._complain = process, tell, complain
+        self._process, self._print_output, self._print_error = process, output, errors
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._ready: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._work = [asyncio.ensure_future(work) for work in (self._read_output(), self._read_errors(), self._beat())]
 
     @classmethod
-    async def open(cls, host: SshHost, words: Sequence[str], tell: Print, complain: Print) -> SshSession:
+    async def open(cls, host: SshHost, words: Sequence[str], print_output: Print, print_error: Print) -> SshSession:
         """Start the connection outside this terminal's process group: Ctrl-C goes to the launcher, which ends all in
         order.
 
@@ -89,7 +89,7 @@ class SshSession:
             )
         except FileNotFoundError:
             raise HostError(host.name, f"this machine has no {words[0]} to reach it; install openssh-client") from None
-        return cls(host, process, tell, complain)
+        return cls(host, process, print_output, print_error)
 
     async def ready(self) -> Resources:
         """Return the host's resources for the run. Raises `HostError` if the remote process does not report in time."""
@@ -172,7 +172,7 @@ class SshSession:
         async for line in lines_of(self._process.stdout):
             if self._ready.done():
                 self._last.append(line)
-                self._tell(line)
+                self._print_output(line)
             elif line.startswith(READY):
                 self._ready.set_result(json.loads(line.removeprefix(READY)))
 
@@ -182,7 +182,7 @@ class SshSession:
             if line.strip():
                 self._last.append(line.strip())
             if self._ready.done():
-                self._complain(line)
+                self._print_error(line)
 
     async def _beat(self) -> None:
         while True:
