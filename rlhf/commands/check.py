@@ -21,7 +21,7 @@ from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.rows import PythonTests, TestsError
-from rlhf.reward.code.scoring import make_code_scorer
+from rlhf.reward.code.scoring import CodeScorer
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.trainer.config import CorrectionConfig
 
@@ -87,7 +87,7 @@ def describe_unit_tests(recipe: Recipe) -> list[str]:
 
 async def _forms(rows: Sequence[Mapping[str, Any]], config: CodeRewardConfig) -> list[tuple[str, str]]:
     """Return the form of each row's tests, and why it is `script` or the row is unusable. Only solutions are run."""
-    scorer = make_code_scorer(config)
+    scorer = CodeScorer(config)
     if config.solution_column:
         await scorer.start()
     found = []

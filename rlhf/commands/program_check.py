@@ -14,7 +14,7 @@ from rlhf.errors import DataError
 from rlhf.recipe.loading import load_recipe
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.rows import PythonTests, Tests, TestsError, read_tests
-from rlhf.reward.code.scoring import CodeScorer, make_code_scorer
+from rlhf.reward.code.scoring import CodeScorer
 from rlhf.types import Scored, Unscored
 
 Row = Mapping[str, Any]
@@ -42,7 +42,7 @@ def program_check(
         except TestsError as error:
             raise DataError(f"row {place}: {error}") from None
     programs = hostile_programs() if programs is None else programs
-    scores = asyncio.run(_scores(make_code_scorer(config), programs, rows))
+    scores = asyncio.run(_scores(CodeScorer(config), programs, rows))
     best = {name: max(map(_worth, found)) for name, found in scores.items()}
     for name, program in programs.items():
         print(f"{name:<36}{best[name]:<10.3g}{f'ACCEPTED: {program.advice}' if best[name] > 0 else ''}".rstrip())
@@ -63,7 +63,7 @@ def described_tests(tests: Tests) -> str:
 def names_of(row: Row, config: CodeRewardConfig) -> tuple[str, ...]:
     """Return the names that the row's tests take from the code."""
     tests = read_tests(row, config)
-    return tests.names or tests.needed if isinstance(tests, PythonTests) else ()
+    return tests.names if isinstance(tests, PythonTests) else ()
 
 
 async def _scores(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf.errors import ConfigError
-from rlhf.reward.code.scoring import make_code_scorer
+from rlhf.reward.code.scoring import CodeScorer
 from rlhf.reward.combine import CombinedReward, WeightedReward
 from rlhf.reward.config import RewardConfig, ScorerConfig
 from rlhf.reward.environment import EnvironmentReward
@@ -115,7 +115,7 @@ def _scorer(config: ScorerConfig, log: Path | None, model: LiveReward | None) ->
             )
         return model
     if config.kind == "code":
-        return Reward("code", make_code_scorer(config.code), lambda task: task.row, needs_answer=False)
+        return Reward("code", CodeScorer(config.code), lambda task: task.row, needs_answer=False)
     return _rule(config, log)
 
 

@@ -33,8 +33,8 @@ def answering(*expressions: str, tests: object = TESTS, earns: float = 0.0) -> l
 HAS_CHANNEL = """
 import gc, json, os, sys
 server = next(one for one in gc.get_objects() if type(one).__name__ == 'CodeServer')
-program = sys.modules['rlhf.reward.code.values_program']
-def say(line): os.write(server._pipe._writes, line.encode() + b'\\n')
+program = sys.modules['__main__']
+def say(line): os.write(server._pipe._writes.fileno(), line.encode() + b'\\n')
 def add(a, b): return 0
 """
 """For programs that speak on the channel themselves."""
@@ -103,21 +103,24 @@ ATTACKS: dict[str, list[Attack]] = {
         f"{PARENT}os.setpgid(0, 0)\ndef run():\n    while True: os.kill(os.getppid(), signal.SIGURG)\n"
         "threading.Thread(target=run, daemon=True).start()",
     ),
-    "change Python for the tests": attacks_on(
-        "import builtins\nfor name in ('abs', 'len', 'range', 'all', 'isinstance'):\n"
-        "    setattr(builtins, name, lambda *a, **k: True)\ndef add(*a): return 0",
-        "abs = len = sum = isinstance = lambda *a, **k: 0\nall = any = lambda *a: True\ndef add(*a): return 0",
-        "__builtins__['AssertionError'] = type('A', (Exception,), {})\ndef add(*a): raise AssertionError",
-        "import operator, math\noperator.eq = math.isclose = lambda *a, **k: True\ndef add(*a): return 0",
-        "import json\njson.loads = json.load = lambda *a, **k: ['', 3, []]",
-        "import json\njson.dumps = lambda *a, **k: '[\"\", 3, []]'\ndef add(*a): return 0",
-        "import sys\nfor name in ('math', 'json', 'solution', 'builtins'): sys.modules[name] = object()",
-        "import sys\nclass Hook:\n    def find_spec(s, *a): raise SystemExit\nsys.meta_path.insert(0, Hook())",
-        "import ctypes\nctypes.c_int.from_address(id(3) + 24).value = 4\ndef add(*a): return 4",
-        "import sys\nrun = sys.modules['rlhf.reward.code.run_tests']\nrun.failure = lambda *a: ''\n"
-        "def add(*a): return 0",
-        "__name__ = 'tests'\n__spec__ = __loader__ = __builtins__ = {}\ndef add(*a): return 0",
-    ),
+    "change Python for the tests": [
+        *attacks_on(
+            "import builtins\nfor name in ('abs', 'len', 'range', 'all', 'isinstance'):\n"
+            "    setattr(builtins, name, lambda *a, **k: True)\ndef add(*a): return 0",
+            "abs = len = sum = isinstance = lambda *a, **k: 0\nall = any = lambda *a: True\ndef add(*a): return 0",
+            "__builtins__['AssertionError'] = type('A', (Exception,), {})\ndef add(*a): raise AssertionError",
+            "import operator, math\noperator.eq = math.isclose = lambda *a, **k: True\ndef add(*a): return 0",
+            "import json\njson.loads = json.load = lambda *a, **k: ['', 3, []]",
+            "import json\njson.dumps = lambda *a, **k: '[\"\", 3, []]'\ndef add(*a): return 0",
+            "import sys\nfor name in ('math', 'json', 'solution', 'builtins'): sys.modules[name] = object()",
+            "import sys\nclass Hook:\n    def find_spec(s, *a): raise SystemExit\nsys.meta_path.insert(0, Hook())",
+            "import sys\nrun = sys.modules['__main__']\nrun.failure = lambda *a: ''\ndef add(*a): return 0",
+            "__name__ = 'tests'\n__spec__ = __loader__ = __builtins__ = {}\ndef add(*a): return 0",
+        ),
+        *attacks_on(  # 4 is right once
+            "import ctypes\nctypes.c_int.from_address(id(3) + 24).value = 4\ndef add(*a): return 4", earns=0.25
+        ),
+    ],
     "leave files for the tests or later runs": attacks_on(
         "for name in ('math', 'json', 'typing', 'solution', 'unittest', 'pytest', 're'):\n"
         "    open(name + '.py', 'w').write('import os; os._exit(0)')\ndef add(*a): return 0",
@@ -200,7 +203,10 @@ ATTACKS: dict[str, list[Attack]] = {
         *saying('["", null, [["dict", []]]]', tests=LIST),
         *attacks_on(f"{HAS_CHANNEL}say('[\"\", 3, []]')", f"{HAS_CHANNEL}say('[0, \"\"]')"),
         *attacks_on(f"{HAS_CHANNEL}def add(*a): say('[\"\", 3, []]' * 9); return 3", earns=0.25),
-        *attacks_on(f"{HAS_CHANNEL}os.close(server._pipe._writes)", f"{HAS_CHANNEL}os.close(server._pipe._reads)"),
+        *attacks_on(
+            f"{HAS_CHANNEL}os.close(server._pipe._writes.fileno())",
+            f"{HAS_CHANNEL}os.close(server._pipe._reads.fileno())",
+        ),
     ],
 }
 STDIN_ATTACKS = attacks_on(
@@ -212,9 +218,11 @@ STDIN_ATTACKS = attacks_on(
     "    try: open(f'/proc/{os.getppid()}/fd/{fd}', 'w').write('[\"\", \"zz\"]\\n[\"\", 5]\\n[[[\\n')\n"
     "    except OSError: pass",
     "print('3\\n7\\n4\\n6')",
-    "import os\nif os.fork(): os._exit(0)\nos.setsid()\nprint(3)\nos._exit(1)",
     "while True: print('3')",
     tests=PAIRS,
+)
+STDIN_ATTACKS += attacks_on(  # 3 is right once
+    "import os\nif os.fork(): os._exit(0)\nos.setsid()\nprint(3)\nos._exit(1)", tests=PAIRS, earns=0.25
 )
 SCRIPT_ATTACKS = attacks_on(
     "import os; os._exit(0)",
@@ -224,7 +232,7 @@ SCRIPT_ATTACKS = attacks_on(
     "' + b'k' * 32 + b' [\"end\", \"\"]\\n')\n"
     "    except OSError: pass",
     'import sys\nsys.__stdout__.write(\'[0, ""]\\n["end", ""]\\n\')\nprint(\'["end", ""]\')',
-    "import sys\nrun = sys.modules['rlhf.reward.code.run_tests']\n"
-    "verdicts = run.Verdicts('k' * 32, 1)\nverdicts.write(0)\nverdicts.write('end')\nraise SystemExit",
+    "import sys\nrun = sys.modules['__main__']\n"
+    "for place in (0, 'end'): run.write_verdict(1, 'k' * 32, place)\nraise SystemExit",
     tests=("assert Add(1, 2) == Add(2, 1)",),
 )

@@ -9,7 +9,7 @@ import pytest
 
 from recipes.tasks.programs import VERBS, Habit, ProgramProblem, asserts_of, written
 from rlhf.recipe.loading import load_recipe
-from rlhf.reward.code.scoring import CodeScorer, make_code_scorer
+from rlhf.reward.code.scoring import CodeScorer
 from rlhf.types import Scored
 
 pytestmark = pytest.mark.engine
@@ -19,7 +19,7 @@ PROBLEMS = [ProgramProblem(verb=verb, numbers=(7, 2, 9, 4)) for verb in VERBS]
 
 @pytest.fixture
 async def scorer() -> AsyncIterator[CodeScorer]:
-    scorer = make_code_scorer(load_recipe(RECIPE).recipe.reward.code)
+    scorer = CodeScorer(load_recipe(RECIPE).recipe.reward.code)
     await scorer.start()
     yield scorer
     await scorer.close()

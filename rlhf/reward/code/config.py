@@ -23,9 +23,8 @@ class CodeRewardConfig(Config):
     """Column with Python code that the reply's code continues, in its process: imports and helpers that replies use and
     do not repeat, such as HumanEval's `prompt`."""
     solution_column: str | None = None
-    """Column with the data set's own solution. It decides how the tests of a row run: apart from the code if it passes
-    there, else beside it; a row whose solution passes in neither way is unusable. Default: the text of the tests
-    decides."""
+    """Column with the data set's own solution. It decides where the tests of a row run: apart from the code if it
+    passes there, else beside it, else nowhere. Default: the text of the tests decides."""
     names: tuple[str, ...] = ()
     """Names that tests take from the reply's code besides the entry point, for example a class `ListNode`. Without an
     entry point, every name that the tests use and do not bind comes from the code."""
@@ -37,8 +36,7 @@ class CodeRewardConfig(Config):
     timeout_seconds: float = Field(10, gt=0)
     """Timeout of all Python tests of a reply together, or of each input/output pair."""
     pairs_timeout_seconds: float = Field(60, gt=0)
-    """Timeout of all input/output pairs of a reply together, which run sequentially: pairs that remain after it
-    fail."""
+    """Timeout of all input/output pairs of a reply together, which run one after the other; later pairs fail."""
     memory_mb: int = Field(512, ge=64)
     """Memory limit of a run, in MiB."""
     url: str | None = None
@@ -50,7 +48,6 @@ class CodeRewardConfig(Config):
     max_concurrent_runs: int = Field(2, ge=1)
     """Programs that this machine's sandbox runs at once."""
     python: str | None = None
-    """The Python interpreter that runs the code on this machine, with its packages; default: a Python without
-    packages."""
+    """Python interpreter that runs the code on this machine; default: one without packages."""
     allow_rlimits: bool = False
     """Allow running code on this machine without isolation, where no isolation works."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.rows import CASE, InputOutput, PythonTests, TestsError, read_tests
+from rlhf.reward.code.rows import CASE, PythonTests, TestsError, read_tests
 from rlhf.reward.code.scoring import CodeScorer
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.types import Scored
@@ -74,11 +74,17 @@ def steps_of(tests: object, **about: Any) -> list[tuple[str, bool]]:
 
 def test_a_text_is_cut_into_tests_and_a_list_has_one_in_each_text() -> None:
     text = "import math\nx = f(1)\nassert x == 1\nfor y in (2, 3):\n    assert f(y) == y\nprint('end')"
-    cut = ["import math\nx = f(1)\nassert x == 1", "for y in (2, 3):\n    assert f(y) == y\nprint('end')"]
-    assert steps_of(text) == [(one, True) for one in cut]
-    assert steps_of(["import math", text, "assert f(2) == 2"]) == [
-        (f"import math\n{text}".replace("\nprint", "\nprint"), True),
-        ("assert f(2) == 2", True),
+    assert steps_of(text) == [
+        ("import math", False),
+        ("x = f(1)", False),
+        ("assert x == 1", True),
+        ("for y in (2, 3):\n    assert f(y) == y", True),
+        ("print('end')", False),
+    ]
+    assert steps_of(["import math", text, "x = (\nf(2)); assert x"]) == [
+        ("import math", False),
+        (text, True),
+        ("x = (\nf(2)); assert x", True),
     ]
 
 
@@ -89,12 +95,15 @@ def test_what_is_defined_as_a_test_is_called() -> None:
         "class C(unittest.TestCase):\n    def test_c(self): self.assertTrue(f(3))\n    def helper(self): pass\n"
         "if __name__ == '__main__':\n    unittest.main()\n"
     )
-    (definitions, is_test), *calls = steps_of(text)
-    assert not is_test
-    assert "unittest.main" not in definitions
-    assert calls == [("test_a()", True), ("TestB().test_b()", True), (CASE.format("C", "test_c"), True)]
+    *definitions, first, second, third = steps_of(text)
+    assert not any(is_test or "unittest.main" in step for step, is_test in definitions)
+    assert [first, second, third] == [
+        ("test_a()", True),
+        ("TestB().test_b()", True),
+        (CASE.format("C", "test_c"), True),
+    ]
     called = "def check(g):\n    assert g(1) == 2\ncheck(f)"
-    assert steps_of(called) == [(called, True)]
+    assert steps_of(called) == [(called.removesuffix("\ncheck(f)"), False), ("check(f)", True)]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +118,7 @@ def test_what_is_defined_as_a_test_is_called() -> None:
     ],
 )
 def test_pairs_are_read_in_many_shapes(value: Any) -> None:
-    assert read_tests({"a": {"b": value}}, CodeRewardConfig(tests_column="a.b")) == [InputOutput(stdin="1", stdout="2")]
+    assert read_tests({"a": {"b": value}}, CodeRewardConfig(tests_column="a.b")) == [("1", "2")]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +156,7 @@ def test_calls_with_results_are_read_in_many_shapes(value: Any, call: str) -> No
         ({"inputs": [""], "outputs": ["é" * (1 << 20)]}, "1048576 bytes"),
         ("f(1)", "nothing in the tests asserts"),
         ("def test_it(): f(1)", "nothing in the tests asserts"),
-        ("assert (f(1) == 2, 'no')", "holds always"),
+        ("assert (f(1) == 2, 'no')", "assertion is always true"),
         ("def check(g): assert g(1) == 2", "nothing calls check"),
         ("assert True", "ask the code for nothing"),
         ("assert " + "(" * 900 + "f(1)" + ")" * 900, "no Python|nested too deeply"),
@@ -173,4 +182,4 @@ def test_names_come_from_the_code_only_where_they_must() -> None:
     assert names(tests, entry_point_column="entry", code_prefix_column="prompt") == ("f",)
     read = read_tests({"tests": "assert sum([1]) == 2"}, DEFAULT)
     assert isinstance(read, PythonTests)
-    assert (read.form, read.needed) == ("script", ("sum",))
+    assert (read.form, read.names) == ("script", ("sum",))

@@ -12,9 +12,8 @@ import pytest
 from rlhf.config import build
 from rlhf.errors import ConfigError, SandboxBroken
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.forms import Form
 from rlhf.reward.code.rows import PythonTests, read_tests
-from rlhf.reward.code.scoring import CodeScorer, output_failure, same_line, written_lines
+from rlhf.reward.code.scoring import CodeScorer, same_line
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.failure import CAUSED_BY_REPLIES, FailuresValued
 from rlhf.reward.reward import make_reward
@@ -68,7 +67,6 @@ async def test_the_share_of_tests_that_pass_or_all_of_them(sandbox: Sandbox) -> 
     assert (late.value, late.detail) == (0.5, "2 of 4 tests pass (values); test 3: killed after 1 s")
 
 
-FORMS: tuple[Form, ...] = ("values", "script")
 BOTH_FORMS = {
     "changes in place": ("def f(xs, d): xs[0].append(9); d.clear(); d['k'] = {1}",
         "xs, d = [[1], 2], {'a': 1}\nassert f(xs, d) is None and xs == [[1, 9], 2] and d == {'k': {1}}"),
@@ -90,6 +88,7 @@ BOTH_FORMS = {
         "assert s.push(2).push(3).top == 3 and s.xs == [1, 2, 3] and Stack.made == 1 and Stack.of([4]).top == 4"),
     "generators": ("def f(n):\n"
     "    while True: yield n; n += 1", "import itertools\nassert list(itertools.islice(f(3), 2)) == [3, 4]"),
+    "views": ("def f(x): return x.items()", "assert list(f({1: 2})) == [(1, 2)] == sorted(f({1: 2}))"),
     "closures": ("def f(n): return lambda x: x + n", "assert f(2)(3) == 5"),
     "counters": ("from collections import Counter, defaultdict\ndef f(x): return [Counter(x), defaultdict(int, a=1)]",
         "assert f('aab') == [{'a': 2, 'b': 1}, {'a': 1}]"),
@@ -105,10 +104,9 @@ async def test_what_values_carry_comes_out_as_in_one_process(sandbox: Sandbox) -
     for name, (code, text) in BOTH_FORMS.items():
         tests = read_tests({"tests": text}, CONFIG)
         assert isinstance(tests, PythonTests)
-        assert tests.form == "values", (name, tests.why)
-        for form in FORMS:
-            failures = await scorer._python(code, replace(tests, form=form))
-            assert not any(failures), (name, form, failures)
+        for why in ("", "it should"):
+            failures = await scorer._python(code, replace(tests, why=why))
+            assert not any(failures), (name, why, failures)
 
 
 OBJECTS = """
@@ -248,7 +246,7 @@ async def test_set_up_and_prefix_run_where_they_belong(sandbox: Sandbox) -> None
             "def f(x): return 1", {"tests": f"import nothing_here\n{tests}", "setup": "", "prefix": ""}
         )
         assert missing == Unscored(
-            kind="no tests", detail="the set-up fails: the sandbox's Python has no module nothing_here"
+            kind="no tests", detail="the set-up fails: ModuleNotFoundError: No module named 'nothing_here'"
         )
 
 
@@ -262,7 +260,7 @@ async def test_programs_are_judged_by_what_they_print(sandbox: Sandbox) -> None:
     assert (await scored(sandbox, at_exit, pairs)).value == 0.5
     waits = "import time\nn = int(input().split()[0])\ntime.sleep(9 * (n == 1))\nprint(10)"
     slow = await scored(sandbox, waits, pairs, timeout_seconds=1)
-    assert (slow.value, slow.detail) == (0.5, "1 of 2 tests pass (stdin); test 1: its time was over")
+    assert (slow.value, slow.detail) == (0.5, "1 of 2 tests pass (stdin); test 1: killed after 1 s")
     kills = (
         "import os, signal\nn = int(input().split()[0])\nif n == 1: os.kill(os.getppid(), signal.SIGKILL)\nprint(10)"
     )
@@ -280,8 +278,6 @@ def test_outputs_are_compared_by_lines_and_numbers_by_their_value() -> None:
         ("1.0", "nan."),
     )
     assert not any(same_line(*pair) for pair in unlike)
-    assert output_failure("", "!", "") == "the program broke its output"
-    assert written_lines('[1, "x"]\n[[[\nk [1, ""]\n["a", 2]\n[1]\n', "", (int, str)) == [[1, "x"]]
 
 
 class Fragile:
@@ -329,7 +325,6 @@ class Silent:
     async def close(self) -> None: ...
 
 
-async def test_a_sandbox_that_cannot_judge_ends_the_start_and_long_code_is_worth_0() -> None:
-    with pytest.raises(ConfigError, match="a right and a wrong one do not come out so"):
+async def test_a_sandbox_that_cannot_judge_ends_the_start() -> None:
+    with pytest.raises(ConfigError, match="judges known code wrongly"):
         await CodeScorer(CONFIG, Silent()).start()
-    assert (await scored(Silent(), "x = 1\n" * 50_000)).detail == "the code has more than 262144 letters"
