@@ -75,7 +75,7 @@ class Child:
         variables: Iterable[str] = (),
         log: Path | None = None,
     ) -> Child:
-        """Start `python -m MODULE WORDS… FD PARENT`, which calls `child_side.connect` with the last two.
+        """Start `python -m MODULE WORDS… FD PARENT`, which calls `child_side.connect_to_parent` with the last two.
 
         Send arguments in the first request: other users can read command lines. `line_bytes` bounds an answer.
         `variables` of this process's environment are passed on in addition to the usual ones. Output is appended to

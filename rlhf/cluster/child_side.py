@@ -49,7 +49,7 @@ class Connection:
                     _serve_fork(channel, parent, serve)
 
 
-def connect(descriptor: int, parent: int) -> Connection:
+def connect_to_parent(descriptor: int, parent: int) -> Connection:
     """Take over a process that `Child.start` started: it ends with its parent, ignores Ctrl-C, and is the first that
     the kernel kills when memory runs out, before the trainer."""
     die_with_parent(parent)

@@ -15,8 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from rlhf import errors
-from rlhf.catch import Raised, catch_awaiting
-from rlhf.errors import RlhfError, WorkerFailed
+from rlhf.errors import Raised, RlhfError, WorkerFailed, catch_awaiting
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from rlhf.catch import Raised, catch, catch_awaiting
 from rlhf.config import load_piece
 from rlhf.controller.run import Callback, Run
-from rlhf.errors import CallbackFailed, ConfigError, RlhfError
+from rlhf.errors import CallbackFailed, ConfigError, Raised, RlhfError, catch, catch_awaiting
 from rlhf.recipe.schema import CallbackConfig
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.summary import Summary

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
-from rlhf.catch import Raised, catch
 from rlhf.config import load_bound
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import PairSet, pair_from_task, pair_set
 from rlhf.data.rows import column_of, short_value
-from rlhf.errors import DataError
+from rlhf.errors import DataError, Raised, catch
 from rlhf.types import Message, Task
 
 T = TypeVar("T")

@@ -12,8 +12,7 @@ import sympy
 from latex2sympy2_extended.math_normalization import NormalizationConfig, extract_boxed_content, normalize_latex
 from math_verify import grader, parse, parser, verify
 
-from rlhf.catch import Raised, catch
-from rlhf.errors import NoReference
+from rlhf.errors import NoReference, Raised, catch
 from rlhf.reward.expression_size import TooLarge, check_reply, check_size, check_text, written_form
 from rlhf.reward.named_values import by_name, without_names
 from rlhf.reward.numbers_equal import numbers_equal

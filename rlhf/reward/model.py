@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.catch import Raised, catch_awaiting
 from rlhf.cluster.worker import Worker, WorkerHandle
-from rlhf.errors import DeadlinePassed, WorkerFailed
+from rlhf.errors import DeadlinePassed, Raised, WorkerFailed, catch_awaiting
 from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings, RewardModelWorker
 from rlhf.types import Scored, Task, Trajectory, Unscored
 

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, SupportsFloat
 
-from rlhf.catch import Raised, catch
-from rlhf.cluster.child_side import connect
-from rlhf.errors import NoReference
+from rlhf.cluster.child_side import connect_to_parent
+from rlhf.errors import NoReference, Raised, catch
 from rlhf.reward.rows import read_line
 
 Scorer = Callable[[str, dict[str, Any]], Any]
@@ -27,7 +26,7 @@ Scorer = Callable[[str, dict[str, Any]], Any]
 
 def scorer_process_main(function: str, descriptor: int, parent: int) -> None:
     """Load the scorer, report readiness, and answer requests until the parent closes its end."""
-    connection = connect(descriptor, parent)
+    connection = connect_to_parent(descriptor, parent)
     settings = json.loads(connection.first())
     limit_memory(settings["memory_bytes"])
     scorer = catch(lambda: load_scorer(function, settings["arguments"]))

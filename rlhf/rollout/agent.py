@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlhf.catch import Raised
-from rlhf.errors import DeadlinePassed, GenerateFailed
+from rlhf.errors import DeadlinePassed, GenerateFailed, Raised
 from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions
 from rlhf.rollout.episode import AGENT, PolicyClient
 from rlhf.rollout.programs import Late, NotStarted, Programs

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf.catch import Raised, catch, catch_awaiting
+from rlhf.errors import Raised, catch, catch_awaiting
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ from vllm.model_executor.model_loader.reload.layerwise import (
 from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS, get_numel_loaded, to_meta_tensor
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 
-from rlhf.catch import Raised, catch
-from rlhf.errors import TransferError
+from rlhf.errors import Raised, TransferError, catch
 from rlhf.weight_sync.types import Manifest, TensorSpec
 
 

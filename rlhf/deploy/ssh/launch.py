@@ -61,7 +61,7 @@ async def run_on_hosts(launch: Launch) -> int:
         with (shared / HOSTS_LOG).open("a", buffering=1) as log:
             async with connected_hosts(launch, shared, log) as (training, nodes):
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, training.save)
-                return await train(launch, training, nodes, shared, stop)
+                return await train_on_hosts(launch, training, nodes, shared, stop)
     finally:
         keep_log(shared, folder)
 
@@ -86,7 +86,7 @@ async def connected_hosts(
         await end(nodes)
 
 
-async def train(
+async def train_on_hosts(
     launch: Launch, training: SshSession, nodes: Sequence[SshSession], shared: Path, stop: asyncio.Event
 ) -> int:
     """Send the commands once every host is ready, and wait for the training to end."""

@@ -11,19 +11,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rlhf.catch import Raised, catch
-from rlhf.cluster.child_side import Connection, connect
+from rlhf.cluster.child_side import Connection, connect_to_parent
 from rlhf.env.encoding import action_from, answer_data, dumps, spec_data, task_from
 from rlhf.env.hosting.isolation import Factory, checked, exception_line, load_spec
 from rlhf.env.wire import Action, TaskData
-from rlhf.errors import ConfigError, EnvironmentFailed
+from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch
 from rlhf.protocols import LocalEnvironment
 from rlhf.types import Observation
 
 
 def environment_process_main(name: str, descriptor: int, parent: int) -> None:
     """Read the arguments, import, send the spec, and fork a process for every session."""
-    connection = connect(descriptor, parent)
+    connection = connect_to_parent(descriptor, parent)
     factory = Factory(name=name, arguments=json.loads(connection.first()))
     try:
         create = factory.load_blocking()

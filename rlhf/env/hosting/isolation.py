@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from rlhf.catch import Raised, catch
 from rlhf.config import load_piece
-from rlhf.errors import ConfigError, EnvironmentFailed
+from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch
 from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_number
 

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from rlhf.catch import Raised, catch, catch_awaiting
 from rlhf.env.hosting.isolation import (
     START_SECONDS,
     Deadlines,
@@ -20,7 +19,7 @@ from rlhf.env.hosting.isolation import (
     load_spec,
     raised_failure,
 )
-from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
+from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed, Raised, catch, catch_awaiting
 from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 

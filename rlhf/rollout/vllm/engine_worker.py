@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.catch import Raised, catch
-from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken
+from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken, Raised, catch
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, GenerateRequest, RefusedRequest
 from rlhf.rollout.vllm.thread import EngineThread
 from rlhf.types import Completion, PolicyVersion, TokenLogprobs

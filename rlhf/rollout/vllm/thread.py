@@ -9,8 +9,7 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from typing import Generic, Protocol, TypeVar
 
-from rlhf.catch import Raised, catch
-from rlhf.errors import DeadlinePassed, EngineBroken
+from rlhf.errors import DeadlinePassed, EngineBroken, Raised, catch
 from rlhf.types import Completion
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rlhf.catch import Raised, catch, catch_awaiting
+from rlhf.errors import Raised, catch, catch_awaiting
 
 
 def raising(error: BaseException) -> object:
