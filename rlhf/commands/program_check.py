@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from rlhf.commands.hostile_programs import HostileProgram, hostile_programs
+from rlhf.data.rows import Row
 from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
 from rlhf.recipe.loading import load_recipe
@@ -17,7 +17,6 @@ from rlhf.reward.code.rows import PythonTests, Tests, TestsError, read_tests
 from rlhf.reward.code.scoring import CodeScorer
 from rlhf.types import Scored, Unscored
 
-Row = Mapping[str, Any]
 EXAMPLE = ("assert add(1, 2) == 3", "assert add(-1, 8) == 7", "assert abs(add(0.5, 2) - 2.5) < 1e-9")
 ROWS = 3
 """Number of rows whose tests are attacked."""

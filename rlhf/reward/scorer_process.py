@@ -21,7 +21,7 @@ from rlhf.cluster.child_side import connect_to_parent
 from rlhf.errors import NoReference, Raised, catch
 from rlhf.reward.rows import read_line
 
-Scorer = Callable[[str, dict[str, Any]], Any]
+ScorerFunction = Callable[[str, dict[str, Any]], Any]
 
 
 def scorer_process_main(function: str, descriptor: int, parent: int) -> None:
@@ -38,10 +38,10 @@ def scorer_process_main(function: str, descriptor: int, parent: int) -> None:
         connection.send(json.dumps(score_response(scorer, *read_line(line))))
 
 
-def load_scorer(function: str, arguments: dict[str, Any]) -> Scorer:
+def load_scorer(function: str, arguments: dict[str, Any]) -> ScorerFunction:
     """The function that `module:name` names, with its keyword `arguments` bound."""
     module, _, name = function.partition(":")
-    scorer: Scorer = getattr(importlib.import_module(module), name)
+    scorer: ScorerFunction = getattr(importlib.import_module(module), name)
     if not callable(scorer):
         raise TypeError(f"{function} is not a function")
     if not arguments:
@@ -50,7 +50,7 @@ def load_scorer(function: str, arguments: dict[str, Any]) -> Scorer:
     return partial(scorer, **arguments)
 
 
-def score_response(scorer: Scorer, response: str, row: dict[str, Any]) -> dict[str, Any]:
+def score_response(scorer: ScorerFunction, response: str, row: dict[str, Any]) -> dict[str, Any]:
     """The result of scoring one response, as a message to the parent."""
     answer = catch(lambda: _message(scorer(response, row)))
     if not isinstance(answer, Raised):

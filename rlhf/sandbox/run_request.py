@@ -45,7 +45,7 @@ class RunRequest(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the request as JSON."""
-        return pack(self._asdict() | {"limits": self.limits._asdict(), "jail": self.jail._asdict()})
+        return pack_fields(self._asdict() | {"limits": self.limits._asdict(), "jail": self.jail._asdict()})
 
 
 def unpack_request(line: bytes) -> RunRequest:
@@ -71,6 +71,6 @@ def _decoded(files: Mapping[str, str]) -> dict[str, bytes]:
     return {path: base64.b64decode(content) for path, content in files.items()}
 
 
-def pack(fields: dict[str, Any]) -> bytes:
+def pack_fields(fields: dict[str, Any]) -> bytes:
     """Return `fields` as JSON, with bytes in base64."""
     return json.dumps(fields, default=lambda content: base64.b64encode(content).decode()).encode()

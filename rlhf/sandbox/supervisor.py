@@ -22,7 +22,7 @@ from types import FrameType
 from rlhf.sandbox import landlock, seccomp
 from rlhf.sandbox.folder import NotFetched, folder_use, make_folder, read_files, remove_folder, write_files
 from rlhf.sandbox.program import MIB, ProgramResult, SandboxLimits, TerminationReason
-from rlhf.sandbox.run_request import Jail, RunRequest, pack, unpack_request
+from rlhf.sandbox.run_request import Jail, RunRequest, pack_fields, unpack_request
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 LOOK_SECONDS = 0.05
@@ -54,7 +54,7 @@ def supervisor_main() -> None:
     except OSError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}")
         raise SystemExit(3) from None
-    sys.stdout.buffer.write(pack(report._asdict()))
+    sys.stdout.buffer.write(pack_fields(report._asdict()))
 
 
 def carry_out(request: RunRequest) -> ProgramResult:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from rlhf.data.rows import Row
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.forms import FormDecision, Function, calls_any, free_names, is_case
 from rlhf.sandbox.program import SandboxLimits
 
-Row = Mapping[str, Any]
 OUTPUT_BYTES = SandboxLimits().output_bytes
 FUTURE = re.compile(r"^from __future__ import [^(\n]+$", re.MULTILINE)
 ENTRY_POINT = re.compile(r"([A-Za-z_]\w*)(\(\))?(\.[A-Za-z_]\w*)*")

@@ -43,7 +43,7 @@ def _part(part: Any) -> str:
 Text = Annotated[str, BeforeValidator(content_text)]
 
 
-class Function(BaseModel):
+class FunctionCall(BaseModel):
     """A tool call's function name, and its arguments as JSON text."""
 
     name: str
@@ -60,7 +60,7 @@ class Function(BaseModel):
 class Call(BaseModel):
     id: str = ""
     type: Literal["function"] = "function"
-    function: Function
+    function: FunctionCall
 
     def call(self) -> ToolCall:
         return ToolCall(id=self.id, name=self.function.name, arguments=json.loads(self.function.arguments or "{}"))

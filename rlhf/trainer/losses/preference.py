@@ -15,7 +15,7 @@ from rlhf.trainer.losses.actions import LossMetrics
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
+class ScoredPairs:
     """Log-probs of answers under policy and reference, each `[N]` in nats, summed over the tokens of the answer."""
 
     chosen: Tensor
@@ -28,9 +28,9 @@ class Pairs:
         """The policy's log-ratio of the chosen over the rejected answer minus the reference's, `[N]` in nats."""
         return (self.chosen - self.reference_chosen) - (self.rejected - self.reference_rejected)
 
-    def per_token(self, chosen_tokens: Tensor, rejected_tokens: Tensor) -> Pairs:
+    def per_token(self, chosen_tokens: Tensor, rejected_tokens: Tensor) -> ScoredPairs:
         """Return the same pairs with the mean instead of the sum over an answer's tokens."""
-        return Pairs(
+        return ScoredPairs(
             self.chosen / chosen_tokens,
             self.rejected / rejected_tokens,
             self.reference_chosen / chosen_tokens,
@@ -43,7 +43,7 @@ def implicit_reward(logprobs: Tensor, reference_logprobs: Tensor, beta: float) -
     return beta * (logprobs - reference_logprobs).detach()
 
 
-def dpo(pairs: Pairs, beta: float, label_smoothing: float = 0.0) -> Tensor:
+def dpo(pairs: ScoredPairs, beta: float, label_smoothing: float = 0.0) -> Tensor:
     """`-log sigmoid(beta h)` of the margin h (arXiv 2305.18290), `[N]`.
 
     `label_smoothing` is the probability that a label is wrong: the loss is the mixture over both orders (cDPO), which
@@ -53,7 +53,7 @@ def dpo(pairs: Pairs, beta: float, label_smoothing: float = 0.0) -> Tensor:
     return -(1 - label_smoothing) * logsigmoid(logit) - label_smoothing * logsigmoid(-logit)
 
 
-def ipo(pairs: Pairs, beta: float) -> Tensor:
+def ipo(pairs: ScoredPairs, beta: float) -> Tensor:
     """`(h - 1 / (2 beta))²` of the margin h (arXiv 2310.12036), `[N]`: a target margin, not to be exceeded.
 
     The target is fixed while a sum of log-probs grows with the answer, so train on `pairs.per_token(…)`.

@@ -16,7 +16,7 @@ from rlhf.trainer.batching.batch import MicroBatch, Minibatch
 from rlhf.trainer.batching.pairs import sides
 from rlhf.trainer.config import PreferenceConfig
 from rlhf.trainer.losses import LossMetrics
-from rlhf.trainer.losses.preference import Pairs, bradley_terry, divergence, dpo, implicit_reward, ipo, kto
+from rlhf.trainer.losses.preference import ScoredPairs, bradley_terry, divergence, dpo, implicit_reward, ipo, kto
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.model_rank import ModelRank
@@ -104,7 +104,7 @@ class PreferenceRank(PairRank, Rank):
 
 def pair_losses(config: PreferenceConfig, chosen: ReplyLogprobs, rejected: ReplyLogprobs, baseline: float) -> Tensor:
     """Return the loss of every pair, `[pairs]`; with `kto`, the mean over its two replies."""
-    pairs = Pairs(chosen.policy, rejected.policy, chosen.reference, rejected.reference)
+    pairs = ScoredPairs(chosen.policy, rejected.policy, chosen.reference, rejected.reference)
     if config.loss == "dpo":
         return dpo(pairs, config.beta, config.label_smoothing)
     if config.loss == "ipo":

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlhf.trainer.answers import reduce_metrics
-from rlhf.trainer.losses.preference import Pairs, bradley_terry, divergence, dpo, implicit_reward, ipo, kto
+from rlhf.trainer.losses.preference import ScoredPairs, bradley_terry, divergence, dpo, implicit_reward, ipo, kto
 from rlhf.trainer.pair_learner import kto_baseline
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from tests.goldens.records import Answer, Record
@@ -36,7 +36,7 @@ def _pairs(record: Record, chosen: Tensor, rejected: Tensor) -> Tensor | None:
     params, name = record.params, record.params.get("loss_type", record.variant.split(".")[0])
     if "f_divergence" in params:
         return None
-    pairs = Pairs(chosen, rejected, tensor(record.inputs["ref_chosen"]), tensor(record.inputs["ref_rejected"]))
+    pairs = ScoredPairs(chosen, rejected, tensor(record.inputs["ref_chosen"]), tensor(record.inputs["ref_rejected"]))
     normalised = name in ("ipo_norm", "sigmoid_norm") or (name == "ipo" and record.peer == "trl")
     if normalised:
         pairs = pairs.per_token(tensor(record.inputs["chosen_len"]), tensor(record.inputs["rejected_len"]))

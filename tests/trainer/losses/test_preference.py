@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf.trainer.losses.preference import Pairs, bradley_terry, divergence, dpo, implicit_reward, ipo, kto
+from rlhf.trainer.losses.preference import ScoredPairs, bradley_terry, divergence, dpo, implicit_reward, ipo, kto
 from rlhf.trainer.pair_learner import kto_baseline
 
 RNG = np.random.default_rng(3)
@@ -18,8 +18,8 @@ CHOSEN, REJECTED, REFERENCE_CHOSEN, REFERENCE_REJECTED = (torch.tensor(column) f
 MARGINS = [float(a - b - c + d) for a, c, b, d in COLUMNS.T]
 
 
-def pairs() -> Pairs:
-    return Pairs(CHOSEN, REJECTED, REFERENCE_CHOSEN, REFERENCE_REJECTED)
+def pairs() -> ScoredPairs:
+    return ScoredPairs(CHOSEN, REJECTED, REFERENCE_CHOSEN, REFERENCE_REJECTED)
 
 
 def log_sigmoid(x: float) -> float:
