@@ -27,7 +27,7 @@ class Quiz:
     reply: str = "{answer}"
 
     def saying(self, answer: str) -> str:
-        """A reply that states `answer`."""
+        """Return a reply that states `answer`."""
         return self.reply.replace("{answer}", answer)
 
 

@@ -27,7 +27,7 @@ async def _ask_group(reward: RewardFunction, group: Sequence[ReplyToScore]) -> l
 
 
 def task_of(question: ReplyToScore) -> Task:
-    """A task made from text alone. A custom reward reads `prompt`, `label` and `answer` in its row."""
+    """Return a task made from text alone. A custom reward reads `prompt`, `label` and `answer` in its row."""
     label = question.label
     return Task(
         id="served",
@@ -38,13 +38,13 @@ def task_of(question: ReplyToScore) -> Task:
 
 
 def reply_to(task: Task, question: ReplyToScore) -> Trajectory:
-    """A trajectory of which only the text, or only the tokens, are known."""
+    """Return a trajectory of which only the text, or only the tokens, are known."""
     segments = (segment_of(question.token_ids),) if question.token_ids is not None else ()
     return Trajectory(task=task, segments=segments, status=EpisodeStatus.TERMINATED, response=question.response)
 
 
 def segment_of(token_ids: Sequence[int]) -> Segment:
-    """A segment of bare tokens: all of them count as the policy's actions."""
+    """Return a segment of bare tokens: all of them count as the policy's actions."""
     count = len(token_ids)
     return Segment(
         token_ids=np.array(token_ids, np.int32),

@@ -66,7 +66,7 @@ class GetReward(_Body):
         return {"rewards": list(values), "scores": list(values), "extra_logs": {}}
 
     def partial(self, scores: Sequence[float | Unscored]) -> dict[str, Any]:
-        """A response with a null for each missing score, for clients that declared that they accept nulls."""
+        """Return a response with a null for each missing score, for clients that declared that they accept nulls."""
         values = [None if isinstance(score, Unscored) else score for score in scores]
         lost = [
             {"index": index, "kind": score.kind, "detail": score.detail}

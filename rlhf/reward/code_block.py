@@ -30,7 +30,7 @@ class Scans:
 
 
 def code_of(response: str) -> str:
-    """The last Python block in a reply; the whole reply where it has none."""
+    """Return the last Python block in a reply; the whole reply where it has none."""
     lines = response.split("\n")
     code, at, budget = response, 0, Scans(MOST_SCANS * (len(response) + 1))
     while at < len(lines):
@@ -44,8 +44,8 @@ def code_of(response: str) -> str:
 
 
 def _opened(line: str) -> str:
-    """The fence at the line's end that opens a Python block; empty if there is none. Behind prose and before more of it
-    a fence is one that the prose is about."""
+    """Return the fence at the line's end that opens a Python block; empty if there is none. Behind prose and before
+    more of it a fence is one that the prose is about."""
     for kind in FENCES:
         before, fence, language = line.rpartition(kind)
         named = PYTHON.match(language) if fence and "`" not in language else None
@@ -55,7 +55,7 @@ def _opened(line: str) -> str:
 
 
 def _taken_out(lines: list[str], before: str) -> list[str]:
-    """The lines of a block without what stands before each of them, where nothing else stands before its fence."""
+    """Return the lines of a block without the text before each of them, if only that is before its fence."""
     within = WITHIN.match(before)
     quotes = before.count(">")
     if not within or within[0] != before or quotes > MOST_QUOTES:
@@ -70,7 +70,7 @@ def _without(line: str, quotes: int, blanks: int) -> str:
 
 
 def _end(lines: list[str], start: int, fence: str, budget: Scans) -> tuple[int, list[str]]:
-    """The line of the fence that closes a block, and the text before the fence on that line.
+    """Return the line of the fence that closes a block, and the text before the fence on that line.
 
     A fence within a string or comment closes nothing. Where all possible closing fences are within a string, that
     string is unterminated, and the first fence at the start of a line closes the block; so it does where the

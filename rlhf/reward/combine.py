@@ -42,8 +42,8 @@ class CombinedReward:
 
 
 def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, float]) -> Scored | Unscored:
-    """The weighted sum of one reply's scores. If one part has no score, neither has the sum: leaving the part out, or
-    counting it as 0, would be a different reward."""
+    """Return the weighted sum of one reply's scores. If one part has no score, neither has the sum: leaving the part
+    out, or counting it as 0, would be a different reward."""
     for name, score in scores.items():
         if isinstance(score, Unscored):
             return Unscored(kind=f"{name}: {score.kind}", detail=score.detail)

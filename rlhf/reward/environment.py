@@ -23,8 +23,8 @@ class EnvironmentReward:
 
 
 def summed(trajectory: Trajectory) -> Scored | Unscored:
-    """The sum of the turns' rewards. An episode that was cut off before any reward scores 0; one that the environment
-    ended without any reward has no score."""
+    """Return the sum of the turns' rewards. An episode that was cut off before any reward scores 0; one that the
+    environment ended without any reward has no score."""
     rewards = [turn.reward for segment in trajectory.segments for turn in segment.turns if turn.reward is not None]
     if not rewards and trajectory.status is EpisodeStatus.TERMINATED:
         return Unscored(kind="no reward", detail="the environment ended the episode and gave it no reward")

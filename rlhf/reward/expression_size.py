@@ -38,7 +38,7 @@ class TooLarge(Exception):
 
 
 def check_reply(text: str) -> None:
-    """Raises `TooLarge` for a reply in which searching for the answer would take too long. Linear."""
+    """Raise `TooLarge` for a reply in which searching for the answer would take too long. Linear."""
     for opener, closer in (("\\[", "\\]"), ("\\(", "\\)")):
         if text.count(opener, text.rfind(closer) + 1) > MOST_OPEN:
             raise TooLarge
@@ -48,7 +48,7 @@ def check_reply(text: str) -> None:
 
 
 def check_text(latex: str) -> None:
-    """Raises `TooLarge` for an answer that would take too long to parse. Linear."""
+    """Raise `TooLarge` for an answer that would take too long to parse. Linear."""
     depth = deepest = 0
     for letter in latex[: LONGEST_TEXT + 1]:
         depth += (letter in "({[") - (letter in ")}]")
@@ -60,7 +60,7 @@ def check_text(latex: str) -> None:
 
 
 def check_size(expression: Any) -> None:
-    """Raises `TooLarge` where evaluating the expression would take too many digits, terms or steps, and for infinite
+    """Raise `TooLarge` where evaluating the expression would take too many digits, terms or steps, and for infinite
     sums, integrals and arithmetic with infinity: sympy guesses their equality from numerical values."""
     try:
         _finite(expression)
@@ -72,8 +72,8 @@ def check_size(expression: Any) -> None:
 
 
 def written_form(expression: Any) -> str:
-    """A canonical text of the expression, independent of the order of sums and products. Nothing is evaluated. Raises
-    `TooLarge`."""
+    """Return a canonical text of the expression, independent of the order of sums and products. Nothing is evaluated.
+    Raises `TooLarge`."""
     try:
         return _form(expression)
     except RecursionError:
@@ -101,7 +101,7 @@ def _finite(e: Any) -> None:
 
 
 def _functions(e: Any) -> int:
-    """The number of functions, roots and symbolic denominators; those in a power count once for each factor."""
+    """Return the number of functions, roots and symbolic denominators; those in a power count once for each factor."""
     count = sum(_functions(part) for part in getattr(e, "args", ()))
     if isinstance(e, sympy.Pow) and isinstance(e.exp, sympy.Integer):
         count = count * abs(int(e.exp)) + int(int(e.exp) < 0 and bool(e.base.free_symbols))
@@ -149,7 +149,7 @@ def _bounded_steps(logarithm: float) -> None:
 
 
 def _terms(e: Any) -> int:
-    """Number of terms of the expanded polynomial."""
+    """Return the number of terms of the expanded polynomial."""
     parts = [_terms(part) for part in getattr(e, "args", ())]
     if isinstance(e, sympy.Mul):
         return _few(math.prod(parts))

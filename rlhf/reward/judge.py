@@ -29,7 +29,7 @@ class JudgeClient:
         await self._client.meet()
 
     async def ask(self, chat: Chat) -> str | Unscored:
-        """The judge's reply as text."""
+        """Return the judge's reply as text."""
         body: dict[str, Any] = {
             "model": self.config.model,
             "messages": chat,
@@ -80,7 +80,7 @@ class PairwiseJudge:
         ]
 
     async def _compare(self, task: Task, one: str, other: str) -> Score:
-        """The score of `one` against `other`: 1, 0, or 0.5 for a tie and where the two orders contradict."""
+        """Return the score of `one` against `other`: 1, 0, or 0.5 for a tie and where the two orders contradict."""
         if one == other:
             return 0.5
         there, back = await asyncio.gather(self._choice(task, one, other), self._choice(task, other, one))
@@ -114,6 +114,6 @@ def _share(reply: int, verdicts: dict[tuple[int, int], Score]) -> Score:
 
 
 def make_judge(scorer: ScorerConfig, config: JudgeConfig) -> PointwiseJudge | PairwiseJudge:
-    """The judge of these settings. Raises `ConfigError` when its token is not in the environment."""
+    """Return the judge of these settings. Raises `ConfigError` when its token is not in the environment."""
     client = JudgeClient(config, client_of(scorer, config.url, config.token_env))
     return PairwiseJudge(client) if config.mode == "pairwise" else PointwiseJudge(client)

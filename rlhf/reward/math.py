@@ -73,7 +73,7 @@ def math(response: str, row: Mapping[str, Any]) -> float:
 
 
 def final_answer(response: str) -> list[Any]:
-    """The response's final answer as sympy expressions; empty when there is none. Raises `TooLarge`,
+    """Return the response's final answer as sympy expressions; empty when there is none. Raises `TooLarge`,
     `AnswerTooLarge`."""
     _, mark, stated = response.rpartition(MARK)
     text = stated.strip().partition("\n")[0] if mark else response
@@ -98,8 +98,8 @@ def _reference(text: str) -> list[Any]:
 
 
 def _stated(text: str, sure: bool = False) -> list[Any]:
-    """A bare answer: a number as people write it ("$1,080", "5 hours"), else LaTeX without delimiters, read whole.
-    Where it must be `sure`, nothing is read of a formula that passes over a number. Raises `TooLarge`."""
+    """Return a bare answer: a number as people write it ("$1,080", "5 hours"), else LaTeX without delimiters, read
+    whole. Where it must be `sure`, nothing is read of a formula that passes over a number. Raises `TooLarge`."""
     bare = undressed(extract_boxed_content(text, mode="last") if BOX.search(text) else text)
     check_text(bare)
     number = _parse(bare) if is_number(bare) else []

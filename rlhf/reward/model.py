@@ -73,7 +73,7 @@ def why_unscored(tokens: NDArray[np.int32], facts: RewardModelFacts) -> Unscored
 
 
 def outcome(score: float | Unscored) -> Scored | Unscored:
-    """A finite score; NaN and infinity become `Unscored`."""
+    """Return a finite score; NaN and infinity become `Unscored`."""
     if isinstance(score, Unscored):
         return score
     if not math.isfinite(score):
@@ -103,7 +103,7 @@ class Batcher:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def score(self, tokens: NDArray[np.int32]) -> float | Unscored:
-        """The score, or `Unscored` of kind `timeout` or `raised`. Raises `WorkerDied`."""
+        """Return the score, or `Unscored` of kind `timeout` or `raised`. Raises `WorkerDied`."""
         request = PendingSequence(tokens, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         if self._free:
@@ -155,7 +155,7 @@ class Batcher:
         return [score for score, _ in zip(scores, batch, strict=True)]
 
     def _take(self) -> list[PendingSequence]:
-        """The oldest requests, up to the token budget; at least one if any is pending."""
+        """Return the oldest requests, up to the token budget; at least one if any is pending."""
         batch: list[PendingSequence] = []
         room = self._tokens
         while self._waiting and (not batch or len(self._waiting[0].tokens) <= room):

@@ -67,7 +67,7 @@ class RewardModelWorker:
         return RewardModelFacts(context_tokens=int(text.max_position_embeddings), vocab_size=int(text.vocab_size))
 
     def score(self, sequences: Sequence[Tokens]) -> list[float]:
-        """The model's output at the last token of every sequence, in order, NaN included."""
+        """Return the model's output at the last token of every sequence, in order, NaN included."""
         scores = np.zeros(len(sequences))
         for places in batches([len(tokens) for tokens in sequences], self._settings.tokens_per_batch):
             scores[places] = self._forward([sequences[place] for place in places])

@@ -12,8 +12,9 @@ from sympy.logic.boolalg import Boolean
 
 
 def by_name(reference: list[Any], answer: list[Any]) -> list[Any]:
-    """The `answer` with its values in the order of the reference's names, without names. Empty where it cannot be
-    compared: the names are others, or the reference is a condition on a variable and the answer a list of numbers."""
+    """Return the `answer` with its values in the order of the reference's names, without names. Empty where it cannot
+    be compared: the names are others, or the reference is a condition on a variable and the answer a list of
+    numbers."""
     wanted, given = _named(reference), _named(answer)
     if wanted and given:
         return [sympy.Tuple(*(given[name] for name in wanted))] if wanted.keys() == given.keys() else []
@@ -26,13 +27,13 @@ def by_name(reference: list[Any], answer: list[Any]) -> list[Any]:
 
 
 def without_names(reference: list[Any]) -> list[Any]:
-    """The `reference` as the tuple of its values where they have names."""
+    """Return the `reference` as the tuple of its values where they have names."""
     named = _named(reference)
     return [sympy.Tuple(*named.values())] if named else reference
 
 
 def _named(expressions: list[Any]) -> dict[Any, Any]:
-    """The values under their names, as written; empty unless each of at least two values has a name of its own."""
+    """Return the values under their names, as written; empty unless each of at least two values has a name."""
     if len(expressions) != 1:
         return {}
     whole = expressions[0]
@@ -48,7 +49,7 @@ def _named(expressions: list[Any]) -> dict[Any, Any]:
 
 
 def _in_order(answer: list[Any]) -> tuple[Any, ...]:
-    """What a list of values consists of, as written; a pair in parentheses is read as an open interval."""
+    """Return the items of a list of values, as written; a pair in parentheses is read as an open interval."""
     if len(answer) == 1:
         whole = answer[0]
         if isinstance(whole, FiniteSet):

@@ -74,6 +74,6 @@ STATUSES = (400, 401, 413, 422, 503, 504)
 
 
 def responses_of(kind: type[Body]) -> dict[int | str, dict[str, Any]]:
-    """The response schemas of this kind of request, by status code."""
+    """Return the response schemas of this kind of request, by status code."""
     problem = {"model": RewardErrorBody, "description": "An error"}
     return {200: {"model": ANSWERS[kind]}, **dict.fromkeys(STATUSES, problem)}

@@ -42,12 +42,12 @@ class RemoteReward:
 
 
 def named_score(name: str, score: Score) -> Scored | Unscored:
-    """A score under the reward's name in `parts`, or `Unscored` unchanged."""
+    """Return a score under the reward's name in `parts`, or `Unscored` unchanged."""
     return score if isinstance(score, Unscored) else Scored(value=score, parts={name: score})
 
 
 def make_remote(scorer: ScorerConfig, config: RemoteConfig) -> RemoteReward:
-    """The remote reward of these settings. Raises `ConfigError` when its token is not in the environment."""
+    """Return the remote reward of these settings. Raises `ConfigError` when its token is not in the environment."""
     client = client_of(scorer, config.url, config.token_env, headers={NULLS_HEADER: "null"})
     return RemoteReward(config, client)
 
@@ -55,7 +55,8 @@ def make_remote(scorer: ScorerConfig, config: RemoteConfig) -> RemoteReward:
 def client_of(
     scorer: ScorerConfig, url: str, token_env: str | None, headers: Mapping[str, str] | None = None
 ) -> HttpClient:
-    """A client with the scorer's retries and limits. Raises `ConfigError` when its token is not in the environment."""
+    """Return a client with the scorer's retries and limits. Raises `ConfigError` when its token is not in the
+    environment."""
     return HttpClient(
         url,
         scorer.http,

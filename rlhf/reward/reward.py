@@ -50,7 +50,7 @@ class Reward:
         return await asyncio.gather(*(self.score(task, trajectory.response) for trajectory in trajectories))
 
     async def score(self, task: Task, response: str) -> Scored | Unscored:
-        """The score of one response; its number is also in `parts`, under the reward's name."""
+        """Return the score of one response; its number is also in `parts`, under the reward's name."""
         if self.needs_answer and task.answer is None:
             return Unscored(kind="no answer", detail=f"task {task.id} has none; name its column with answer_column")
         score = await self._scorer.score(response, self._row_of(task))
@@ -83,8 +83,8 @@ class QuickScorer:
 
 
 def make_reward(config: RewardConfig, log: Path | None = None, model: LiveReward | None = None) -> LiveReward:
-    """The reward that `config` names. Nothing is started before `start` or the first score. `log` receives the output
-    of a function's scorers; `model` is the reward model of kind `model`, alone or as a part."""
+    """Return the reward that `config` names. Nothing is started before `start` or the first score. `log` receives the
+    output of a function's scorers; `model` is the reward model of kind `model`, alone or as a part."""
     if config.kind != "combined":
         return _with_its_failures(config, _scorer(config, log, model))
     return CombinedReward(
@@ -96,7 +96,7 @@ def make_reward(config: RewardConfig, log: Path | None = None, model: LiveReward
 
 
 def _with_its_failures(config: ScorerConfig, reward: LiveReward) -> LiveReward:
-    """The reward, with a score for replies that make it fail, where the recipe or the kind sets one."""
+    """Return the reward, with a score for replies that make it fail, where the recipe or the kind sets one."""
     value = config.worth_of_failures
     return reward if value is None else FailuresValued(reward, value)
 

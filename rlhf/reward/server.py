@@ -63,8 +63,8 @@ class Counter:
         self._here = 0
 
     async def score(self, questions: Sequence[ReplyToScore]) -> list[float | Unscored]:
-        """The scores of these replies. Raises `ScoringRefused`: 422 for token ids that the reward cannot read, 503 when
-        the queue is full, 504 after the deadline."""
+        """Return the scores of these replies. Raises `ScoringRefused`: 422 for token ids that the reward cannot read,
+        503 when the queue is full, 504 after the deadline."""
         if not self._settings.reads_tokens and any(question.token_ids is not None for question in questions):
             raise ScoringRefused(
                 422, "invalid", f"reward {self._settings.name} reads text; send text instead of token ids"
@@ -91,8 +91,8 @@ class Counter:
 def reward_app(
     reward: LiveReward, settings: RewardServerSettings, token: str | None = None, *, host: str = LOOPBACK
 ) -> AccessMiddleware:
-    """An ASGI application that scores with `reward`; the caller starts and closes the reward. With a `token`, requests
-    must carry it."""
+    """Return an ASGI application that scores with `reward`; the caller starts and closes the reward. With a `token`,
+    requests must carry it."""
     app = FastAPI(title=f"reward {settings.name}", exception_handlers=_HANDLERS)
     counter = Counter(reward, settings)
     app.get("/health")(_health_of(settings))
@@ -121,7 +121,7 @@ def _endpoint(counter: Counter, kind: type[Body]) -> Callable[..., Awaitable[JSO
 
 
 def _all_scored(scores: Sequence[float | Unscored]) -> list[float]:
-    """The numbers. A missing score fails the whole request: any placeholder would be taken for a number."""
+    """Return the numbers. A missing score fails the whole request: any placeholder would be taken for a number."""
     values: list[float] = []
     for index, score in enumerate(scores):
         if isinstance(score, Unscored):
@@ -138,8 +138,8 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    """A validation error as a response, without repeating the body: it may be long, or contain text that cannot be
-    sent."""
+    """Return a validation error as a response, without repeating the body: it may be long, or contain text that cannot
+    be sent."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
@@ -147,7 +147,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _unknown(request: Request, error: Exception) -> JSONResponse:
-    """The response for an unknown path or method, or for a body that is not JSON."""
+    """Return the response for an unknown path or method, or for a body that is not JSON."""
     assert isinstance(error, HTTPException)
     return _error(error.status_code, "invalid", str(error.detail))
 
@@ -157,12 +157,12 @@ def _error(status: int, kind: str, message: str, headers: dict[str, str] | None 
 
 
 def _denied(status: int, why: str) -> dict[str, Any]:
-    """The response for a request that is refused before it reaches a route."""
+    """Return the response for a request that is refused before it reaches a route."""
     return _said(status, {401: "denied", 503: "busy"}.get(status, "invalid"), why)
 
 
 def _said(status: int, kind: str, message: str) -> dict[str, Any]:
-    """The JSON body of an error."""
+    """Return the JSON body of an error."""
     return {"error": {"message": message.encode(errors="replace").decode(), "type": kind, "code": status}}
 
 

@@ -29,7 +29,7 @@ Chat = list[dict[str, str]]
 
 
 def pointwise_chat(config: JudgeConfig, prompt: str, reference: str | None, reply: str) -> Chat:
-    """A request for one mark."""
+    """Return a request for one mark."""
     ending = (
         "Give your reasons in a few sentences. Then end with one line:\n"
         f"Verdict: N\nwhere N is a number from {config.low:g} (worst) to {config.high:g} (best)."
@@ -38,7 +38,7 @@ def pointwise_chat(config: JudgeConfig, prompt: str, reference: str | None, repl
 
 
 def pairwise_chat(config: JudgeConfig, prompt: str, reference: str | None, first: str, second: str) -> Chat:
-    """A request to choose between two replies. Judges are biased by the order: ask in both orders."""
+    """Return a request to choose between two replies. Judges are biased by the order: ask in both orders."""
     ending = (
         "Which reply is better? Give your reasons in a few sentences. Then end with one line:\n"
         "Verdict: A\nor\nVerdict: B\nor, where neither is better,\nVerdict: tie"
@@ -47,7 +47,7 @@ def pairwise_chat(config: JudgeConfig, prompt: str, reference: str | None, first
 
 
 def mark_of(text: str, low: float, high: float) -> float | Unscored:
-    """The last mark in a judge's reply, scaled to 0 … 1."""
+    """Return the last mark in a judge's reply, scaled to 0 … 1."""
     found = MARK.findall(condensed(text))
     if not found:
         return no_verdict(text)
@@ -58,13 +58,14 @@ def mark_of(text: str, low: float, high: float) -> float | Unscored:
 
 
 def parse_choice(text: str) -> float | Unscored:
-    """The score of the reply shown as A: 1 when it won, 0 when it lost, 0.5 for a tie."""
+    """Return the score of the reply shown as A: 1 when it won, 0 when it lost, 0.5 for a tie."""
     found = CHOICE.findall(condensed(text))
     return WORTH[found[-1].lower()] if found else no_verdict(text)
 
 
 def condensed(text: str) -> str:
-    """The text with each run of blanks or line ends collapsed to one: the patterns try every position of a long run."""
+    """Return the text with each run of blanks or line ends collapsed to one: the patterns try every position of a long
+    run."""
     return BLANKS.sub(lambda run: "\n" if "\n" in run[0] else " ", text)
 
 
@@ -74,7 +75,7 @@ def no_verdict(text: str) -> Unscored:
 
 
 def words_of(answer: Any) -> str | Unscored:
-    """The model's text in the response of an OpenAI-compatible endpoint."""
+    """Return the model's text in the response of an OpenAI-compatible endpoint."""
     match answer:
         case {"choices": [{"message": {"content": str(text)}}, *_]}:
             return text[-WORDS:]

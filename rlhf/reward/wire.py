@@ -49,7 +49,7 @@ class Shape:
 
 
 def asked_of(task: Task, trajectories: Sequence[Trajectory]) -> GroupRequest:
-    """The request data of a group."""
+    """Return the request data of a group."""
     return GroupRequest(
         prompt=task_text(task),
         responses=tuple(trajectory.response for trajectory in trajectories),
@@ -61,15 +61,15 @@ def asked_of(task: Task, trajectories: Sequence[Trajectory]) -> GroupRequest:
 
 
 def task_text(task: Task) -> str:
-    """The prompt as plain text: a single message unchanged, several with their roles in front."""
+    """Return the prompt as plain text: a single message unchanged, several with their roles in front."""
     if len(task.messages) == 1:
         return task.messages[0].content
     return "\n\n".join(f"{message.role}: {message.content}" for message in task.messages)
 
 
 def scores(shape: Shape, answer: Any, count: int) -> list[Score]:
-    """A response as `count` scores. Values that are not finite numbers become `Unscored("protocol")`, individually
-    where possible."""
+    """Return a response as `count` scores. Values that are not finite numbers become `Unscored("protocol")`,
+    individually where possible."""
     try:
         values = shape.read(answer)
     except ValueError as error:
@@ -80,7 +80,7 @@ def scores(shape: Shape, answer: Any, count: int) -> list[Score]:
 
 
 def parse_number(value: Any) -> Score:
-    """A JSON value that must be a finite number."""
+    """Return a JSON value that must be a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return Unscored(kind="protocol", detail=f"{type(value).__name__} where a number was expected")
     try:
@@ -147,7 +147,7 @@ def _read_vllm(name: str, single: Callable[[Any], Any]) -> Callable[[Any], Seque
 
 
 def _only(values: Any) -> Any:
-    """The number of a model with one label; anything else is returned unchanged, and fails as not a number."""
+    """Return the number of a model with one label; anything else is returned unchanged, and fails as not a number."""
     return values[0] if isinstance(values, list) and len(values) == 1 else values
 
 

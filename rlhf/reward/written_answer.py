@@ -42,7 +42,7 @@ FORMS = tuple(
 
 
 def _repeating(decimal: re.Match[str]) -> str:
-    """The fraction that a decimal with repeating digits is."""
+    """Return the fraction that a decimal with repeating digits is."""
     sign, whole, once, again = decimal.groups()
     first = int(f"{whole}{once}" or 0)
     above = int(f"{whole}{once}{again}") - first
@@ -79,7 +79,7 @@ PASSED_OVER = re.compile(
 
 
 def undressed(text: str) -> str:
-    """The text without what delimits it."""
+    """Return the text without what delimits it."""
     bare = text.strip(" \t\n*").replace("\\$", "$")
     for opener, closer in DELIMITERS:
         if bare.startswith(opener) and bare.endswith(closer) and len(bare) >= len(opener + closer):
@@ -97,7 +97,7 @@ def is_number(text: str) -> bool:
 
 
 def as_formula(text: str) -> str | None:
-    """The text as LaTeX of which a parser reads everything, without its unit; None where that cannot be."""
+    """Return the text as LaTeX of which a parser reads everything, without its unit; None where that cannot be."""
     if "..." in text:
         return None
     latex = text.strip(" \t*.,;")

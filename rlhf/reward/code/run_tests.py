@@ -122,7 +122,8 @@ def pack(value: Any, other: Callable[[Any], Any], depth: int = 0) -> Any:
 
 
 def unpack(node: Any, other: Callable[[str, Any], Any]) -> Any:
-    """The value that `pack` packed. Raises `Refused`, `ValueError`, `TypeError`, `LookupError` for anything else."""
+    """Return the value that `pack` packed. Raises `Refused`, `ValueError`, `TypeError`, `LookupError` for anything
+    else."""
     if type(node) is not list:
         return node
     kind, body = node
@@ -133,7 +134,7 @@ def unpack(node: Any, other: Callable[[str, Any], Any]) -> Any:
 
 
 def renewed(old: Any, new: Any) -> Any:
-    """What stands for `new` where `old` was handed over: the same lists, dicts and sets, with the new content."""
+    """Return `new` in the place of `old`: the same lists, dicts and sets, with the new content."""
     if type(old) is not type(new) or type(old) not in (list, tuple, dict, set):
         return new
     if type(old) is dict:
@@ -284,7 +285,7 @@ class CodeServer:
         return getattr(owner if hasattr(owner, name) else owner.Solution(), name)
 
     def _object(self, value: Any) -> Any:
-        """A number of numpy as Python's; any other object by a number: it stays here."""
+        """Return a number of numpy as Python's; any other object by a number: it stays here."""
         numpy: Any = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.number | numpy.bool_):
             return pack(value.item(), self._object)

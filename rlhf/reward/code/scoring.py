@@ -179,7 +179,7 @@ def _is_near(word: str, expected: str) -> bool:
 
 
 def make_runner(config: CodeRewardConfig) -> ProgramRunner:
-    """A runner for the configured sandbox server, else for this process's sandbox."""
+    """Return a runner for the configured sandbox server, else for this process's sandbox."""
     if config.url:
         seconds = max(QUEUE_SECONDS, config.max_concurrent_requests * config.timeout_seconds)
         remote = RemoteSandbox(config.url, token_from(config.token_env), seconds + config.timeout_seconds)
