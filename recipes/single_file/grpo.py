@@ -204,8 +204,7 @@ def ppo_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_lo
 
 
 def kl_loss(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
-    """Return the k3 estimate of KL(policy, reference), the mean over tokens: unbiased and never negative (Schulman,
-    2020)."""
+    """Return the k3 estimate of KL(policy, reference), a mean over tokens: unbiased and never negative (Schulman)."""
     log_ratio = reference_logprobs - logprobs
     return (torch.expm1(log_ratio) - log_ratio).mean()
 
@@ -215,8 +214,7 @@ def batch_loss(
     policy: nn.Module, reference: nn.Module | None, samples: list[Sample], advantages: Tensor, settings: Settings
 ) -> tuple[Tensor, float]:
     """Return the loss, and the largest difference between the policy's log-probs and those of the policy that sampled.
-    All tokens of a reply share its advantage, `advantages` `[B]`; those of prompts and padding have no part in
-    anything."""
+    All tokens of a reply share its advantage, `advantages` `[B]`; those of prompts and padding are masked."""
     prompts = [encode(sample.problem + "=") for sample in samples]
     ids = padded([before + sample.reply for before, sample in zip(prompts, samples, strict=True)])
     # Position t is about token t + 1, as in `token_logprobs`.

@@ -28,7 +28,7 @@ from rlhf.errors import DeadlinePassed, PlacementError
 
 CLOSE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 20.0
-JOIN_SECONDS = 30.0
+JOIN_SECONDS = 60.0
 """Deadline to join a cluster that answers: Ray waits longer on a machine that is not one of its nodes."""
 GRACE_SECONDS = 5.0
 """Added to the time that Ray itself waits."""

@@ -17,7 +17,7 @@ from typing import Any
 from rlhf.cluster.machine import this_machine
 from rlhf.errors import PlacementError
 
-CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 60.0  # on a loaded machine Ray's command alone imports for 20 s
+CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
 """Deadlines for a connection to a head, and for its answer to `ray status`, which imports Ray first."""
 LEAST_BYTES = 256 << 20
 """Of an object store: shared memory in which batches lie between the controller and the ranks."""

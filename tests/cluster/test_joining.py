@@ -27,7 +27,7 @@ from tests.raylets import RayletCluster, raylets
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 
 ENDS_SECONDS = scaled(120)
-REFUSED_SECONDS = scaled(40)
+REFUSED_SECONDS = scaled(70)
 """Twice what is promised: the machine may be busy."""
 NOBODY = "203.0.113.1:6379"
 """An address of nobody (RFC 5737)."""

@@ -58,7 +58,7 @@ def tried(vocabulary: str, wire: Wire) -> Tried:
     tokenizer = tokenizer_of(vocabulary, wire)
     renderer, offering = renderer_of(tokenizer, wire), renderer_of(tokenizer, wire, ADD)
     ids = renderer.prompt([ASKED]).token_ids.tolist()
-    unsaid = any("of its tools add" in words for words in offering.told)
+    unsaid = any("show the policy its tools add" in words for words in offering.told)
     return Tried(
         template=wire.name,
         bos=str(ids.count(tokenizer.bos_token_id)) if written_bos(tokenizer) else "0",
