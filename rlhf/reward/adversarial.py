@@ -32,7 +32,7 @@ class Quiz:
 
 
 def adversarial_replies(quiz: Quiz) -> Mapping[str, str]:
-    """Replies, keyed by what is wrong with each. None of them is a good answer to the question."""
+    """Return bad replies to the question, keyed by their fault."""
     right, wrong = quiz.saying(quiz.answer), quiz.saying(quiz.wrong[0])
     options = [quiz.wrong[0], quiz.answer, *quiz.wrong[1:]]
     return {

@@ -135,8 +135,7 @@ def _rule(config: ScorerConfig, log: Path | None) -> Reward:
 
 
 def _pool(config: ScorerConfig, function: str, log: Path | None, memory_bytes: int = 0) -> ScorerPool:
-    """A pool for a user's function has no memory limit: libraries that it loads may reserve address space by the 100
-    GiB."""
+    """Make a pool of a user's function without a memory limit: its libraries may reserve addresses by the 100 GiB."""
     return ScorerPool(
         function,
         config.workers,

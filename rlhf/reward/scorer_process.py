@@ -39,7 +39,7 @@ def scorer_process_main(function: str, descriptor: int, parent: int) -> None:
 
 
 def load_scorer(function: str, arguments: dict[str, Any]) -> ScorerFunction:
-    """The function that `module:name` names, with its keyword `arguments` bound."""
+    """Import the function `module:name` and bind its keyword `arguments`."""
     module, _, name = function.partition(":")
     scorer: ScorerFunction = getattr(importlib.import_module(module), name)
     if not callable(scorer):
@@ -51,7 +51,7 @@ def load_scorer(function: str, arguments: dict[str, Any]) -> ScorerFunction:
 
 
 def score_response(scorer: ScorerFunction, response: str, row: dict[str, Any]) -> dict[str, Any]:
-    """The result of scoring one response, as a message to the parent."""
+    """Score one response, and return the result as a message to the parent."""
     answer = catch(lambda: _message(scorer(response, row)))
     if not isinstance(answer, Raised):
         return answer
@@ -60,7 +60,7 @@ def score_response(scorer: ScorerFunction, response: str, row: dict[str, Any]) -
 
 
 def _message(value: Any) -> dict[str, Any]:
-    """The message for a scorer's return value, whose methods may be user code too."""
+    """Return the message for a scorer's return value, whose methods may be user code too."""
     if not isinstance(value, SupportsFloat):
         return {"kind": "not a number", "detail": f"it returned {value!r:.200}"}
     number = float(value)

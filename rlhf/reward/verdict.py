@@ -92,7 +92,7 @@ def _chat(config: JudgeConfig, shown: Mapping[str, str | None], ending: str) -> 
 
 
 def _fenced(name: str, text: str) -> str:
-    """The text between tags whose name is derived from the whole text: it cannot close its own tag. Equal texts get
+    """Put a text between tags whose name is derived from it, so that it cannot close its tag. Equal texts get
     equal tags, so that recorded runs can be replayed."""
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
     tag = f"{name.replace(' ', '-')}-{digest}"
