@@ -120,13 +120,14 @@ def check_answers(address: str) -> None:
         raise no_cluster(address, str(error)) from None
     except subprocess.TimeoutExpired:
         raise no_cluster(address, f"its server does not answer Ray within {ANSWER_SECONDS:g} s") from None
-    if status.returncode and "token" in status.stderr:
+    reason = status.stderr.strip().rpartition("\n")[2]
+    if status.returncode and "token" in reason.lower():
         raise PlacementError(
             f"the Ray cluster at {address!r} refuses this process's token, or a missing one; "
             "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as the cluster has them"
         )
     if status.returncode:
-        raise no_cluster(address, status.stderr.strip().rpartition("\n")[2])
+        raise no_cluster(address, reason)
 
 
 def no_cluster(address: str, cause: str) -> PlacementError:
