@@ -166,7 +166,7 @@ def test_ctrl_c_ends_all_hosts_and_the_token_is_on_no_command_line(sshd: Sshd, t
         os.killpg(launched.pid, signal.SIGINT)
         assert launched.wait(60) == 130
         assert until(lambda: not marked(tmp_path), 10)
-    assert "stopped; what was done so far is in" in (tmp_path / "err").read_text()
+    assert "stopped; the results so far are in" in (tmp_path / "err").read_text()
     assert json.loads((tmp_path / "run/summary.json").read_text())["outcome"] == "stopped"
 
 
