@@ -20,7 +20,7 @@ from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.rows import PythonTests, TestsError
+from rlhf.reward.code.read_tests import PythonTests, TestsError
 from rlhf.reward.code.scoring import CodeScorer
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.trainer.config import CorrectionConfig

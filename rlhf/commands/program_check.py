@@ -13,7 +13,7 @@ from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
 from rlhf.recipe.loading import load_recipe
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.rows import PythonTests, Tests, TestsError, read_tests
+from rlhf.reward.code.read_tests import PythonTests, Tests, TestsError, read_tests
 from rlhf.reward.code.scoring import CodeScorer
 from rlhf.types import Scored, Unscored
 

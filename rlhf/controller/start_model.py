@@ -16,7 +16,7 @@ from rlhf.errors import DataError
 from rlhf.models.start import start_model
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.view import View
-from rlhf.trainer.warmup import warm_up
+from rlhf.trainer.supervised_warmup import warm_up
 from rlhf.types import Message
 
 ANNOUNCE_EVERY = 50

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlhf.errors import SandboxUnavailable
 from rlhf.sandbox.groups import GroupParent
-from rlhf.sandbox.supervisor import LOOK_SECONDS
+from rlhf.sandbox.run_supervisor import LOOK_SECONDS
 
 SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin")
 SETTINGS = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")

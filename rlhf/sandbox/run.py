@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlhf.errors import SandboxBroken
-from rlhf.sandbox import bubblewrap, landlock, supervisor
+from rlhf.sandbox import bubblewrap, landlock, run_supervisor
 from rlhf.sandbox.groups import ControlGroup, control_group
 from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation
 from rlhf.sandbox.program import MIB, Program, ProgramResult, SandboxLimits, TerminationReason
@@ -138,7 +138,7 @@ def _supervise(isolation: SandboxIsolation, request: RunRequest) -> ProgramResul
 
 def _command(isolation: SandboxIsolation, request: RunRequest) -> tuple[str, ...]:
     alone = request.jail.alone
-    start = START.format(root=bubblewrap.PACKAGE_ROOT if alone else PACKAGE_ROOT, module=supervisor.__name__)
+    start = START.format(root=bubblewrap.PACKAGE_ROOT if alone else PACKAGE_ROOT, module=run_supervisor.__name__)
     command = (isolation.python.path, "-I", "-S", "-c", start)
     if not alone:
         return command

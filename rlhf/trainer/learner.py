@@ -28,7 +28,7 @@ from rlhf.trainer.batching.batch import (
 )
 from rlhf.trainer.batching.forward_outputs import Column, with_forward_outputs
 from rlhf.trainer.config import TrainerConfig
-from rlhf.trainer.disagreement import explain_disagreement
+from rlhf.trainer.mismatch_report import explain_disagreement
 from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.rewards import shuffled_rewards
 from rlhf.trainer.settings import LearnerSettings, Residency, UpdateArguments

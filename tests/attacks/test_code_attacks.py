@@ -9,7 +9,7 @@ import pytest
 
 from rlhf.commands.hostile_programs import hostile_programs
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.rows import PythonTests, read_tests
+from rlhf.reward.code.read_tests import PythonTests, read_tests
 from rlhf.reward.code.scoring import CodeScorer
 from rlhf.types import Scored
 from tests.attacks.code_attacks import ATTACKS, SCRIPT_ATTACKS, STDIN_ATTACKS, Attack, attacks_on

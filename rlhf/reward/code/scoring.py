@@ -19,7 +19,7 @@ from rlhf.errors import ConfigError, SandboxBroken, SandboxBusy
 from rlhf.http.binding import token_from
 from rlhf.http.untrusted_text import escape_to_line
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.rows import Pairs, PythonTests, Tests, TestsError, read_tests, solution_of, with_prefix
+from rlhf.reward.code.read_tests import Pairs, PythonTests, Tests, TestsError, read_tests, solution_of, with_prefix
 from rlhf.reward.code.run_tests import LENGTH_DIGITS
 from rlhf.reward.code_block import code_of
 from rlhf.sandbox.client import RemoteSandbox, RetryingRunner

@@ -24,6 +24,7 @@ from rlhf.cluster.interfaces import LOOPBACK, interface_environment, interface_t
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
 from rlhf.models.sharded_loading import local_part, partitioned
 from rlhf.trainer.config import OptimizerConfig
+from rlhf.trainer.rank.learning_rate import learning_rate_factor
 from rlhf.trainer.rank.sharding import ZeroSharding
 from rlhf.trainer.rank.state_slices import (
     MASTER,
@@ -36,7 +37,7 @@ from rlhf.trainer.rank.state_slices import (
     weight_slice,
     write_slices,
 )
-from rlhf.trainer.rank.zero_config import deepspeed_config, deepspeed_module, learning_rate_factor
+from rlhf.trainer.rank.zero_config import deepspeed_config, deepspeed_module
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.weight_sync.store import open_store
 from rlhf.weight_sync.types import GroupAddress

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from importlib import import_module
 from typing import Any
 
@@ -73,17 +72,6 @@ def _offload(settings: LearnerSettings) -> dict[str, Any]:
     deepspeed, place = settings.trainer.deepspeed, {"device": "cpu", "pin_memory": settings.device == "cuda"}
     chosen = {"offload_optimizer": deepspeed.offload_optimizer, "offload_param": deepspeed.offload_parameters}
     return {name: place for name, device in chosen.items() if device == "cpu"}
-
-
-def learning_rate_factor(step: int, *, schedule: str, warmup_steps: int, total_steps: int) -> float:
-    """Share of the peak learning rate at optimizer step `step` (from 0): linear warm-up, then `constant`, or a
-    `linear` or `cosine` decay that would reach zero at `total_steps`."""
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    if schedule == "constant":
-        return 1.0
-    done = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
-    return 1.0 - done if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
 
 
 def deepspeed_module(name: str = "") -> Any:

@@ -12,7 +12,7 @@ import pytest
 from rlhf.config import build
 from rlhf.errors import ConfigError, SandboxBroken
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.rows import PythonTests, read_tests
+from rlhf.reward.code.read_tests import PythonTests, read_tests
 from rlhf.reward.code.scoring import CodeScorer, same_line
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.failure import CAUSED_BY_REPLIES, FailuresValued

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from rlhf.data.rows import Row
+from rlhf.reward.code.choose_form import FormDecision, Function, calls_any, free_names, is_case
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.forms import FormDecision, Function, calls_any, free_names, is_case
 from rlhf.sandbox.program import SandboxLimits
 
 OUTPUT_BYTES = SandboxLimits().output_bytes

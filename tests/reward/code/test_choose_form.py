@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.rows import PythonTests, read_tests
+from rlhf.reward.code.read_tests import PythonTests, read_tests
 
 VALUES = [
     "assert add(1, 2) == 3",

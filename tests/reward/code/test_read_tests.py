@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.rows import CASE, PythonTests, TestsError, read_tests
+from rlhf.reward.code.read_tests import CASE, PythonTests, TestsError, read_tests
 from rlhf.reward.code.scoring import CodeScorer
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.types import Scored

@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from rlhf.trainer.rank.zero_config import learning_rate_factor
+from rlhf.trainer.rank.learning_rate import learning_rate_factor
 
 
 def factors(schedule: str, warmup_steps: int, total_steps: int = 10) -> list[float]:
