@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from tests.commanded import commanded
 from tests.end_to_end.running import ROOT, Run, largest_difference, train
-from tests.env.faulty import FATES, proxied, seeded
 from tests.env.serving import served
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
@@ -90,27 +87,3 @@ def played(run: Run) -> list[tuple[object, ...]]:
     """Every episode as it was played, in order of training."""
     ordered = sorted(run.episodes, key=lambda one: (one.ordinal, one.sample))
     return [(one.ordinal, one.sample, one.token_ids, one.turns, one.reward, one.conversation) for one in ordered]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-async def test_with_a_faulty_server_it_goes_on_to_its_end_and_its_books_balance(tmp_path: Path, cache: Path) -> None:
-    refused = seeded(["refuse"], 0.1, seed=1)
-    with commanded("env", "rlhf.env.tools:CalculatorEnvironment", "--arguments", '{"digits": 3}') as (url, _):
-        fates = seeded((*FATES, "raise"), 0.02)  # of a small run one percent would be a handful of calls
-        async with proxied(url, fates, lambda connection: refused(connection) == "refuse") as proxy:
-            served = ("environment.environment=null", "environment.arguments={}", f"environment.urls=[{proxy.url}]")
-            patience = ("environment.turn_timeout_seconds=6", "environment.start_timeout_seconds=20")
-            changes = (*SMALL, *served, *patience, "trainer.updates=4")
-            run = await asyncio.to_thread(train, tmp_path / "run", cache, *changes, recipe=RECIPE)
-    accounts, groups = run.summary["sample_counts"], run.summary["group_counts"]
-    assert (run.summary["outcome"], run.summary["updates"]) == ("finished", 4)
-    assert accounts["admitted"] == sum(accounts.values()) - accounts["admitted"] == 4 * groups["admitted"]
-    assert groups["admitted"] == sum(groups.values()) - groups["admitted"]
-    assert groups["trained"] == 16
-    assert {fate for fate, _ in proxy.applied} >= {"drop", "refuse", "raise"}
-    failed = [episode for episode in run.episodes if episode.outcome == "failed"]
-    raised = proxy.applied["raise", "observation"] + proxy.applied["raise", "frame"]
-    assert [episode.failure_kind for episode in failed] == ["environment_raised"] * raised
-    assert {episode.reward for episode in failed} == {None}
-    assert largest_difference(run.episodes) <= 1e-4

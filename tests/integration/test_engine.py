@@ -323,17 +323,3 @@ def test_a_phase_that_fails_leaves_an_engine_that_serves_no_more(make_engine: Ca
 def test_settings_that_vllm_refuses_are_the_users_to_put_right(make_engine: Callable[..., EngineWorker]) -> None:
     with pytest.raises(ConfigError, match=r"engine-1 cannot start: .*max_model_len|max model len"):
         make_engine(max_context_tokens=100_000)
-
-
-@pytest.mark.slow
-def test_two_tensor_parallel_processes_sample_and_score_as_one_model_and_leave_no_segment(tmp_path: Path) -> None:
-    save_tiny(TinyModelConfig(hidden_size=128, heads=2, kv_heads=2), 0, tmp_path)
-    before = set(Path("/dev/shm").glob("vllm_dist_*"))
-    settings = made_settings(tmp_path, kv_cache_megabytes=32, tensor_parallel_size=2)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
-    pair = Served(EngineWorker("engine-2", settings), model)
-    pair.worker.start()
-    for n, reply in enumerate(pair.answer(*(request(f"r{n}", seed=n) for n in range(4)))):
-        pair.assert_logprobs_of(tokens(n), reply, 1.0)
-    pair.worker.close()
-    assert set(Path("/dev/shm").glob("vllm_dist_*")) <= before

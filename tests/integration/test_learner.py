@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import torch
 
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
 from rlhf.models import head_chunks
-from rlhf.models.config import ModelConfig, TinyModelConfig
+from rlhf.models.config import ModelConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.policy import chosen_logprobs
-from rlhf.models.tiny import save_tiny
 from rlhf.runs.durable import sizes
 from rlhf.trainer.batching.batch import build_minibatches
 from rlhf.trainer.batching.forward_outputs import with_forward_outputs
@@ -354,49 +352,6 @@ def test_ranks_with_fewer_chunks_of_the_head_than_others_meet_them_under_zero_3(
     assert off(look(pair, gradient_in_chunks, *[(part,) for part in parts]), reference_gradient) <= 1e-6
 
 
-def gathers_of_head(rank: Rank, minibatches: Any) -> list[list[str]]:
-    """The pass of every gather of the output head, by micro-batch, where DeepSpeed keeps nothing for its next use, as
-    with a large model."""
-    from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator as Coordinator
-
-    own = "_PartitionedParameterCoordinator__"
-    coordinator = rank.engine.optimizer.parameter_offload.get_param_coordinator()
-    setattr(coordinator, f"{own}max_reuse_dist_in_numel", 0)
-    weight, seen = rank.policy.model.get_output_embeddings().weight, []
-    gather = getattr(Coordinator, f"{own}all_gather_params_")
-
-    def counted(self: Any, params: Any, forward: bool, **options: Any) -> None:
-        found = [param for param in params if param is weight and param.ds_status.name == "NOT_AVAILABLE"]
-        seen[-1].extend("forward" if forward else "backward" for _ in found)
-        gather(self, params, forward, **options)
-
-    setattr(Coordinator, f"{own}all_gather_params_", counted)
-    hook = rank.policy.register_forward_pre_hook(lambda *_: seen.append([]), prepend=True)
-    logits_at_once, head_chunks.LOGITS_AT_ONCE = head_chunks.LOGITS_AT_ONCE, 1
-    try:
-        rank.update(minibatches, UpdateArguments())
-    finally:
-        setattr(Coordinator, f"{own}all_gather_params_", gather)
-        hook.remove()
-        head_chunks.LOGITS_AT_ONCE = logits_at_once
-    return seen
-
-
-def test_zero_3_gathers_the_head_once_a_pass_however_many_chunks(pair: list[ProcessWorker], tmp_path: Path) -> None:
-    wide = TinyModelConfig(hidden_size=64, intermediate_size=64, max_position_embeddings=96, tie_word_embeddings=False)
-    start(pair, str(save_tiny(wide, 0, tmp_path)), trainer(2, 3))
-    groups = made_groups(60, 8)
-    parts = build_minibatches(made_batch(groups), minibatches=1, ranks=2, tokens_per_microbatch=2000, row_tokens=512)
-    chunks = [-(-len(micro.targets) // head_chunks.MIN_CHUNK_TOKENS) for micro in parts[0][0].microbatches]
-    assert len(set(chunks)) > 1 < min(chunks), "micro-batches with several chunks, not as many in each"
-    assert len(chunks) >= 4
-    seen = look(pair, gathers_of_head, *[(part,) for part in parts])
-    print(chunks, seen)
-    assert len(seen) == len(chunks)
-    # Where DeepSpeed knows what comes next, the head stays from the end of one pass to the beginning of the other.
-    assert all(passes in (["forward"], ["forward", "backward"]) for passes in seen), seen
-
-
 def test_log_probs_come_back_to_their_samples_at_the_sampling_temperature(
     pair: list[ProcessWorker], folder: str
 ) -> None:
@@ -415,20 +370,6 @@ def test_log_probs_come_back_to_their_samples_at_the_sampling_temperature(
     )
     assert updated.metrics["policy/logprob_difference_max"] == pytest.approx(np.abs(difference).max(), rel=1e-4)
     assert sum(len(one.logprobs) for one in updated.samples) == len(difference)
-
-
-def warnings_of_scoring(rank: Rank, tokens: np.ndarray) -> list[str]:
-    tokens.setflags(write=False)  # as Ray hands it over
-    torch.set_warn_always(True)
-    with warnings.catch_warnings(record=True) as told:
-        rank.token_logprobs(tokens)
-    torch.set_warn_always(False)
-    return [str(one.message) for one in told]
-
-
-def test_rows_that_cannot_be_written_are_scored_without_a_warning(single: list[ProcessWorker], folder: str) -> None:
-    start(single, folder, trainer(1, 0))
-    assert look(single, warnings_of_scoring, (np.arange(60, 70, dtype=np.int32)[None],)) == []
 
 
 def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[ProcessWorker], folder: str) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.config import TinyModelConfig
@@ -29,6 +29,20 @@ def test_a_made_model_comes_back_ready_for_training(folder: Path) -> None:
     assert all(weight.requires_grad for weight in model.parameters())
     assert model.dtype == torch.bfloat16
     assert "<|im_start|>" in load_tokenizer(str(folder)).chat_template
+
+
+def doubled_embedding(path: str, **arguments: object) -> PreTrainedModel:
+    """A loader of one's own: the folder's model with an embedding twice as large."""
+    model = AutoModelForCausalLM.from_pretrained(path, **arguments)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(2)
+    return model
+
+
+def test_a_model_of_one_s_own_is_the_one_that_is_trained(folder: Path) -> None:
+    plain, own = load_policy(str(folder)), load_policy(str(folder), loader=f"{__name__}:doubled_embedding")
+    assert torch.equal(own.get_input_embeddings().weight, 2 * plain.get_input_embeddings().weight)
+    assert all(weight.requires_grad for weight in own.parameters())
 
 
 def test_a_model_with_dropout_is_trained_without_it(folder: Path, tmp_path: Path) -> None:

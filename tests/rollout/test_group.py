@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from rlhf.errors import DeadlinePassed, GenerateFailed
 from rlhf.rollout.group import GroupRollout
-from rlhf.types import EpisodeStatus, Failed, Filtered, Group, Sampling, Ticket, TokenKind, Trajectory
+from rlhf.trainer.algorithms.statistics import batch_statistics
+from rlhf.types import (
+    Completion,
+    EpisodeStatus,
+    Failed,
+    Filtered,
+    FinishReason,
+    Group,
+    Prompt,
+    Sampling,
+    Ticket,
+    TokenKind,
+    Trajectory,
+)
 from tests.fakes import TASK, FakeEngine, FakeRenderer, FakeReward
 
 TICKET = Ticket(ordinal=5, version=3)
@@ -50,6 +64,19 @@ async def test_a_reply_that_fills_its_budget_is_truncated_not_terminated() -> No
     group = await rollout(FakeEngine(), FakeReward(0, 1, 0), sampling=Sampling(max_tokens=1))(TASK, TICKET)
     assert isinstance(group, Group)
     assert {sample.trajectory.status for sample in group.samples} == {EpisodeStatus.TRUNCATED}
+
+
+async def test_a_reply_that_passes_its_time_is_trained_with_what_it_had_said() -> None:
+    class OutOfTime(FakeEngine):
+        async def generate(self, prompt: Prompt, **how: Any) -> Completion:
+            return replace(await super().generate(prompt, **how), finish_reason=FinishReason.TIME)
+
+    group = await rollout(OutOfTime(), FakeReward(0, 1, 0))(TASK, TICKET)
+    assert isinstance(group, Group)
+    assert [(t.status, t.out_of_time, t.action_tokens) for _, t, _ in group.trainable] == [
+        (EpisodeStatus.TRUNCATED, True, 2)
+    ] * 3
+    assert batch_statistics([group], version=0)["response/out_of_time"] == 1.0
 
 
 async def test_a_reply_gets_no_more_tokens_than_the_context_has_left() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rlhf.errors import NotFinite
+from rlhf.trainer.advantages import Estimates
 from rlhf.trainer.algorithms.credit import forward_columns, with_advantages
 from rlhf.trainer.algorithms.episodes import Episodes, episodes_of, overlong_penalty_of
 from rlhf.trainer.algorithms.registry import ESTIMATORS
@@ -103,6 +104,18 @@ def test_a_reward_that_is_no_number_ends_the_update_by_name(estimator: str, valu
     )
     with pytest.raises(NotFinite, match="reward of an episode of task t"):
         advantages_of(estimator, [group])
+
+
+def no_number(episodes: Episodes) -> Estimates:
+    """An estimator of one's own that is mistaken."""
+    return Estimates(np.full(episodes.mask.shape, np.nan), np.zeros(episodes.mask.shape))
+
+
+def test_advantages_that_are_no_numbers_end_the_update_by_name() -> None:
+    config = TrainerConfig(advantage={"estimator": f"{__name__}:no_number"})
+    groups = [group_of(episode(1.0, segment([P, A])), episode(0.0, segment([P, A])))]
+    with pytest.raises(NotFinite, match="no_number"):
+        with_advantages(build_batch(groups), config, 0.0, 16)
 
 
 @pytest.mark.parametrize("estimator", [name for name, piece in ESTIMATORS.items() if piece.needs.siblings])

@@ -183,3 +183,15 @@ def test_an_engine_s_log_prob_that_is_no_number_is_not_trained() -> None:
     )
     with pytest.raises(NotFinite, match="log-prob of a sampled token is no number"):
         made_batch([one_trajectory(broken)])
+
+
+def test_what_stands_where_nothing_was_sampled_is_not_read() -> None:
+    def poisoned(segment: Segment) -> Segment:
+        logprobs = np.where(segment.action_mask, segment.logprobs, np.nan).astype(np.float32)
+        versions = np.where(segment.action_mask, segment.versions, 10**6).astype(np.int32)
+        return replace(segment, logprobs=logprobs, versions=versions)
+
+    segment = made_segment(np.random.default_rng(0), 5, 4)
+    sound, other = (made_batch([one_trajectory(one)]) for one in (segment, poisoned(segment)))
+    np.testing.assert_array_equal(sound.per_token.behaviour, other.per_token.behaviour)
+    np.testing.assert_array_equal(sound.per_token.weights, other.per_token.weights)
