@@ -18,7 +18,6 @@ M = TypeVar("M", bound=BaseModel)
 API_VERSION = "1.0.0"
 MESSAGES, TOOLS, ROLES = 1024, 1024, 64
 NAME_LENGTH, TEXT_LENGTH = 255, 65536
-SESSION_HEADER = "X-Session-Id"
 EXTRAS_VERSION = 1
 """Features of this library's servers beyond OpenEnv; `/metadata` announces them under `extras`."""
 
@@ -141,8 +140,6 @@ class StepBody(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     action: Json
-    timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    request_id: str | None = Field(default=None, max_length=255)
 
 
 class Frame(Strict):

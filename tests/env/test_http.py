@@ -1,4 +1,4 @@
-"""The server over HTTP: requests without memory, sessions by header, MCP, and refusals."""
+"""The server over HTTP: requests without memory, MCP, leases, and refusals."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import ConnectionClosed
 
+from rlhf.env.hosting.isolation import Deadlines, Factory
+from rlhf.env.hosting.threads import ThreadIsolation
 from rlhf.env.server.mcp import MCP_SESSION
-from rlhf.env.wire import SESSION_HEADER
-from tests.env.serving import active, comes_to, served, talking
+from rlhf.env.server.sessions import EnvironmentSessions
+from rlhf.env.wire import EnvironmentRefused
+from rlhf.protocols import Environment
+from tests.env.serving import active, comes_to, quick, served, talking
 from tests.pace import scaled
 
 pytestmark = pytest.mark.engine
@@ -63,33 +68,11 @@ async def test_without_a_session_each_request_stands_alone_and_leaves_nothing(ht
     assert await active(guess) == 0
 
 
-async def test_with_a_session_header_state_is_kept(http: httpx.AsyncClient, guess: str):
-    headers = {SESSION_HEADER: "kept-session"}
-    await http.post(f"{guess}/reset", json={"seed": 3}, headers=headers)
-    for left in (2, 1):
-        step = (await http.post(f"{guess}/step", json={"action": {"text": "none"}}, headers=headers)).json()
-        assert step["metadata"]["info"] == {"left": left}
-    assert (await http.get(f"{guess}/state", headers=headers)).json()["step_count"] == 2
-    assert (await http.delete(f"{guess}/mcp", headers={MCP_SESSION: "kept-session"})).status_code == 204
-    assert (await http.get(f"{guess}/state", headers=headers)).status_code == 404
-
-
-async def test_a_request_id_is_stepped_once_however_often_it_is_sent(http: httpx.AsyncClient, guess: str):
-    headers = {SESSION_HEADER: "retried-session"}
-    await http.post(f"{guess}/reset", json={"seed": 3}, headers=headers)
-    body = {"action": {"text": "none"}, "request_id": "step-1"}
-    both = await asyncio.gather(*(http.post(f"{guess}/step", json=body, headers=headers) for _ in range(2)))
-    third = await http.post(f"{guess}/step", json=body, headers=headers)
-    assert [answer.json()["metadata"]["info"] for answer in (*both, third)] == [{"left": 2}] * 3
-    assert (await http.get(f"{guess}/state", headers=headers)).json()["step_count"] == 1
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "code"),
     [
         ("/step", {"action": {}}, 422, "VALIDATION_ERROR"),
         ("/step", {}, 422, "VALIDATION_ERROR"),
-        ("/step", {"action": {"text": "1"}, "timeout_s": 0}, 422, "VALIDATION_ERROR"),
         ("/reset", {"seed": "one"}, 422, "VALIDATION_ERROR"),
         ("/reset", b"{", 400, "INVALID_JSON"),
         ("/reset", b"\xff", 400, "INVALID_JSON"),
@@ -108,49 +91,19 @@ async def test_a_bad_body_is_answered_with_its_code(
     assert (answer.status_code, answer.json()["detail"]["code"]) == (status, code)
 
 
-async def test_an_unknown_session_and_a_step_before_the_reset_are_told_apart(http: httpx.AsyncClient, guess: str):
-    step = {"action": {"text": "1"}}
-    unknown = await http.post(f"{guess}/step", json=step, headers={SESSION_HEADER: "unknown-session"})
-    created = (await rpc(http, guess, "initialize")).headers[MCP_SESSION]
-    early = await http.post(f"{guess}/step", json=step, headers={SESSION_HEADER: created})
-    await http.delete(f"{guess}/mcp", headers={MCP_SESSION: created})
-    assert (unknown.status_code, unknown.json()["detail"]["code"]) == (404, "SESSION_ERROR")
-    assert (early.status_code, early.json()["detail"]["kind"]) == (409, "order")
-
-
-async def test_a_timeout_of_the_request_ends_the_session(http: httpx.AsyncClient):
-    with served("Moody") as url:
-        headers = {SESSION_HEADER: "slow-session"}
-        await http.post(f"{url}/reset", json={}, headers=headers)
-        body = {"action": {"text": "sleep 5"}, "timeout_s": 0.1}
-        late = await http.post(f"{url}/step", json=body, headers=headers)
-        gone = await http.post(f"{url}/step", json=body, headers=headers)
-        assert (late.status_code, late.json()["detail"]["kind"]) == (504, "timeout")
-        assert gone.status_code == 404
-        assert await active(url) == 0
-
-
 async def test_at_capacity_http_says_when_to_come_back(http: httpx.AsyncClient):
     with served("Guess", max_sessions=1) as url:
-        await http.post(f"{url}/reset", json={}, headers={SESSION_HEADER: "the-only-one"})
-        full = await http.post(f"{url}/reset", json={})
-        over_mcp = (await rpc(http, url, "initialize")).json()
+        async with talking(url):
+            full = await http.post(f"{url}/reset", json={})
+            over_mcp = (await rpc(http, url, "initialize")).json()
     assert (full.status_code, full.headers["retry-after"]) == (503, "1")
     assert full.json()["detail"]["code"] == "CAPACITY_REACHED"
     assert over_mcp["error"]["code"] == -32000
 
 
-async def test_only_health_is_told_without_the_token(http: httpx.AsyncClient):
-    with served("Guess", token="secret") as url:
-        assert (await http.get(f"{url}/health")).status_code == 200
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
-            assert (await http.get(f"{url}/metadata", headers=headers)).status_code == 401
-        assert (await http.get(f"{url}/metadata", headers={"Authorization": "Bearer secret"})).status_code == 200
-
-
 async def test_a_session_is_freed_when_its_lease_ends(http: httpx.AsyncClient):
     with served("Guess", lease_seconds=0.5) as url:
-        await http.post(f"{url}/reset", json={}, headers={SESSION_HEADER: "left-alone"})
+        await rpc(http, url, "initialize")
         assert await active(url) == 1
         assert await comes_to(url, 0)
 
@@ -170,19 +123,40 @@ async def test_a_hundred_clients_that_are_killed_free_their_slots_within_the_lea
             await one.__aexit__(None, None, None)
 
 
-async def test_a_session_is_attached_to_one_socket_at_a_time(http: httpx.AsyncClient, guess: str):
+async def test_a_newer_socket_takes_a_session_over(http: httpx.AsyncClient, guess: str):
     session = (await rpc(http, guess, "initialize")).headers[MCP_SESSION]
     async with talking(guess, f"?session_id={session}") as talk:
         await talk.reset(seed=1)
         await talk.step("none")
         async with talking(guess, f"?session_id={session}") as second:
-            refused = await second.hear()
-        talk.kill()
-    async with talking(guess, f"?session_id={session}") as again:
-        step = await again.step("none")
-    assert refused["data"]["code"] == "SESSION_ERROR"
+            step = await second.step("none")
+            with pytest.raises(ConnectionClosed):
+                await talk.hear()
     assert step["data"]["metadata"]["info"] == {"left": 1}
     assert (await http.delete(f"{guess}/mcp", headers={MCP_SESSION: session})).status_code == 204
+
+
+class Slow(ThreadIsolation):
+    async def open(self, session: str) -> Environment:
+        await asyncio.sleep(60)
+        raise AssertionError("nobody waits so long")
+
+
+async def test_a_session_that_is_being_opened_is_not_opened_twice() -> None:
+    sessions = EnvironmentSessions(Slow(Factory(name="a:B"), Deadlines()), max_sessions=2, lease_seconds=60)
+    first = asyncio.create_task(sessions.find_or_open("mine"))
+    await asyncio.sleep(0)
+    with pytest.raises(EnvironmentRefused, match="Session mine is being opened"):
+        await sessions.find_or_open("mine")
+    first.cancel()
+
+
+async def test_an_environment_that_raises_or_hangs_has_its_status(http: httpx.AsyncClient):
+    with served("Moody", deadlines=quick(0.5)) as url:
+        for text, status, kind in (("raise", 500, "raised"), ("hang", 504, "timeout")):
+            answer = await http.post(f"{url}/step", json={"action": {"text": text}})
+            assert (answer.status_code, answer.json()["detail"]["kind"]) == (status, kind)
+        assert await active(url) == 0
 
 
 async def test_an_mcp_client_shakes_hands_and_calls_within_its_session(http: httpx.AsyncClient, adder: str):

@@ -28,21 +28,15 @@ class InvalidToolCall(Exception):
         self.error_type = error_type
 
 
-async def act(
-    session: EnvironmentSession,
-    spec: EnvironmentSpec,
-    data: Json,
-    request_id: str | None = None,
-    seconds: float | None = None,
-) -> Json:
+async def act(session: EnvironmentSession, spec: EnvironmentSpec, data: Json) -> Json:
     """Return the `data` of the answer to one action. Raises `EnvironmentRefused`."""
     action = parse_action(data, bool(spec.tools))
-    request_id = request_id or action.metadata.request_id
+    request_id = action.metadata.request_id
     if isinstance(action, ListTools):
         return unrewarded({"tools": [tool_data(tool) for tool in spec.tools]})
     if isinstance(action, CallTool):
-        return await call_tool(session, spec, action.tool_name, action.arguments, request_id, seconds)
-    return answer_data(await session.step(action_from(action), request_id, seconds))
+        return await call_tool(session, spec, action.tool_name, action.arguments, request_id)
+    return answer_data(await session.step(action_from(action), request_id))
 
 
 async def call_tool(
@@ -51,7 +45,6 @@ async def call_tool(
     name: str,
     arguments: object,
     request_id: str | None = None,
-    seconds: float | None = None,
 ) -> Json:
     """Perform one tool call as a step; an invalid call is answered without a step. Raises `EnvironmentRefused`."""
     try:
@@ -60,7 +53,7 @@ async def call_tool(
         error = {"error_type": invalid.error_type, "message": str(invalid)}
         return unrewarded({"tool_name": name, "result": None, "error": error})
     action = Message(role="assistant", content="", tool_calls=(call,))
-    observation = await session.step(action, request_id, seconds)
+    observation = await session.step(action, request_id)
     answer, text = answer_data(observation), joined_text(observation.messages)
     content = [{"type": "text", "text": text}]
     result = {"content": content, "structured_content": None, "data": text, "is_error": False}

@@ -1,9 +1,7 @@
-"""HTTP routes of the wire format: server information, and sessions by header for clients without a WebSocket."""
+"""HTTP routes of the wire format: server information, MCP, and requests that each have their own session."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Request
@@ -13,10 +11,9 @@ from pydantic import BaseModel
 from rlhf.env.encoding import answer_data, dumps, spec_data
 from rlhf.env.server.acting import act
 from rlhf.env.server.mcp import MCP_SESSION, answer_mcp
-from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions
+from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.wire import (
     EXTRAS_VERSION,
-    SESSION_HEADER,
     Action,
     Code,
     EnvironmentRefused,
@@ -28,7 +25,6 @@ from rlhf.env.wire import (
 )
 from rlhf.http.serving import StrictRoute
 
-SessionId = Annotated[str | None, Header(alias=SESSION_HEADER, min_length=8, max_length=255)]
 McpSessionId = Annotated[str | None, Header(alias=MCP_SESSION)]
 
 
@@ -88,22 +84,19 @@ def http_routes(sessions: EnvironmentSessions) -> APIRouter:
         return [spec.name]
 
     @router.get("/state", responses={200: {"model": StateData}})
-    async def state(session_id: SessionId = None) -> Response:
-        return WireJson(sessions.find(session_id).state if session_id else StateData().model_dump())
+    async def state() -> Response:
+        return WireJson(StateData().model_dump())
 
     @router.post("/reset", responses=OBSERVED)
-    async def reset(
-        body: Annotated[ResetData, Body(default_factory=ResetData)], session_id: SessionId = None
-    ) -> Response:
-        async with session_of_request(sessions, session_id, opens=True) as session:
+    async def reset(body: Annotated[ResetData, Body(default_factory=ResetData)]) -> Response:
+        async with sessions.opened() as session:
             return WireJson(answer_data(await session.reset(body), spec.tools))
 
     @router.post("/step", responses=OBSERVED)
-    async def step(body: StepBody, session_id: SessionId = None) -> Response:
-        async with session_of_request(sessions, session_id, opens=False) as session:
-            if session_id is None:
-                await session.reset(ResetData())
-            return WireJson(await act(session, spec, body.action, body.request_id, body.timeout_s))
+    async def step(body: StepBody) -> Response:
+        async with sessions.opened() as session:
+            await session.reset(ResetData())
+            return WireJson(await act(session, spec, body.action))
 
     @router.post("/mcp", responses={202: {"description": "A notification needs no answer"}})
     async def mcp(body: Json, session_id: McpSessionId = None) -> Response:
@@ -115,21 +108,6 @@ def http_routes(sessions: EnvironmentSessions) -> APIRouter:
         return Response(status_code=204 if sessions.end(session_id or "") else 404)
 
     return router
-
-
-@asynccontextmanager
-async def session_of_request(
-    sessions: EnvironmentSessions, session_id: str | None, opens: bool
-) -> AsyncIterator[EnvironmentSession]:
-    """Yield the session named in the header, or a session for this request only. Raises `EnvironmentRefused`."""
-    if session_id is not None:
-        yield await sessions.find_or_open(session_id) if opens else sessions.find(session_id)
-        return
-    session = await sessions.open()
-    try:
-        yield session
-    finally:
-        sessions.end(session.id)
 
 
 async def answer_refusal(request: Request, refused: Exception) -> Response:

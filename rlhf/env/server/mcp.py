@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf.env.encoding import tool_data
 from rlhf.env.server.acting import InvalidToolCall, call_tool, find_tool
-from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions
+from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions, Phase
 from rlhf.env.wire import API_VERSION, EnvironmentRefused, Json, ResetData
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, SERVER_ERROR = -32600, -32601, -32602, -32000
@@ -77,16 +77,13 @@ async def perform(sessions: EnvironmentSessions, method: str, params: object, se
         raise RpcError(INVALID_PARAMS, str(unknown)) from None
     if session_id is not None:
         return await call_in(sessions, sessions.find(session_id), params)
-    session = await sessions.open()
-    try:
+    async with sessions.opened() as session:
         return await call_in(sessions, session, params)
-    finally:
-        sessions.end(session.id)
 
 
 async def call_in(sessions: EnvironmentSessions, session: EnvironmentSession, params: dict[str, Any]) -> Json:
     """Return the result of a call. A new session is reset first, because MCP has no reset."""
-    if session.fresh:
+    if session.phase is Phase.NEW:
         await session.reset(ResetData())
     spec, arguments = sessions.isolation.spec, params.get("arguments") or {}
     observation = (await call_tool(session, spec, params["name"], arguments))["observation"]

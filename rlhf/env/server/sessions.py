@@ -35,8 +35,7 @@ class Phase(StrEnum):
 class EnvironmentSession:
     """An environment with a session id. When it breaks permanently it calls `lost`, and its slot is freed.
 
-    `holder` is the task of the attached WebSocket, if any. With `ends_with_close` the client chose the id: its close
-    frame ends the session, and a new WebSocket replaces an earlier one.
+    `holder` is the task of the attached WebSocket, if any; a new WebSocket replaces an earlier one.
     """
 
     def __init__(
@@ -49,9 +48,7 @@ class EnvironmentSession:
         self.closed = False
         self.last_used = time.monotonic()
         self.holder: asyncio.Task[None] | None = None
-        self.ends_with_close = False
         self._isolation, self._environment, self._lost = isolation, environment, lost
-        self.fresh = True
         self._answers: dict[str, asyncio.Task[Observation]] = {}
         self._running: asyncio.Task[Any] | None = None
 
@@ -63,13 +60,13 @@ class EnvironmentSession:
     def state(self) -> Json:
         return {"episode_id": self.episode_id, "step_count": self.steps}
 
-    async def reset(self, data: ResetData, seconds: float | None = None) -> Observation:
+    async def reset(self, data: ResetData) -> Observation:
         """Start an episode, in a fresh environment. Raises `EnvironmentRefused`."""
-        return await self._once(data.request_id, lambda: self._reset(data), seconds)
+        return await self._once(data.request_id, lambda: self._reset(data))
 
-    async def step(self, action: Message, request_id: str | None = None, seconds: float | None = None) -> Observation:
+    async def step(self, action: Message, request_id: str | None = None) -> Observation:
         """Perform one step; a repeated `request_id` returns the first answer. Raises `EnvironmentRefused`."""
-        return await self._once(request_id, lambda: self._step(action), seconds)
+        return await self._once(request_id, lambda: self._step(action))
 
     async def close(self) -> None:
         """Cancel the running request and close the environment. Never raises, never waits for it."""
@@ -78,16 +75,14 @@ class EnvironmentSession:
             self._running.cancel()
         await self._environment.close()
 
-    async def _once(
-        self, request_id: str | None, work: Callable[[], Coroutine[Any, Any, Observation]], seconds: float | None
-    ) -> Observation:
+    async def _once(self, request_id: str | None, work: Callable[[], Coroutine[Any, Any, Observation]]) -> Observation:
         """Return the answer to a request. With an id it continues when its client disconnects, for the retry."""
         try:
             if request_id is None:
-                return await self._perform(work, seconds)
+                return await self._perform(work)
             if request_id not in self._answers:
                 self._refuse_if_busy()
-                task = self._answers[request_id] = asyncio.create_task(self._perform(work, seconds))
+                task = self._answers[request_id] = asyncio.create_task(self._perform(work))
                 task.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may have no waiter
                 for old in list(self._answers)[:-ANSWERS_KEPT]:
                     del self._answers[old]
@@ -104,20 +99,15 @@ class EnvironmentSession:
             message = f"Session {self.id} is busy with another request"
             raise EnvironmentRefused(Code.SESSION_ERROR, message, 409, kind="order")
 
-    async def _perform(
-        self, work: Callable[[], Coroutine[Any, Any, Observation]], seconds: float | None
-    ) -> Observation:
+    async def _perform(self, work: Callable[[], Coroutine[Any, Any, Observation]]) -> Observation:
         self._refuse_if_busy()
         self._running = asyncio.current_task()
         try:
-            async with asyncio.timeout(seconds):
-                observation = await work()
-        except TimeoutError:
-            self._break("lost")
-            raise failed_environment("timeout", f"not done within the {seconds:g} s of the request") from None
+            observation = await work()
         except EnvironmentFailed as failure:
             self._break(failure.kind)
-            raise failed_environment(failure.kind, failure.detail) from None
+            message = f"{failure.kind}: {failure.detail}"
+            raise EnvironmentRefused(Code.EXECUTION_ERROR, message, STATUS[failure.kind], kind=failure.kind) from None
         except asyncio.CancelledError:
             self._break("lost")
             raise
@@ -133,10 +123,9 @@ class EnvironmentSession:
             self._lost()
 
     async def _reset(self, data: ResetData) -> Observation:
-        if not self.fresh:
+        if self.phase is not Phase.NEW:
             await self._environment.close()
             self._environment = await self._isolation.open(self.id)
-        self.fresh = False
         self.episode_id, self.steps = data.episode_id or secrets.token_hex(8), 0
         seed = secrets.randbelow(2**31) if data.seed is None else data.seed
         task = task_from(data.task) if data.task else Task(id=f"seed-{seed}", messages=())
@@ -149,24 +138,18 @@ class EnvironmentSession:
         return await self._environment.step(action)
 
 
-def failed_environment(kind: str, detail: str) -> EnvironmentRefused:
-    """Return a failed environment as an error response."""
-    return EnvironmentRefused(Code.EXECUTION_ERROR, f"{kind}: {detail}", STATUS[kind], kind=kind)
-
-
 class EnvironmentSessions:
     """Opens, finds and ends sessions. Runs on one event loop; environment code runs elsewhere."""
 
     def __init__(self, isolation: EnvironmentIsolation, max_sessions: int, lease_seconds: float) -> None:
         self.isolation, self.max_sessions, self.lease_seconds = isolation, max_sessions, lease_seconds
         self._sessions: dict[str, EnvironmentSession] = {}
-        self._opening = 0
-        self._openings: dict[str, asyncio.Task[EnvironmentSession]] = {}
+        self._opening: set[str] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def active(self) -> int:
-        return len(self._sessions) + self._opening
+        return len(self._sessions) + len(self._opening)
 
     async def open(self, session_id: str | None = None) -> EnvironmentSession:
         """Open a session with a new environment. Raises `EnvironmentRefused`."""
@@ -175,7 +158,9 @@ class EnvironmentSessions:
             counts = {"active_sessions": self.active, "max_sessions": self.max_sessions}
             raise EnvironmentRefused(Code.CAPACITY_REACHED, message, 503, kind="refused", **counts)
         session_id = session_id or secrets.token_hex(16)
-        self._opening += 1  # the slot is taken while the constructor runs
+        if session_id in self._opening:
+            raise EnvironmentRefused(Code.SESSION_ERROR, f"Session {session_id} is being opened", 409, kind="order")
+        self._opening.add(session_id)  # the slot is taken while the constructor runs
         try:
             environment = await self.isolation.open(session_id)
         except EnvironmentFailed as failure:
@@ -183,10 +168,19 @@ class EnvironmentSessions:
             message = f"Failed to create environment {name}: {failure.detail}"
             raise EnvironmentRefused(Code.FACTORY_ERROR, message, 500, kind=failure.kind, factory_name=name) from None
         finally:
-            self._opening -= 1
+            self._opening.discard(session_id)
         session = EnvironmentSession(session_id, self.isolation, environment, lambda: self.end(session_id))
         self._sessions[session_id] = session
         return session
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[EnvironmentSession]:
+        """Yield a session that ends with the block. Raises `EnvironmentRefused`."""
+        session = await self.open()
+        try:
+            yield session
+        finally:
+            self.end(session.id)
 
     def find(self, session_id: str) -> EnvironmentSession:
         """Return the session with this id, its lease renewed. Raises `EnvironmentRefused`."""
@@ -198,20 +192,8 @@ class EnvironmentSessions:
         return session
 
     async def find_or_open(self, session_id: str) -> EnvironmentSession:
-        """For ids that clients choose: two concurrent first requests make one session. Raises `EnvironmentRefused`."""
-        if session_id in self._sessions:
-            return self.find(session_id)
-        if session_id not in self._openings:
-            self._openings[session_id] = asyncio.create_task(self._open_chosen(session_id))
-        return await asyncio.shield(self._openings[session_id])
-
-    async def _open_chosen(self, session_id: str) -> EnvironmentSession:
-        try:
-            session = await self.open(session_id)
-        finally:
-            del self._openings[session_id]
-        session.ends_with_close = True
-        return session
+        """Return the session with an id that its client chose, opened at first. Raises `EnvironmentRefused`."""
+        return self.find(session_id) if session_id in self._sessions else await self.open(session_id)
 
     def end(self, session_id: str) -> bool:
         """Free the slot at once; the environment is closed in the background. Returns whether the session existed."""
@@ -228,9 +210,6 @@ class EnvironmentSessions:
         """Attach the session to the running task, which keeps its lease. Raises `EnvironmentRefused`."""
         self.find(session.id)
         if session.holder is not None:
-            if not session.ends_with_close:
-                message = f"Session {session.id} already has an attached WebSocket"
-                raise EnvironmentRefused(Code.SESSION_ERROR, message, 409, kind="order")
             session.holder.cancel()
         session.holder = holder = asyncio.current_task()
         try:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
 
-from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rlhf.env.encoding import answer_data, dumps
@@ -14,8 +12,6 @@ from rlhf.env.server.acting import act
 from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions
 from rlhf.env.wire import Code, EnvironmentRefused, Frame, Json, ResetData, parse_frame, validated
 
-WATCH_AFTER_SECONDS = 0.05
-"""For longer steps the connection is watched: when the client disconnects, the step is cancelled."""
 NORMAL, BROKEN, TRY_AGAIN = 1000, 1011, 1013
 
 
@@ -23,67 +19,43 @@ async def serve_socket(socket: WebSocket, sessions: EnvironmentSessions, max_mes
     """Serve one connection, from accept to close. Its URL decides about its session:
 
     `/ws`                 the session ends with the connection.
-    `/ws?session_id=ID`   attaches to an existing session, which outlives the connection.
-    `/ws?open=ID`         attaches to the session ID, or opens it. A close frame ends it, a drop does not.
+    `/ws?session_id=ID`   attaches to the session ID. A close frame ends it, a drop does not.
+    `/ws?open=ID`         does the same, and opens the session if it does not exist.
     """
     await socket.accept()
-    conversation = asyncio.create_task(converse(socket, sessions, max_message_bytes))  # another socket may cancel it
+    frames: asyncio.Queue[str | bytes] = asyncio.Queue(maxsize=1)
+    reading = asyncio.create_task(read_frames(socket, frames))
+    conversation = asyncio.create_task(converse(socket, frames, sessions, max_message_bytes))
     try:
-        await asyncio.wait((conversation,))
+        # The conversation ends first, or another socket cancels it, or the client disconnects, maybe during a step.
+        await asyncio.wait((conversation, reading), return_when=asyncio.FIRST_COMPLETED)
     finally:
         conversation.cancel()
-        (outcome,) = await asyncio.gather(conversation, return_exceptions=True)
+        reading.cancel()
+        outcome, _ = await asyncio.gather(conversation, reading, return_exceptions=True)
     if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect):
         raise outcome
     with contextlib.suppress(RuntimeError, WebSocketDisconnect):
         await socket.close(outcome if isinstance(outcome, int) else BROKEN)
 
 
-class Inbox:
-    """Frames of a client. Between `watch` and the next frame, a disconnect of the client cancels the watching task."""
-
-    def __init__(self, socket: WebSocket) -> None:
-        self._socket = socket
-        self._ahead: asyncio.Task[Message] | None = None
-
-    async def frame(self) -> str | bytes:
-        """Return the next frame. Raises `WebSocketDisconnect`."""
-        ahead, self._ahead = self._ahead, None
-        message = await (ahead or self._socket.receive())
-        if message["type"] != "websocket.receive":
-            raise WebSocketDisconnect(message.get("code", BROKEN))
+async def read_frames(socket: WebSocket, frames: asyncio.Queue[str | bytes]) -> None:
+    """Queue the client's frames until it disconnects."""
+    while (message := await socket.receive())["type"] == "websocket.receive":
         text: str | None = message.get("text")
-        return text if text is not None else bytes(message["bytes"])
-
-    def watch(self) -> asyncio.TimerHandle:
-        """Start reading ahead after a delay, unless the handle is cancelled before."""
-        watching = asyncio.current_task()
-        assert watching is not None
-        return asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, self._read_ahead, watching)
-
-    def close(self) -> None:
-        if self._ahead is not None:
-            self._ahead.cancel()
-
-    def _read_ahead(self, watching: asyncio.Task[Any]) -> None:
-        def received(ahead: asyncio.Task[Message]) -> None:
-            if not ahead.cancelled() and ahead.result()["type"] != "websocket.receive" and self._ahead is ahead:
-                watching.cancel()
-
-        self._ahead = asyncio.create_task(self._socket.receive())
-        self._ahead.add_done_callback(received)
+        await frames.put(bytes(message["bytes"]) if text is None else text)
 
 
-async def converse(socket: WebSocket, sessions: EnvironmentSessions, max_message_bytes: int) -> int:
+async def converse(
+    socket: WebSocket, frames: asyncio.Queue[str | bytes], sessions: EnvironmentSessions, max_message_bytes: int
+) -> int:
     """Find the session, answer frames, and end or keep the session as its URL specifies. Returns the close code."""
-    inbox = Inbox(socket)
     try:
         session = await session_for(socket, sessions)
         async with sessions.attached(session):
             try:
-                code = await answer_frames(socket, inbox, sessions, session, max_message_bytes)
-                if session.ends_with_close:
-                    sessions.end(session.id)
+                code = await answer_frames(socket, frames, sessions, session, max_message_bytes)
+                sessions.end(session.id)
                 return code
             finally:
                 if not socket.query_params:
@@ -91,8 +63,6 @@ async def converse(socket: WebSocket, sessions: EnvironmentSessions, max_message
     except EnvironmentRefused as refused:
         await send_frame(socket, "error", refused.data)
         return TRY_AGAIN if refused.code is Code.CAPACITY_REACHED else BROKEN
-    finally:
-        inbox.close()
 
 
 async def session_for(socket: WebSocket, sessions: EnvironmentSessions) -> EnvironmentSession:
@@ -105,12 +75,15 @@ async def session_for(socket: WebSocket, sessions: EnvironmentSessions) -> Envir
 
 
 async def answer_frames(
-    socket: WebSocket, inbox: Inbox, sessions: EnvironmentSessions, session: EnvironmentSession, max_message_bytes: int
+    socket: WebSocket,
+    frames: asyncio.Queue[str | bytes],
+    sessions: EnvironmentSessions,
+    session: EnvironmentSession,
+    max_message_bytes: int,
 ) -> int:
     """Answer frames until a close frame, or until the session is lost. Returns the close code."""
     while not session.closed:
-        text = await inbox.frame()
-        watch = inbox.watch()
+        text = await frames.get()
         try:
             if len(text) > max_message_bytes:
                 message = f"The message has {len(text):,} bytes; this server takes {max_message_bytes:,}"
@@ -121,8 +94,6 @@ async def answer_frames(
             kind, data = await respond(frame, sessions, session)
         except EnvironmentRefused as refused:
             kind, data = "error", refused.data
-        finally:
-            watch.cancel()
         await send_frame(socket, kind, data)
     return BROKEN
 
