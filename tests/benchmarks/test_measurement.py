@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from benchmarks.end_to_end import command
 from benchmarks.end_to_end.figures import FIGURES, figures, missed
 from benchmarks.end_to_end.measurement import Measurement, best, summarize
 from benchmarks.end_to_end.our_side import check_trained, steady_state
-from benchmarks.end_to_end.sides import PRODUCTS, TRL, Side
 from benchmarks.end_to_end.workload import (
-    Inputs,
     Lengths,
     Precision,
     reply_tokens,
 )
-from rlhf.errors import DeadlinePassed
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from rlhf.runs.tracing import Span
 
@@ -100,24 +94,3 @@ def test_only_the_measured_updates_count_and_overlapping_groups_count_once() -> 
     assert found["phase_seconds"] == pytest.approx(
         {"generate": 4.0, "weight_sync": 1.0, "train": 4.0, "wait": 3.0, "controller": 2.0}
     )
-
-
-def test_a_side_that_passes_its_deadline_takes_no_other_side_s_figures_with_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = []
-
-    def run(side: Side, inputs: Inputs, precision: Precision, updates: int) -> Measurement:
-        asked.append(side.name)
-        if side.name == TRL:
-            raise DeadlinePassed(f"{side.name} in {precision}, {side.lengths},", 600)
-        return measured(side.name, 10.0, precision, side.lengths)
-
-    for name, fake in (("run", run), ("require_trl", list), ("pin", list), ("make_inputs", lambda folder: (None, 7))):
-        monkeypatch.setattr(command, name, fake)
-    with pytest.raises(SystemExit, match="without figures: trl, 2 threads in float32, equal, did not answer"):
-        command.main(["--only", "equal", "--precisions", "float32", "--rounds", "2"])
-    found = json.loads(capsys.readouterr().out.splitlines()[-1].removeprefix("RESULT "))
-    assert [side["side"] for side in found["sides"]] == ["ours, staleness 0", "ours, staleness 1", PRODUCTS]
-    assert found["without_figures"] == ["trl, 2 threads in float32, equal, did not answer within 600 s"]
-    assert asked.count(TRL) == 1, "it is not waited for again"

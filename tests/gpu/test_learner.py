@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlhf.commands.gpu_checks.arithmetic import relative_error
 from rlhf.commands.gpu_checks.machine import GpuMachine
 from rlhf.commands.gpu_checks.made_model import checked_model
 from rlhf.models.loading import load_policy
@@ -72,31 +69,3 @@ def test_a_step_has_the_loss_and_the_gradient_of_float32(machine: GpuMachine) ->
     exact_loss, exact = loss_and_gradient(model, row)
     assert loss == pytest.approx(exact_loss, rel=0.02)
     assert float(gradient @ exact / (gradient.norm() * exact.norm())) >= 0.97
-
-
-@pytest.mark.parametrize("place", ["cuda:0", "cpu"])
-def test_fused_adamw_steps_as_the_plain_one(machine: GpuMachine, place: str) -> None:
-    """On the CPU too, where offloaded state is stepped."""
-    ends = []
-    for fused in (True, False):
-        weight = torch.nn.Parameter(machine.random(0, 1024).to(place))
-        optimizer = torch.optim.AdamW([weight], lr=1e-2, weight_decay=0.1, fused=fused, foreach=False)
-        for step in range(3):
-            weight.grad = machine.random(1, 1024).to(place) * (step + 1)
-            optimizer.step()
-        ends.append(weight.detach())
-    assert relative_error(ends[0], ends[1]) <= 1e-6
-
-
-def test_copies_on_several_streams_have_the_bits_that_were_made(machine: GpuMachine) -> None:
-    """A small and a large tensor of the default stream are copied on two others, as weight syncs do."""
-    for value in range(100):
-        for count in (64, 2**24):
-            made = torch.full((count,), float(value), device=machine.device)
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            context: AbstractContextManager[None] = torch.cuda.stream(stream)
-            with context:
-                copy = made.clone()
-            torch.cuda.synchronize()
-            assert bool((copy == value).all())

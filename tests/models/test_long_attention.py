@@ -34,7 +34,6 @@ def test_a_value_of_another_width_than_its_key_is_attended_with_a_mask() -> None
 
 
 TOKENS = 8_192
-PREFIX = TOKENS // 4
 
 
 def branches(tokens: int) -> Tensor:
@@ -42,34 +41,6 @@ def branches(tokens: int) -> Tensor:
     quarter = tokens // 4
     runs = [torch.arange(2 * quarter), torch.arange(quarter, 2 * quarter), torch.arange(quarter, 2 * quarter)]
     return torch.cat(runs)[None]
-
-
-def alone(query: Tensor, key: Tensor, value: Tensor, weights: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Outputs of every sequence computed alone with all its scores, and the gradient of their sum with
-    `weights`: the sequences of `branches(TOKENS)`, a thousand queries at a time."""
-    leaves = [x[0, 0].detach().requires_grad_() for x in (query, key, value)]
-    out = torch.zeros(TOKENS, WIDTH)
-    for first in range(0, TOKENS, 1024):
-        queries, quarter = torch.arange(first, first + 1024), first // PREFIX * PREFIX
-        keys = torch.cat([torch.arange(PREFIX if quarter else 0), torch.arange(quarter, first + 1024)])
-        scores = leaves[0][queries] @ leaves[1][keys].T / WIDTH**0.5
-        scores = scores.masked_fill(queries[:, None] < keys, -torch.inf)
-        attended = torch.softmax(scores, -1) @ leaves[2][keys]
-        (attended * weights[queries]).sum().backward()
-        out[queries] = attended.detach()
-    return out, [leaf.grad for leaf in leaves if leaf.grad is not None]
-
-
-def test_8192_tokens_with_branches_equal_dense_attention_of_each_sequence() -> None:
-    where = branches(TOKENS)
-    torch.manual_seed(0)
-    inputs = [torch.randn(1, 1, TOKENS, WIDTH).requires_grad_() for _ in range(3)]
-    weights = torch.randn(TOKENS, WIDTH)
-    exact, gradients = alone(*inputs, weights)
-    found = in_blocks(*inputs, where)[0, :, 0]
-    torch.testing.assert_close(found, exact, rtol=0, atol=1e-5)
-    for one, other in zip(torch.autograd.grad((found * weights).sum(), inputs), gradients, strict=True):
-        torch.testing.assert_close(one[0, 0], other, rtol=0, atol=1e-5)
 
 
 def allocations(work: Callable[[], object]) -> tuple[int, int]:

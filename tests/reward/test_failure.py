@@ -42,15 +42,6 @@ async def test_in_a_combination_a_part_s_number_is_weighted_as_its_score_would_b
     assert losses_by_kind([group]) == {"samples/scorer_failed/own: raised": 1.0}
 
 
-async def test_unless_the_recipe_says_otherwise_it_is_unscored() -> None:
-    reward = make_reward(build(RewardConfig, {"kind": "function", "function": "tests.reward.faulty_scorers:misbehave"}))
-    try:
-        [score] = await reward(TASK, replies("42"))
-    finally:
-        await reward.close()
-    assert isinstance(score, Unscored)
-
-
 @pytest.mark.parametrize(
     ("config", "worth"),
     [

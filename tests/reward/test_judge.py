@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
@@ -115,18 +114,3 @@ def test_only_those_whose_comparison_was_lost_have_no_number() -> None:
     lost = Unscored(kind="timeout")
     assert mean_comparisons(3, {(0, 1): lost, (0, 2): 1.0, (1, 2): 0.0}) == [lost, lost, 0.5]
     assert mean_comparisons(3, {(0, 1): 1.0, (0, 2): 0.5, (1, 2): 0.0}) == [0.75, 0.0, 0.75]
-
-
-@pytest.mark.parametrize("mode", ["pointwise", "pairwise"])
-async def test_a_judge_repeats_offline_from_its_recording(mode: str, tmp_path: Any) -> None:
-    marks = iter(range(10))
-    opinion = always_first if mode == "pairwise" else lambda shown: f"Verdict: {next(marks)}"
-
-    def taped(url: str, how: str) -> LiveReward:
-        keys = {"kind": "judge", "judge": {"url": url, "model": "m", "mode": mode}}
-        return make_reward(build(RewardConfig, keys | {"recording": {"path": str(tmp_path / "tape"), "mode": how}}))
-
-    with running(endpoint(opinion)) as url:
-        recorded = await scored(taped(f"{url}/v1", "record"), "a", "b", "c")
-    assert "scored" in kinds(recorded)
-    assert await scored(taped(f"{url}/v1", "replay"), "a", "b", "c") == recorded

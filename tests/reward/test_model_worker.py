@@ -46,11 +46,6 @@ def test_scores_are_those_of_hugging_face_whatever_goes_together(policy: str, re
     assert np.std(expected) > 1e-3
 
 
-def test_a_causal_model_is_refused(policy: str) -> None:
-    with pytest.raises(ModelError, match=r"reward\.model=.* is a Qwen2ForCausalLM"):
-        RewardModelWorker().start(RewardModelSettings(model=policy, policy=policy))
-
-
 def test_a_reward_model_that_reads_other_tokens_is_refused(reward_model: str, tmp_path: Path) -> None:
     save_tiny(TINY, 0, tmp_path)
     tokenizer = byte_tokenizer()

@@ -110,6 +110,9 @@ async def test_a_reward_repeats_offline_from_its_recording(tmp_path: Any) -> Non
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"kind": "regex"}, "reward.pattern is required"),
+        ({"kind": "regex", "pattern": "("}, "not a regular expression"),
+        ({"kind": "function", "function": "score"}, "module:function"),
         ({"kind": "remote"}, "reward.remote is the settings of kind: remote"),
         ({"kind": "exact", "remote": {"url": "http://h"}}, "give both or neither"),
         ({"kind": "remote", "remote": {"url": "h:80"}}, r"remote\.url"),

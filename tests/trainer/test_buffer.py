@@ -91,14 +91,6 @@ def test_every_run_ends_in_order_within_its_staleness_and_with_balanced_accounts
     asyncio.run(run())
 
 
-async def test_a_ticket_is_not_given_out_while_all_are_out() -> None:
-    tickets = buffer(groups_per_update=2, updates=3)
-    await tickets.admit()
-    await tickets.admit()
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(tickets.admit(), timeout=0.02)
-
-
 async def test_filtering_stops_when_the_refill_budget_of_an_update_is_spent() -> None:
     tickets = buffer(groups_per_update=1, updates=2, refill_groups=2)
     kept = []
@@ -118,37 +110,6 @@ def test_of_a_group_that_failed_every_sample_is_lost_also_those_with_a_score() -
     (whole,) = made_groups(1, 4)
     assert lost_samples(Failed(kind="timeout", samples=whole.samples)) == (4, 4)
     assert lost_samples(without_score(whole, 1)) == (1, 4)
-
-
-@pytest.mark.parametrize("staleness", [0, 2])
-async def test_a_run_in_which_no_group_teaches_anything_spends_its_refills_and_still_ends(staleness: int) -> None:
-    """DAPO's dynamic sampling on a task that is all solved (or hopeless): bounded, and never an abort."""
-    tickets = buffer(groups_per_update=4, updates=5, refill_groups=8, max_staleness=staleness)
-
-    async def play() -> None:
-        while True:
-            ticket = await tickets.admit()
-            await asyncio.sleep(0)
-            tickets.settle(ticket, Filtered(group=group(ticket), reason="equal rewards"))
-
-    players = [asyncio.create_task(play()) for _ in range(4 * (staleness + 1))]
-    for version in range(5):
-        assert len(await asyncio.wait_for(tickets.take(), timeout=5)) == 4
-        tickets.advance(version + 1)
-    for player in players:
-        player.cancel()
-    accounts = tickets.accounts
-    assert accounts.trained == 5 * 4
-    assert 8 <= accounts.filtered <= 5 * 8, "no update replaced more than it may"
-    assert accounts.balanced
-
-
-async def test_too_many_failures_end_the_run_with_a_named_error() -> None:
-    tickets = buffer(groups_per_update=1, failure_budget=0.5, updates=1000)
-    for _ in range(64):
-        tickets.settle(await tickets.admit(), Failed(kind="timeout"))
-    with pytest.raises(FailureBudgetSpent, match=r"100% of the samples of the last 64 groups were lost; .* allows 50%"):
-        await tickets.take()
 
 
 async def play_alone(tickets: TicketBuffer, fates: str) -> None:

@@ -72,12 +72,6 @@ async def test_a_slow_group_is_waited_for_and_not_dropped() -> None:
     assert learner.updates[0] == [0, 1]
 
 
-async def test_the_boundary_comes_before_the_first_update_and_after_each_publish() -> None:
-    loop, _, _, _, boundary = make()
-    await loop.run(3, boundary)
-    assert boundary.seen == [(0, False), (1, True), (2, True), (3, True)]
-
-
 async def test_engines_have_the_weights_before_anything_is_played_and_before_the_boundary_of_each_update() -> None:
     told: list[str] = []
 

@@ -72,31 +72,6 @@ def test_every_sequence_is_there_once_with_its_sample_its_last_token_and_its_act
     assert batch.tokens == sum(len(actions) for _, _, actions in expected)
 
 
-def test_what_precedes_a_token_in_its_sequence_is_its_source(
-    groups: list[Group], microbatches: tuple[MicroBatch, ...]
-) -> None:
-    before = {
-        (tuple(segment.token_ids[: place + 1].tolist()), place)
-        for _, segment in segments_of(groups)
-        for place in np.flatnonzero(segment.action_mask)
-    }
-    for micro in microbatches:
-        ids, positions = micro.token_ids.ravel(), micro.position_ids.ravel()
-        for source, target in zip(micro.sources, micro.targets, strict=True):
-            assert positions[source] + 1 == positions[target]
-            assert any(
-                place == positions[target] and known[-2:] == (ids[source], ids[target]) for known, place in before
-            )
-
-
-def test_places_say_which_numbers_are_a_token_s(batch: Batch, microbatches: tuple[MicroBatch, ...]) -> None:
-    for micro in microbatches:
-        owners = np.searchsorted(batch.offsets, micro.places, side="right") - 1
-        np.testing.assert_array_equal(owners, micro.samples[micro.sequences])
-        np.testing.assert_array_equal(micro.per_token.behaviour, batch.per_token.behaviour[micro.places])
-    assert sorted(int(p) for micro in microbatches for p in micro.places) == list(range(batch.tokens))
-
-
 def test_what_is_no_token_of_a_sequence_is_a_sequence_of_its_own(microbatches: tuple[MicroBatch, ...]) -> None:
     for micro in microbatches:
         filled = [int(max([0, *(end - r * row.size + 1 for end in micro.ends if end // row.size == r)]))

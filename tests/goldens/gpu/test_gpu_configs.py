@@ -49,24 +49,3 @@ def test_engines_sleep_where_they_share_gpus_and_nowhere_else(made: Configs) -> 
     assert {case for case, config in made.items() if config["engine"]["sleep_mode"]} == {
         case for case in CASES if "colocated" in case
     }
-
-
-@pytest.mark.parametrize(
-    ("case", "settings"),
-    [
-        ("8 GPUs, TP 2", {"async_scheduling": True, "graphs": "FULL_AND_PIECEWISE", "model_runner": 2}),
-        (
-            "TP 2, four things taken back",
-            {
-                "async_scheduling": False, "graphs": "NONE", "model_runner": 1, "chunked_prefill": False,
-                "seeds": False,  # model runner 1 samples request by request
-            },
-        ),
-        (
-            "TP 1, fp8",
-            {"quantization": "fp8", "kv_cache_dtype": "fp8", "max_num_batched_tokens": 32768, "max_num_seqs": 128},
-        ),
-    ],
-)  # fmt: skip
-def test_what_a_recipe_says_of_engines_on_gpus_reaches_vllm(made: Configs, case: str, settings: dict[str, Any]) -> None:
-    assert {name: made[case]["engine"][name] for name in settings} == settings

@@ -67,15 +67,3 @@ def figures_of(found: Estimate) -> Header:
         engine=peak(found.engines[0], "device") / GIB,
         microbatch=found.microbatch,
     )
-
-
-def lines_of(name: str, figures: Header) -> str:
-    """What a header says: the command, and its figures."""
-    gpus, nodes = MACHINES[name]
-    several = f" --nodes {nodes}" if nodes > 1 else ""
-    return (
-        f"#   rlhf plan recipes/{name}.yaml --gpus {gpus}{several}\n#\n"
-        f"# At most {figures.rank:.1f} GiB a rank and {figures.engine:.1f} GiB an engine's GPU; micro-batches of up "
-        "to\n"
-        f"# {figures.microbatch:,.0f} tokens fit, by the plan."
-    )

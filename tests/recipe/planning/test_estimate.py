@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.plan import plan_data, plan_lines, planned, run_plan
+from rlhf.commands.plan import plan_lines, planned, run_plan
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.estimate import NO_ACTIVATIONS, shortages
@@ -107,11 +107,6 @@ def test_a_card_that_nobody_knows_is_refused_with_those_that_are_known(text: str
 )
 def test_a_card_has_the_figures_of_its_name_and_an_unknown_one_has_none(name: str, card: str | None) -> None:
     assert card_named(name) == (CARDS[card] if card else None)
-
-
-def test_data_of_a_plan_is_plain() -> None:
-    found, problem = plan_of("gsm8k_one_gpu")
-    assert json.loads(json.dumps(plan_data(found, problem)))["problem"] == ""
 
 
 def test_every_second_layer_computed_again_is_between_none_and_all() -> None:

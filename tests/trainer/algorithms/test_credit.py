@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -235,20 +234,6 @@ def test_kl_in_the_reward_is_taken_from_every_token_and_from_the_outcome() -> No
     found = episodes(groups, kl_in_reward=0.5)
     np.testing.assert_allclose(found.rewards, [[-0.5 * kl[0], 2 - 0.5 * kl[1]], [1 - 0.5 * kl[2], 0]], rtol=1e-6)
     np.testing.assert_allclose(found.outcomes, [2 - 0.5 * (kl[0] + kl[1]), 1 - 0.5 * kl[2]], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("estimator", "expected"),
-    [("k1", lambda d: d), ("k2", lambda d: d * d / 2), ("k3", lambda d: math.exp(-d) - 1 + d)],
-)
-def test_kl_in_the_reward_is_priced_by_the_recipe_s_estimator(
-    estimator: str, expected: Callable[[float], float]
-) -> None:
-    groups = [group_of(episode(2.0, segment([P, A, A])), episode(1.0, segment([P, A])))]
-    scores = scored(groups).per_token
-    found = episodes(groups, kl_in_reward=0.5, estimator=estimator)
-    prices = [0.5 * expected(float(d)) for d in np.float64(scores.proximal) - np.float64(scores.reference)]
-    np.testing.assert_allclose(found.rewards[0], [-prices[0], 2 - prices[1]], rtol=1e-6)
 
 
 def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_the_recipe_says() -> None:

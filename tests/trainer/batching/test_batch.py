@@ -1,4 +1,3 @@
-import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -84,22 +83,6 @@ def test_a_token_carries_its_own_sample_s_numbers() -> None:
     np.testing.assert_array_equal(batch.per_token.behaviour, flat)
 
 
-def test_a_minibatch_is_whole_groups_in_order() -> None:
-    groups = made_groups(5)
-    batch = made_batch(groups)
-    (parts,) = build_minibatches(batch, minibatches=2, ranks=1, tokens_per_microbatch=4096)
-    tokens = [sum(s.trajectory.action_tokens for s in g.samples) for g in groups]
-    assert [part.denominator for part in parts] == [sum(tokens[:3]), sum(tokens[3:])]
-
-
-def test_sequence_mean_weighs_every_sample_the_same() -> None:
-    batch = made_batch(made_groups(), "sequence_mean")
-    sums = [float(weights.sum()) for weights in batch.per_sample(batch.per_token.weights)]
-    np.testing.assert_allclose(sums, 1.0, rtol=1e-6)
-    (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=4096, aggregation="sequence_mean")
-    assert parts[0].denominator == len(batch.samples)
-
-
 def test_samples_without_a_score_are_not_there() -> None:
     batch = made_batch([without_score(group, 1) for group in made_groups(2)])
     assert batch.samples == ((0, 0), (0, 2), (0, 3), (1, 0), (1, 2), (1, 3))
@@ -165,12 +148,6 @@ def test_a_batch_without_anything_to_train_has_no_steps() -> None:
     assert build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=64) == [(), ()]
     assert batch.per_sample(batch.per_token.advantages) == []
     assert batch.sample_groups.dtype == np.int64
-
-
-def test_what_is_sent_to_the_ranks_survives_the_journey() -> None:
-    (parts,) = build_minibatches(made_batch(made_groups(2)), minibatches=1, ranks=1, tokens_per_microbatch=64)
-    arrived = pickle.loads(pickle.dumps(parts))
-    np.testing.assert_array_equal(arrived[0].microbatches[0].token_ids, parts[0].microbatches[0].token_ids)
 
 
 def test_an_engine_s_log_prob_that_is_no_number_is_not_trained() -> None:

@@ -23,7 +23,7 @@ from rlhf.trainer.losses import (
 )
 from rlhf.trainer.losses.microbatch import importance_weights
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
-from tests.trainer.losses.made import ADVANTAGES, BEHAVIOUR, MASK, NEW, OLD, REFERENCE, actions, sequences_of
+from tests.trainer.losses.made import ADVANTAGES, BEHAVIOUR, MASK, NEW, OLD, REFERENCE, actions, flat, sequences_of
 
 CLIPS = {"clip_low": 0.1, "clip_high": 0.3}
 TEMPERATURES = {"temperature_positive": 1.5, "temperature_negative": 0.5}
@@ -173,7 +173,18 @@ def test_a_correction_weighs_tokens_as_its_method_and_level_say(method: str, lev
     assert float(loss) == pytest.approx(float((7 * given.logprobs * expected * given.weights).sum()))
     assert float(seen.sums["correction/weight_mean"]) == pytest.approx(float(expected.sum()))
     assert float(seen.sums["correction/masked_fraction"]) == float((expected == 0).sum())
+    assert float(seen.sums["correction/abs_dev"]) == pytest.approx(float((expected - 1).abs().sum()))
     assert seen.count == 1
+
+
+def test_an_empty_micro_batch_costs_nothing_and_still_has_a_gradient() -> None:
+    logprobs = NEW.clone().requires_grad_()
+    empty = flat(torch.zeros_like(MASK), logprobs, OLD, ADVANTAGES)
+    loss, seen = policy_loss(empty, 5.0, Objective(policy=policy_loss_of(LossConfig()), kl=KLConfig()),
+                             kl_coefficient=0.0)  # fmt: skip
+    loss.backward()
+    assert (float(loss.detach()), seen.count, float(seen.maxima["policy/ratio_max"])) == (0.0, 0, 0.0)
+    assert not logprobs.grad.any()
 
 
 def test_a_correction_leaves_what_the_policy_s_loss_says() -> None:

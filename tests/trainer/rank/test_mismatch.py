@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -135,16 +134,3 @@ def test_a_mean_that_is_too_large_without_large_differences_is_told_too() -> Non
     batch = batch_of(made_groups())
     found = Disagreement(tokens=batch.tokens, mean=0.2, share=0, limits=LogprobTolerance(mean=0.1, high=9, share=0.01))
     assert ALL in explain_disagreement(batch, batch.per_token.behaviour + np.float32(0.2), found, 0)
-
-
-def test_a_batch_knows_which_of_its_tokens_the_current_version_sampled() -> None:
-    group = made_groups(1, 1)[0]
-    (sample,) = group.samples
-    (segment,) = sample.trajectory.segments
-    versions = np.where(np.arange(len(segment.versions)) % 2, 4, 3).astype(np.int32)
-    mixed = replace(sample.trajectory, segments=(replace(segment, versions=versions),))
-    group = replace(group, samples=(replace(sample, trajectory=mixed),))
-    assert build_batch([group]).per_token.current is None
-    current = build_batch([group], version=4).per_token.current
-    assert current is not None
-    np.testing.assert_array_equal(current, versions[segment.action_mask] == 4)
