@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rlhf.trainer.batching.batch import build_batch
-from rlhf.types import Group, Message, Observation, Sample, Scored, Ticket, TokenKind, Trajectory
+from rlhf.types import Message, Observation, Trajectory
 from tests.models.templates import APPENDING, tokenizer_with
+from tests.rollout.endpoint.asking import check
 from tests.rollout.playing import TASK, ScriptedEngine, ScriptedEnvironment, play_alone, policy, rules, says
 
 ODD = [
@@ -58,23 +57,3 @@ async def test_what_was_sampled_is_what_is_trained(template: str, last_turns: in
         )
         assert isinstance(trajectory, Trajectory)
         check(trajectory, engine)
-
-
-def check(trajectory: Trajectory, engine: ScriptedEngine) -> None:
-    """Every sampled token is in the batch once, with its log-prob, in the context it was sampled in."""
-    sampled = np.concatenate([completion.token_ids for completion in engine.said])
-    logprobs = np.concatenate([completion.logprobs for completion in engine.said])
-    group = Group(
-        ticket=Ticket(ordinal=0, version=0), task=TASK,
-        samples=(Sample(trajectory=trajectory, score=Scored(value=0.0)),),
-    )  # fmt: skip
-    batch = build_batch([group])
-    trained = np.concatenate([sequence.token_ids[sequence.action_mask] for sequence in batch.sequences])
-    assert trained.tolist() == sampled.tolist()
-    assert batch.per_token.behaviour.tolist() == logprobs.tolist()
-    turns = [(segment, turn) for segment in trajectory.segments for turn in segment.turns]
-    for (segment, turn), (asked, _, _, _), said in zip(turns, engine.asked, engine.said, strict=True):
-        assert segment.token_ids[: turn.start].tolist() == asked
-        assert segment.token_ids[turn.start : turn.stop].tolist() == said.token_ids.tolist()
-        assert (segment.kinds[turn.start : turn.stop] == TokenKind.ACTION).all()
-        assert (segment.versions[turn.start : turn.stop] == said.versions).all()

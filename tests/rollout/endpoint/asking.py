@@ -83,7 +83,10 @@ def check(trajectory: Trajectory, engine: ScriptedEngine) -> None:
     assert left == [], "a reply is in no segment"
     sample = Sample(trajectory=trajectory, score=Scored(value=0.0))
     batch = build_batch([Group(ticket=Ticket(ordinal=0, version=0), task=TASK, samples=(sample,))])
-    trained = [token for sequence in batch.sequences for token in sequence.token_ids[sequence.action_mask].tolist()]
-    assert sorted(trained) == sorted(token for completion in engine.said for token in completion.token_ids.tolist())
+    trained = np.concatenate([sequence.token_ids[sequence.action_mask] for sequence in batch.sequences])
+    sampled = [
+        pair for said in engine.said for pair in zip(said.token_ids.tolist(), said.logprobs.tolist(), strict=True)
+    ]
+    assert sorted(zip(trained.tolist(), batch.per_token.behaviour.tolist(), strict=True)) == sorted(sampled)
     flags = [(turn.terminated, turn.truncated) for segment in trajectory.segments for turn in segment.turns]
     assert [any(flag) for flag in flags] == [False] * (len(flags) - 1) + [True], "the last turn alone is an end"
