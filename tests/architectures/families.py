@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.models.tiny import byte_tokenizer
 
@@ -122,13 +122,19 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def save(family: Family, folder: Path) -> None:
-    """The folder of a model with random weights, always the same, every vector of it other than its neighbours."""
+def made(family: Family, **options: Any) -> PreTrainedModel:
+    """A model with random weights, always the same."""
     known = AutoConfig.for_model(family.kind)  # what a family does not know, engines might believe
     shape = {key: value for key, value in SHAPE.items() if key in known.to_dict() or key in known.attribute_map}
     config = AutoConfig.for_model(family.kind, **shape | family.settings)
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, **options)
+    return model
+
+
+def save(family: Family, folder: Path) -> None:
+    """The folder of a made model, every vector of it other than its neighbours."""
+    model = made(family)
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() == 1:  # norms are ones and biases zeros: one could not be told from another

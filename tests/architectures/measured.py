@@ -25,9 +25,9 @@ from rlhf.models.scalar import HEAD, ScalarHead, load_scalar
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.weight_sync.canary import canary, tolerance_for
 from rlhf.weight_sync.publish import Publisher
-from tests.architectures.cells import Cell
 from tests.architectures.families import SHAPE, Family, save
 from tests.architectures.learner import FamilyLearner
+from tests.architectures.table import Cell
 from tests.integration.torch_learner import BUCKET_BYTES, ThreadedEngine
 from tests.whole import whole_state
 

@@ -9,9 +9,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal
 
-from tests.architectures.cells import LIMITS, MAIN, Cell
 from tests.architectures.families import Family
 
+MAIN = ("packed", "gradient", "engine", "export")
+"""What a family needs to be right."""
+LIMITS = {
+    "packed": 1e-5, "gradient": 1e-6, "engine": 1e-4, "export": 0.0, "critic": 1e-5, "merged": 1e-4, "adapter": 1e-4,
+}  # fmt: skip
+"""Logits, the whole gradient's relative error, nats, logits, a critic's numbers, nats, nats."""
 TITLES = {
     "packed": "packed", "gradient": "gradient", "engine": "engine", "export": "export", "critic": "critic",
     "merged": "LoRA merged", "adapter": "LoRA adapters",
@@ -37,6 +42,14 @@ DIFFERING = tuple(
     )
 )
 """What the text of a refusal has of one model alone, and what stands for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A number, or the words that refuse."""
+
+    value: float = float("nan")
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

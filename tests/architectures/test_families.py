@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.architectures.cells import MAIN, Cell
 from tests.architectures.families import FAMILIES, Family
 from tests.architectures.measured import MEASURES, measure
-from tests.architectures.table import Row, for_check, page
+from tests.architectures.table import MAIN, Cell, Row, for_check, page
 from tests.warm.calls import WarmCalls
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"

@@ -16,11 +16,14 @@ from rlhf.controller import closing
 from rlhf.controller import rl as training
 from rlhf.controller.build import stop_engines
 from rlhf.controller.checkpoints import saying_what_is_intact
+from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.preemption import Leaving
 from rlhf.errors import DiskFailed, RlhfError, RunTaken, SaveFailed, WorkerDied
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter
+from rlhf.runs.records import EpisodeOutcome, read_episodes
 from rlhf.runs.summary import STOPPED, Summary
+from rlhf.types import Failed, Task, Ticket
 from tests.runs.test_power_cut import Sat, SavingLearner, sit
 
 
@@ -126,6 +129,17 @@ def test_the_summary_is_written_before_the_records_of_what_was_in_flight(
     accounts = summary["sample_counts"]
     assert accounts["in_flight"] == 2 * summary["group_counts"]["in_flight"]
     assert accounts["admitted"] == sum(count for outcome, count in accounts.items() if outcome != "admitted")
+
+
+def test_a_group_that_failed_or_was_in_flight_leaves_records(tmp_path: Path) -> None:
+    log = EpisodeLog(RunFolder.keep(tmp_path), samples=2)
+    failed, in_flight = (Ticket(ordinal=ordinal, version=0) for ordinal in range(2))
+    for ticket in (failed, in_flight):
+        log.admitted(ticket, Task(id="t", messages=()))
+    log.settled(failed, Failed(kind="timeout"), kept=False)
+    log.close()
+    outcomes = [(record.ordinal, record.outcome) for record in read_episodes(tmp_path / "episodes.jsonl")]
+    assert outcomes == [(0, EpisodeOutcome.FAILED)] * 2 + [(1, EpisodeOutcome.IN_FLIGHT)] * 2
 
 
 def test_a_run_that_lost_its_folder_writes_nothing_more_into_it(

@@ -53,12 +53,18 @@ def seen_one_by_one(position_ids: Tensor, window: int | None = None) -> Tensor:
     return seen
 
 
-def dense(query: Tensor, key: Tensor, value: Tensor, position_ids: Tensor, window: int | None = None) -> Tensor:
-    """Softmax over every token of the row in float64, of those that it sees."""
+def dense(
+    query: Tensor, key: Tensor, value: Tensor, position_ids: Tensor, window: int | None = None,
+    *, sinks: Tensor | None = None, cap: float | None = None,
+) -> Tensor:  # fmt: skip
+    """Softmax over every token of the row in float64, of those that it sees, with capped scores and a sink a head."""
     key, value = (x.double().repeat_interleave(HEADS // KEY_HEADS, 1) for x in (key, value))
     scores = query.double() @ key.transpose(-1, -2) / WIDTH**0.5
+    scores = scores if cap is None else cap * torch.tanh(scores / cap)
     scores = scores.masked_fill(~seen_one_by_one(position_ids[:1], window), -torch.inf)
-    return (torch.softmax(scores, -1) @ value).transpose(1, 2)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.double()[None, :, None, None].expand(*scores.shape[:3], 1)], -1)
+    return (torch.softmax(scores, -1)[..., : key.shape[2]] @ value).transpose(1, 2)
 
 
 def in_blocks(query: Tensor, key: Tensor, value: Tensor, position_ids: Tensor, window: int | None = None) -> Tensor:
@@ -101,15 +107,6 @@ def test_a_row_gives_what_a_dense_mask_gives(
     assert_close(found, dense(*inputs, where, window), inputs, tolerance)
 
 
-def dense_and_odd(query: Tensor, key: Tensor, value: Tensor, position_ids: Tensor, sinks: Tensor, cap: float) -> Tensor:
-    """The same with scores that are capped and a sink for each head, in float64."""
-    key, value = (x.double().repeat_interleave(HEADS // KEY_HEADS, 1) for x in (key, value))
-    scores = cap * torch.tanh(query.double() @ key.transpose(-1, -2) / WIDTH**0.5 / cap)
-    scores = scores.masked_fill(~seen_one_by_one(position_ids[:1]), -torch.inf)
-    sink = sinks.double()[None, :, None, None].expand(*scores.shape[:3], 1)
-    return (torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1] @ value).transpose(1, 2)
-
-
 @pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_capped_scores_and_sinks_are_kept(layout: str) -> None:
@@ -117,7 +114,7 @@ def test_capped_scores_and_sinks_are_kept(layout: str) -> None:
     inputs = [*made(where), torch.tensor([-1.0, 0.0, 1.0, 2.0], requires_grad=True)]
     options = {"scaling": WIDTH**-0.5, "blocks": blocks_of(where, torch.float32), "softcap": 0.7, "s_aux": inputs[3]}
     found = attention(nn.Module(), *inputs[:3], None, **options)[0]
-    assert_close(found, dense_and_odd(*inputs[:3], where, inputs[3], 0.7), inputs, 2e-6)
+    assert_close(found, dense(*inputs[:3], where, sinks=inputs[3], cap=0.7), inputs, 2e-6)
 
 
 def test_capped_scores_of_a_sequence_that_stands_alone_need_no_mask() -> None:

@@ -102,7 +102,9 @@ def test_a_model_that_is_left_to_infer_its_mask_and_does_not_is_refused(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("family", "attention"), [("gemma3", "eager"), ("gpt_oss", "eager"), ("qwen2", "sdpa")])
+@pytest.mark.parametrize(
+    ("family", "attention"), [("gemma3", "eager"), ("gpt_oss", "eager"), ("qwen2-sliding", "sdpa")]
+)
 def test_a_window_that_is_not_kept_in_rows_is_refused(
     family: str, attention: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

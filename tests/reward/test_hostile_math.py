@@ -118,6 +118,28 @@ def test_a_reference_too_large_to_be_read_is_none() -> None:
         math("\\boxed{1}", {"answer": "\\frac12" + "9" * 3000})
 
 
+BOMBS = [
+    "\\boxed{9^{9^{9^{9}}}}",
+    "#### 9^9^9^9",
+    "\\boxed{10^{10^{10}}}",
+    "\\boxed{\\frac{1}{9^{9^{9}}}}",
+    "\\boxed{2^{-2^{40}}}",
+    "\\boxed{1000000!}",
+    "\\boxed{100!!!}",
+    "\\boxed{(10^9)!}",
+    "\\boxed{\\binom{10^9}{5 \\cdot 10^8}}",
+    "\\boxed{\\sum_{i=1}^{10^9} i^{i}}",
+    "\\boxed{\\prod_{n=1}^{10^7} n}",
+    "\\boxed{\\sin(9^{9^9})}",
+    "\\boxed{7^{7^{7}} \\mod 10}",
+    "\\boxed{(x+1)^{100000}}",
+    "\\boxed{(1+x)^{200}(1+y)^{200}}",
+    "\\boxed{\\gcd(2^{99999999},3^{99999999})}",
+    "\\boxed{" + "9" * 100_000 + "}",
+    "\\boxed{" + "(" * 3000 + "1" + ")" * 3000 + "}",
+    "\\boxed{\\{" + ",".join(map(str, range(3000))) + "\\}}",
+    "\\boxed{\\begin{pmatrix}" + "\\\\".join(["&".join("1" * 60)] * 60) + "\\end{pmatrix}}",
+]
 SLOW = [
     "\\sin(" * 50 + "x" + ")" * 50,
     "\\int_0^{\\infty} \\frac{x^{30}\\sin(x)}{1+x^{50}+\\sqrt{x}} dx",
@@ -139,11 +161,11 @@ UNENDED = [
 
 
 @pytest.mark.waits
-async def test_formulas_that_take_long_to_compare_and_replies_that_take_long_to_read_hold_no_worker() -> None:
+async def test_what_is_too_large_to_evaluate_slow_to_compare_or_long_to_read_holds_no_worker() -> None:
     pool = ScorerPool("rlhf.reward.math:math", 1, scaled(5))
     try:
         await pool.start()
-        for reply in ["\\boxed{1}", *(f"\\boxed{{{formula}}}" for formula in SLOW), *UNENDED]:
+        for reply in ["\\boxed{1}", *BOMBS, *(f"\\boxed{{{formula}}}" for formula in SLOW), *UNENDED]:
             assert await pool.score(reply, {"answer": "42"}) == Scored(value=0.0), reply[:60]
     finally:
         await pool.close()

@@ -79,13 +79,6 @@ async def test_what_waits_while_the_worker_is_busy_goes_together_up_to_the_budge
     assert worker.asked == [[1, 2, 11], [12, 21, 22], [31, 32]]
 
 
-async def test_a_sequence_longer_than_the_budget_goes_alone() -> None:
-    worker = FakeWorker()
-    reward = await started(worker, tokens_per_batch=5)
-    await reward(TASK, [trajectory(1), trajectory(2)])
-    assert worker.asked == [[1], [2]]
-
-
 async def test_workers_share_what_waits() -> None:
     first, second = FakeWorker(), FakeWorker()
     reward = await started(first, second, tokens_per_batch=10)

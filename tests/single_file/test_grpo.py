@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from rlhf.trainer.advantages import group_relative
-from rlhf.trainer.losses import LossMetrics
 from rlhf.trainer.losses.kl import kl_penalty
 from rlhf.trainer.losses.policy import ppo
 from tests.single_file.loaded import SOURCE, load
@@ -25,7 +24,6 @@ from tests.trainer.losses.summed import summed
 grpo = load()
 
 TOLERANCE = 1e-6
-CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 REWARDS = [[1.0, 0, 0, 1, 0], [0.1, 0.1, 0.1, 0.1, 0.1], [0, 0, 0, 0, 0], [0.3, -7, 2, 2, 1e-3]]
 
 
@@ -79,7 +77,8 @@ def of_library(policy: Bigram, reference: Bigram, batch: list[Any], advantages: 
 
     old = padded([torch.tensor(one.logprobs) for one in batch], float("nan"))
     actions = flat(mask, logprobs(policy), old, advantages.float()[:, None].expand(mask.shape))
-    per_token, _ = ppo(actions, clip_low=settings.clip_low, clip_high=settings.clip_high)
+    per_token, metrics = ppo(actions, clip_low=settings.clip_low, clip_high=settings.clip_high)
+    assert all(metrics.sums[f"policy/clip_fraction_{side}"] > 0 for side in ("low", "high")), "else it proves nothing"
     kl = kl_penalty(actions.logprobs, logprobs(reference).detach()[mask], "k3")
     return summed(spread(per_token + settings.kl_coefficient * kl, mask), mask, "token_mean")
 
@@ -100,39 +99,6 @@ def test_advantages_are_those_of_the_library_and_equal_rewards_give_exactly_zero
     assert np.abs(advantages.numpy() - expected).max() <= TOLERANCE
     assert advantages[1:3].eq(0).all()
     assert advantages[0].abs().min() > 0.5
-
-
-def tokens(count: int = 400) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probs, those of another policy, and advantages, all `float64 [count]`, ratios on both sides of the clip."""
-    generator = torch.Generator().manual_seed(1)
-    logprobs, noise, advantages = torch.randn(3, count, generator=generator, dtype=torch.float64)
-    logprobs = -logprobs.abs() - 0.1
-    return logprobs.requires_grad_(), logprobs.detach() + 0.4 * noise, advantages
-
-
-def clipped_share(metrics: LossMetrics) -> tuple[float, float]:
-    return tuple(float(metrics.sums[f"policy/clip_fraction_{side}"]) / metrics.count for side in ("low", "high"))  # type: ignore[return-value]
-
-
-def test_the_clipped_loss_and_its_gradient_are_those_of_the_library() -> None:
-    logprobs, old, advantages = tokens()
-    mask = torch.ones_like(old, dtype=torch.bool)[None]
-    per_token, metrics = ppo(flat(mask, logprobs[None], old[None], advantages[None]), **CLIP)
-    expected = summed(per_token[None], mask, "token_mean")
-    loss = grpo.ppo_loss(logprobs, old, advantages, **CLIP)
-    assert min(clipped_share(metrics)) > 0.05, "tokens must be clipped on either side for this to say anything"
-    assert largest(loss - expected) <= TOLERANCE
-    assert largest(gradient(loss, logprobs) - gradient(expected, logprobs)) * len(old) <= TOLERANCE
-
-
-def test_the_kl_term_and_its_gradient_are_those_of_the_library() -> None:
-    logprobs, reference, _ = tokens()
-    mask = torch.ones_like(reference, dtype=torch.bool)[None]
-    expected = summed(kl_penalty(logprobs[None], reference[None], "k3"), mask, "token_mean")
-    loss = grpo.kl_loss(logprobs, reference)
-    assert loss.item() > 0.01
-    assert largest(loss - expected) <= TOLERANCE
-    assert largest(gradient(loss, logprobs) - gradient(expected, logprobs)) * len(reference) <= TOLERANCE
 
 
 @pytest.mark.parametrize("kl_coefficient", [0.0, 0.3])
