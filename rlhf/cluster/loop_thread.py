@@ -1,5 +1,4 @@
-"""An event loop in a thread, for work whose deadlines must hold while the caller's loop is busy, and for calls that
-block."""
+"""An event loop in a thread, for deadlines that hold while the caller's loop is busy, and for calls that block."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ class BackgroundLoop:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread, and return or raise what it does. May be called from any event loop."""
@@ -37,6 +36,20 @@ class BackgroundLoop:
         except TimeoutError:
             raise DeadlinePassed(awaited, seconds) from None
 
+    def wait_for(self, awaited: str, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        """Block for the result of a coroutine. Raises its exception, or `DeadlinePassed` after cancelling it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            if future.cancel():
+                raise DeadlinePassed(awaited, seconds) from None
+            raise  # a timeout of the work itself
+
     def stop(self) -> None:
         """End the loop after what has been started in it."""
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _serve(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()

@@ -7,13 +7,15 @@ import socket
 from collections.abc import Callable
 from typing import get_args
 
+import uvicorn
+
 from rlhf.commands.env_check import json_object
 from rlhf.commands.server_options import check_reach
 from rlhf.config import is_piece
 from rlhf.env.config import IsolationKind
 from rlhf.env.hosting.hosted import isolation_of
 from rlhf.env.hosting.isolation import Deadlines, EnvironmentIsolation, Factory
-from rlhf.env.server.app import EnvironmentServerSettings, limits_for_sessions, serve_environment
+from rlhf.env.server.app import EnvironmentServerSettings, environment_uvicorn_config, limits_for_sessions
 from rlhf.errors import UserError
 from rlhf.http.binding import Access, HttpLimits, token_from
 from rlhf.http.serving import bound, url_of
@@ -65,7 +67,7 @@ async def serve_and_say(
     url = url_of(listener, tls=settings.access.certificate is not None)
     try:
         print(f"{escape_to_line(isolation.spec.name)} at {url}, {settings.max_sessions:,} sessions", flush=True)
-        await serve_environment(isolation, settings, listener)
+        await uvicorn.Server(environment_uvicorn_config(isolation, settings)).serve(sockets=[listener])
     finally:
         await isolation.stop()
 

@@ -11,8 +11,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from rlhf.cluster.loop_thread import BackgroundLoop
 from rlhf.config import Config
-from rlhf.env.adapters.blocking import LoopThread
 from rlhf.env.encoding import message_data
 from rlhf.env.single_turn import first_messages
 from rlhf.errors import DeadlinePassed, HttpFailed, OpponentFailed
@@ -85,7 +85,7 @@ class ChatEndpoint:
     """One endpoint for all games of this process: its connections and its concurrency limit."""
 
     def __init__(self, settings: ChatOpponent) -> None:
-        self._settings, self._loop = settings, LoopThread()
+        self._settings, self._loop = settings, BackgroundLoop("calls of opponents")
         self._client = HttpClient(
             settings.url,
             HttpConfig(concurrency=settings.concurrency),
@@ -105,7 +105,7 @@ class ChatEndpoint:
             "seed": seed,
         }
         try:
-            answer = self._loop.run("it", self._client.post("/chat/completions", body), settings.seconds)
+            answer = self._loop.wait_for("it", self._client.post("/chat/completions", body), settings.seconds)
         except HttpFailed as failure:
             raise OpponentFailed(name, failure.kind, failure.detail) from failure
         except DeadlinePassed as late:

@@ -21,7 +21,7 @@ class SingleTurnEnvironment:
     """
 
     def __init__(self, *, score: str | None = None) -> None:
-        self._score = score_of(score)
+        self._score = None if score is None else cast(ScoreReply, load_piece(score, "score"))
         self.spec = EnvironmentSpec(name="single_turn", description="One question, one answer")
 
     def reset(self, task: Task, *, seed: int) -> Observation:
@@ -29,23 +29,14 @@ class SingleTurnEnvironment:
         return Observation(messages=task.messages)
 
     def step(self, action: Message) -> Observation:
-        return concluded(action, self._task, self._score)
+        if self._score is None:
+            return Observation(messages=(), terminated=True)
+        task = self._task
+        row = task.row if task.answer is None else {**task.row, "answer": task.answer}
+        return Observation(messages=(), reward=float(self._score(action.content, row)), terminated=True)
 
     def close(self) -> None:
         """No resources to free."""
-
-
-def score_of(name: str | None) -> ScoreReply | None:
-    """Return the function that a setting names. Raises `ConfigError`."""
-    return None if name is None else cast(ScoreReply, load_piece(name, "score"))
-
-
-def concluded(action: Message, task: Task, score: ScoreReply | None) -> Observation:
-    """Return the final observation of an episode, with the reward of its answer."""
-    if score is None:
-        return Observation(messages=(), terminated=True)
-    row = task.row if task.answer is None else {**task.row, "answer": task.answer}
-    return Observation(messages=(), reward=float(score(action.content, row)), terminated=True)
 
 
 def first_messages(task: Task, text: str) -> tuple[Message, ...]:

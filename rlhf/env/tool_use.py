@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf.env.single_turn import concluded, score_of
-from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
+from rlhf.env.single_turn import SingleTurnEnvironment
+from rlhf.types import EnvironmentSpec, Message, Observation, Tool, ToolCall
 
 
 class RefusedCall(Exception):
@@ -22,29 +22,21 @@ class Handled:
     run: Callable[[Mapping[str, Any]], str]
 
 
-class ToolUseEnvironment:
+class ToolUseEnvironment(SingleTurnEnvironment):
     """Asks the task's question, with these tools.
 
-    An invalid call (an unknown tool, a wrong argument) is answered with `error: …` and costs only its turn. `score` is
-    as in `SingleTurnEnvironment`.
+    An invalid call (an unknown tool, a wrong argument) is answered with `error: …` and costs only its turn.
     """
 
     def __init__(self, name: str, description: str, tools: Sequence[Handled], score: str | None = None) -> None:
+        super().__init__(score=score)
         self._tools = {handled.tool.name: handled for handled in tools}
-        self._score = score_of(score)
         self.spec = EnvironmentSpec(name=name, description=description, tools=tuple(handled.tool for handled in tools))
-
-    def reset(self, task: Task, *, seed: int) -> Observation:
-        self._task = task
-        return Observation(messages=task.messages)
 
     def step(self, action: Message) -> Observation:
         if not action.tool_calls:
-            return concluded(action, self._task, self._score)
+            return super().step(action)
         return Observation(messages=tuple(self._answered(call) for call in action.tool_calls))
-
-    def close(self) -> None:
-        """No resources to free."""
 
     def _answered(self, call: ToolCall) -> Message:
         return Message(role="tool", content=self._result(call), tool_call_id=call.id)

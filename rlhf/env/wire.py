@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -122,11 +122,11 @@ class ListTools(Strict):
 
 
 class CallTool(Strict):
-    """Calls one tool: a step. `arguments` is an object, or JSON text of one."""
+    """Calls one tool: a step."""
 
     type: Literal["call_tool"]
     tool_name: str
-    arguments: Json | str = {}
+    arguments: Json = {}
     metadata: ActionMetadata = ActionMetadata()
 
 
@@ -134,22 +134,14 @@ AnyAction = Action | ListTools | CallTool
 TOOL_ACTIONS: Mapping[str, type[ListTools] | type[CallTool]] = {"list_tools": ListTools, "call_tool": CallTool}
 
 
-class StepBody(BaseModel):
-    """The body of `POST /step`. Other keys are ignored, as in OpenEnv."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    action: Json
+FrameType = Literal["reset", "step", "state", "close"]
 
 
 class Frame(Strict):
     """A client's frame. `data` holds the wishes of a reset, or the action of a step."""
 
-    type: Literal["reset", "step", "state", "close"]
+    type: FrameType
     data: Json = Field(default_factory=dict)
-
-
-FRAMES = ("reset", "step", "state", "close")
 
 
 class ObservationData(BaseModel):
@@ -180,7 +172,7 @@ def parse_frame(text: str | bytes) -> Frame:
     except ValueError as error:
         raise EnvironmentRefused(Code.INVALID_JSON, f"Invalid JSON: {error}", 400) from None
     kind = raw.get("type", "") if isinstance(raw, dict) else ""
-    if kind not in FRAMES:
+    if kind not in get_args(FrameType):
         raise EnvironmentRefused(Code.UNKNOWN_TYPE, f"Unknown message type: {kind!r:.100}", 400)
     return validated(Frame, raw)
 

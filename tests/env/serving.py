@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
-import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 
+from rlhf.cluster.loop_thread import BackgroundLoop
+from rlhf.env.config import IsolationKind
 from rlhf.env.hosting.isolation import Deadlines, Factory
-from rlhf.env.hosting.processes import ProcessIsolation
-from rlhf.env.hosting.threads import ThreadIsolation
-from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config
+from rlhf.env.server.app import EnvironmentServerSettings
+from rlhf.env.server.worker import EnvironmentServer
 from tests.pace import scaled
 
 HERE = "tests.env.environments:"
@@ -27,66 +25,19 @@ HERE = "tests.env.environments:"
 @contextlib.contextmanager
 def served(
     name: str,
-    isolation: str = "thread",
+    isolation: IsolationKind = "thread",
     arguments: dict[str, Any] | None = None,
     module: str = HERE,
     **settings: Any,
 ) -> Iterator[str]:
     """Yield the URL of a server of the environment `name`, which ends with the block."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(1024)
-        chosen = EnvironmentServerSettings(port=listener.getsockname()[1], **settings)
-        server = Running(Factory(name=module + name, arguments=arguments or {}), isolation, chosen, listener)
-        server.start()
-        try:
-            yield f"http://127.0.0.1:{chosen.port}"
-        finally:
-            server.stop()
-
-
-class Running:
-    """A server's event loop in a thread."""
-
-    def __init__(
-        self, factory: Factory, isolation: str, settings: EnvironmentServerSettings, listener: socket.socket
-    ) -> None:
-        self._factory, self._isolation, self._settings, self._listener = factory, isolation, settings, listener
-        self._server: uvicorn.Server | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-        deadline = time.monotonic() + scaled(60)
-        while not (self._server and self._server.started):
-            if self._error is not None or time.monotonic() > deadline:
-                raise RuntimeError("the server did not start") from self._error
-            time.sleep(0.01)
-
-    def stop(self) -> None:
-        assert self._server is not None
-        self._server.should_exit = True
-        self._thread.join(20)
-        assert not self._thread.is_alive(), "the server did not stop"
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - `start` raises it
-            self._error = error
-
-    async def _serve(self) -> None:
-        kind = {"thread": ThreadIsolation, "process": ProcessIsolation}[self._isolation]
-        isolation = kind(self._factory, self._settings.deadlines)
-        await isolation.start()
-        try:
-            self._server = uvicorn.Server(
-                environment_uvicorn_config(build_app(isolation, self._settings), self._settings)
-            )
-            await self._server.serve(sockets=[self._listener])
-        finally:
-            await isolation.stop()
+    loop, server = BackgroundLoop("a server"), EnvironmentServer(loopback=True)
+    factory, chosen = Factory(name=module + name, arguments=arguments or {}), EnvironmentServerSettings(**settings)
+    try:
+        yield loop.wait_for("the server's start", server.start(factory, isolation, chosen), scaled(60))
+    finally:
+        loop.wait_for("the server's end", server.close(), scaled(20))
+        loop.stop()
 
 
 def quick(seconds: float) -> Deadlines:

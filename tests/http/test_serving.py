@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect
 
 from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.hosting.threads import ThreadIsolation
-from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config
+from rlhf.env.server.app import EnvironmentServerSettings, environment_uvicorn_config
 from rlhf.errors import DeadlinePassed, UserError
 from rlhf.http import serving as module
 from rlhf.http.serving import bound, listening, url_of
@@ -85,7 +85,7 @@ async def test_with_a_certificate_a_server_speaks_tls_only_websockets_included(t
     await isolation.start()
     settings = EnvironmentServerSettings(port=0, token="secret", access=tls)
     known, bearer = ssl.create_default_context(cafile=tls.certificate), {"Authorization": "Bearer secret"}
-    async with listening(environment_uvicorn_config(build_app(isolation, settings), settings)) as url:
+    async with listening(environment_uvicorn_config(isolation, settings)) as url:
         assert url.startswith("https://127.0.0.1:")
         async with httpx.AsyncClient(verify=known, trust_env=False) as client:
             assert (await client.get(f"{url}/health")).status_code == 200

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf.env.adapters.episode_random import EpisodeRandom
 from rlhf.env.adapters.imports import imported
-from rlhf.env.adapters.spaces import records
+from rlhf.env.adapters.spaces import records, step_observation
 from rlhf.env.single_turn import first_messages
 from rlhf.errors import ConfigError
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
@@ -36,14 +36,8 @@ class GemEnvironment:
 
     def step(self, action: Message) -> Observation:
         with self._random.drawing():
-            seen, reward, terminated, truncated, info = self._game.step(action.content)
-        return Observation(
-            messages=(Message(role="user", content=observation_with_suffix(seen, info)),),
-            reward=float(reward),
-            terminated=bool(terminated),
-            truncated=bool(truncated),
-            info=records(info),
-        )
+            seen, *outcome = self._game.step(action.content)
+        return step_observation(observation_with_suffix(seen, outcome[-1]), *outcome)
 
     def close(self) -> None:
         """No resources to free."""

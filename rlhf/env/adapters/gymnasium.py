@@ -7,7 +7,16 @@ from typing import Any, ClassVar, cast
 
 from rlhf.config import load_piece
 from rlhf.env.adapters.imports import imported
-from rlhf.env.adapters.spaces import Choices, TextActions, digits, discrete_choices, readable, records, value_text
+from rlhf.env.adapters.spaces import (
+    Choices,
+    TextActions,
+    digits,
+    discrete_choices,
+    readable,
+    records,
+    step_observation,
+    value_text,
+)
 from rlhf.env.single_turn import first_messages
 from rlhf.errors import ConfigError
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
@@ -72,13 +81,7 @@ class GymnasiumEnvironment:
             messages = (Message(role="user", content=text),)
             return Observation(messages=messages, truncated=self._patience <= 0, info={"misunderstood": True})
         seen, reward, terminated, truncated, info = self._game.step(chosen)
-        return Observation(
-            messages=(Message(role="user", content=self._text(seen)),),
-            reward=float(reward) * self._scale,
-            terminated=bool(terminated),
-            truncated=bool(truncated),
-            info=records(info),
-        )
+        return step_observation(self._text(seen), float(reward) * self._scale, terminated, truncated, info)
 
     def close(self) -> None:
         self._game.close()

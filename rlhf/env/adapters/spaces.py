@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlhf.errors import ConfigError
+from rlhf.types import Message, Observation
 
 MARKS = "".join(set(string.punctuation) - set("+-_"))
 """Characters that are stripped around an action: `**left**.` is `left`, and -1 stays -1."""
@@ -41,6 +42,17 @@ def records(info: Mapping[str, Any]) -> dict[str, str | float | bool]:
     """Return the part of an environment's `info` that can be recorded: text, numbers and truth values."""
     plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in info.items()}
     return {str(key): value for key, value in plain.items() if isinstance(value, str | int | float | bool)}
+
+
+def step_observation(text: str, reward: Any, terminated: Any, truncated: Any, info: Mapping[str, Any]) -> Observation:
+    """Return what a step of Gymnasium's interface returned, its observation already written as text."""
+    return Observation(
+        messages=(Message(role="user", content=text),),
+        reward=float(reward),
+        terminated=bool(terminated),
+        truncated=bool(truncated),
+        info=records(info),
+    )
 
 
 def digits(limits: Sequence[Sequence[float]], space: Any) -> Callable[[Any], str]:

@@ -13,10 +13,10 @@ from typing import Any
 
 from rlhf.cluster.child_side import Connection, connect_to_parent
 from rlhf.env.encoding import action_from, answer_data, dumps, spec_data, task_from
-from rlhf.env.hosting.isolation import Factory, checked, exception_line, load_spec
+from rlhf.env.hosting.isolation import Factory, blocking, checked, load_spec, raised_failure
 from rlhf.env.wire import Action, TaskData
-from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch
-from rlhf.protocols import LocalEnvironment
+from rlhf.errors import ConfigError, Raised, catch
+from rlhf.protocols import AsyncEnvironment, LocalEnvironment
 from rlhf.types import Observation
 
 
@@ -25,7 +25,7 @@ def environment_process_main(name: str, descriptor: int, parent: int) -> None:
     connection = connect_to_parent(descriptor, parent)
     factory = Factory(name=name, arguments=json.loads(connection.first()))
     try:
-        create = factory.load_blocking()
+        create = factory.load()
         spec = load_spec(factory, create)
     except ConfigError as error:
         connection.send(dumps({"problem": str(error)}))
@@ -34,11 +34,11 @@ def environment_process_main(name: str, descriptor: int, parent: int) -> None:
     connection.fork_for_each(lambda session: serve_session(session, spec.name, create))
 
 
-def serve_session(connection: Connection, name: str, create: Callable[[], LocalEnvironment]) -> None:
+def serve_session(connection: Connection, name: str, create: Callable[[], LocalEnvironment | AsyncEnvironment]) -> None:
     """Make the environment, report it, and answer requests until the server closes its end."""
-    environment = catch(create, also=BaseException)
+    environment = catch(lambda: blocking(create()), also=BaseException)
     if isinstance(environment, Raised):
-        connection.send(dumps({"kind": "raised", "detail": exception_line(environment.error)}))
+        connection.send(dumps(failure_data(name, "open", environment)))
         return
     connection.send(dumps({"ready": True}))
     for request in connection:
@@ -49,11 +49,12 @@ def serve_session(connection: Connection, name: str, create: Callable[[], LocalE
 def answer_request(name: str, environment: LocalEnvironment, request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to one request: an observation, or the failure in its place."""
     answer = catch(lambda: answer_data(checked(name, call_environment(environment, request))), also=BaseException)
-    if not isinstance(answer, Raised):
-        return {"answer": answer}
-    if isinstance(answer.error, EnvironmentFailed):
-        return {"kind": answer.error.kind, "detail": answer.error.detail}
-    return {"kind": "raised", "detail": f"{request['method']}: {exception_line(answer.error)}"}
+    return failure_data(name, request["method"], answer) if isinstance(answer, Raised) else {"answer": answer}
+
+
+def failure_data(name: str, method: str, raised: Raised) -> dict[str, Any]:
+    failure = raised_failure(name, method, raised.error)
+    return {"kind": failure.kind, "detail": failure.detail}
 
 
 def call_environment(environment: LocalEnvironment, request: dict[str, Any]) -> Observation:

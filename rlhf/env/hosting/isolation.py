@@ -41,11 +41,6 @@ class Factory:
         piece = load_piece(self.name, "the environment")
         return lambda: piece(**self.arguments)
 
-    def load_blocking(self) -> Callable[[], LocalEnvironment]:
-        """Import the class; its instances have plain methods. Raises `ConfigError`."""
-        create = self.load()
-        return lambda: blocking(create())
-
 
 class EnvironmentIsolation(Protocol):
     """Makes environments, each for one session, and runs their code. Call `start` first and `stop` last.
@@ -104,11 +99,11 @@ def checked(name: str, observation: object) -> Observation:
     return replace(observation, reward=reward)
 
 
-def load_spec(factory: Factory, create: Callable[[], LocalEnvironment]) -> EnvironmentSpec:
+def load_spec(factory: Factory, create: Callable[[], LocalEnvironment | AsyncEnvironment]) -> EnvironmentSpec:
     """Read the spec from one environment that is made and closed. Raises `ConfigError` when that fails."""
 
     def tried() -> object:
-        environment = create()
+        environment = blocking(create())
         spec = environment.spec
         environment.close()
         return spec

@@ -13,7 +13,6 @@ from rlhf.env.hosting.isolation import (
     START_SECONDS,
     Deadlines,
     Factory,
-    blocking,
     checked,
     is_async,
     load_spec,
@@ -121,7 +120,7 @@ class ThreadIsolation:
 
     def _load(self) -> tuple[Callable[[], LocalEnvironment | AsyncEnvironment], EnvironmentSpec]:
         create = self._factory.load()
-        return create, load_spec(self._factory, lambda: blocking(create()))
+        return create, load_spec(self._factory, create)
 
 
 class ThreadEnvironment:

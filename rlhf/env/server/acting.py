@@ -9,7 +9,6 @@ import jsonschema
 from rlhf.env.encoding import action_from, answer_data, joined_text, tool_data
 from rlhf.env.server.sessions import EnvironmentSession
 from rlhf.env.wire import CallTool, Json, ListTools, parse_action
-from rlhf.http.untrusted_text import read_json
 from rlhf.types import EnvironmentSpec, Message, Tool, ToolCall
 
 
@@ -64,11 +63,6 @@ async def call_tool(
 def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object) -> ToolCall:
     """Return the call, validated against the tool's schema. Raises `InvalidToolCall`."""
     tool = find_tool(spec, name)
-    if isinstance(arguments, str):
-        try:
-            arguments = read_json(arguments)
-        except ValueError as error:
-            raise InvalidToolCall(ToolError.INVALID, f"the arguments of {name} are not JSON: {error}") from None
     if not isinstance(arguments, dict):
         raise InvalidToolCall(ToolError.INVALID, f"the arguments of {name} are not an object")
     try:

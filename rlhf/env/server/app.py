@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -18,11 +17,9 @@ from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.server.socket_route import serve_socket
 from rlhf.env.wire import API_VERSION, Code, EnvironmentRefused, Json
 from rlhf.http.access import AccessMiddleware
-from rlhf.http.binding import Access, HttpLimits, check_binding
+from rlhf.http.binding import Access, HttpLimits
 from rlhf.http.serving import uvicorn_config
 
-PING_SECONDS = 20.0
-"""A client that does not answer a ping for this long counts as disconnected."""
 STOP_SECONDS = 5.0
 
 
@@ -70,11 +67,8 @@ def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettin
 
 def denied(status: int, why: str) -> Json:
     """Return the response for a request that is refused before it reaches a route."""
-    if status == 503:
-        return {"detail": {"message": why, "code": Code.CAPACITY_REACHED, "kind": "refused"}}
-    if status in (401, 403, 421):
-        return {"detail": {"message": why, "code": Code.SESSION_ERROR, "kind": "refused"}}
-    return {"detail": {"message": why, "code": Code.VALIDATION_ERROR}}
+    codes = {503: Code.CAPACITY_REACHED, 401: Code.SESSION_ERROR, 403: Code.SESSION_ERROR, 421: Code.SESSION_ERROR}
+    return {"detail": {"message": why, "code": codes.get(status, Code.VALIDATION_ERROR), "kind": "refused"}}
 
 
 async def answer_invalid(request: Request, error: Exception) -> Response:
@@ -86,24 +80,12 @@ async def answer_invalid(request: Request, error: Exception) -> Response:
     return await answer_refusal(request, EnvironmentRefused(code, "Invalid request", status, errors=problems))
 
 
-async def serve_environment(
-    isolation: EnvironmentIsolation, settings: EnvironmentServerSettings, listener: socket.socket
-) -> None:
-    """Serve on a bound socket until the process is asked to end. The caller starts and stops `isolation`.
-
-    Raises `ConfigError` when the address is open and no token is set.
-    """
-    check_binding(settings.host, settings.token)
-    await uvicorn.Server(environment_uvicorn_config(build_app(isolation, settings), settings)).serve(sockets=[listener])
-
-
-def environment_uvicorn_config(app: AccessMiddleware, settings: EnvironmentServerSettings) -> uvicorn.Config:
+def environment_uvicorn_config(isolation: EnvironmentIsolation, settings: EnvironmentServerSettings) -> uvicorn.Config:
+    """Configure a server of the application. The caller starts and stops `isolation`."""
     return uvicorn_config(
-        app,
+        build_app(isolation, settings),
         settings.access,
         host=settings.host,
         port=settings.port,
-        ws_ping_interval=PING_SECONDS,
-        ws_ping_timeout=PING_SECONDS,
         timeout_graceful_shutdown=int(STOP_SECONDS),
     )

@@ -21,7 +21,6 @@ from rlhf.env.wire import (
     ObservationData,
     ResetData,
     StateData,
-    StepBody,
 )
 from rlhf.http.serving import StrictRoute
 
@@ -93,10 +92,10 @@ def http_routes(sessions: EnvironmentSessions) -> APIRouter:
             return WireJson(answer_data(await session.reset(body), spec.tools))
 
     @router.post("/step", responses=OBSERVED)
-    async def step(body: StepBody) -> Response:
+    async def step(action: Annotated[Json, Body(embed=True)]) -> Response:
         async with sessions.opened() as session:
             await session.reset(ResetData())
-            return WireJson(await act(session, spec, body.action))
+            return WireJson(await act(session, spec, action))
 
     @router.post("/mcp", responses={202: {"description": "A notification needs no answer"}})
     async def mcp(body: Json, session_id: McpSessionId = None) -> Response:

@@ -106,8 +106,8 @@ class EnvironmentSession:
             observation = await work()
         except EnvironmentFailed as failure:
             self._break(failure.kind)
-            message = f"{failure.kind}: {failure.detail}"
-            raise EnvironmentRefused(Code.EXECUTION_ERROR, message, STATUS[failure.kind], kind=failure.kind) from None
+            kind, message = failure.kind, f"{failure.kind}: {failure.detail}"
+            raise EnvironmentRefused(Code.EXECUTION_ERROR, message, STATUS[kind], kind=kind) from None
         except asyncio.CancelledError:
             self._break("lost")
             raise
@@ -207,8 +207,7 @@ class EnvironmentSessions:
 
     @contextlib.asynccontextmanager
     async def attached(self, session: EnvironmentSession) -> AsyncIterator[None]:
-        """Attach the session to the running task, which keeps its lease. Raises `EnvironmentRefused`."""
-        self.find(session.id)
+        """Attach the session to the running task, which keeps its lease."""
         if session.holder is not None:
             session.holder.cancel()
         session.holder = holder = asyncio.current_task()

@@ -32,18 +32,18 @@ async def serve_socket(socket: WebSocket, sessions: EnvironmentSessions, max_mes
     finally:
         conversation.cancel()
         reading.cancel()
-        outcome, _ = await asyncio.gather(conversation, reading, return_exceptions=True)
-    if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect):
-        raise outcome
+        await asyncio.wait((conversation, reading))
+    code = BROKEN if conversation.cancelled() else conversation.result()
     with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-        await socket.close(outcome if isinstance(outcome, int) else BROKEN)
+        await socket.close(code)
 
 
 async def read_frames(socket: WebSocket, frames: asyncio.Queue[str | bytes]) -> None:
-    """Queue the client's frames until it disconnects."""
+    """Queue the client's frames. Returns once it has disconnected and all of its frames are taken from the queue."""
     while (message := await socket.receive())["type"] == "websocket.receive":
         text: str | None = message.get("text")
         await frames.put(bytes(message["bytes"]) if text is None else text)
+    await frames.put("")  # waits for the place of the last frame, which may be a close
 
 
 async def converse(
@@ -109,4 +109,5 @@ async def respond(frame: Frame, sessions: EnvironmentSessions, session: Environm
 
 
 async def send_frame(socket: WebSocket, kind: str, data: Json) -> None:
-    await socket.send_text(dumps({"type": kind, "data": data}))
+    with contextlib.suppress(WebSocketDisconnect):  # `read_frames` sees it, too, and ends the conversation
+        await socket.send_text(dumps({"type": kind, "data": data}))

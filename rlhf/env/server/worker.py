@@ -9,7 +9,7 @@ from rlhf.cluster.interfaces import LOOPBACK, own_address
 from rlhf.env.config import IsolationKind
 from rlhf.env.hosting.hosted import isolation_of
 from rlhf.env.hosting.isolation import Factory
-from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config
+from rlhf.env.server.app import EnvironmentServerSettings, environment_uvicorn_config
 from rlhf.http.serving import listening
 
 
@@ -27,7 +27,7 @@ class EnvironmentServer:
         self._running.push_async_callback(isolation.stop)
         await isolation.start()
         settings = replace(settings, host=self._host, port=0)
-        config = environment_uvicorn_config(build_app(isolation, settings), settings)
+        config = environment_uvicorn_config(isolation, settings)
         return await self._running.enter_async_context(listening(config))
 
     async def close(self) -> None:

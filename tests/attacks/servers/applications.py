@@ -72,7 +72,7 @@ async def environment_server(token: str | None = None, **limits: int) -> AsyncIt
     isolation = ThreadIsolation(Factory(name="tests.env.environments:Adder", arguments={}), Deadlines())
     await isolation.start()
     settings = EnvironmentServerSettings(port=0, token=token, access=Access(limits=HttpLimits(**limits)))
-    async with listening(environment_uvicorn_config(build_app(isolation, settings), settings)) as url:
+    async with listening(environment_uvicorn_config(isolation, settings)) as url:
         yield url
     await isolation.stop()
 
