@@ -41,16 +41,6 @@ class Raises(Behaving):
         raise KeyError("state")
 
 
-class RaisesTimeout(Behaving):
-    def step(self, action: Message) -> Observation:
-        raise TimeoutError("of its own")
-
-
-class Exits(Behaving):
-    def step(self, action: Message) -> Observation:
-        sys.exit(3)
-
-
 class Hangs(Behaving):
     release = threading.Event()
 
@@ -98,16 +88,6 @@ class Late(Behaving):
     def step(self, action: Message) -> Observation:
         time.sleep(0.4)
         return MORE
-
-
-class SaysNonsense(Behaving):
-    def step(self, action: Message) -> Any:
-        return {"observation": "more"}
-
-
-class PaysInWords(Behaving):
-    def step(self, action: Message) -> Observation:
-        return replace(MORE, reward="1")  # type: ignore[arg-type]
 
 
 class PaysInNumpy(Behaving):

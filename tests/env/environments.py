@@ -88,7 +88,7 @@ class Adder:
 
 
 class Moody:
-    """Does what it is told: `raise`, `hang`, `sleep 0.5`, `exit`, `sys.exit`, `nan`, `nothing`, `spawn FILE`."""
+    """Does what it is told: `raise`, `give up`, `hang`, `sleep 0.5`, `exit`, `sys.exit`, `nan`, `nothing`."""
 
     spec = EnvironmentSpec(name="moody", description="Breaks on demand.")
 
@@ -102,6 +102,8 @@ class Moody:
         word, _, rest = text.partition(" ")
         if word == "raise":
             raise ValueError("told to")
+        if word == "give":
+            raise TimeoutError("of its own")
         if word == "hang":
             time.sleep(3600)
         if word == "sleep":

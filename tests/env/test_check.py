@@ -34,17 +34,10 @@ async def findings(url: str) -> dict[str, CheckResult]:
     return {one.name: one async for one in check_server(Address(url=url))}
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-async def test_our_server_conforms_in_every_check(isolation: str):
-    with served("Guess", isolation=isolation, max_sessions=25) as url:
+async def test_our_server_conforms_in_every_check():
+    with served("Guess", max_sessions=25) as url:
         found = await findings(url)
     assert set(found) == set(CHECKS)
-    assert {one.verdict for one in found.values()} == {CheckOutcome.PASS}, found
-
-
-async def test_a_tool_environment_conforms_too():
-    with served("Adder") as url:
-        found = await findings(url)
     assert {one.verdict for one in found.values()} == {CheckOutcome.PASS}, found
 
 

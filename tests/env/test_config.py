@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,11 @@ import pytest
 
 from rlhf.cluster.local import LocalCluster
 from rlhf.env.starting import started_environments
-from rlhf.env.tools import CalculatorEnvironment
 from rlhf.errors import ConfigError, RecordingError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.preflight import check_environment
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import environment_roles
-from tests.env.serving import served
 
 CALCULATOR = {"environment": "rlhf.env.tools:CalculatorEnvironment"}
 SEEDS = {"train": {"seeds": 64}, "eval": {"seeds": 8}}
@@ -101,45 +98,9 @@ def test_a_recording_is_looked_for_before_anything_starts_and_stands_for_the_env
     assert environment_roles(missing) == ()
 
 
-async def test_arguments_that_do_not_fit_are_told_with_their_error() -> None:
-    config = recipe(CALCULATOR | {"arguments": {"colour": "red"}}).environment
-    assert config is not None
-    with pytest.raises(ConfigError, match=r"cannot be made with its arguments: TypeError.*colour"):
-        async with started_environments(config, LocalCluster(), alone=True):
-            pass
-
-
 async def test_a_server_that_does_not_answer_is_told_with_its_address() -> None:
     config = recipe({"urls": ["http://127.0.0.1:9"], "start_timeout_seconds": 0.2}).environment
     assert config is not None
     with pytest.raises(ConfigError, match=r"environment http://127\.0\.0\.1:9: no answer within 0\.2 s"):
         async with started_environments(config, LocalCluster(), alone=True):
             pass
-
-
-class Deaf:
-    """A worker whose server does not answer."""
-
-    def __init__(self, *, loopback: bool) -> None: ...
-
-    def start(self, factory: object, kind: str, settings: object) -> str:
-        return "http://127.0.0.1:9"
-
-
-async def test_a_server_of_this_run_that_does_not_answer_is_told_with_what_it_was_to_serve(tmp_path: Path) -> None:
-    said = recipe(CALCULATOR | {"servers": 1, "start_timeout_seconds": 0.2})
-    assert said.environment is not None
-    (role,) = environment_roles(said)
-    cluster = LocalCluster()
-    await cluster.start([replace(role, factory="tests.env.test_config:Deaf")], tmp_path)
-    with pytest.raises(ConfigError, match=r"environment rlhf\.env\.tools:\w+: no answer within 0\.2 s"):
-        async with started_environments(said.environment, cluster, alone=True):
-            pass
-
-
-async def test_servers_are_joined_and_say_what_they_serve() -> None:
-    with served("CalculatorEnvironment", module="rlhf.env.tools:") as url:
-        config = recipe({"urls": [url]}).environment
-        assert config is not None
-        async with started_environments(config, LocalCluster(), alone=True) as environments:
-            assert environments.spec == CalculatorEnvironment().spec

@@ -50,7 +50,7 @@ async def test_a_run_that_was_recorded_repeats_without_its_server(
     log.touch()
     arguments = {"log": str(log), "fates": ["raise"], "rate": 0.02}
     with served("Fated", module="tests.env.fated:", arguments=arguments, token="not-to-be-written") as url:
-        config: dict[str, Any] = {"urls": [url], "token_env": "CASSETTE_TOKEN", "start_timeout_seconds": 10}
+        config: dict[str, Any] = {"urls": [url], "token_env": "CASSETTE_TOKEN", "start_timeout_seconds": 60}
         recording = EnvironmentConfig(**config, recording=file | {"mode": "record"})
         live = await run(recording, tmp_path / "live")
     live.check(UPDATES, RETURN)

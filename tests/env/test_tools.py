@@ -61,21 +61,6 @@ def test_a_task_with_a_question_and_an_answer_asks_that(said: str, reward: float
 
 
 @pytest.mark.parametrize(
-    ("action", "words"),
-    [
-        (call("search", query="x"), "there is no tool 'search'; there are: calculator"),
-        (call(), "give the argument 'expression' as text"),
-        (call(expression=3), "give the argument 'expression' as text"),
-    ],
-)
-def test_a_call_that_makes_no_sense_is_told_so(action: Message, words: str) -> None:
-    environment = CalculatorEnvironment()
-    environment.reset(BARE, seed=0)
-    [answer] = environment.step(action).messages
-    assert words in answer.content
-
-
-@pytest.mark.parametrize(
     ("expression", "value"),
     [("12*(3+4)", "84"), ("-2.5*2", "-5"), ("7/2", "3.5"), (" 1 + 1 ", "2"), ("9" * 60 + "*9", str(9 * int("9" * 60)))],
 )

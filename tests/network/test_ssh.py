@@ -170,13 +170,6 @@ def test_ctrl_c_ends_all_hosts_and_the_token_is_on_no_command_line(sshd: Sshd, t
     assert json.loads((tmp_path / "run/summary.json").read_text())["outcome"] == "stopped"
 
 
-@pytest.mark.engine
-def test_after_sigkill_of_the_launcher_no_host_goes_on(sshd: Sshd, tmp_path: Path) -> None:
-    with training(sshd, tmp_path) as launched:
-        launched.kill()
-        assert until(lambda: not marked(tmp_path), 60), marked(tmp_path)
-
-
 def second_node(folder: Path) -> psutil.Process:
     """What the far end of the second host runs."""
     return next(one for one in marked(folder) if is_worker_node(one) and "remote" in " ".join(one.parent().cmdline()))

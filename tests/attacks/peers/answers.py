@@ -68,15 +68,6 @@ def every_answer() -> dict[str, Parts]:
     return HTTP | {f"json: {name}": ok(text, JSON) for name, text in TEXTS.items()}
 
 
-SLOW: dict[str, Parts] = {
-    "a head that never ends": (b"HTTP/1.1 200 OK\r\n", *[b"a: b\r\n"] * 200),
-    "a byte at a time": (b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n", *[b" "] * 300),
-    "early hints for ever": [b"HTTP/1.1 103 X\r\nlink: a\r\n\r\n"] * 300,
-    "silence": [b""] * 300,
-}
-"""Answers that outlast every deadline for a part of them; each is sent over fifteen seconds."""
-
-
 WRONG: dict[str, Any] = {
     "null": None, "true": True, "text": "1.0", "lists": [["a"]], "an object": {}, "negative": -1,
     "ten to the 400th": 10**400, "many": list(range(5000)), "half": "\ud800", "commands": "\x1b[2J\u202e\x9b",

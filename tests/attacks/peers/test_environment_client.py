@@ -13,10 +13,9 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from rlhf.env.client.dialect import Dialect, InvalidAction, Ours, Stock, dialect_of
+from rlhf.env.client.dialect import Dialect, Ours, Stock
 from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
 from rlhf.env.hosting.isolation import Deadlines
-from rlhf.env.wire import Undecodable
 from rlhf.errors import EnvironmentFailed
 from rlhf.runs.records import _message
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, ToolCall
@@ -134,7 +133,7 @@ async def test_no_message_ends_a_run() -> None:
 
 async def test_a_server_that_says_nothing_is_left_in_time() -> None:
     async with playing([]) as url:
-        assert "failed" in await heard_of(url, OURS, "reset")
+        assert "timeout: no answer to reset within 0.5 s" in (await heard_of(url, OURS, "reset"))["failed"]
 
 
 @pytest.mark.parametrize("right", ["ours", "stock", "error"])
@@ -150,19 +149,6 @@ async def test_no_role_is_injected_in_the_middle_of_an_episode() -> None:
             assert "has a message of role" in str((await heard_of(url, OURS, "step"))["failed"])
     async with playing([said(role="system")]) as url:
         assert (await heard_of(url, OURS, "reset"))["said"] == [{"role": "system", "content": "c"}], "it may begin so"
-
-
-@pytest.mark.parametrize(
-    ("key", "right", "wrong"),
-    [
-        *(("terminated", "false", wrong) for wrong in ('"no"', "1", "null")),
-        *(("reward", "0.5", wrong) for wrong in ("NaN", "1e999", '"0.5"', "true", "[0.5]", "9" * 400)),
-    ],
-    ids=range(9),
-)
-async def test_an_end_is_true_or_false_and_a_reward_a_finite_number(key: str, right: str, wrong: str) -> None:
-    async with playing([RIGHT.replace(f'"{key}": {right}', f'"{key}": {wrong}')]) as url:
-        assert "failed" in await heard_of(url, OURS, "step")
 
 
 async def test_a_policys_halves_of_characters_reach_the_server_whole() -> None:
@@ -187,31 +173,6 @@ async def test_a_token_is_not_carried_to_another_server() -> None:
         with answering(saying(moved)) as url:
             assert "HTTP status 307" in str((await heard_of(url, OURS, "reset"))["failed"])
     assert seen == []
-
-
-SCHEMAS: dict[str, Any] = {
-    "itself": {"$ref": "#", "required": ["a", "b"]},
-    "required are lists": {"required": [["a"]]},
-    "properties are a list": {"properties": ["a"], "required": ["a"]},
-    "a property is text": {"properties": {"a": "string"}, "required": ["a"]},
-    "a type that is a list": {"properties": {"a": {"type": ["string"]}}, "required": ["a"]},
-    "a list": ["a"],
-    "true": True,
-    "ten thousand properties": {"properties": {f"p{n}": {"type": "string"} for n in range(10_000)}},
-}
-WRITTEN = ["{}", "[1]", "NaN", '{"a": 1e999}', "[" * 100_000, '{"a": "\\ud800"}', '{"a": ' + "9" * 5000 + "}", "", "go"]
-
-
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_no_schema_of_a_server_takes_more_than_a_moment(name: str) -> None:
-    """The schema is refused, or used as far as it is understood."""
-    began = time.process_time()
-    with contextlib.suppress(Undecodable):
-        dialect = dialect_of({"name": "e"}, {"action": SCHEMAS[name]})
-        for written in WRITTEN:
-            with contextlib.suppress(InvalidAction):
-                assert isinstance(dialect.action(Message(role="assistant", content=written), "r"), dict)
-    assert time.process_time() - began < scaled(2.0)
 
 
 async def test_an_action_that_a_stock_server_refuses_is_explained_to_the_policy() -> None:

@@ -107,8 +107,6 @@ OF_SERVERS: Mapping[str, tuple[tuple[str, Any], ...]] = {
         ("/step", {"action": {"text": {"a": 1}}}),
         ("/step", {"action": {"text": "a", "metadata": {"request_id": []}}}),
         ("/step", {"action": {"text": "a", "tool_calls": [{"name": None}]}}),
-        ("/step", {"action": {"text": "a"}, "timeout_s": -1}),
-        ("/step", {"action": {"text": "a"}, "request_id": "r" * 300}),
         ("/step", {"action": []}),
         ("/reset", {"task": {"id": "t", "row": []}}),
         ("/reset", {"seed": 2**64}),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from typing import Any
 
 import httpx
 import pytest
@@ -13,15 +11,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from tests.attacks.servers.applications import APPLICATIONS, client_of, environment_server, status_of
-from tests.attacks.servers.corpus import GO, HONEST, HTTP, JSON, OF_SERVERS, PATHS, SURROGATE
-
-FUZZED = 100
-HOSTILE: tuple[Any, ...] = (
-    None, True, 0, -1, 2**31, 2**63, 2**64, -(2**70), 10**400, 0.5, -0.0, 1e308, 5e-324,
-    "", " ", "\0", SURROGATE, "é\u202e\x1b[2J", "a" * 70_000, "../../etc/passwd", "nan", "9" * 5000,
-    [], {}, [None], [[]], [{}], {"": None}, {"a": {"b": {"c": []}}}, [GO] * 3, {"type": "list_tools"},
-    {"type": "call_tool", "tool_name": ""}, ["a"] * 300,
-)  # fmt: skip
+from tests.attacks.servers.corpus import HONEST, HTTP, JSON, OF_SERVERS, PATHS
 
 
 def post(client: TestClient, path: str, body: bytes) -> httpx.Response:
@@ -48,31 +38,6 @@ def test_a_body_that_makes_no_sense_is_refused(name: str) -> None:
         bodies += [(path, json.dumps(body).encode()) for path, body in OF_SERVERS[name]]
         answers = [(path, body[:80], post(client, path, body)) for path, body in bodies]
         assert [(path, body, answer.text[:200]) for path, body, answer in answers if not refuses(answer)] == []
-        assert_well(client, name)
-
-
-def with_hostile_value(body: Any, dice: random.Random) -> Any:
-    """A copy in which one value, anywhere, is another one, or one key is."""
-    if not isinstance(body, dict | list) or not body or dice.random() < 0.25:
-        return dice.choice(HOSTILE)
-    if isinstance(body, list):
-        place = dice.randrange(len(body))
-        return [with_hostile_value(item, dice) if index == place else item for index, item in enumerate(body)]
-    key = dice.choice(sorted(body))
-    if dice.random() < 0.15:
-        return body | {dice.choice(["", SURROGATE, "type", "metadata", "session_id", "k" * 5000]): body[key]}
-    return body | {key: with_hostile_value(body[key], dice)}
-
-
-@pytest.mark.parametrize("name", APPLICATIONS)
-def test_a_value_that_was_changed_by_chance_is_no_fault_of_the_server(name: str) -> None:
-    dice = random.Random(name)
-    with client_of(name) as client:
-        for _ in range(FUZZED):
-            path, body = dice.choice(HONEST[name])
-            sent = json.dumps(with_hostile_value(body, dice)).encode()
-            answer = post(client, path, sent)
-            assert answer.status_code < 500 or '"kind":"raised"' in answer.text, (sent[:500], answer.text[:300])
         assert_well(client, name)
 
 
