@@ -18,7 +18,7 @@ from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import started_cluster
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.starting import started_environments
-from rlhf.errors import EnvironmentFailed, WorkerDied
+from rlhf.errors import WorkerDied
 from rlhf.protocols import Environment, Environments
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
@@ -26,10 +26,8 @@ from rlhf.recipe.workers import environment_roles
 from rlhf.runs.view import PlainView
 from rlhf.types import Message, Task
 from tests.commanded import ROOT
-from tests.env.environments import Moody
 
 pytestmark = pytest.mark.engine
-GO = Task(id="fine", messages=())
 
 
 def recipe(environment: str, **settings: object) -> Recipe:
@@ -101,19 +99,3 @@ async def played(environments: Environments, name: str) -> Environment:
     answers = [(await session.step(say("x"))).messages[0].content for _ in range(3)]
     assert answers == [f"{name} {n} x" for n in (1, 2, 3)]
     return session
-
-
-async def test_with_processes_code_that_ends_its_own_takes_no_server_along(tmp_path: Path) -> None:
-    async with running(recipe("Moody", isolation="process"), tmp_path) as (cluster, environments):
-
-        async def work() -> str:
-            assert environments.spec == Moody.spec
-            for _ in range(2):
-                session = await environments.open("s")
-                await session.reset(GO, seed=0)
-                with pytest.raises(EnvironmentFailed, match="lost: "):
-                    await session.step(say("exit"))
-                await session.close()
-            return "went on"
-
-        assert await while_alive(cluster, work()) == "went on"
