@@ -6,13 +6,11 @@ import pytest
 
 from benchmarks.end_to_end.figures import FIGURES, figures, missed
 from benchmarks.end_to_end.measurement import Measurement, best, summarize
-from benchmarks.end_to_end.our_side import check_trained, steady_state
+from benchmarks.end_to_end.our_side import steady_state
 from benchmarks.end_to_end.workload import (
     Lengths,
     Precision,
-    reply_tokens,
 )
-from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from rlhf.runs.tracing import Span
 
 
@@ -60,28 +58,6 @@ def test_a_required_figure_that_is_too_low_is_missed_and_one_not_measured_is_not
     assert missed(figures(EVERYTHING)) == ["ratio_long_tail is 4, required 5"]
     assert missed({figure.name: figure.required or 0.0 for figure in FIGURES}) == []
     assert missed({}) == []
-
-
-def trained(ordinal: int, sample: int, tokens: int) -> EpisodeRecord:
-    versions: list[int | None] = [None, None, *([0] * tokens)]
-    return EpisodeRecord(
-        ordinal=ordinal,
-        sample=sample,
-        task="t",
-        outcome=EpisodeOutcome.TRAINED,
-        admitted_version=0,
-        prompt=[],
-        versions=versions,
-    )
-
-
-def test_a_reply_of_another_length_than_drawn_is_noticed() -> None:
-    drawn = reply_tokens("long_tail")
-    check_trained([trained(65, 3, drawn[11])], drawn, samples=1)
-    with pytest.raises(AssertionError, match="length drawn"):
-        check_trained([trained(65, 3, drawn[11] + 1)], drawn, samples=1)
-    with pytest.raises(AssertionError, match="not every sample"):
-        check_trained([trained(65, 3, drawn[11])], drawn, samples=2)
 
 
 def test_only_the_measured_updates_count_and_overlapping_groups_count_once() -> None:

@@ -213,20 +213,6 @@ async def test_the_failure_budget_counts_samples_also_of_groups_that_train_with_
             assert len(await tickets.take()) == 1
 
 
-async def test_a_resume_issues_the_outstanding_ordinals_again_first() -> None:
-    before = buffer(groups_per_update=2, max_staleness=1, updates=5)
-    issued = [await before.admit() for _ in range(4)]
-    for ticket in issued[:2]:
-        before.settle(ticket, group(ticket))
-    await before.take()
-    assert before.outstanding == (2, 3)
-    after = buffer(
-        groups_per_update=2, max_staleness=1, updates=5, version=1,
-        next_ordinal=before.next_ordinal, reissue=before.outstanding,
-    )  # fmt: skip
-    assert [(await after.admit()).ordinal for _ in range(4)] == [2, 3, 4, 5]
-
-
 async def test_a_resume_goes_on_with_the_accounts_of_its_checkpoint() -> None:
     before = buffer(groups_per_update=2, max_staleness=1, updates=5, refill_groups=1)
     issued = [await before.admit() for _ in range(4)]

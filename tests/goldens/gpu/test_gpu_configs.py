@@ -37,15 +37,3 @@ def made() -> Configs:
 @pytest.mark.parametrize("case", CASES)
 def test_the_libraries_decide_for_gpus_what_they_decided_when_it_was_read(made: Configs, case: str) -> None:
     assert made[case] == json.loads(GOLDEN.read_text())[case]
-
-
-def test_an_engine_of_several_gpus_in_a_ray_actor_has_vllms_own_processes(made: Configs) -> None:
-    executors = {case: config["engine"]["executor"] for case, config in made.items()}
-    sizes = {case: config["engine"]["tensor_parallel_size"] for case, config in made.items()}
-    assert executors == {case: "MultiprocExecutor" if size > 1 else "UniProcExecutor" for case, size in sizes.items()}
-
-
-def test_engines_sleep_where_they_share_gpus_and_nowhere_else(made: Configs) -> None:
-    assert {case for case, config in made.items() if config["engine"]["sleep_mode"]} == {
-        case for case in CASES if "colocated" in case
-    }

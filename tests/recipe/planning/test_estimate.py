@@ -33,12 +33,6 @@ def test_seventy_billion_weights_on_eight_cards_are_refused_with_the_mend() -> N
     assert not [one for one in fits.shortages if "rank" in one.where]
 
 
-def test_the_whole_recipe_on_one_node_is_told_how_many_cards_it_needs() -> None:
-    found, problem = planned(load_recipe(LLAMA).recipe, machine_of("8x80GB", 1))
-    assert "with ZeRO-3 the learner needs at least" in problem
-    assert plan_lines(found, problem)[-1].startswith("does not fit: ")
-
-
 def test_what_a_smaller_card_cannot_hold_fits_by_the_overrides_that_are_named() -> None:
     recipe, small = recipe_file("math_7b_one_node"), machine_of("8xL40S", 1)
     wide = ("trainer.tokens_per_microbatch=65536",)
