@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf.cluster.interfaces import own_address
-from rlhf.cluster.ray_connection import LEAST_BYTES, PRIVATE_RAY
+from rlhf.cluster.ray_connection import LEAST_STORE_BYTES, PRIVATE_RAY
 from tests.pace import scaled
 
 ROOT = Path(__file__).parents[1]
@@ -67,7 +67,7 @@ def ray_start(
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words,
         "--node-ip-address", own_address(), "--num-cpus", str(cpus), "--num-gpus", str(gpus),
-        "--dashboard-agent-listen-port", "0", "--object-store-memory", str(LEAST_BYTES),
+        "--dashboard-agent-listen-port", "0", "--object-store-memory", str(LEAST_STORE_BYTES),
         "--temp-dir", str(temp),
     ]  # fmt: skip
     with tempfile.NamedTemporaryFile() as output:

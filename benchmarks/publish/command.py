@@ -1,6 +1,6 @@
 """`python -m benchmarks publish`: a weight sync of Qwen2.5-0.5B's shape beside raw gloo and vLLM's own reload of the
 same bytes, one after another; every process has one thread for arithmetic. vLLM reloads in a process as it comes, and
-in the engine that is published to, which keeps freed memory (`rlhf.cluster.cpu_memory`)."""
+in the engine that is published to, which keeps freed memory (`rlhf.models.cpu_memory`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from benchmarks.publish.baselines import own_reload, raw_gloo
 from benchmarks.publish.figures import Measured, Round, missed, result, table
 from benchmarks.publish.model import CONTEXT_TOKENS, PARAMETERS, VOCABULARY, save_model
 from benchmarks.publish.processes import ProcessWorker
-from rlhf.cluster.cpu_memory import CPU_MEMORY
 from rlhf.models.config import ModelConfig
+from rlhf.models.cpu_memory import CPU_MEMORY
 from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.environment import engine_environment

@@ -27,8 +27,5 @@ class ClusterConfig(Config):
     """How learner ranks are placed on nodes. `pack`: on as few nodes as possible, so that most traffic stays within a
     node. `spread`: as evenly as capacity allows, so that each rank has more of its node's memory. Ranks of a node are
     consecutive."""
-    object_store_megabytes: int | None = Field(None, ge=64)
-    """Size of the object store of a Ray that the run starts, in which batches lie on their way to the ranks. Default:
-    by the tokens of an update, at least 256."""
     placement_timeout_seconds: float = Field(60, gt=0)
     """Deadline for the nodes to join, and for the cluster to start every worker."""

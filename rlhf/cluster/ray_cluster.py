@@ -44,11 +44,9 @@ class RayCluster:
         address: str | None = None,
         placement_timeout_seconds: float = 60.0,
         nodes: int = 1,
-        object_store_bytes: int = 0,
     ) -> None:
         """Join the cluster at `address` once it has `nodes` nodes; start a new one on this machine if `address` is
-        None, whose object store has at least `object_store_bytes` if the machine's shared memory does."""
-        self._object_store_bytes = object_store_bytes
+        None."""
         self._address, self._nodes = address, nodes
         self._head: str | None = None
         self._placement_timeout_seconds = placement_timeout_seconds
@@ -131,7 +129,7 @@ class RayCluster:
             imports = dict.fromkeys(role.imports for role in roles if role.imports)
             self._forks = ForkServer(self._temp_dir, imports, environment, log_dir / "forks.log")
         self._connected = True
-        starting = partial(start_ray, self._temp_dir, self._object_store_bytes)
+        starting = partial(start_ray, self._temp_dir)
         await self._thread.call("Ray's start", starting, self._placement_timeout_seconds)
 
     async def _join(self, address: str) -> None:

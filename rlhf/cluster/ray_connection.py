@@ -19,11 +19,7 @@ from rlhf.errors import PlacementError
 
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
 """Deadlines for a connection to a head, and for its answer to `ray status`, which imports Ray first."""
-LEAST_BYTES = 256 << 20
-"""Of an object store: shared memory in which batches lie between the controller and the ranks."""
-SHARE, NODE_SHARE = 0.5, 1 / 16
-"""The largest share of the free shared memory, where vLLM's and NCCL's segments lie too; and the share of a node's
-shared memory for a store that is made before the run is known."""
+LEAST_STORE_BYTES = 256 << 20
 PRIVATE_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
@@ -50,8 +46,8 @@ def private_token() -> str:
     return secrets.token_hex(32)
 
 
-def start_ray(temp_dir: Path, object_store_bytes: int = 0) -> None:
-    """Start a private Ray instance on this machine, with an object store of at least this size where there is room.
+def start_ray(temp_dir: Path) -> None:
+    """Start a private Ray instance on this machine.
 
     Raises `PlacementError` if this process imported Ray earlier: Ray reads its settings at the import.
     """
@@ -69,29 +65,16 @@ def start_ray(temp_dir: Path, object_store_bytes: int = 0) -> None:
         include_dashboard=False,
         log_to_driver=False,
         configure_logging=False,
-        object_store_memory=store_bytes(object_store_bytes, shared_memory_bytes()[1]),
+        object_store_memory=object_store_bytes(),
         _temp_dir=str(temp_dir),
     )
 
 
-def store_bytes(needed: float, free: int) -> int:
-    """Return the object store's size for objects of `needed` bytes with `free` bytes of shared memory."""
-    return max(LEAST_BYTES, int(min(needed, SHARE * free)))
-
-
-def node_store_bytes() -> int:
-    """Return the object store's size on a node whose run is not known yet."""
-    total, free = shared_memory_bytes()
-    return store_bytes(NODE_SHARE * total, free)
-
-
-def shared_memory_bytes() -> tuple[int, int]:
-    """Return the bytes of /dev/shm, where Ray has its store: all, and free; 0 if it is missing."""
-    try:
-        found = os.statvfs("/dev/shm")
-    except FileNotFoundError:
-        return 0, 0
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+def object_store_bytes() -> int:
+    """Return the limit of the object store, in which batches lie on their way to the ranks: a sixteenth of the shared
+    memory, where vLLM's and NCCL's segments lie too. Ray writes what exceeds it to the disk."""
+    found = os.statvfs("/dev/shm")
+    return max(LEAST_STORE_BYTES, found.f_blocks * found.f_frsize // 16)
 
 
 def join_ray(address: str) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Never
 
-from rlhf.cluster.cpu_memory import configure_malloc
 from rlhf.cluster.host import WorkerHost, find_in, resolve_name
 from rlhf.cluster.interfaces import interface_environment, interface_toward
 from rlhf.cluster.machine import VISIBLE
@@ -40,7 +39,6 @@ class RayHost(WorkerHost):
     ) -> None:
         redirect_output(Path(log_file))
         os.environ.update(environment)
-        configure_malloc(environment)  # glibc read these variables when the process started
         if gpus is None:
             gpus = [str(gpu) for gpu in ray_module().get_runtime_context().get_accelerator_ids().get("GPU", ())]
         self._gpus = gpus

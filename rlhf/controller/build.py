@@ -69,7 +69,6 @@ async def started_cluster(
             address=config.address,
             placement_timeout_seconds=config.placement_timeout_seconds,
             nodes=config.nodes,
-            object_store_bytes=(config.object_store_megabytes or 0) << 20,
         )
     try:
         if config.kind == "ray":  # import the tokenizer's libraries while Ray and its workers start

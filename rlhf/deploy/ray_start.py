@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf.cluster.ray_connection import PRIVATE_RAY, node_store_bytes
+from rlhf.cluster.ray_connection import PRIVATE_RAY, object_store_bytes
 from rlhf.deploy.heartbeat import HEARTBEAT
 from rlhf.deploy.hosts import node_name
 from rlhf.errors import DeadlinePassed, NodeFailed
@@ -42,7 +42,7 @@ def ray_start_command(node: RayStartOptions) -> list[str]:
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *role, *quiet),
         *("--node-ip-address", node.address, "--node-name", node_name(), "--temp-dir", str(node.temp_dir)),
         *("--num-cpus", str(node.cpus), "--num-gpus", str(node.gpus)),
-        *("--object-store-memory", str(node_store_bytes())),
+        *("--object-store-memory", str(object_store_bytes())),
         *("--node-manager-port", "0", "--object-manager-port", "0", "--dashboard-agent-listen-port", "0"),
         *("--include-log-monitor", "false", "--disable-usage-stats", "--log-color", "false"),
     ]

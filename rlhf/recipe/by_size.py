@@ -1,4 +1,4 @@
-"""Defaults that follow from a model's and a batch's size: deadlines, and Ray's object store. A recipe's value wins.
+"""Deadlines that follow from a model's and a batch's size. A recipe's value wins.
 
 The schema's deadlines suit a small model. Reading, moving and writing more weights takes longer. The rates are those of
 slow hardware, so that only a hanging process passes a deadline.
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from rlhf.cluster.ray_connection import LEAST_BYTES
 from rlhf.errors import ModelError
 from rlhf.models.model_files import Values, parameters, tensor_shapes, text_config
 from rlhf.recipe.loading import LoadedRecipe
@@ -27,15 +26,13 @@ SECONDS_PER_TOKEN = 0.1
 """Time for one reply, in an engine that runs many at once."""
 COMPUTE_RATE = 5e13
 """FLOP/s of a rank on a poorly used GPU."""
-BYTES_PER_TOKEN = 60.0
-"""Size of an ACTION token in a batch: its columns, and its share of the sequence."""
 
 
 def with_sizes(loaded: LoadedRecipe) -> LoadedRecipe:
     """Return the recipe with larger values for the defaults that its sizes exceed."""
     recipe, origins = loaded.recipe, dict(loaded.origins)
     weights = parameter_count(recipe)
-    for key, needed in {**deadlines(recipe, weights), **store(recipe)}.items():
+    for key, needed in deadlines(recipe, weights).items():
         if key not in origins and round(needed) > _value(recipe, key):
             recipe, origins[key] = _with(recipe, key, needed), ORIGIN
     return replace(loaded, recipe=recipe, origins=origins)
@@ -53,13 +50,6 @@ def deadlines(recipe: Recipe, weights: float) -> Mapping[str, float]:
         "trainer.deepspeed.start_timeout_seconds": 300 + loading,
         "trainer.deepspeed.timeout_seconds": 600 + max(saving, _update_seconds(trainer, recipe, weights)),
     }
-
-
-def store(recipe: Recipe) -> Mapping[str, float]:
-    """Return the megabytes of the object store: twice the batches of all updates in flight."""
-    tokens = recipe.trainer.samples_per_update * recipe.sampling.max_tokens * (recipe.trainer.max_staleness + 1)
-    needed = 2 * BYTES_PER_TOKEN * tokens
-    return {"cluster.object_store_megabytes": needed / 2**20} if needed > LEAST_BYTES else {}
 
 
 def parameter_count(recipe: Recipe) -> float:

@@ -64,13 +64,6 @@ def test_what_the_recipe_says_wins() -> None:
     assert found.recipe.rollout.start_timeout_seconds == 60
 
 
-def test_the_object_store_holds_the_batches_in_flight_twice() -> None:
-    batch = {"groups_per_update": 1024, "group_size": 8, "max_staleness": 1}
-    found = loaded({"tiny": {"max_position_embeddings": 1025}}, trainer=batch, sampling={"max_tokens": 1024})
-    tokens = 1024 * 8 * 1024 * 2
-    assert found.recipe.cluster.object_store_megabytes == pytest.approx(tokens * 60 * 2 / 2**20, abs=1)
-
-
 def test_a_folder_that_is_broken_is_left_to_its_own_check(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
     assert parameter_count(recipe_from({"model": {"path": str(tmp_path)}, "data": {"train": sorting()}}).recipe) == 0

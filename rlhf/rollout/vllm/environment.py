@@ -6,7 +6,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
-from rlhf.cluster.cpu_memory import CPU_MEMORY
+from rlhf.models.cpu_memory import CPU_MEMORY
 
 
 def engine_environment(device: Literal["cpu", "cuda"]) -> dict[str, str]:

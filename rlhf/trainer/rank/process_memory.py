@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlhf.cluster.cpu_memory import CPU_MEMORY, PARAMETERS, malloc_settings
+from rlhf.models.cpu_memory import CPU_MEMORY, TUNABLES, VARIABLE
 
-THRESHOLD = "mmap_threshold"
+M_MMAP_THRESHOLD = -3
 """Larger blocks are mapped each by itself, and unmapped when freed; see mallopt(3)."""
 WHILE_LOADING, USUAL = 2**20, 128 * 2**10
 """In bytes; `USUAL` is glibc's default, where `rank_environment` sets no other."""
@@ -32,8 +32,8 @@ def freed_at_once() -> Iterator[None]:
     except AttributeError:  # another C library than glibc, with another allocator
         yield
         return
-    mallopt(PARAMETERS[THRESHOLD], WHILE_LOADING)
+    mallopt(M_MMAP_THRESHOLD, WHILE_LOADING)
     try:
         yield
     finally:
-        mallopt(PARAMETERS[THRESHOLD], malloc_settings(os.environ).get(THRESHOLD, USUAL))
+        mallopt(M_MMAP_THRESHOLD, TUNABLES["mmap_threshold"] if VARIABLE in os.environ else USUAL)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from rlhf.cluster.cpu_memory import CPU_MEMORY
+from rlhf.models.cpu_memory import CPU_MEMORY
 
 TOUCHES = """
 import ctypes, json, resource
@@ -25,11 +25,7 @@ first, second, kept = touched(), touched(), resident()
 ctypes.CDLL(None).malloc_trim(0)
 print(json.dumps([first, second, kept - resident()]))
 """
-
-
-CONFIGURED = f"import os; from rlhf.cluster.cpu_memory import *; configure_malloc(CPU_MEMORY)\n{TOUCHES}"
 AFTER_LOADING = f"""
-import os; from rlhf.cluster.cpu_memory import *; os.environ |= CPU_MEMORY; configure_malloc(CPU_MEMORY)
 from rlhf.trainer.rank.process_memory import freed_at_once
 with freed_at_once():
     pass
@@ -42,16 +38,9 @@ def told(program: str, environment: Mapping[str, str]) -> tuple[int, int, int]:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc of another library")
-def test_freed_memory_is_kept_and_can_be_given_back() -> None:
-    first, second, given_back = told(TOUCHES, os.environ | CPU_MEMORY)
+@pytest.mark.parametrize("program", [TOUCHES, AFTER_LOADING], ids=["at once", "after loading a model"])
+def test_freed_memory_is_kept_and_can_be_given_back(program: str) -> None:
+    first, second, given_back = told(program, os.environ | CPU_MEMORY)
     assert first >= 100, "at least one fault for each page of 2 MiB"
-    assert second < first / 10
-    assert given_back > 150 << 20
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc of another library")
-@pytest.mark.parametrize("program", [CONFIGURED, AFTER_LOADING], ids=["configured", "after loading a model"])
-def test_a_process_that_runs_can_still_be_told_to_keep_it(program: str) -> None:
-    first, second, given_back = told(program, os.environ)
     assert second < first / 10
     assert given_back > 150 << 20
