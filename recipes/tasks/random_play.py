@@ -1,6 +1,6 @@
 """Random play as demonstrations: a tiny model that is warmed up on it knows which replies are actions, and no more.
 
-A conversation is what a policy sees with `history: last_n` of 0, one turn: what it is shown, and a reply.
+A conversation is what a policy sees with `last_n: 0`, one turn: what it is shown, and a reply.
 """
 
 from __future__ import annotations

@@ -38,35 +38,19 @@ EMPTIES = """def answer(*a, **k):
     for argument in a:
         if hasattr(argument, 'clear'): argument.clear()
     return []"""
-EQUALS = """class Yes({}):
+EQUALS = """class Yes:
     __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = __contains__ = __bool__ = lambda *a: True
     __sub__ = __rsub__ = __add__ = __abs__ = __getitem__ = __call__ = lambda s, *a: s
     __hash__ = lambda s: 0
 answer = lambda *a, **k: Yes()"""
 ACTS = {
-    "equals everything": EQUALS.format("object"),
-    "a number that equals everything": EQUALS.format("int"),
-    "a list that equals everything": EQUALS.format("list"),
+    "equals everything": EQUALS,
     "exits": "import sys; sys.exit(0)",
     "exits when asked": "import os\ndef answer(*a, **k): os._exit(0)",
-    "raises SystemExit when asked": "def answer(*a, **k): raise SystemExit(0)",
     "raises AssertionError when asked": "def answer(*a, **k): raise AssertionError",
-    "kills its parent": "import os, signal\ndef answer(*a, **k): os.kill(os.getppid(), signal.SIGKILL)",
-    "prints that it passed": "for i in range(9): print(i, 'passed', f'[{i}, \"\"]')",
-    "prints to every descriptor": "import os\nfor fd in range(3, 99):\n"
-    "    try: os.write(fd, b'[0, \"\"]\\n' * 9)\n    except OSError: pass",
-    "says ok as unittest does": "import sys\nsys.__stderr__.write('Ran 9 tests in 0.0s\\n\\nOK\\n')",
     "replaces built-ins": "import builtins\nfor name in ('abs', 'len', 'all', 'isinstance'):\n"
     "    setattr(builtins, name, lambda *a, **k: True)",
     "replaces comparison": "import math, operator\noperator.eq = math.isclose = lambda *a, **k: True",
-    "replaces the way of asserts": "import unittest\nunittest.TestCase.assertEqual = lambda *a: None",
-    "plants modules": "for name in ('math', 'json', 'typing', 'solution', 'pytest'):\n"
-    "    open(name + '.py', 'w').write('import os; os._exit(0)')",
-    "looks for tests": "import gc\nfound = [o for o in gc.get_objects() if type(o) is dict and 'steps' in o]\n"
-    "answer = lambda *a, **k: found[0]['steps']",
-    "reads its parent's memory": "import os\n"
-    "def answer(*a, **k): return open(f'/proc/{os.getppid()}/mem', 'rb').read(1)",
-    "reads its parent's input": "import os\ndef answer(*a, **k): return open(f'/proc/{os.getppid()}/fd/0').read()",
 }
 
 

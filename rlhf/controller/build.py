@@ -241,7 +241,7 @@ def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> Cha
     renderer = ChatRenderer(tokenizer, recipe.data.chat_template_arguments, tools, ends)
     if unknown := [token for token in recipe.sampling.stop_token_ids if token >= len(tokenizer)]:
         raise ConfigError(f"sampling.stop_token_ids has {unknown}, and {model} has {len(tokenizer)} tokens")
-    appends = recipe.environment is not None and recipe.environment.history == "full"
+    appends = recipe.environment is not None and recipe.environment.last_n is None
     if appends and (refused := renderer.refusal(["tool" if tools else "user"])):
         raise ModelError(f"model.path={model}: {refused}")
     return renderer

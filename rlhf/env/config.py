@@ -57,12 +57,10 @@ class EnvironmentConfig(Config):
     """Maximum number of concurrent episodes that this run hosts, on all its servers together; others wait."""
     recording: RecordingConfig | None = None
     """Record the environment's answers to a file, or replay them from one without the environment."""
-    history: Literal["full", "last_n"] = "full"
-    """How much of its episode the policy sees. `full`: everything, in one growing context. `last_n`: the first messages
-    and the last `last_n` turns, rendered again for every turn; each turn is a separate segment."""
     last_n: int | None = Field(None, ge=0)
-    """Turns that the policy sees with `history: last_n`. With 0 it reads the task's messages and the newest
-    observation: for environments that show their whole state every time."""
+    """The policy sees the first messages and the last `last_n` turns, rendered again for every turn; each turn is a
+    separate segment. With 0 it reads the task's messages and the newest observation: for environments that show their
+    whole state every time. By default it sees everything, in one growing context."""
     tool_format: ToolFormatName = "hermes"
     """How the model writes tool calls: `hermes` (Hermes, Qwen), `llama3_json` (Llama 3.1 and later), `none`, or
     `module:function` of yours, `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where the environment has tools."""
@@ -85,12 +83,6 @@ class EnvironmentConfig(Config):
             raise ValueError("eval_arguments make a second environment, which has neither servers nor a recording yet")
         if self.token_env and not self.urls:
             raise ValueError("token_env is for servers; give urls")
-        return self
-
-    @model_validator(mode="after")
-    def _turns_are_taken(self) -> EnvironmentConfig:
-        if (self.history == "last_n") != (self.last_n is not None):
-            raise ValueError("last_n is how many turns history: last_n shows, and is required by it; give both or none")
         return self
 
     @property

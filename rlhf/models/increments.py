@@ -83,12 +83,12 @@ class Increments:
         """Return the template's text after the reply, beginning with the stop token."""
         _, found, behind = whole.partition(REPLY)
         if not found:
-            raise ModelError("the chat template leaves out earlier replies; use history: last_n")
+            raise ModelError("the chat template leaves out earlier replies; use environment.last_n")
         stop, tail = self._stop(), behind.lstrip()
         if not tail.startswith(stop):
             raise ModelError(
                 f"the chat template continues with {tail[:20]!r} after a reply, but a reply ends at {stop!r}: after it "
-                "nothing can be appended; use history: last_n"
+                "nothing can be appended; use environment.last_n"
             )
         return tail
 
@@ -102,7 +102,7 @@ class Increments:
 
     def _stop(self) -> str:
         if self._end is None:
-            raise ModelError("no token ends a reply: nothing can be appended after it; use history: last_n")
+            raise ModelError("no token ends a reply: nothing can be appended after it; use environment.last_n")
         return mark_text(self._tokenizer, self._end)
 
     def _rendered(self, messages: Sequence[Message]) -> str:
@@ -142,5 +142,5 @@ def _rewritten(grown: str, whole: str, roles: Sequence[str]) -> str:
     return (
         f"the chat template rewrites earlier text when a {' and '.join(roles)} message follows: "
         f"{grown[same : same + 30]!r} was sampled and becomes {whole[same : same + 30]!r}; tokens that were sampled "
-        "are trained as they are, so use environment.history: last_n, or a template that appends"
+        "are trained as they are, so use environment.last_n, or a template that appends"
     )

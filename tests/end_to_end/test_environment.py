@@ -55,7 +55,7 @@ def test_every_episode_has_its_turns_and_engine_and_learner_agree_on_them(run: R
 
 @pytest.mark.slow
 def test_with_last_n_every_turn_is_a_segment_and_engine_and_learner_agree(tmp_path: Path, cache: Path) -> None:
-    shown = train(tmp_path / "run", cache, *SMALL, "environment.history=last_n", "environment.last_n=1", recipe=RECIPE)
+    shown = train(tmp_path / "run", cache, *SMALL, "environment.last_n=1", recipe=RECIPE)
     for episode in shown.episodes:
         assert len(episode.segment_lengths) == len(episode.turns)
     assert largest_difference(shown.episodes) <= 1e-4

@@ -49,7 +49,7 @@ def test_a_template_that_forgets_thinking_is_refused_for_users_and_not_for_tools
     refused = increments.verdict(["user"])
     assert refused is not None
     assert "rewrites earlier text when a user message follows: '<think>" in refused
-    assert "history: last_n" in refused
+    assert "environment.last_n" in refused
     assert increments.verdict(["tool"]) is None
     with pytest.raises(ModelError, match="rewrites earlier text"):
         increments.after_reply([TOOL, USER])

@@ -177,7 +177,7 @@ def test_a_demonstration_of_two_replies_is_what_the_template_renders_whole(vocab
 def test_an_episode_that_cannot_grow_is_refused_in_one_line_that_says_what_to_do(vocabulary: str, wire: Wire) -> None:
     refused = renderer_of(made(vocabulary, wire), wire).refusal(["user"])
     assert refused is not None
-    assert "history: last_n" in refused
+    assert "environment.last_n" in refused
     assert "\n" not in refused
 
 

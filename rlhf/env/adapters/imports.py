@@ -7,7 +7,6 @@ from typing import Any
 
 from rlhf.errors import ConfigError
 
-EXTRA = "rlhf[environments]"
 BY_THEMSELVES = {
     "envpool": "envpool==1.2.5",
     "gem": "gem-llm==0.1.0",
@@ -22,7 +21,7 @@ def imported(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        package = BY_THEMSELVES.get(module.partition(".")[0], EXTRA)
+        package = BY_THEMSELVES.get(module.partition(".")[0], "rlhf[environments]")
         raise ConfigError(
             f"this environment needs {module}, and {error.name} is not installed: pip install '{package}'"
         ) from error
