@@ -30,8 +30,8 @@ from rlhf.weight_sync.canary import canary
 from rlhf.weight_sync.publish import Publisher
 from rlhf.weight_sync.tolerance import EXACT
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
-from tests.integration.torch_learner import LINEAR, ThreadedEngine
-from tests.pace import scaled
+from tests.integration.test_learner import look, same
+from tests.integration.torch_learner import ThreadedEngine
 from tests.trainer.made import made_groups
 from tests.whole import whole_state
 
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 CANARY = np.arange(3, 40, dtype=np.int32)
 GROUPS = made_groups(8, 4)
 MERGED = LoraConfig(rank=4, alpha=6)
-ADAPTER = LoraConfig(rank=4, alpha=6, target_modules=LINEAR, weight_sync="adapter")
+ADAPTER = LoraConfig(rank=4, alpha=6, target_modules=("q_proj", "v_proj"), weight_sync="adapter")
 PLANS = [(ranks, stage) for ranks in (1, 2) for stage in (0, 1, 2, 3)]
 CORNERS = {("merged", False, 2, 3), ("adapter", True, 2, 3)}
 """Of the matrix: what is not left to the slow tests. Without LoRA the end-to-end plans are the corners."""
@@ -137,22 +137,6 @@ async def test_engine_and_folder_compute_what_the_learner_does_after_every_publi
 def held(rank: Rank) -> dict[str, torch.Tensor]:
     """Base and adapters, whole, unmerged."""
     return weights.whole_adapter(rank.policy, 1 << 20, keep=True) | whole_state(rank.policy)
-
-
-def look(workers: list[ProcessWorker], what: object) -> dict[str, torch.Tensor]:
-    """What rank 0 sees; all ranks look, because looking is a collective."""
-    futures = [worker.inspect(what) for worker in workers]
-    first, *_ = [future.result(timeout=scaled(120)) for future in futures]
-    return first
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return made_folder(tmp_path_factory.mktemp("start"), tied=True)
 
 
 SLOW = pytest.mark.slow

@@ -29,6 +29,7 @@ from rlhf.weight_sync import weights
 from tests.integration import plain
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.integration.plain import POLICY_LOSSES, Gradient, Plain, distance
+from tests.integration.test_learner import look
 from tests.trainer.batching.test_pairs import made_pairs
 from tests.trainer.made import made_groups, with_one_prompt
 
@@ -126,12 +127,6 @@ def adapters(rank: Rank) -> dict[str, torch.Tensor]:
     return weights.whole_adapter(rank.policy, BYTES, keep=True)
 
 
-def ask(workers: list[ProcessWorker], what: Any) -> Any:
-    """What rank 0 answers; all ranks are asked."""
-    first, *_ = [future.result(timeout=60) for future in [worker.inspect(what) for worker in workers]]
-    return first
-
-
 def start(
     workers: list[ProcessWorker], folders: tuple[str, str, str], stage: int, way: str, **trainer: Any
 ) -> RemoteLearner:
@@ -157,8 +152,8 @@ def start(
     )
     asyncio.run(learner.start(settings))
     if way == "lora":
-        ask(workers, stir)
-    ask(workers, record)
+        look(workers, stir)
+    look(workers, record)
     return learner
 
 
@@ -168,7 +163,7 @@ def beside(
     """The plain models, with the adapters that the ranks have."""
     models = Plain(*folders, temperature)
     if way == "lora":
-        held = ask(workers, adapters)
+        held = look(workers, adapters)
         names = [name.partition(".lora_A")[0] for name in held if ".lora_A" in name]
         both = {name: tuple(held[f"{name}.lora_{part}.weight"] for part in "AB") for name in names}
         models.adapt({name.removeprefix("base_model.model."): pair for name, pair in both.items()}, 6 / 4)
@@ -204,7 +199,7 @@ def test_the_gradient_of_an_update_is_that_of_the_formula_on_plain_models(
     models = beside(workers, folders, way)  # a step puts masters in the place of stirred adapters
     groups = groups_of(folders[0])
     asyncio.run(learner.update(groups))
-    found = ask(workers, recorded)
+    found = look(workers, recorded)
     said = models.says(groups)
     expected = [plain.gradient(models.policy, loss(said))]
     if critic:
@@ -223,7 +218,7 @@ def test_the_gradient_of_a_step_on_pairs_is_that_of_the_formula_on_plain_models(
     assert isinstance(learner, PreferenceLearner)
     models = beside(workers, folders, way, temperature=1.0)
     asyncio.run(learner.prefer(PAIRS))
-    (found,) = ask(workers, recorded)
+    (found,) = look(workers, recorded)
     pairs = [PAIRS, mismatched(PAIRS)] if name == "kto" else [PAIRS]
     (chosen, rejected), *strangers = (
         [

@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from rlhf.models.config import ModelConfig, TinyModelConfig
-from rlhf.models.tiny import save_tiny
+from rlhf.models.config import ModelConfig
 from rlhf.reward.model_worker import RewardModelSettings, RewardModelWorker
 from rlhf.trainer.batching.pairs import PairOfSegments
 from rlhf.trainer.config import DeepSpeedConfig, OptimizerConfig, RewardModelConfig, TrainerConfig
@@ -24,12 +23,6 @@ pytestmark = pytest.mark.engine
 
 PAIRS = made_pairs()
 CENTRING = 0.05
-
-
-@pytest.fixture(scope="module")
-def causal(tmp_path_factory: pytest.TempPathFactory) -> str:
-    config = TinyModelConfig(hidden_size=64, intermediate_size=128, max_position_embeddings=96)
-    return str(save_tiny(config, 0, tmp_path_factory.mktemp("tiny")))
 
 
 async def started(workers: list[ProcessWorker], model: str, stage: int, tokens: int) -> RewardLearner:
@@ -48,11 +41,11 @@ async def started(workers: list[ProcessWorker], model: str, stage: int, tokens: 
 
 
 async def test_every_plan_learns_the_same_and_its_export_scores_what_it_learnt(
-    causal: str, request: pytest.FixtureRequest, tmp_path: Path
+    folder: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     learnt = []
     for ranks, stage, tokens in ((1, 0, 100_000), (2, 3, 50)):
-        learner = await started(ranks_of(request, ranks), causal, stage, tokens)
+        learner = await started(ranks_of(request, ranks), folder, stage, tokens)
         before = await learner.evaluate(PAIRS)
         steps = [await learner.prefer(PAIRS) for _ in range(8)]
         after = await learner.evaluate(PAIRS)
@@ -86,19 +79,19 @@ def brute_force(folder: Path) -> float:
 
 
 async def test_training_goes_on_from_a_saved_state_and_from_a_reward_model(
-    causal: str, single: list[ProcessWorker], tmp_path: Path
+    folder: str, single: list[ProcessWorker], tmp_path: Path
 ) -> None:
-    learner = await started(single, causal, 0, 1000)
+    learner = await started(single, folder, 0, 1000)
     await learner.prefer(PAIRS[:6])
     await learner.save(tmp_path)
     expected = await learner.prefer(PAIRS[6:])
-    again = await started(single, causal, 0, 1000)
+    again = await started(single, folder, 0, 1000)
     await again.load(tmp_path)
     assert await again.prefer(PAIRS[6:]) == expected
     onwards = await started(single, str(tmp_path / "huggingface"), 0, 1000)
     evaluated = await onwards.evaluate(PAIRS)
     scorer = RewardModelWorker()
-    scorer.start(RewardModelSettings(model=str(tmp_path / "huggingface"), policy=causal))
+    scorer.start(RewardModelSettings(model=str(tmp_path / "huggingface"), policy=folder))
     assert evaluated["pairs/score_difference"] == pytest.approx(difference(scorer, PAIRS), abs=1e-5)
     assert evaluated["pairs/score_difference"] != 0.0
 
