@@ -71,6 +71,13 @@ def plan_recipe(
         str | None, typer.Option(metavar="8xH100", help="GPUs of a node: a card's name or memory (8x80GB).")
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of such nodes.")] = 1,
+    cores: Annotated[
+        int | None, typer.Option(min=1, help="Cores of a node; default: 12 a GPU, or this machine's.")
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="GIB", help="Host memory of a node; default: 128 a GPU, or this machine's."),
+    ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="config.json of the recipe's model.")] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 512,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, in bytes and tokens.")] = False,
@@ -78,7 +85,15 @@ def plan_recipe(
     """Estimate the memory that a recipe needs on given GPUs, and the largest micro-batch that fits."""
     raise typer.Exit(
         commands.plan.run_plan(
-            recipe, overrides or [], gpus=gpus, nodes=nodes, config=config, prompt_tokens=prompt_tokens, as_json=as_json
+            recipe,
+            overrides or [],
+            gpus=gpus,
+            nodes=nodes,
+            cores=cores,
+            memory_gb=memory,
+            config=config,
+            prompt_tokens=prompt_tokens,
+            as_json=as_json,
         )
     )
 

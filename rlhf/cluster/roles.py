@@ -82,7 +82,7 @@ def check_resources(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
                 f"{role.name} asks for {_count(role.gpus, 'GPU')}, and a worker has whole ones or a share of one; "
                 f"change {role.size_hint or role.hint}"
             )
-    units: tuple[Unit, ...] = ("core", "GPU")
+    units: tuple[Unit, ...] = ("GPU", "core")
     for unit in units:
         asking = [role for role in roles if role.count and _amount(role, unit) > 0]
         available = [node.cpus if unit == "core" else node.gpus for node in nodes]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from typing import Any
 import psutil
 
 from rlhf.cluster.machine import this_machine, this_machines_gpus
-from rlhf.cluster.roles import Resources, check_resources, role_table
-from rlhf.errors import PlacementError
+from rlhf.cluster.roles import role_table
 from rlhf.models.model_files import Values
+from rlhf.recipe.fitting import Changes, EstimateOf, changes_that_fit, smallest_machine, with_changes
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.model_configs import model_values
-from rlhf.recipe.planning.estimate import Estimate, changes_that_fit, estimate_run, least_ranks
+from rlhf.recipe.planning.estimate import Estimate, estimate_run
 from rlhf.recipe.planning.known_shapes import known_model
 from rlhf.recipe.planning.layout import PROMPT_TOKENS, RunLayout, layout_of
 from rlhf.recipe.planning.machines import GIB, Machine, card_of_driver, machine_of
@@ -33,6 +33,9 @@ DENSE_TOKENS = 4096
 """Longest rows whose replies share a prompt under a mask; the mask is part of the activations."""
 IMPOSSIBLE = 1
 """Exit code of a plan that does not fit."""
+LORA: Changes = {"model.lora.rank": "32"}
+ADAPTED = ("rl", "distill", "offline", "sft", "preference")
+"""Kinds of runs that can train adapters."""
 Cells = tuple[str, ...]
 
 
@@ -42,19 +45,25 @@ def run_plan(
     *,
     gpus: str | None = None,
     nodes: int = 1,
+    cores: int | None = None,
+    memory_gb: int | None = None,
     config: Path | None = None,
     prompt_tokens: int = PROMPT_TOKENS,
     as_json: bool = False,
 ) -> int:
-    """Print the plan of a recipe on a machine, by default this one. Raises `UserError`."""
+    """Print the plan of a recipe on a machine, by default this one. `cores` and `memory_gb` (GiB) are those of a node
+    that is not this one. Raises `UserError`."""
     loaded = located(load_recipe(recipe, overrides)).recipe
     machine = machine_of(gpus, nodes) if gpus else here()
+    machine = replace(
+        machine, cores=cores or machine.cores, host_memory=memory_gb * GIB if memory_gb else machine.host_memory
+    )
     found, problem = planned(loaded, machine, config=config, prompt_tokens=prompt_tokens)
     if as_json:
         print(json.dumps(plan_data(found, problem), indent=1))
     else:
         print("\n".join(plan_lines(found, problem)))
-    return 0 if found.fits and not problem else IMPOSSIBLE
+    return 0 if found.fits else IMPOSSIBLE
 
 
 def here() -> Machine:
@@ -73,33 +82,41 @@ def planned(
     recipe: Recipe, machine: Machine, *, config: Path | None = None, prompt_tokens: int = PROMPT_TOKENS
 ) -> tuple[Estimate, str]:
     """Return the estimate, and what to change where something does not fit. Raises `ModelError`."""
+    estimate_of = estimator(recipe, config, prompt_tokens)
+    found = estimate_of(recipe, machine)
+    return found, "" if found.fits else _advice(recipe, found, estimate_of)
+
+
+def estimator(recipe: Recipe, config: Path | None, prompt_tokens: int) -> EstimateOf:
+    """Return a function that estimates a recipe with this recipe's model on a machine. Raises `ModelError`."""
     name, values = model_values(recipe.model, config)
     known = known_model(name, values)
     shape = known.shape if known else _shape(name, values)
+
+    @cache
+    def measured(every: int, memory: int | None) -> Activations:
+        if every > 1:
+            share = -(-shape.layers // every) / shape.layers
+            return some_recomputed(measured(0, memory), measured(1, memory), share)
+        if known and memory and recipe.model.dtype != "float32" and recipe.model.attention == "auto":
+            return known.activations(checkpointing=every == 1, memory=memory)
+        run = _layout(name, recipe, shape, prompt_tokens)
+        return _activations(shape, values, recipe, run, checkpointing=every == 1, memory=memory)
+
+    def estimate(recipe: Recipe, machine: Machine) -> Estimate:
+        run = _layout(name, recipe, shape, prompt_tokens)
+        memory = machine.card.memory if machine.card and run.learner.device == "cuda" else None
+        return estimate_run(shape, run, machine, roles_of(recipe), partial(measured, memory=memory))
+
+    return estimate
+
+
+def _layout(name: str, recipe: Recipe, shape: ModelShape, prompt_tokens: int) -> RunLayout:
     settings = LearnerSettings(
         model_path=name, model=recipe.model, trainer=recipe.trainer, device=learner_device(recipe)
     )
     zero = deepspeed_config(settings, recipe.trainer.optimizer, recipe.trainer.deepspeed.ranks, shape.parameters)
-    run = layout_of(recipe, zero["zero_optimization"], prompt=prompt_tokens)
-    memory = machine.card.memory if machine.card and run.learner.device == "cuda" else None
-
-    @cache
-    def measured(every: int) -> Activations:
-        if every > 1:
-            return some_recomputed(measured(0), measured(1), -(-shape.layers // every) / shape.layers)
-        checkpointing = every == 1
-        if known and memory and recipe.model.dtype != "float32" and recipe.model.attention == "auto":
-            return known.activations(checkpointing=checkpointing, memory=memory)
-        return _activations(shape, values, recipe, run, checkpointing=checkpointing, memory=memory)
-
-    roles, problem = roles_of(recipe), ""
-    try:
-        check_resources(roles, alike_nodes(machine))
-    except PlacementError as error:
-        problem = str(error)
-    found = estimate_run(shape, run, machine, roles, measured)
-    advice = partial(_advice, found, measured)
-    return found, f"{problem}; {advice()}" if problem else "" if found.fits else advice()
+    return layout_of(recipe, zero["zero_optimization"], prompt=prompt_tokens)
 
 
 def _shape(name: str, values: Values) -> ModelShape:
@@ -123,12 +140,6 @@ def _activations(
     )  # fmt: skip
 
 
-def alike_nodes(machine: Machine) -> list[Resources]:
-    """Return the machine as its nodes."""
-    names = [f"node-{index}" for index in range(1, machine.nodes + 1)] if machine.nodes > 1 else ["this node"]
-    return [Resources(node=name, cpus=machine.cores, gpus=machine.cards) for name in names]
-
-
 def plan_lines(found: Estimate, problem: str) -> list[str]:
     """Return the plan as lines of text."""
     shape, run = found.shape, found.run
@@ -144,12 +155,9 @@ def plan_lines(found: Estimate, problem: str) -> list[str]:
         *engine_lines(found),
         *limit_lines(found),
     ]
-    lines += [f"does not fit: {shortage.described}" for shortage in found.shortages]
-    if problem:
-        lines.append(f"does not fit: {problem}" if not found.shortages else f"what to change: {problem}")
-    else:
-        lines.append("it fits")
-    return lines
+    lacking = [found.placement] if found.placement else []
+    lines += [f"does not fit: {one}" for one in (*lacking, *(short.described for short in found.shortages))]
+    return [*lines, *(f"what to do: {one}" for one in problem.splitlines())] if problem else [*lines, "it fits"]
 
 
 def engine_lines(found: Estimate) -> Iterable[str]:
@@ -206,24 +214,34 @@ def limit_lines(found: Estimate) -> Iterable[str]:
 
 def plan_data(found: Estimate, problem: str) -> dict[str, Any]:
     """Return the plan as JSON: bytes and tokens."""
-    return asdict(found) | {"fits": found.fits and not problem, "problem": problem}
+    return asdict(found) | {"fits": found.fits, "problem": problem}
 
 
-def _advice(found: Estimate, measured: Any) -> str:
-    """Recommend changes that make it fit, or the least number of cards."""
-    machine, run, shape = found.machine, found.run, found.shape
-    if machine.card is None:
-        return "use a smaller model, or a machine with more memory"
-    needed = least_ranks(shape, run.learner, machine.card, measured(1))
-    at_least = f"with ZeRO-3 the learner needs at least {needed} x {machine.card.name}"
-    engines_alone = any("an engine" in short.where and "a rank" not in short.where for short in found.shortages)
-    if engines_alone and run.engines[0].utilisation < 0.9:
-        return f"rollout.tensor_parallel_size={2 * run.engines[0].parallel} or a larger rollout.gpu_memory_utilization"
-    if found.shortages and "rank" in found.shortages[0].where:
-        changes, fits = changes_that_fit(shape, run, machine, measured)
-        if fits:
-            return " ".join(f"{key}={value}" for key, value in changes.items())
-        return f"{at_least}: trainer.deepspeed.ranks={needed}, with --nodes {-(-needed // machine.cards)}"
-    if found.shortages:
-        return "trainer.deepspeed.offload_optimizer=none, fewer ranks on a node, or nodes with more memory"
-    return at_least
+def _advice(recipe: Recipe, found: Estimate, estimate_of: EstimateOf) -> str:
+    """Recommend changes that make it fit, else name the smallest machine that has settings that fit."""
+    machine = found.machine
+    if machine.card is None and not (recipe.trainer.deepspeed.gpus_per_rank or recipe.rollout.gpus_per_engine):
+        return "a smaller model, or a machine with more memory"
+    changes = changes_that_fit(recipe, machine, estimate_of) if machine.card else None
+    if changes:
+        return as_overrides(changes)
+    if changes is not None:
+        return "fewer cores (rollout.cpus_per_engine, trainer.deepspeed.cpus_per_rank), or a machine with more"
+    advice = ["no settings of this recipe fit this machine"]
+    if machine.card and recipe.kind in ADAPTED and recipe.model.lora is None:
+        adapted = with_changes(recipe, LORA)
+        changes = changes_that_fit(adapted, machine, estimate_of)
+        if changes is not None:
+            advice.append(f"with adapters beside frozen weights it fits: {as_overrides(LORA | changes)}")
+    smallest = smallest_machine(recipe, machine, estimate_of)
+    if smallest:
+        there, changes = smallest
+        advice.append(f"the smallest machine that fits is {there.bought}: {as_overrides(changes)}")
+    if recipe.model.lora:
+        advice.append("frozen weights of 4 bits (QLoRA), which would need a quarter of the memory, are not supported")
+    return "\n".join(advice)
+
+
+def as_overrides(changes: Mapping[str, str]) -> str:
+    """Return changes as the command line takes them."""
+    return " ".join(f"{key}={value}" for key, value in changes.items()) or "the recipe's own settings"

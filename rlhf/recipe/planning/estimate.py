@@ -1,12 +1,13 @@
-"""Estimate a recipe on a machine: the memory of every process, shortages, and changes that make it fit."""
+"""Estimate a recipe on a machine: the memory of every process, and what is too small."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from rlhf.cluster.roles import Role
-from rlhf.recipe.planning.layout import EngineLayout, LearnerLayout, RunLayout
+from rlhf.cluster.roles import Resources, Role, check_resources
+from rlhf.errors import PlacementError
+from rlhf.recipe.planning.layout import EngineLayout, RunLayout
 from rlhf.recipe.planning.machines import ALLOCATOR_SHARE, GIB, Card, Machine
 from rlhf.recipe.planning.processes import (
     PHASES,
@@ -15,8 +16,8 @@ from rlhf.recipe.planning.processes import (
     bytes_at,
     cache_tokens,
     engine_phases,
+    engine_share,
     learner_phases,
-    peak,
 )
 from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape
 
@@ -43,8 +44,9 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The needs of a run. `microbatch` is the largest number of tokens of a micro-batch that fits, `context` the
-    longest sequence that fits in learner and engine; None on CPUs, whose memory is shared."""
+    """The needs of a run. `placement` names missing GPUs or cores. `microbatch` is the largest number of tokens of a
+    micro-batch that fits, `context` the longest sequence that fits in learner and engine; None on CPUs, whose
+    memory is shared."""
 
     shape: ModelShape
     machine: Machine
@@ -53,13 +55,14 @@ class Estimate:
     learner: MemoryByPhase
     engines: tuple[MemoryByPhase, ...]
     cache_tokens: tuple[int, ...]
+    placement: str
     shortages: tuple[Shortage, ...]
     microbatch: int | None
     context: int | None
 
     @property
     def fits(self) -> bool:
-        return not self.shortages
+        return not self.shortages and not self.placement
 
 
 def estimate_run(
@@ -82,20 +85,26 @@ def estimate_run(
         learner=learner,
         engines=engines,
         cache_tokens=tuple(caches),
-        shortages=tuple(shortages(run, machine, roles, learner, engines)),
+        placement=placement_problem(roles, machine),
+        shortages=tuple(shortages(shape, run, machine, roles, learner, engines)),
         microbatch=microbatch,
         context=None if microbatch is None else min(shape.context_tokens, microbatch, *caches),
     )
 
 
 def shortages(
-    run: RunLayout, machine: Machine, roles: Sequence[Role], learner: MemoryByPhase, engines: Sequence[MemoryByPhase]
+    shape: ModelShape,
+    run: RunLayout,
+    machine: Machine,
+    roles: Sequence[Role],
+    learner: MemoryByPhase,
+    engines: Sequence[MemoryByPhase],
 ) -> Iterator[Shortage]:
     """Iterate over every place that would overflow, in its worst phase."""
     card = machine.card
     if card is not None:
         for layout, engine in zip(run.engines, engines, strict=True):
-            yield from _engine_card_shortages(run, layout, card, learner, engine)
+            yield from _engine_card_shortages(shape, run, layout, card, learner, engine)
         if not (run.engines and (run.colocated or run.shared)) and run.learner.device == "cuda":
             yield from _overflowing("a card with a rank", round((1 - ALLOCATOR_SHARE) * card.memory), learner)
     workers = {role.name: -(-role.count // machine.nodes) for role in roles}  # on a node, if they are spread evenly
@@ -125,53 +134,25 @@ def largest_microbatch(shape: ModelShape, run: RunLayout, machine: Machine, acti
     return low * run.learner.sequence_parallel // LEAST_TOKENS * LEAST_TOKENS
 
 
-def changes_that_fit(
-    shape: ModelShape, run: RunLayout, machine: Machine, activations_of: ActivationsOf
-) -> tuple[Mapping[str, str], bool]:
-    """Add overrides of the learner until its ranks fit on their cards; return the overrides, and whether they
-    suffice."""
-    tried: dict[str, str] = {}
-    card = machine.card.memory if machine.card else 0
-    for change, layout in _changes(run.learner, run.prompt + run.reply):
-        tried |= change
-        phases = learner_phases(shape, layout, activations_of(layout.checkpointing), parked=run.colocated)
-        on_node = min(layout.ranks, machine.cards) * peak(phases, "host")
-        if peak(phases, "device") <= (1 - ALLOCATOR_SHARE) * card and on_node <= machine.host_memory:
-            return tried, True
-    return tried, False
-
-
-def least_ranks(shape: ModelShape, learner: LearnerLayout, card: Card, activations: Activations) -> int:
-    """Return the least number of ZeRO-3 ranks that hold this model's state and one micro-batch."""
-    ranks = 1
-    while ranks < 1 << 16:
-        layout = replace(learner, stage=3, ranks=ranks)
-        if peak(learner_phases(shape, layout, activations), "device") <= (1 - ALLOCATOR_SHARE) * card.memory:
-            return ranks
-        ranks += 1 if ranks < 8 else 8
-    return ranks
-
-
-def _changes(learner: LearnerLayout, sequence: int) -> Iterator[tuple[dict[str, str], LearnerLayout]]:
-    if learner.checkpointing != 1:
-        learner = replace(learner, checkpointing=1)
-        yield {"model.gradient_checkpointing": "true"}, learner
-    if learner.stage < 3:
-        learner = replace(learner, stage=3)
-        yield {"trainer.deepspeed.zero_stage": "3"}, learner
-    while learner.tokens // 2 >= sequence:
-        learner = replace(learner, tokens=learner.tokens // 2)
-        yield {"trainer.tokens_per_microbatch": str(learner.tokens)}, learner
-    if not learner.offload_optimizer:
-        learner = replace(learner, offload_optimizer=True)
-        yield {"trainer.deepspeed.offload_optimizer": "cpu"}, learner
+def placement_problem(roles: Sequence[Role], machine: Machine) -> str:
+    """Return what the workers ask for and the machine lacks, GPUs first; empty where it has everything."""
+    names = [f"node-{index}" for index in range(1, machine.nodes + 1)] if machine.nodes > 1 else ["this node"]
+    try:
+        check_resources(roles, [Resources(node=name, cpus=machine.cores, gpus=machine.cards) for name in names])
+    except PlacementError as error:
+        return str(error)
+    return ""
 
 
 def _engine_card_shortages(
-    run: RunLayout, layout: EngineLayout, card: Card, learner: MemoryByPhase, engine: MemoryByPhase
+    shape: ModelShape, run: RunLayout, layout: EngineLayout, card: Card, learner: MemoryByPhase, engine: MemoryByPhase
 ) -> Iterator[Shortage]:
     """Check a card with a process of these engines, and with a rank where they share cards."""
     size = f" of {layout.parallel}" if len(run.engines) > 1 else ""
+    share, needed = round(layout.utilisation * card.memory), engine_share(shape, layout)
+    if layout.device == "cuda" and needed > share:
+        name = f"an engine{size} with one sequence of its {layout.context or shape.context_tokens:,} tokens"
+        yield Shortage(where=name, phase="generate", needed=needed, available=share)
     if run.colocated or run.shared:
         available = round((1 - ALLOCATOR_SHARE) * card.memory)
         yield from _overflowing(f"a card with a rank and an engine{size}", available, learner, engine)

@@ -42,7 +42,8 @@ class LearnerLayout:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLayout:
     """Engines of one size, whose workers have this `role`. An engine takes `utilisation` of a GPU, or `cache_bytes` of
-    KV cache on a CPU, and receives weights in buckets of `bucket_bytes`."""
+    KV cache on a CPU, and receives weights in buckets of `bucket_bytes`. `context` is the longest sequence, if the
+    recipe sets it."""
 
     role: str
     device: str
@@ -51,6 +52,7 @@ class EngineLayout:
     width: int
     sequences: int
     batched_tokens: int
+    context: int | None
     utilisation: float
     cache_bytes: int
     bucket_bytes: int
@@ -133,6 +135,7 @@ def _engine_layout(recipe: Recipe, role: str, size: int) -> EngineLayout:
         width=DTYPE_BYTES[recipe.model.dtype],
         sequences=rollout.max_sequences or SEQUENCES[device],
         batched_tokens=16384 if device == "cuda" else 2048,
+        context=rollout.max_context_tokens,
         utilisation=rollout.gpu_memory_utilization,
         cache_bytes=rollout.kv_cache_megabytes * 2**20,
         bucket_bytes=recipe.trainer.weight_sync.bucket_bytes(on_gpu=device == "cuda"),

@@ -74,6 +74,13 @@ class Machine:
         cards = f"{self.cards} x {self.card.name} ({self.card.memory / GIB:.1f} GiB)" if self.card else "no GPU"
         return f"{nodes}{cards}, {self.cores} cores, {self.host_memory / GIB:.0f} GiB host memory"
 
+    @property
+    def bought(self) -> str:
+        """The machine as somebody looks for one: cards and memory."""
+        nodes = f"{self.nodes} nodes of " if self.nodes > 1 else ""
+        cards = f"{self.cards} x {self.card.name}" if self.card else "no GPU"
+        return f"{nodes}{cards} and {self.host_memory / GIB:.0f} GiB host memory"
+
 
 def machine_of(gpus: str, nodes: int) -> Machine:
     """Return the machine of `8xH100`, `H100` or `8x80GB`, which has an A100's rates. Raises `ConfigError`."""

@@ -125,6 +125,13 @@ def engine_parts(shape: ModelShape, layout: EngineLayout, card: Card | None) -> 
     return (*fixed, Part(what="KV cache", bytes=cache), Part(what="libraries", bytes=HOST_PROCESS, place="host"))
 
 
+def engine_share(shape: ModelShape, layout: EngineLayout) -> int:
+    """Return the bytes of a GPU without which vLLM does not start: its KV cache holds one sequence of full length."""
+    tokens = layout.context or shape.context_tokens
+    cache = tokens * shape.cache_elements(layout.parallel) * layout.width
+    return bytes_at(_gpu_engine(shape, layout), "device") + cache
+
+
 def cache_tokens(shape: ModelShape, layout: EngineLayout, parts: Iterable[Part]) -> int:
     """Count the tokens that the KV cache among these parts holds in all layers."""
     bytes = sum(part.bytes for part in parts if part.what == "KV cache")

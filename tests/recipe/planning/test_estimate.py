@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +13,8 @@ import pytest
 from rlhf.commands.plan import plan_lines, planned, run_plan
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.planning.estimate import NO_ACTIVATIONS, shortages
-from rlhf.recipe.planning.machines import CARDS, GIB, card_named, machine_of
+from rlhf.recipe.planning.estimate import NO_ACTIVATIONS, Estimate, shortages
+from rlhf.recipe.planning.machines import CARDS, GIB, Machine, card_named, machine_of
 from rlhf.recipe.planning.processes import bytes_at, engine_phases, learner_phases, peak
 from tests.recipe.planning.gpu_recipes import plan_of, recipe_file
 
@@ -25,23 +27,81 @@ def test_seventy_billion_weights_on_eight_cards_are_refused_with_the_mend() -> N
     (short,) = found.shortages
     assert short.where == "a card with a rank"
     assert short.needed > 4 * 80 * GIB  # 18 bytes for each weight, over 4 ranks
-    assert problem.startswith("with ZeRO-3 the learner needs at least ")
-    ranks = int(problem.split("trainer.deepspeed.ranks=")[1].split(",")[0])
-    assert 70.6e9 * 18 / 79.1 / GIB < ranks <= 40
-    fits, _ = planned(load_recipe(LLAMA, (f"trainer.deepspeed.ranks={ranks}", "rollout.engines=1")).recipe,
-                      machine_of("8x80GB", 16))  # fmt: skip
-    assert not [one for one in fits.shortages if "rank" in one.where]
+    none, *_, smallest = problem.splitlines()
+    assert none == "no settings of this recipe fit this machine"
+    nodes, cards, size, host, changes = re.fullmatch(SMALLEST, smallest).groups()  # type: ignore[union-attr]
+    there = replace(machine_of(f"{cards}x{size}", int(nodes or 1)), host_memory=int(host) * GIB)
+    assert mended(LLAMA, ONE_NODE, changes, there).fits
 
 
-def test_what_a_smaller_card_cannot_hold_fits_by_the_overrides_that_are_named() -> None:
-    recipe, small = recipe_file("math_7b_one_node"), machine_of("8xL40S", 1)
-    wide = ("trainer.tokens_per_microbatch=65536",)
-    _, problem = planned(load_recipe(recipe, wide).recipe, small)
-    changes = [change for change in problem.split() if "=" in change]
-    assert changes
-    mended, after = planned(load_recipe(recipe, (*wide, *changes)).recipe, small)
-    assert after == ""
-    assert mended.fits
+SMALLEST = r"the smallest machine that fits is (?:(\d+) nodes of )?(\d+) x (\w+) and (\d+) GiB host memory: (.+)"
+
+
+def mended(recipe: Path, overrides: Sequence[str], changes: str, machine: Machine) -> Estimate:
+    """The estimate with the overrides that a plan names, as a user types them."""
+    found, _ = planned(load_recipe(recipe, (*overrides, *changes.split())).recipe, machine)
+    return found
+
+
+WIDE = ("trainer.tokens_per_microbatch=65536",)
+QWEN = "model.path=Qwen/Qwen2.5-{}-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "card", "named"),
+    [
+        pytest.param("math_7b_one_node", WIDE, "8xL40S", {"trainer.tokens_per_microbatch"}, id="micro-batch"),
+        pytest.param("gsm8k_one_gpu", [QWEN.format("1.5B")], "24GB",
+                     {"trainer.deepspeed.offload_optimizer"}, id="state to the host"),
+        pytest.param("lora_one_gpu", [], "40GB", {"cluster.placement", "rollout.gpu_memory_utilization"}, id="turns"),
+        pytest.param("lora_one_gpu", [QWEN.format("32B")], "1x141GB", {"cluster.placement"}, id="turns, 32B"),
+        pytest.param("gsm8k_grpo", [], "24GB", {"cluster.placement", "trainer.max_staleness"}, id="one card for two"),
+        pytest.param("gsm8k_grpo", [QWEN.format("7B")], "8xH100", {"trainer.deepspeed.ranks"}, id="idle cards"),
+        pytest.param("gsm8k_one_gpu", ["rollout.gpu_memory_utilization=0.1"], "24GB",
+                     {"rollout.gpu_memory_utilization"}, id="no room for one sequence"),
+    ],
+)  # fmt: skip
+def test_what_a_card_cannot_hold_fits_by_the_overrides_that_are_named(
+    recipe: str, overrides: Sequence[str], card: str, named: set[str]
+) -> None:
+    file, machine = recipe_file(recipe), machine_of(card, 1)
+    found, problem = planned(load_recipe(file, overrides).recipe, machine)
+    assert not found.fits
+    assert named <= {change.partition("=")[0] for change in problem.split()}
+    assert mended(file, overrides, problem, machine).fits
+
+
+@pytest.mark.parametrize(
+    ("recipe", "card", "smallest"),
+    [
+        # 16 bytes of state for each of 7.6e9 weights wait in host memory: 114 GiB, and 14 of weights beside.
+        ("gsm8k_one_gpu", "80GB", "1 x 80GB and 256 GiB host memory"),
+        ("gsm8k_one_gpu", "24GB", "2 x 24GB and 256 GiB host memory"),
+        ("lora_one_gpu", "24GB", "1 x 40GB and 128 GiB host memory"),
+    ],
+)
+def test_where_no_setting_fits_the_smallest_machine_that_does_is_named(recipe: str, card: str, smallest: str) -> None:
+    overrides = [QWEN.format("7B")]
+    machine = machine_of(card, 1)
+    _, problem = planned(load_recipe(recipe_file(recipe), overrides).recipe, machine)
+    none, *other = problem.splitlines()
+    assert none == "no settings of this recipe fit this machine"
+    (said,) = (line for line in other if line.startswith("the smallest"))
+    assert smallest in said
+    if recipe == "lora_one_gpu":
+        assert "(QLoRA)" in other[-1]
+    if card == "80GB":
+        adapters = other[0].partition(": ")[2]
+        assert adapters.startswith("model.lora.rank=32 ")
+        assert mended(recipe_file(recipe), overrides, adapters, machine).fits
+
+
+def test_gpus_are_checked_before_cores_and_a_node_is_described_by_options(capsys: pytest.CaptureFixture[str]) -> None:
+    asks = ["trainer.deepspeed.cpus_per_rank=9"]
+    assert run_plan(recipe_file("gsm8k_grpo"), asks, gpus="H100", cores=4, memory_gb=200) == 1
+    machine, lacking = (line for line in capsys.readouterr().out.splitlines() if line.startswith(("machine", "does")))
+    assert machine == "machine    1 x H100 (79.1 GiB), 4 cores, 200 GiB host memory"
+    assert "2 GPUs asked, this machine has 1" in lacking
 
 
 def test_json_holds_bytes_by_phase_and_workers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,5 +196,5 @@ def test_every_process_of_an_engine_of_a_larger_size_takes_host_memory() -> None
     libraries = sum(part.bytes for part in found.engines[0]["generate"] if part.place == "host")
     rank = max(sum(part.bytes for part in parts if part.place == "host") for parts in found.learner.values())
     small = replace(found.machine, host_memory=4 * rank + 4 * libraries - 1)
-    (short,) = shortages(found.run, small, found.roles, found.learner, found.engines)
+    (short,) = shortages(found.shape, found.run, small, found.roles, found.learner, found.engines)
     assert short.needed == 4 * rank + 4 * libraries

@@ -6,10 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from rlhf.commands.plan import planned
-from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.planning.machines import machine_of
-from tests.recipe.planning.gpu_recipes import MACHINES, figures_of, header_of, plan_of, recipe_file
+from tests.recipe.planning.gpu_recipes import MACHINES, figures_of, header_of, plan_of
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -25,13 +22,6 @@ def test_a_model_three_times_as_large_fits_the_one_gpu_by_one_override() -> None
     found, problem = plan_of("gsm8k_one_gpu", "model.path=Qwen/Qwen2.5-1.5B-Instruct")
     assert (problem, found.shortages) == ("", ())
     assert found.shape.parameters == 1_543_714_304
-
-
-def test_a_rank_too_large_for_the_card_that_it_shares_is_told_what_the_rank_can_do() -> None:
-    model = "model.path=Qwen/Qwen2.5-1.5B-Instruct"
-    _, problem = planned(load_recipe(recipe_file("gsm8k_one_gpu"), [model]).recipe, machine_of("24GB", 1))
-    assert "trainer.deepspeed.offload_optimizer=cpu" in problem
-    assert "tensor_parallel_size" not in problem, "there is one card"
 
 
 def test_what_is_sampled_at_most_fits_the_context_of_the_engines() -> None:

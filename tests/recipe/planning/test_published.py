@@ -39,7 +39,7 @@ def rank(**values: object) -> LearnerLayout:
 def engine(**values: object) -> EngineLayout:
     plain = EngineLayout(
         role="engine", device="cuda", engines=1, parallel=1, width=2, sequences=256, batched_tokens=8192,
-        utilisation=0.9, cache_bytes=0, bucket_bytes=0,
+        context=None, utilisation=0.9, cache_bytes=0, bucket_bytes=0,
     )  # fmt: skip
     return replace(plain, **values)  # type: ignore[arg-type]
 
