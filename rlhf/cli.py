@@ -101,10 +101,15 @@ def plan_recipe(
 @app.command("eval")
 def evaluate(
     checkpoint: Checkpoint,
-    recipe: Annotated[Path, typer.Option("--recipe", metavar="RECIPE", help="The recipe with the held-out tasks.")],
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            "--recipe", metavar="RECIPE", help="The recipe with the held-out tasks; by default the run's own."
+        ),
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Evaluate a checkpoint on a recipe's held-out tasks."""
+    """Evaluate a checkpoint on held-out tasks: those of its run, or of a recipe."""
     raise typer.Exit(commands.eval.run_eval(checkpoint, recipe, overrides or []))
 
 

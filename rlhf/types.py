@@ -24,7 +24,7 @@ Routing = NDArray[np.int16]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """One tool call of the policy, its arguments parsed. `id` is unique within its message."""
+    """One tool call of the policy, its arguments parsed. `id` is unique within its message; empty in rows without."""
 
     id: str
     name: str
@@ -35,32 +35,41 @@ class ToolCall:
 class Message:
     """One message of a conversation, before it is rendered to tokens.
 
-    The policy's messages (role `assistant`) may contain tool calls; the result of a call (role `tool`) has its id.
+    The policy's messages (role `assistant`) may contain tool calls, and reasoning beside their content; the result of a
+    call (role `tool`) has its id.
     """
 
     role: str
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A tool that the policy may call. `parameters` is a JSON schema of an object."""
+    """A tool that the policy may call. `parameters` is a JSON schema of an object; `other` are further keys that a row
+    gives it."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
+    other: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A problem: its messages, and the dataset row it was made from (the reward reads its columns)."""
+    """A problem: its messages, and the dataset row it was made from (the reward reads its columns).
+
+    `tools` are those that the chat template shows with the messages; `where` is the row's file and number, for errors.
+    """
 
     id: str
     messages: tuple[Message, ...]
     answer: str | None = None
     row: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[Tool, ...] = ()
+    where: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

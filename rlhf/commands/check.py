@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.roles import role_table
+from rlhf.commands.check_rows import check_rows
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
@@ -38,7 +39,8 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     loaded = located(load_recipe(recipe, overrides)).recipe
     preflight(loaded)
     check_memory(loaded)
-    print_rows([("recipe", str(recipe)), *parts(loaded), *(derived(loaded) if loaded.plays else [])])
+    about_rows = [("rows", told) for told in check_rows(loaded)]
+    print_rows([("recipe", str(recipe)), *parts(loaded), *about_rows, *(derived(loaded) if loaded.plays else [])])
     print()
     print(role_table(roles_of(loaded)))
     if loaded.cluster.address:

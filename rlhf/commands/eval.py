@@ -15,9 +15,14 @@ from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.resolve import located
 from rlhf.trainer.checkpoint import model_folder
 
+ABOVE = 3
+"""Folders between a run's and its checkpoint's model."""
 
-def run_eval(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> int:
-    """Print the evaluation as one JSON object: the first set's values, and under `sets` the values of all sets."""
+
+def run_eval(checkpoint: str, recipe: Path | None = None, overrides: Sequence[str] = ()) -> int:
+    """Print the evaluation as one JSON object: the first set's values, and under `sets` the values of all sets. Without
+    a `recipe` it is that of the checkpoint's run."""
+    recipe = recipe or recipe_of(Path(checkpoint))
     loaded = located(load_recipe(recipe, overrides)).recipe
     if loaded.kind in ("reward_model", "preference"):
         raise ConfigError(
@@ -46,3 +51,13 @@ def run_eval(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> in
         return 0
 
     return supervise(reporting_failures(run))
+
+
+def recipe_of(checkpoint: Path) -> Path:
+    """Return the recipe of the run that a checkpoint belongs to: beside it, or in the folders above. Raises
+    `ConfigError`."""
+    folders = (checkpoint, *checkpoint.absolute().parents[:ABOVE])
+    found = next((folder / "recipe.yaml" for folder in folders if (folder / "recipe.yaml").is_file()), None)
+    if found is None:
+        raise ConfigError(f"{checkpoint} is not in a run folder with a recipe.yaml; give the recipe: --recipe RECIPE")
+    return found

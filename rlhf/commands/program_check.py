@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from rlhf.commands.hostile_programs import HostileProgram, hostile_programs
-from rlhf.data.rows import Row
+from rlhf.data.columns import Row
 from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
 from rlhf.recipe.loading import load_recipe

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from rlhf.data.columns import Row
 from rlhf.data.config import DatasetConfig
+from rlhf.data.files import json_lines
 from rlhf.data.rows import answer_of, messages_of
 from rlhf.errors import ConfigError, DataError
 from rlhf.http.untrusted_text import escape_json
@@ -82,7 +84,7 @@ def run_score(recipe: Path, rows: Path, overrides: list[str], output: Path | Non
 class RecordedResponse:
     """One row of the input."""
 
-    row: dict[str, Any]
+    row: Row
     task: Task
     response: str
 
@@ -126,26 +128,20 @@ def _recorded(path: Path, settings: Recipe) -> Iterator[RecordedResponse]:
     columns = next(iter(settings.data.train_sets.values()), None)
     if columns is None:
         raise ConfigError("rlhf score reads the columns that data.train names, and this recipe has no data.train")
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield _record(line, f"{path}, row {number}", columns, settings.reward)
+    for where, row in json_lines(path):
+        yield _record(row, where, columns, settings.reward)
 
 
-def _record(line: str, where: str, columns: DatasetConfig, reward: RewardConfig) -> RecordedResponse:
-    """Parse one line, with the parts of a task that the reward needs. Raises `DataError`."""
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where} is not JSON: {error}") from None
-    if not isinstance(row, dict) or not isinstance(row.get("response"), str):
+def _record(row: Row, where: str, columns: DatasetConfig, reward: RewardConfig) -> RecordedResponse:
+    """Return a row with the parts of a task that the reward needs. Raises `DataError`."""
+    if not isinstance(row.get("response"), str):
         raise DataError(f"{where} has no text 'response'; every row needs the response to score")
     answer = answer_of(columns, row, where) if reward.needs_answer or reward.needs_prompt else None
     messages = messages_of(columns, row, where) if reward.needs_prompt else ()
     return RecordedResponse(row, Task(id=where, messages=messages, answer=answer, row=row), row["response"])
 
 
-def scored_row(row: dict[str, Any], outcome: Scored | Unscored) -> dict[str, Any]:
+def scored_row(row: Row, outcome: Scored | Unscored) -> dict[str, Any]:
     """Return the row with `reward` or `error`, without those of an earlier scoring."""
     unscored = {key: value for key, value in row.items() if key not in ("reward", "error")}
     if isinstance(outcome, Scored):

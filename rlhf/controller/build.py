@@ -47,7 +47,7 @@ from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings, Trained
-from rlhf.types import Message, Sampling, Task, Tool
+from rlhf.types import Sampling, Task, Tool
 from rlhf.weight_sync.canary import canary, tolerance_for
 from rlhf.weight_sync.publish import Publisher
 from rlhf.weight_sync.types import engine_backend
@@ -247,14 +247,20 @@ def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> Cha
     return renderer
 
 
-def check_asked(model: str, renderer: ChatRenderer, asked: Iterable[Sequence[Message]]) -> None:
-    """Check that the chat template renders the data's prompts: one conversation is rendered for every sequence of
-    roles. Raises `ModelError`."""
-    for messages in {tuple(message.role for message in one): one for one in asked}.values():
+def check_asked(model: str, renderer: ChatRenderer, asked: Iterable[Task]) -> None:
+    """Check that the chat template renders the data's prompts: one is rendered for every sequence of roles. Raises
+    `ModelError`."""
+    for task in {_form(task): task for task in asked}.values():
         try:
-            renderer.prompt(messages)
+            renderer.prompt_tokens(task)
         except ModelError as error:
             raise ModelError(f"model.path={model}: {error}") from None
+
+
+def _form(task: Task) -> tuple[object, ...]:
+    """Return the parts of a task's prompt: the roles, with their tool calls and reasoning, and whether it has tools."""
+    parts = ((one.role, bool(one.tool_calls), bool(one.reasoning_content)) for one in task.messages)
+    return (bool(task.tools), *parts)
 
 
 @asynccontextmanager
@@ -265,7 +271,7 @@ async def started_serving(
     *,
     logs: Path,
     publishes: bool,
-    asked: Iterable[Sequence[Message]] = (),
+    asked: Iterable[Task] = (),
 ) -> AsyncIterator[Serving]:
     """Start engines on `model`, the reward's workers, and environments or the agent's endpoint. Before that, check that
     the chat template renders `asked`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from rlhf.cluster.watch import while_alive
 from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import Serving, started_cluster, started_serving
-from rlhf.data.tasks import Tell, conversations_of, held_out_problems, load_sets
+from rlhf.data.tasks import Tell, asking_tasks, held_out_problems, load_sets
 from rlhf.errors import UserError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
@@ -20,7 +20,7 @@ from rlhf.recipe.workers import playing_roles
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.rollout.vllm.environment import installed_device
 from rlhf.runs.view import PlainView
-from rlhf.types import Message, Sampling
+from rlhf.types import Message, Sampling, Task
 
 T = TypeVar("T")
 
@@ -36,13 +36,14 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
     async def evaluate(serving: Serving) -> Evaluation:
         for words in serving.renderer.told:
             tell(words)
-        problems = held_out_problems(recipe.data, loaded, serving.renderer.prompt_tokens, tell)
+        context = serving.facts.max_context_tokens if recipe.tasks_ask else None
+        problems = held_out_problems(recipe.data, loaded, serving.renderer.prompt_tokens, tell, context=context)
         max_tokens = recipe.sampling.max_tokens
         evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=recipe.seed)
         assert evaluator is not None
         return await evaluator(version=0)
 
-    return asyncio.run(_served(recipe, model, evaluate, conversations_of(loaded)))
+    return asyncio.run(_served(recipe, model, evaluate, asking_tasks(loaded)))
 
 
 def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
@@ -80,7 +81,7 @@ async def _served(
     recipe: Recipe,
     model: str,
     work: Callable[[Serving], Coroutine[Any, Any, T]],
-    asked: Iterable[Sequence[Message]] = (),
+    asked: Iterable[Task] = (),
 ) -> T:
     """Run `work` with engines that serve `model`, and return its result. The engines' logs are deleted."""
 

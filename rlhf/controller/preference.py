@@ -18,7 +18,7 @@ from rlhf.data.preference import PreferencePair
 from rlhf.data.sources import load_pairs
 from rlhf.data.tasks import Tell, mixed
 from rlhf.errors import DataError
-from rlhf.models.chat import comparison
+from rlhf.models.chat import arguments_with_tools, check_parts, comparison
 from rlhf.models.replies import ReplyEncoder
 from rlhf.models.turn_end import turn_end
 from rlhf.recipe.schema import Recipe
@@ -148,7 +148,9 @@ def pair_renderer(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -
         tell(words)
 
     def fitted(pair: PreferencePair) -> PairOfSegments | None:
-        chosen, rejected = comparison(tokenizer, pair.prompt, pair.chosen, pair.rejected, arguments, replies=replies)
+        check_parts(tokenizer, pair.prompt, pair.tools)
+        offered = arguments_with_tools(arguments, pair.tools)
+        chosen, rejected = comparison(tokenizer, pair.prompt, pair.chosen, pair.rejected, offered, replies=replies)
         made = PairOfSegments(chosen=chosen, rejected=rejected, margin=pair.margin or 0.0)
         return made if made.tokens <= context_tokens else None
 

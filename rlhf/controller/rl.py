@@ -34,7 +34,7 @@ from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
 from rlhf.data.mixing import MixedOrder
 from rlhf.data.overlap import check_overlap, questions_of
-from rlhf.data.tasks import conversations_of, held_out_problems, load_sets, mixed, training_tasks
+from rlhf.data.tasks import asking_tasks, held_out_problems, load_sets, mixed, training_tasks
 from rlhf.errors import RlhfError, UserError, WorkerFailed
 from rlhf.recipe.workers import learner_starts_first
 from rlhf.rollout.evaluation import Evaluation
@@ -76,7 +76,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         if learner_starts_first(recipe):
             await starting
         try:
-            asked = conversations_of(train, held_out)
+            asked = asking_tasks(train, held_out)
             serving = await stack.enter_async_context(
                 started_serving(recipe, cluster, model, logs=context.folder.logs, publishes=True, asked=asked)
             )
@@ -88,9 +88,10 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
             phases = DeviceTurns(learner, publisher, serving.engines, context.clock)
         for words in serving.renderer.told:
             view.message(words)
-        length = serving.renderer.prompt_tokens
-        tasks = await asyncio.to_thread(training_tasks, recipe.data, train, length, view.message)
-        problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, view.message)
+        length, tell = serving.renderer.prompt_tokens, view.message
+        context = serving.facts.max_context_tokens if recipe.tasks_ask else None
+        tasks = await asyncio.to_thread(training_tasks, recipe.data, train, length, tell, context=context)
+        problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, tell, context=context)
         if opening := await serving.opening(recipe.seed, tasks[0][0]):
             view.message(opening)
         began = await begun(context, model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -12,20 +12,22 @@ from rlhf.cluster.worker import Worker
 from rlhf.controller.build import learner_settings, make_learner
 from rlhf.controller.dataset_trainer import DatasetUpdate
 from rlhf.controller.run import Counts
-from rlhf.data.selection import PromptTokens
-from rlhf.data.tasks import Tell, load_sets, mixed, training_tasks
-from rlhf.errors import DataError
-from rlhf.models.chat import demonstration, prompt_ids
-from rlhf.models.replies import ReplyEncoder
+from rlhf.data.demonstrations import Demonstration
+from rlhf.data.selection import doubtful, of_right_length
+from rlhf.data.sources import load_demonstrations
+from rlhf.data.tasks import Tell, mixed
+from rlhf.errors import DataError, ModelError
+from rlhf.models.chat import ChatTokenizer, arguments_with_tools, check_parts, demonstration, prompt_ids
+from rlhf.models.replies import ReplyEncoder, conversation
 from rlhf.models.turn_end import turn_end
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.sft import demonstration_batch
-from rlhf.types import Message, Segment, Task
+from rlhf.types import Segment
 
-Demonstration = tuple[tuple[Message, ...], str]
-"""The prompt, and the reply to learn."""
+Rendered = Callable[[Demonstration], Segment]
+"""A demonstration as tokens."""
 
 
 class SftTrainer:
@@ -62,41 +64,60 @@ async def start_sft(recipe: Recipe, workers: Sequence[Worker], model: str, tell:
     return SftTrainer(learner, segments, recipe.trainer.groups_per_update)
 
 
-def demonstrations_of(recipe: Recipe, prompt_tokens: PromptTokens, tell: Tell) -> Iterator[Demonstration]:
-    """Iterate over as many demonstrations as the run needs, in the order of tasks."""
-    count = recipe.trainer.updates * recipe.trainer.groups_per_update
-    columns = [str(dataset.demonstration_column) for dataset in recipe.data.train_sets.values()]
-    tasks = training_tasks(recipe.data, load_sets(recipe.data.train_sets, asks=recipe.tasks_ask), prompt_tokens, tell)
-    lessons = [
-        [(task.messages, str(task.row[column])) for task in its] for its, column in zip(tasks, columns, strict=True)
-    ]
-    order = mixed(recipe.data, lessons, recipe.seed)
-    yield from (order[ordinal] for ordinal in range(count))
-
-
 def rendered(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Iterator[Segment]:
-    """Iterate over the demonstrations as tokens. Raises `DataError` for one that is longer than the model's context."""
+    """Iterate over as many demonstrations as the run needs, as tokens, in the order of tasks.
+
+    Raises `DataError` for one that is longer than the model's context, and `ModelError` for one that the chat template
+    cannot render; both before the first is trained.
+    """
     from rlhf.models.loading import declared_ends, load_tokenizer
 
     trust = recipe.model.trust_remote_code
-    tokenizer = load_tokenizer(model, trust_remote_code=trust)
-
-    arguments = recipe.data.chat_template_arguments
-    replies = ReplyEncoder(tokenizer, arguments).token_ids
+    tokenizer, arguments = load_tokenizer(model, trust_remote_code=trust), recipe.data.chat_template_arguments
     for words in turn_end(tokenizer, arguments, declared_ends(model, trust_remote_code=trust)).told:
         tell(words)
+    render = demonstration_renderer(recipe, tokenizer)
 
-    def prompt_tokens(task: Task) -> int:
-        return len(prompt_ids(tokenizer, task.messages, arguments))
+    def prompt_tokens(one: Demonstration) -> int:
+        return len(prompt_ids(tokenizer, one.prompt, arguments_with_tools(arguments, one.tools)))
 
-    def segments() -> Iterator[Segment]:
-        for messages, response in demonstrations_of(recipe, prompt_tokens, tell):
-            segment = demonstration(tokenizer, messages, response, arguments, replies=replies)
-            if len(segment.token_ids) > context_tokens:
-                raise DataError(
-                    f"a demonstration of {len(segment.token_ids)} tokens is longer than the model's context of "
-                    f"{context_tokens}; shorten or drop it (it begins {messages[-1].content[:40]!r})"
-                )
-            yield segment
+    lessons = []
+    for key, config in recipe.data.train_sets.items():
+        selection = of_right_length(load_demonstrations(config), config, prompt_tokens, key)
+        if selection.message:
+            tell(selection.message)
+        check_lengths(selection.tasks, render, context_tokens, key)
+        lessons.append(selection.tasks)
+    order = mixed(recipe.data, lessons, recipe.seed)
+    return (render(order[place]) for place in range(recipe.trainer.updates * recipe.trainer.groups_per_update))
 
-    return segments()
+
+def check_lengths(demonstrations: Iterable[Demonstration], render: Rendered, context: int, key: str) -> None:
+    """Raise `DataError` for the first demonstration that is longer than the context, and `ModelError` for one that the
+    chat template cannot render."""
+    for one in doubtful(demonstrations, context):
+        if (length := len(render(one).token_ids)) > context:
+            raise DataError(
+                f"{key}: {one.where}: the demonstration has {length} tokens, more than the model's context of "
+                f"{context}; shorten or remove it"
+            )
+
+
+def demonstration_renderer(recipe: Recipe, tokenizer: ChatTokenizer) -> Rendered:
+    """Return a function that renders demonstrations by the chat template. It raises `ModelError`, which names the
+    row."""
+    arguments = recipe.data.chat_template_arguments
+    replies = ReplyEncoder(tokenizer, arguments)
+
+    def render(one: Demonstration) -> Segment:
+        offered = arguments_with_tools(arguments, one.tools)
+        reply = one.messages[one.replies[-1]]
+        try:
+            check_parts(tokenizer, one.messages, one.tools)
+            if len(one.replies) == 1 and not reply.tool_calls and not reply.reasoning_content:
+                return demonstration(tokenizer, one.prompt, reply.content, offered, replies=replies.token_ids)
+            return conversation(tokenizer, one.messages, offered, replies=replies, imitated=one.replies)
+        except ModelError as error:
+            raise ModelError(f"{one.where}: {error}") from None
+
+    return render

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -22,7 +22,7 @@ RENDERED_BY_US = (
     "return_dict",
 )
 """Arguments of `apply_chat_template` that rlhf sets itself."""
-OF_ROWS = {"name", "split", "prompt_column", "answer_pattern", "system_prompt", "prompt_suffix"}
+OF_ROWS = {"name", "split", "prompt_column", "tools_column", "answer_pattern", "system_prompt", "prompt_suffix"}
 """Settings that say how a row becomes a task."""
 
 
@@ -43,13 +43,19 @@ class DatasetConfig(Config):
     split: str = "train"
     """Split to read."""
     prompt_column: str = "question"
-    """Column with the user's message, or with a list of chat messages."""
+    """Column with the user's message, or with a list of chat messages. Dots lead into objects and lists in every name
+    of a column: `extra_info.question`, `turns.0`."""
     answer_column: str | None = "answer"
-    """Column with the reference answer that the reward compares with."""
+    """Column with the reference answer that the reward compares with (verl: `reward_model.ground_truth`)."""
     answer_pattern: str | None = None
     """Regular expression whose first group is the answer within the column (GSM8K: `####\\s*(.+)`)."""
     response_column: str | None = None
-    """Column with a demonstration, for kind: sft."""
+    """Column with a demonstration for kind: sft, a text or messages. Without it the column of the prompt holds whole
+    conversations."""
+    replies: Literal["every", "last"] = "every"
+    """The replies of a conversation that kind: sft imitates."""
+    tools_column: str | None = "tools"
+    """Column with the tools that the chat template shows, as functions; rows without it have none."""
     chosen_column: str | None = None
     """Column with the preferred of two replies, or with the conversation that ends with it: messages, or a transcript
     of `\\n\\nHuman: …` and `\\n\\nAssistant: …`. The prompt is then the common beginning of both conversations."""
@@ -98,13 +104,6 @@ class DatasetConfig(Config):
             if value != DatasetConfig.model_fields[key].default:
                 raise ValueError(f"{key} is for rows of a dataset, and {self.tasks} makes complete tasks; remove it")
         return self
-
-    @property
-    def demonstration_column(self) -> str | None:
-        """Column of a task's row with the reply to imitate."""
-        if self.tasks:
-            return self.response_column or self.chosen_column
-        return "response" if self.holds_pairs else self.response_column
 
     @property
     def holds_pairs(self) -> bool:
@@ -165,6 +164,9 @@ class EvaluationSetConfig(DatasetConfig):
         return self
 
 
+D = TypeVar("D", bound=DatasetConfig)
+
+
 def _one_or_many(value: Any) -> str:
     return "[many]" if isinstance(value, (list, tuple)) else "[one]"
 
@@ -216,6 +218,22 @@ class DataConfig(Config):
     def eval_key(self, name: str) -> str:
         """Return the key of an evaluation set."""
         return f"data.eval.{name}" if isinstance(self.eval, dict) else "data.eval"
+
+    def at(self, place: Callable[[str], str]) -> DataConfig:
+        """Return the same data with every path replaced by its `place`."""
+
+        def moved(one: D) -> D:
+            return one.model_copy(update={"path": one.path and place(one.path)})
+
+        train, held_out = self.train, self.eval
+        parts = {
+            "train": tuple(map(moved, train)) if isinstance(train, tuple) else train and moved(train),
+            "eval": {name: moved(one) for name, one in held_out.items()}
+            if isinstance(held_out, dict)
+            else held_out and moved(held_out),
+            "episodes": self.episodes and place(self.episodes),
+        }
+        return self.model_copy(update=parts)
 
     @property
     def sets(self) -> dict[str, DatasetConfig]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
+from rlhf.data.columns import column_value
 from rlhf.data.config import DataConfig, DatasetConfig
 from rlhf.data.preference import PreferencePair
 from rlhf.errors import DataError
@@ -43,7 +44,7 @@ def check_overlap(data: DataConfig, train: Questions, held_out: Questions, tell:
 
 
 def _question(task: Task, config: DatasetConfig) -> str:
-    prompt = task.row.get(config.prompt_column) if config.path else None
+    prompt = column_value(task.row, config.prompt_column) if config.path else None
     if isinstance(prompt, str):
         return prompt.strip()
     return _text(task.messages) if prompt is None else json.dumps(prompt, sort_keys=True, default=str)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
 from rlhf.config import load_bound
+from rlhf.data.columns import column_of, short_value
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import PairSet, pair_from_task, pair_set
-from rlhf.data.rows import column_of, short_value
 from rlhf.errors import DataError, Raised, catch
 from rlhf.types import Message, Task
 
@@ -59,7 +60,7 @@ def _checked(made: Iterable[Any], config: DatasetConfig, name: str) -> Iterator[
             raise DataError(f"{where}: {wrong}")
         if config.response_column:
             column_of(task.row, config.response_column, "response_column", where)
-        yield task
+        yield replace(task, where=where)
 
 
 def _made(name: str, work: Callable[[], T]) -> T:

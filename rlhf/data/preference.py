@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from rlhf.data.columns import Row, as_text, check_columns, column_of, short_value
 from rlhf.data.config import DatasetConfig
-from rlhf.data.rows import Row, chat_of, column_of, dressed, messages_of, short_value
+from rlhf.data.conversations import is_stored_chat, messages_in, tools_of
+from rlhf.data.rows import dressed, messages_of
 from rlhf.errors import DataError
-from rlhf.types import Message, Task
+from rlhf.types import Message, Task, Tool
 
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
 """Speakers in a transcript of Anthropic's pairs (arXiv 2204.05862), as roles."""
@@ -28,6 +30,7 @@ class PreferencePair:
     chosen: str
     rejected: str
     margin: float | None = None
+    tools: tuple[Tool, ...] = ()
 
 
 class Useless(StrEnum):
@@ -35,6 +38,7 @@ class Useless(StrEnum):
 
     SAME = "both replies are the same"
     EMPTY = "a reply is empty"
+    BLANK = "the question is blank"
     APART = "the conversations differ before the last reply"
 
 
@@ -68,9 +72,12 @@ def pair_from_row(config: DatasetConfig, row: Row, where: str) -> PreferencePair
     """Return the pair of `row`, or the reason to drop it. `where` names the row in errors. Raises `DataError`."""
     assert config.chosen_column is not None, "the dataset holds pairs"
     assert config.rejected_column is not None, "the two columns come together"
+    check_columns(row, where, chosen_column=config.chosen_column, rejected_column=config.rejected_column)
     prompt, chosen = _conversation(config, row, config.chosen_column, "chosen_column", where)
     other, rejected = _conversation(config, row, config.rejected_column, "rejected_column", where)
-    return _pair(config, row, prompt, chosen, rejected, where) if prompt == other else Useless.APART
+    if prompt != other:
+        return Useless.APART
+    return _pair(config, row, prompt, chosen, rejected, where, tools_of(config, row, where))
 
 
 def pair_from_task(config: DatasetConfig, task: Task, where: str) -> PreferencePair | Useless:
@@ -84,33 +91,51 @@ def pair_from_task(config: DatasetConfig, task: Task, where: str) -> PreferenceP
             raise DataError(f"{where}: column {column!r} must be text, it reads {short_value(reply)}")
         replies.append(reply)
     chosen, rejected = replies
-    return _pair(config, task.row, task.messages, chosen, rejected, where)
+    return _pair(config, task.row, task.messages, chosen, rejected, where, task.tools)
 
 
 def _pair(
-    config: DatasetConfig, row: Row, prompt: tuple[Message, ...], chosen: str, rejected: str, where: str
+    config: DatasetConfig,
+    row: Row,
+    prompt: tuple[Message, ...],
+    chosen: str,
+    rejected: str,
+    where: str,
+    tools: tuple[Tool, ...],
 ) -> PreferencePair | Useless:
+    if not prompt[-1].content.strip():
+        return Useless.BLANK
     if not chosen.strip() or not rejected.strip():
         return Useless.EMPTY
     if chosen == rejected:
         return Useless.SAME
-    return PreferencePair(prompt=prompt, chosen=chosen, rejected=rejected, margin=_margin(config, row, where))
+    margin = _margin(config, row, where)
+    return PreferencePair(prompt=prompt, chosen=chosen, rejected=rejected, margin=margin, tools=tools)
 
 
 def _conversation(
     config: DatasetConfig, row: Row, column: str, key: str, where: str
 ) -> tuple[tuple[Message, ...], str]:
-    """Return the dressed prompt and the reply after it."""
+    """Return the dressed prompt and the reply after it. Messages that begin with the assistant's follow the prompt of
+    the prompt column."""
     value = column_of(row, column, key, where)
-    if isinstance(value, str) and not TURN.match(value):
-        return messages_of(config, row, where), value
-    turns = _transcript(value) if isinstance(value, str) else chat_of(value, column, where)
-    *prompt, last = turns
+    text = as_text(value)
+    if text is not None and not TURN.match(text) and not is_stored_chat(text):
+        return messages_of(config, row, where), text
+    turns = _transcript(value) if text is not None and TURN.match(text) else messages_in(value, column, key, where)
+    *before, last = turns
     if last.role != "assistant":
         raise DataError(
             f"{where}: column {column!r} must end with the assistant's reply, it ends with the {last.role}'s"
         )
-    return (dressed(config, prompt) if prompt else messages_of(config, row, where)), last.content
+    if last.tool_calls or last.reasoning_content:
+        raise DataError(
+            f"{where}: the reply in column {column!r} has {'tool_calls' if last.tool_calls else 'reasoning_content'}; "
+            "a reply of a pair is its content alone, so write them into the content"
+        )
+    if before and before[0].role != "assistant":
+        return dressed(config, before, where), last.content
+    return (*messages_of(config, row, where), *before), last.content
 
 
 def _transcript(text: str) -> list[Message]:
@@ -123,6 +148,10 @@ def _margin(config: DatasetConfig, row: Row, where: str) -> float | None:
     if config.margin_column is None:
         return None
     value: Any = column_of(row, config.margin_column, "margin_column", where)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        margin = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        margin = math.nan
+    if not math.isfinite(margin):
         raise DataError(f"{where}: column {config.margin_column!r} must be a number, it reads {short_value(value)}")
-    return float(value)
+    return margin

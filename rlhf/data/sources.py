@@ -1,24 +1,25 @@
-"""Datasets: a hub name, a local file or a folder of files, read through `datasets` into tasks."""
+"""Datasets as tasks, pairs and demonstrations: a local file, a folder of files, or a hub name that `datasets` reads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from errno import EACCES, ENOSPC, EROFS
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf.data.config import DatasetConfig
+from rlhf.data.demonstrations import Demonstration, demonstration_from_row, demonstration_of_pair, demonstration_of_task
+from rlhf.data.files import READERS, Placed, ending_of, rows_of
 from rlhf.data.own_tasks import own_pairs, own_tasks
 from rlhf.data.preference import PairSet, pair_from_row, pair_set
-from rlhf.data.rows import Row, task_from_row
+from rlhf.data.rows import task_from_row
 from rlhf.errors import DataError
 from rlhf.types import Task
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
-"""The reader of `datasets` for each file ending; `.gz` may follow."""
 CACHE = "datasets are cached in HF_HOME: set it to a writable folder with free space"
 
 
@@ -34,12 +35,14 @@ def load_tasks(config: DatasetConfig) -> list[Task]:
         return [Task(id=f"seeds/{number}", messages=()) for number in range(config.seeds)][: config.limit]
     if config.holds_pairs:
         return [
-            Task(id=f"{_set_name(config)}/{index}", messages=pair.prompt, row={"response": pair.chosen})
+            Task(
+                id=f"{_set_name(config)}/{index}", messages=pair.prompt, row={"response": pair.chosen}, tools=pair.tools
+            )
             for index, pair in enumerate(load_pairs(config).pairs)
         ]
     return [
         task_from_row(config, row, f"{_set_name(config)}/{index}", where)
-        for index, (where, row) in enumerate(_placed(config, read_rows(config)))
+        for index, (where, row) in enumerate(read_rows(config))
     ]
 
 
@@ -47,8 +50,17 @@ def load_pairs(config: DatasetConfig) -> PairSet:
     """Load every preference pair of a set, in the dataset's order. Raises `DataError`, also for an empty set."""
     if config.tasks is not None:
         return own_pairs(config)
-    found = (pair_from_row(config, row, where) for where, row in _placed(config, read_rows(config)))
-    return pair_set(found, str(config.path))
+    return pair_set((pair_from_row(config, row, where) for where, row in read_rows(config)), str(config.path))
+
+
+def load_demonstrations(config: DatasetConfig) -> list[Demonstration]:
+    """Load every demonstration of a set, in the dataset's order; the chosen replies of pairs. Raises as `load_tasks`
+    does."""
+    if config.tasks is not None:
+        return [demonstration_of_task(config, task, task.where) for task in own_tasks(config)]
+    if config.holds_pairs:
+        return [demonstration_of_pair(pair, str(config.path)) for pair in load_pairs(config).pairs]
+    return [demonstration_from_row(config, row, where) for where, row in read_rows(config)]
 
 
 def _set_name(config: DatasetConfig) -> str:
@@ -56,24 +68,15 @@ def _set_name(config: DatasetConfig) -> str:
     return path.name if path.expanduser().is_file() else f"{path.name}/{config.split}"
 
 
-def _placed(config: DatasetConfig, rows: Sequence[Row]) -> list[tuple[str, Row]]:
-    """Pair each row with its name for errors."""
-    source = str(config.path)
-    where = source if Path(source).expanduser().is_file() else f"{source}, split {config.split!r}"
-    return [(f"{where}, row {index + 1}", row) for index, row in enumerate(rows)]
-
-
-def read_rows(config: DatasetConfig) -> list[Row]:
-    """Read the first `config.limit` rows. Raises `DataError`."""
+def read_rows(config: DatasetConfig) -> Iterator[Placed]:
+    """Iterate over the first `config.limit` rows. Raises `DataError`, also for an empty dataset."""
     source = str(config.path)
     files = local_files(config)
-    dataset = _load_local(files, source) if files else _load_hub(config, source)
-    if len(dataset) == 0:
+    rows = chain.from_iterable(map(rows_of, files)) if files else _hub_rows(config, source)
+    first = next(rows, None)
+    if first is None:
         raise DataError(f"{source}: the dataset is empty; it needs at least one row")
-    if config.limit is not None:
-        dataset = dataset.select(range(min(config.limit, len(dataset))))
-    rows: list[Row] = dataset.to_list()
-    return rows
+    yield from islice(chain([first], rows), config.limit)
 
 
 def local_files(config: DatasetConfig) -> list[Path]:
@@ -90,19 +93,21 @@ def local_files(config: DatasetConfig) -> list[Path]:
 
 def _means_a_file(source: str) -> bool:
     """Hub names are `name` or `owner/name`; anything else that does not exist was meant as a file."""
-    return source.startswith((".", "~", "/")) or source.count("/") > 1 or _ending(Path(source)) in READERS
+    return source.startswith((".", "~", "/")) or source.count("/") > 1 or ending_of(Path(source)) in READERS
 
 
 def _files(path: Path, split: str) -> list[Path]:
     """List the files of one split: the file itself, or a folder's `train.jsonl`, `train-00000-of-00002.parquet`, …"""
     if path.is_file():
-        if _ending(path) not in READERS:
+        if ending_of(path) not in READERS:
             raise DataError(f"{path}: cannot read {path.suffix or 'this'} files; use one of {', '.join(READERS)}")
         return [path]
     if not path.is_dir():
         raise DataError(f"{path}: no such file or folder; give a hub name or the path of a local dataset")
-    readable = sorted(file for file in path.iterdir() if file.is_file() and _ending(file) in READERS)
+    readable = sorted(file for file in path.iterdir() if file.is_file() and ending_of(file) in READERS)
     chosen = [file for file in readable if _split_of(file) == split]
+    if len(endings := {ending_of(file) for file in chosen}) > 1:
+        raise DataError(f"{path}: the split {split!r} has {', '.join(sorted(endings))} files; leave those of one kind")
     if not chosen:
         splits = ", ".join(sorted({_split_of(file) for file in readable}))
         raise DataError(f"{path}: no file for split {split!r}; the folder has {splits or 'no dataset files'}")
@@ -113,23 +118,10 @@ def _split_of(file: Path) -> str:
     return file.name.split(".")[0].split("-")[0]
 
 
-def _ending(path: Path) -> str:
-    return Path(path.name.removesuffix(".gz")).suffix
-
-
-def _load_local(files: list[Path], source: str) -> Dataset:
-    datasets = _datasets()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs what it also raises
-    reader, names = READERS[_ending(files[0])], [str(file) for file in files]
-    try:
-        return datasets.load_dataset(reader, data_files=names, split="train")
-    except (datasets.exceptions.DatasetsError, ValueError) as error:
-        cause = _cause(error)
-        if "corresponds to no data" in cause:
-            raise DataError(f"{source}: the dataset is empty; it needs at least one row") from None
-        raise DataError(f"{source}: cannot be read as {_ending(files[0])}: {cause}") from error
-    except OSError as error:
-        raise DataError(f"{source}: {_cause(error)}; {CACHE}") from error
+def _hub_rows(config: DatasetConfig, source: str) -> Iterator[Placed]:
+    batches = (table.to_pylist() for table in _load_hub(config, source).with_format("arrow").iter(batch_size=1000))
+    for number, row in enumerate((row for batch in batches for row in batch), 1):
+        yield f"{source}, split {config.split!r}, row {number}", row
 
 
 def _load_hub(config: DatasetConfig, source: str) -> Dataset:

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from rlhf.data.config import DataConfig, DatasetConfig
 from rlhf.data.mixing import MixedOrder
-from rlhf.data.selection import PromptTokens, Selection, distinct, of_right_length
+from rlhf.data.selection import PromptTokens, Selection, check_room, distinct, of_right_length
 from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
-from rlhf.types import Message, Task
+from rlhf.types import Task
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
@@ -30,16 +30,17 @@ def load_sets(sets: Mapping[str, DatasetConfig], *, asks: bool = False) -> dict[
     return loaded
 
 
-def conversations_of(*loaded: Loaded) -> Iterator[tuple[Message, ...]]:
-    """Iterate over the messages of all these tasks; questions of an environment are not known yet."""
-    return (task.messages for sets in loaded for tasks in sets.values() for task in tasks if task.messages)
+def asking_tasks(*loaded: Loaded) -> Iterator[Task]:
+    """Iterate over all these tasks that have messages; questions of an environment are not known yet."""
+    return (task for sets in loaded for tasks in sets.values() for task in tasks if task.messages)
 
 
-def training_tasks(data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell) -> list[list[Task]]:
-    """Return the tasks of each training set, without prompts of a wrong length."""
-    return [
-        _told(of_right_length(loaded[key], config, prompt_tokens, key), tell) for key, config in data.train_sets.items()
-    ]
+def training_tasks(
+    data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell, *, context: int | None = None
+) -> list[list[Task]]:
+    """Return the tasks of each training set, without prompts of a wrong length. Raises `DataError` for a prompt that
+    leaves no room for a reply in the `context`."""
+    return [_fitting(loaded[key], config, prompt_tokens, key, tell, context) for key, config in data.train_sets.items()]
 
 
 def mixed(data: DataConfig, rows: Sequence[Sequence[T]], seed: int) -> MixedOrder[T]:
@@ -48,18 +49,32 @@ def mixed(data: DataConfig, rows: Sequence[Sequence[T]], seed: int) -> MixedOrde
 
 
 def held_out_problems(
-    data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell
+    data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell, *, context: int | None = None
 ) -> dict[str, list[Task]]:
-    """Return the distinct problems of each evaluation set by name."""
+    """Return the distinct problems of each evaluation set by name. Raises `DataError` as `training_tasks` does."""
     problems = {}
     for name, config in data.eval_sets.items():
         key = data.eval_key(name)
-        tasks = _told(of_right_length(loaded[name], config, prompt_tokens, key), tell)
+        tasks = _fitting(loaded[name], config, prompt_tokens, key, tell, context)
         problems[name] = _told(distinct(tasks, key), tell)
     return problems
 
 
-def _told(selection: Selection, tell: Tell) -> list[Task]:
+def _fitting(
+    tasks: Sequence[Task],
+    config: DatasetConfig,
+    prompt_tokens: PromptTokens,
+    key: str,
+    tell: Tell,
+    context: int | None,
+) -> list[Task]:
+    fitting = _told(of_right_length(tasks, config, prompt_tokens, key), tell)
+    if context is not None:
+        check_room(fitting, context, prompt_tokens, key)
+    return fitting
+
+
+def _told(selection: Selection[Task], tell: Tell) -> list[Task]:
     if selection.message:
         tell(selection.message)
     return selection.tasks

@@ -25,6 +25,8 @@ class ChatTokenizer(Protocol):
     eos_token_id: int | None
 
     @property
+    def chat_template(self) -> Any: ...
+    @property
     def all_special_ids(self) -> Sequence[int]: ...
     @property
     def added_tokens_decoder(self) -> Mapping[int, Any]: ...
@@ -50,6 +52,21 @@ def prompt_text(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments
     return str(_applied(tokenizer, messages, tokenize=False, **arguments))
 
 
+def check_parts(tokenizer: ChatTokenizer, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+    """Check that the chat template reads the tools, tool calls and reasoning of a row. Raises `ModelError`."""
+    parts = {
+        "tools": (bool(tools), "write tools_column: null to leave them out"),
+        "tool_calls": (any(one.tool_calls for one in messages), "write them into the content"),
+        "reasoning_content": (any(one.reasoning_content for one in messages), "write it into the content"),
+    }
+    for part, (is_there, advice) in parts.items():
+        if is_there and part not in str(tokenizer.chat_template):
+            raise ModelError(
+                f"the rows have {part}, which the chat template does not read; {advice}, or use a model whose template "
+                "reads them"
+            )
+
+
 def _applied(tokenizer: ChatTokenizer, messages: Sequence[Message], **arguments: Any) -> Any:
     conversation = [as_chat(message) for message in messages]
     try:
@@ -62,13 +79,16 @@ def _applied(tokenizer: ChatTokenizer, messages: Sequence[Message], **arguments:
 def as_chat(message: Message) -> dict[str, Any]:
     """Return a message as chat templates expect it; keys that do not apply are left out."""
     calls = [
-        {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": dict(call.arguments)}}
+        {"type": "function"}
+        | ({"id": call.id} if call.id else {})
+        | {"function": {"name": call.name, "arguments": dict(call.arguments)}}
         for call in message.tool_calls
     ]
     return (
         {"role": message.role, "content": message.content}
         | ({"tool_calls": calls} if calls else {})
         | ({"tool_call_id": message.tool_call_id} if message.tool_call_id is not None else {})
+        | ({"reasoning_content": message.reasoning_content} if message.reasoning_content is not None else {})
     )
 
 
@@ -77,7 +97,8 @@ def arguments_with_tools(arguments: Mapping[str, Any], tools: Sequence[Tool]) ->
     functions = [
         {
             "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
+            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+            | dict(tool.other),
         }
         for tool in tools
     ]

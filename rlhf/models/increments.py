@@ -13,13 +13,10 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from rlhf.errors import ModelError
-from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids, prompt_text
-from rlhf.models.replies import ReplyEncoder
+from rlhf.models.chat import NONE, ChatTokenizer, prompt_text
 from rlhf.models.turn_end import mark_text
-from rlhf.types import Message, Segment, TokenKind
+from rlhf.types import Message
 
 REPLIER = "assistant"
 QUESTION = Message(role="user", content="placeholder question")
@@ -107,34 +104,6 @@ class Increments:
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         return prompt_text(self._tokenizer, messages, self._arguments)
-
-
-def conversation(
-    tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE, *, replies: ReplyEncoder
-) -> Segment:
-    """Return a demonstration with several replies, rendered like an episode. Tokens before the first reply are PROMPT,
-    each reply with its end of turn is ACTION, and tokens between replies are ENV; what follows the last reply is left
-    out.
-
-    Raises `ModelError` for a template that does not append, and for a conversation without a reply.
-    """
-    spoken = [n for n, one in enumerate(messages) if one.role == REPLIER]
-    if not spoken:
-        raise ModelError("a demonstration needs an assistant message to imitate")
-    increments = Increments(tokenizer, arguments, end=replies.end)
-    pieces = [(TokenKind.PROMPT, prompt_ids(tokenizer, messages[: spoken[0]], arguments))]
-    for reply, following in zip(spoken, [*spoken[1:], None], strict=True):
-        reply_ids = replies.token_ids(messages[reply].content, last=following is None)
-        pieces.append((TokenKind.ACTION, reply_ids))
-        if following is not None:
-            pieces.append((TokenKind.ENV, increments.after_reply(messages[reply + 1 : following])))
-    token_ids = np.array([token for _, tokens in pieces for token in tokens], np.int32)
-    return Segment(
-        token_ids=token_ids,
-        kinds=np.repeat([kind for kind, _ in pieces], [len(tokens) for _, tokens in pieces]).astype(np.int8),
-        logprobs=np.zeros(len(token_ids), np.float32),
-        versions=np.full(len(token_ids), -1, np.int32),
-    )
 
 
 def _rewritten(grown: str, whole: str, roles: Sequence[str]) -> str:

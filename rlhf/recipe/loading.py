@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,8 @@ def _composed(
     bases: Sequence[Layer], layers: Sequence[Layer], path: Path | None = None, files: Sequence[Path] = ()
 ) -> LoadedRecipe:
     """Merge all layers. Beneath the recipe's own are the settings of its kind or algorithm, and those for engines with
-    other log-probs or weights than the learner's. `files` are the recipe's and those of its bases."""
+    other log-probs or weights than the learner's. `files` are the recipe's and those of its bases; data is looked for
+    here and beside them."""
     values, _ = merge(*bases, *layers)
     beneath = _beneath(values)
     values, _ = merge(*bases, beneath, *layers)
@@ -79,7 +81,16 @@ def _composed(
     if found:
         origins["python_path"] = "where the recipe's modules are"
     find_in((*given, *found))
-    return LoadedRecipe(recipe.model_copy(update={"python_path": (*given, *found)}), origins, path)
+    folders = [Path.cwd(), *(file.parent for file in files)]
+    parts = {"python_path": (*given, *found), "data": recipe.data.at(lambda name: _placed(name, folders))}
+    return LoadedRecipe(recipe.model_copy(update=parts), origins, path)
+
+
+def _placed(name: str, folders: Sequence[Path]) -> str:
+    """Return the absolute path of the file or folder `name` in the first of the folders that has it; other names, as
+    those on the hub, unchanged."""
+    path = Path(name).expanduser()
+    return next((os.path.abspath(folder / path) for folder in folders if (folder / path).exists()), name)
 
 
 def _folders_of(values: Mapping[str, Any], files: Sequence[Path], known: Sequence[str]) -> list[str]:

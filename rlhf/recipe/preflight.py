@@ -12,12 +12,14 @@ from typing import Any
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.roles import check_resources
 from rlhf.config import check_found, is_piece, load_bound, load_piece, read_yaml
+from rlhf.data.columns import Row
 from rlhf.data.config import DatasetConfig
+from rlhf.data.demonstrations import demonstration_from_row
 from rlhf.data.own_tasks import check_tasks
 from rlhf.data.preference import pair_from_row
 from rlhf.data.rows import task_from_row
-from rlhf.data.sources import local_files
-from rlhf.errors import ConfigError, DataError, ModelError, PlacementError
+from rlhf.data.sources import local_files, read_rows
+from rlhf.errors import ConfigError, ModelError, PlacementError
 from rlhf.http.binding import token_from
 from rlhf.http.config import check_recording
 from rlhf.models.model_files import (
@@ -58,7 +60,7 @@ def preflight(recipe: Recipe) -> None:
     check_environment(recipe)
     check_agent(recipe)
     for key, dataset in recipe.data.sets.items():
-        check_dataset(dataset, key)
+        check_dataset(dataset, key, recipe.kind)
     check_placement(recipe)
 
 
@@ -258,33 +260,30 @@ def check_context(recipe: Recipe, context: int | None) -> None:
         )
 
 
-def check_dataset(config: DatasetConfig, key: str = "data.train") -> None:
-    """Check that the files of a local dataset exist, that the first row of a `.jsonl` makes a task or a pair, and that
-    a function of tasks accepts its arguments.
+def check_dataset(config: DatasetConfig, key: str = "data.train", kind: str = "rl") -> None:
+    """Check that the files of a local dataset exist, that its first row makes what a `kind` of run learns from, and
+    that a function of tasks accepts its arguments.
 
     `key` is the dataset's key in the recipe. Raises `DataError`, `ConfigError`.
     """
     if config.tasks is not None:
         check_tasks(config, key)
-    if config.path is None:
+    if config.path is None or not local_files(config):
         return
-    plain = [file for file in local_files(config) if file.suffix == ".jsonl"]
-    if plain:
-        row, where = _first_row(plain[0]), f"{plain[0]}, row 1"
-        if config.holds_pairs:
-            pair_from_row(config, row, where)
-        else:
-            task_from_row(config, row, "first", where)
+    where, row = next(read_rows(config))
+    if kind == "sft" and not config.holds_pairs:
+        demonstration_from_row(config, row, where)
+    elif config.holds_pairs:
+        pair_from_row(config, row, where)
+    else:
+        task_from_row(config, row, "first", where)
 
 
-def first_rows(config: DatasetConfig, most: int) -> list[dict[str, Any]]:
-    """Return the first rows of a local JSONL dataset, without invalid lines; nothing for other datasets."""
-    plain = [file for file in local_files(config) if file.suffix == ".jsonl"] if config.path is not None else []
-    if not plain:
+def first_rows(config: DatasetConfig, most: int) -> list[Row]:
+    """Return the first rows of a local dataset; nothing for other datasets."""
+    if config.path is None or not local_files(config):
         return []
-    with plain[0].open() as lines:
-        rows = [_row(line) for line in islice(lines, most)]
-    return [row for row in rows if row is not None]
+    return [row for _, row in islice(read_rows(config), most)]
 
 
 def is_hub_name(name: str) -> bool:
@@ -316,22 +315,6 @@ def context_tokens(model_config: dict[str, Any]) -> int | None:
     text = text_config(model_config)
     limit = text.get("max_position_embeddings", text.get("n_positions"))
     return limit if isinstance(limit, int) else None
-
-
-def _first_row(file: Path) -> dict[str, Any]:
-    with file.open() as lines:
-        row = _row(next((line for line in lines if line.strip()), ""))
-    if row is None:
-        raise DataError(f"{file}, row 1 is not a JSON object; every line must be one")
-    return row
-
-
-def _row(line: str) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None
 
 
 def check_heads(recipe: Recipe, config: Values) -> None:

@@ -120,9 +120,6 @@ class Recipe(Config):
         self._coarse_engines_are_corrected()
         self._source_is_that_of_the_kind()
         self._environment_is_played()
-        for key, trained in self.data.train_sets.items():
-            if self.kind == "sft" and not trained.demonstration_column:
-                raise ValueError(f"{key}.response_column is required by kind: sft: the column with the demonstration")
         for key, dataset in self.data.sets.items():
             if dataset.seeds and self.environment is None:
                 raise ValueError(f"{key}.seeds are questions of an environment, but environment is not given")
@@ -205,7 +202,8 @@ class Recipe(Config):
         for key, dataset in self.data.sets.items():
             if not dataset.holds_pairs:
                 raise ValueError(
-                    f"{key}.chosen_column and rejected_column are required by kind: {self.kind}: the two replies"
+                    f"{key}.chosen_column and rejected_column are required by kind: {self.kind}: the two replies, for "
+                    "instance chosen_column: chosen, rejected_column: rejected"
                 )
         if self.model.lora and self.kind == "reward_model":
             raise ValueError("model.lora is for policies; kind: reward_model trains all weights")

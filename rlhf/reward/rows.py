@@ -55,6 +55,8 @@ def _encoded(value: Any) -> Any:
         return _tagged(type(value).__name__, value.isoformat())
     if type(value).__module__ == "numpy" and value.dtype.kind in NUMBERS:
         return _tagged("array", [value.dtype.str, list(value.shape), base64.b64encode(value.tobytes()).decode()])
+    if isinstance(value, float):  # of a JSON file, whose text is kept beside it
+        return float(value)
     kind = type(value).__name__
     raise TypeError(f"a scorer's row holds text, numbers, dates, bytes, lists and objects, and no {kind}")
 

@@ -108,6 +108,8 @@ class AnswerOnce:
     tools: tuple[Tool, ...] = ()
 
     async def __call__(self, task: Task, policy: PolicyClient, seed: int) -> tuple[Trajectory | Failed, ...]:
+        if task.tools:
+            policy = replace(policy, renderer=policy.renderer.offering(task.tools))
         try:
             state = open_episode(task, policy, task.messages, None)
         except Unplayable as error:

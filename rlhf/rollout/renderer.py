@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import ModelError
-from rlhf.models.chat import NONE, ChatTokenizer, arguments_with_tools, prompt_ids, prompt_text
+from rlhf.models.chat import NONE, ChatTokenizer, arguments_with_tools, check_parts, prompt_ids, prompt_text
 from rlhf.models.increments import QUESTION, Increments
 from rlhf.models.turn_end import turn_end
 from rlhf.types import Message, Prompt, Task, Tool
@@ -76,7 +76,10 @@ class ChatRenderer:
         return self._increments.verdict(roles)
 
     def prompt_tokens(self, task: Task) -> int:
-        return len(prompt_ids(self._tokenizer, task.messages, self._arguments))
+        """Return the length of a task's prompt. Raises `ModelError` if the template does not read all its parts."""
+        check_parts(self._tokenizer, task.messages, task.tools)
+        arguments = arguments_with_tools(self._arguments, task.tools)
+        return len(prompt_ids(self._tokenizer, task.messages, arguments))
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
         """Return the text that people and rewards read: without special tokens, and without the end of the turn."""

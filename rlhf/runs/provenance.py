@@ -55,7 +55,7 @@ def data_digest(config: DatasetConfig) -> str:
     files = local_files(config)
     for file in files:
         digest.update(f"{file.name} {checksum(file)}\n".encode())
-    for row in () if files else read_rows(config):
+    for _, row in () if files else read_rows(config):
         digest.update(json.dumps(row, sort_keys=True, default=str).encode())
     return digest.hexdigest()
 

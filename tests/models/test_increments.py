@@ -6,8 +6,8 @@ import pytest
 
 from rlhf.errors import ModelError
 from rlhf.models.chat import arguments_with_tools, prompt_ids
-from rlhf.models.increments import Increments, conversation
-from rlhf.models.replies import ReplyEncoder
+from rlhf.models.increments import Increments
+from rlhf.models.replies import ReplyEncoder, conversation
 from rlhf.types import Message, Tool
 from tests.models.templates import (
     APPENDING,

@@ -13,8 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import ModelError
 from rlhf.models.chat import NONE, arguments_with_tools, as_chat, comparison, demonstration, prompt_ids, prompt_text
-from rlhf.models.increments import conversation
-from rlhf.models.replies import ReplyEncoder
+from rlhf.models.replies import ReplyEncoder, conversation
 from rlhf.rollout.tool_calls import tool_format
 from rlhf.types import Message, Segment, Tool, ToolCall
 from tests.models.tried import (
@@ -257,5 +256,7 @@ def episode(
     """The prompt, and the context after a reply as demonstrations teach it and what was heard then."""
     renderer = renderer_of(tokenizer, wire, *tools)
     prompt = renderer.prompt(opening).token_ids.tolist()
-    said = ReplyEncoder(tokenizer, arguments_with_tools(NONE, tools)).token_ids(SAID.content, last=False)
+    replies = ReplyEncoder(tokenizer, arguments_with_tools(NONE, tools))
+    before, after = (one if one.isspace() else "" for one in (replies.around.before, replies.around.after))
+    said = replies.rendered_ids(before + SAID.content + after)  # around a reply that is followed, white space is kept
     return prompt, [*prompt, *said, *renderer.increment([heard], said[-1]).tolist()]

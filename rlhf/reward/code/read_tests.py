@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import json
 import re
 import warnings
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from rlhf.data.rows import Row
+from rlhf.data.columns import Row, column_value, from_json
 from rlhf.reward.code.choose_form import FormDecision, Function, calls_any, free_names, is_case
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.sandbox.program import SandboxLimits
@@ -104,24 +103,6 @@ def read_tests(row: Row, config: CodeRewardConfig) -> Tests:
         raise TestsError(f"a test is no Python: {error}") from None
     except (RecursionError, MemoryError):
         raise TestsError("a test is nested too deeply") from None
-
-
-def column_value(row: Row, column: str) -> Any:
-    """Return the value of a column. Dots lead into mappings, also into those that are text."""
-    if column in row or "." not in column:
-        return row.get(column)
-    first, _, rest = column.partition(".")
-    inner = from_json(row.get(first))
-    return column_value(inner, rest) if isinstance(inner, Mapping) else None
-
-
-def from_json(value: Any) -> Any:
-    """Read a list or mapping that a data set stores as text, as JSON or as Python prints it; other text is Python."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
-        for read in (json.loads, ast.literal_eval):
-            with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-                return read(value.strip())
-    return value
 
 
 def text_of(row: Row, column: str | None) -> str:

@@ -1,0 +1,85 @@
+"""`rlhf check` reads every row of the local datasets, as the run will."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rlhf.data.config import DatasetConfig, EvaluationSetConfig
+from rlhf.data.selection import check_room, distinct, doubtful, of_right_length
+from rlhf.data.sources import load_demonstrations, load_pairs, load_tasks, local_files
+from rlhf.recipe.preflight import context_tokens, is_hub_name, read_model_config
+from rlhf.recipe.schema import Recipe
+from rlhf.types import Task
+
+
+def check_rows(recipe: Recipe) -> list[str]:
+    """Read every row of the local datasets; return what the run will say about them.
+
+    Raises `DataError` for a row that cannot be used, and for one that is longer than the model's context. A tokenizer
+    is loaded only if a row may be.
+    """
+    told: list[str] = []
+    for key, config in recipe.data.sets.items():
+        if config.path is None or recipe.is_own_kind or not local_files(config):
+            continue
+        if recipe.kind in ("reward_model", "preference"):
+            told += filter(None, [load_pairs(config).describe()])
+        elif recipe.kind == "sft":
+            _check_demonstrations(recipe, config, key)
+        else:
+            told += _check_tasks(recipe, config, key)
+    return told
+
+
+def _check_demonstrations(recipe: Recipe, config: DatasetConfig, key: str) -> None:
+    demonstrations, context = load_demonstrations(config), _context(recipe)
+    if context and (found := list(doubtful(demonstrations, context))):
+        from rlhf.controller.sft import check_lengths, demonstration_renderer
+
+        check_lengths(found, demonstration_renderer(recipe, _tokenizer(recipe)), context, key)
+
+
+def _check_tasks(recipe: Recipe, config: DatasetConfig, key: str) -> list[str]:
+    tasks, context, told = load_tasks(config), _context(recipe), []
+    if context and recipe.tasks_ask:
+        selected = of_right_length(tasks, config, _prompt_tokens(recipe), key)
+        tasks, told = selected.tasks, [selected.message]
+        check_room(tasks, context, _prompt_tokens(recipe), key)
+    if isinstance(config, EvaluationSetConfig):
+        told.append(distinct(tasks, key).message)
+    return [words for words in told if words]
+
+
+def _context(recipe: Recipe) -> int | None:
+    """Return the context of the recipe's model; None for a model on the hub, whose tokenizer is not here."""
+    if recipe.model.tiny is not None:
+        model = recipe.model.tiny.max_position_embeddings
+    elif recipe.model.path is None or is_hub_name(recipe.model.path):
+        return None
+    else:
+        model = context_tokens(read_model_config(Path(recipe.model.path).expanduser())) or 0
+    limits = [limit for limit in (model, recipe.plays and recipe.rollout.max_context_tokens) if limit]
+    return min(limits, default=None)
+
+
+def _prompt_tokens(recipe: Recipe) -> Callable[[Task], int]:
+    @cache
+    def renderer() -> Any:
+        from rlhf.rollout.renderer import ChatRenderer
+
+        return ChatRenderer(_tokenizer(recipe), recipe.data.chat_template_arguments)
+
+    return lambda task: int(renderer().prompt_tokens(task))
+
+
+def _tokenizer(recipe: Recipe) -> Any:
+    if recipe.model.tiny is not None:
+        from rlhf.models.tiny import byte_tokenizer
+
+        return byte_tokenizer()
+    from rlhf.models.loading import load_tokenizer
+
+    return load_tokenizer(str(recipe.model.path), trust_remote_code=recipe.model.trust_remote_code)

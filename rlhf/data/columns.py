@@ -1,0 +1,175 @@
+"""Columns of a row: found by dotted names, and read as text exactly as the file has them."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+from rlhf.errors import DataError
+
+Row = Mapping[str, Any]
+LIKELY = {
+    "prompt_column": (
+        "prompt", "question", "problem", "instruction", "query", "input", "messages", "conversations", "conversation",
+    ),
+    "answer_column": (
+        "answer", "reward_model.ground_truth", "ground_truth", "label", "solution", "expected_answer", "final_answer",
+        "target",
+    ),
+    "response_column": ("completion", "response", "output", "chosen"),
+    "chosen_column": ("chosen",),
+    "rejected_column": ("rejected",),
+}  # fmt: skip
+"""Names that data sets give to the columns that a recipe names, the likeliest first."""
+WHOLE = ("messages", "conversations", "conversation")
+"""Columns that probably hold whole conversations, with their replies."""
+TEXTS = ("ground_truth", "answer", "solution", "text", "content", "value")
+"""Names of the text that is meant in an object."""
+
+
+class WrittenNumber(float):
+    """A number with a point or an exponent in a JSON file. Its text is that of the file: `0.10`, not `0.1`."""
+
+    text: str
+
+    def __new__(cls, text: str) -> WrittenNumber:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def read_json(text: str) -> Any:
+    """Parse JSON whose numbers keep their digits. Raises `ValueError`."""
+    return json.loads(text, parse_float=WrittenNumber)
+
+
+def from_json(value: Any) -> Any:
+    """Read a list or mapping that a data set stores as text, as JSON or as Python prints it; other text stays text."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        for read in (read_json, ast.literal_eval):
+            with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+                return read(value.strip())
+    return value
+
+
+def column_value(row: Any, column: str) -> Any:
+    """Return the value of a column, or None if there is none.
+
+    Dots lead into objects and lists (`reward_model.ground_truth`, `answers.0`), also into those that are stored as
+    text. A name that contains the dots itself comes first.
+    """
+    inside = from_json(row)
+    parts = column.split(".")
+    for length in range(len(parts), 0, -1):
+        value = _member(inside, ".".join(parts[:length]))
+        if length < len(parts) and value is not None:
+            value = column_value(value, ".".join(parts[length:]))
+        if not is_missing(value):
+            return value
+    return None
+
+
+def _member(value: Any, name: str) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(name)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes) and name.removeprefix("-").isdecimal():
+        place = int(name)
+        return value[place] if -len(value) <= place < len(value) else None
+    return None
+
+
+def is_missing(value: Any) -> bool:
+    """Whether there is no value: readers fill gaps with None or NaN."""
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def check_columns(row: Row, where: str, *, also: Sequence[str] = (), **wanted: str | None) -> None:
+    """Check that the row has every wanted column, by the recipe's key. Raises `DataError` for the first that is
+    missing, with the settings that read such a row; `also` are further keys that it may need."""
+    missing = {key: name for key, name in wanted.items() if name is not None and column_value(row, name) is None}
+    for key, column in missing.items():
+        parent, dot, _ = column.rpartition(".")
+        inside = from_json(column_value(row, parent)) if dot else row
+        its, members = (repr(parent), inside) if dot and isinstance(inside, Mapping) else ("it", row)
+        lines = suggested_lines(row, *missing, *also)
+        raise DataError(
+            f"{where} has no {'value in ' if column in row else ''}column {column!r} ({its} has {_names(members)}); "
+            + (f"write {lines}" if lines else f"name the right one with {key}")
+            + ("; write answer_column: null if no reward reads it" if key == "answer_column" else "")
+        )
+
+
+def column_of(row: Row, column: str, key: str, where: str) -> Any:
+    """Return the value of the column that the recipe's `key` names. Raises `DataError`."""
+    check_columns(row, where, **{key: column})
+    return column_value(row, column)
+
+
+def suggested_lines(row: Row, *keys: str) -> str:
+    """Return settings for the columns that `row` seems to have; empty if it has none of the likely ones."""
+    found = {
+        key: next((name for name in LIKELY.get(key, ()) if column_value(row, name) is not None), "") for key in keys
+    }
+    if found.get("prompt_column") in WHOLE:
+        found.pop("response_column", None)
+    return ", ".join(f"{key}: {name}" for key, name in found.items() if name)
+
+
+def column_text(row: Row, column: str, key: str, where: str) -> str:
+    """Return the text of a column, as the file has it. Raises `DataError` for a list, an object and for values whose
+    text is not exact."""
+    value = column_of(row, column, key, where)
+    text = as_text(value)
+    if text is None:
+        inner = inner_text(value)
+        raise DataError(
+            f"{where}: column {column!r} holds {kind_of(value)} where text is needed, it reads {short_value(value)}; "
+            + (f"write {key}: {column}.{inner}" if inner else "store it as text")
+        )
+    return text
+
+
+def as_text(value: Any) -> str | None:
+    """Return text, numbers, truth values (`true`, `false`) and dates as text; None for everything else."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    is_exact = isinstance(value, str | int | float | Decimal | date) and not isinstance(value, datetime)
+    return str(value) if is_exact else None
+
+
+def inner_text(value: Any) -> str:
+    """Return the dotted name of the text that is probably meant in a list or object; empty if there is none."""
+    value = from_json(value)
+    if isinstance(value, Mapping):
+        known = [name for name in TEXTS if name in value]
+        members = {name: value[name] for name in (*known, *value)}
+    else:
+        members = {"0": value[0]} if isinstance(value, list | tuple) and value else {}
+    texts = [name for name, member in members.items() if as_text(member) is not None]
+    deeper = [f"{name}.{inner}" for name, member in members.items() if (inner := inner_text(member))]
+    return next(iter([*texts, *deeper]), "")
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is, in words."""
+    if isinstance(value, Mapping):
+        return "an object"
+    return "a list" if isinstance(value, list | tuple) else f"a {type(value).__name__}"
+
+
+def short_value(value: Any) -> str:
+    """Shorten a value for an error message."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _names(row: Row) -> str:
+    return ", ".join(repr(name) for name, value in row.items() if not is_missing(value)) or "none"

@@ -1,0 +1,126 @@
+"""Conversations in a column: a text, or messages in the shapes of OpenAI and ShareGPT, also stored as JSON text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf.data.columns import Row, as_text, column_of, column_value, from_json, inner_text, kind_of, short_value
+from rlhf.data.config import DatasetConfig
+from rlhf.errors import DataError
+from rlhf.types import Message, Tool, ToolCall
+
+ROLES = {
+    "human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "function": "tool",
+    "observation": "tool", **{role: role for role in ("system", "developer", "user", "assistant", "tool")},
+}  # fmt: skip
+"""The role of a message for each name that data sets give it."""
+NOT_READ = ("function_call", "weight", "train", "images", "videos", "audio")
+"""Keys of a message that would change what is trained, and that no chat template reads."""
+CONVERSATION = re.compile(r"\s*\[\s*\{\s*['\"](role|from|content|value)['\"]\s*:")
+"""The beginning of a conversation that is stored as text."""
+
+
+def chat_of(row: Row, column: str, key: str, where: str) -> list[Message]:
+    """Return the messages of a column; a text is one message of the user. Raises `DataError`."""
+    value = column_of(row, column, key, where)
+    text = as_text(value)
+    if text is not None and not is_stored_chat(text):
+        return [Message(role="user", content=_whole(text, where))]
+    return messages_in(value, column, key, where)
+
+
+def is_stored_chat(text: str) -> bool:
+    """Whether a text is meant as a list of messages."""
+    return CONVERSATION.match(text) is not None
+
+
+def messages_in(value: Any, column: str, key: str, where: str) -> list[Message]:
+    """Return the messages of a list, or of a list stored as text. Raises `DataError`."""
+    given = from_json(value)
+    if isinstance(given, str):
+        raise DataError(
+            f"{where}: column {column!r} looks like a conversation and is neither JSON nor a list of Python's, it "
+            f"reads {short_value(value)}"
+        )
+    if not isinstance(given, Sequence) or not given or not all(isinstance(one, Mapping) for one in given):
+        inner = inner_text(given)
+        if isinstance(given, Mapping):
+            inner = next((name for name, one in given.items() if isinstance(one, list)), inner)
+        hint = f"; write {key}: {column}.{inner}" if inner else ""
+        raise DataError(
+            f"{where}: column {column!r} must be text or a list of messages with role and content, it holds "
+            f"{kind_of(given)} and reads {short_value(given)}{hint}"
+        )
+    return [_message(one, f"{where}: message {number} of column {column!r}") for number, one in enumerate(given, 1)]
+
+
+def _message(given: Mapping[str, Any], where: str) -> Message:
+    said = given.get("role", given.get("from"))
+    role = ROLES.get(said.strip().lower()) if isinstance(said, str) else None
+    if role is None:
+        raise DataError(f"{where} has the role {said!r}; the roles are {', '.join(ROLES)}")
+    if unread := [key for key in NOT_READ if given.get(key) is not None]:
+        raise DataError(f"{where} has {unread[0]!r}, which is not read; remove it")
+    calls = tuple(_tool_call(one, where) for one in from_json(given.get("tool_calls")) or ())
+    reasoning = given.get("reasoning_content")
+    call_id = given.get("tool_call_id")
+    return Message(
+        role=role,
+        content=_content(given.get("content", given.get("value")), where, may_lack=bool(calls)),
+        tool_calls=calls,
+        tool_call_id=None if call_id is None else str(call_id),
+        reasoning_content=None if reasoning is None else _content(reasoning, where),
+    )
+
+
+def _content(given: Any, where: str, *, may_lack: bool = False) -> str:
+    """Return the text of a message, also of one in parts."""
+    if given is None and may_lack:
+        return ""
+    parts = [given] if isinstance(given, str) else given if isinstance(given, list) else [None]
+    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else part for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise DataError(f"{where} must have text as content, it reads {short_value(given)}")
+    return _whole("".join(texts), where)
+
+
+def _whole(text: str, where: str) -> str:
+    """Return a text that can be encoded. Raises `DataError`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{where} has half of a character (a lone surrogate, \\ud800 to \\udfff); mend it") from None
+    return text
+
+
+def _tool_call(given: Any, where: str) -> ToolCall:
+    call = given.get("function", given) if isinstance(given, Mapping) else {}
+    name, arguments = call.get("name"), from_json(call.get("arguments"))
+    if not isinstance(name, str) or not isinstance(arguments, Mapping):
+        raise DataError(
+            f"{where} has a tool call without a name or without an object of arguments, it reads {short_value(given)}"
+        )
+    return ToolCall(id=str(given.get("id") or ""), name=name, arguments=arguments)
+
+
+def tools_of(config: DatasetConfig, row: Row, where: str) -> tuple[Tool, ...]:
+    """Return the tools of a row, for the chat template; none where it has no such column. Raises `DataError`."""
+    given = from_json(column_value(row, config.tools_column)) if config.tools_column else None
+    if given in (None, "", [], ()):
+        return ()
+    tools = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    return tuple(_tool(from_json(one), f"{where}: column {config.tools_column!r}") for one in tools)
+
+
+def _tool(given: Any, where: str) -> Tool:
+    function = given.get("function", given) if isinstance(given, Mapping) else {}
+    known = {key: function.get(key) or empty for key, empty in (("name", ""), ("description", ""), ("parameters", {}))}
+    if not known["name"] or not isinstance(known["parameters"], Mapping):
+        raise DataError(
+            f"{where} holds tools as functions with name, description and parameters; it reads {short_value(given)}; "
+            "write tools_column: null if the chat template need not show them"
+        )
+    other = {key: value for key, value in function.items() if key not in known}
+    return Tool(**known, other=other)

@@ -1,0 +1,107 @@
+"""Demonstrations for supervised fine-tuning: conversations, and which of their replies are imitated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlhf.data.columns import (
+    Row,
+    as_text,
+    check_columns,
+    column_of,
+    column_text,
+    from_json,
+    suggested_lines,
+)
+from rlhf.data.config import DatasetConfig
+from rlhf.data.conversations import chat_of, is_stored_chat, messages_in, tools_of
+from rlhf.data.preference import PreferencePair
+from rlhf.data.rows import dressed, messages_of
+from rlhf.errors import DataError
+from rlhf.types import Message, Task, Tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstration:
+    """A conversation whose messages at the places `replies` are imitated; it ends with the last of them. `where` is its
+    row's file and number, for errors."""
+
+    messages: tuple[Message, ...]
+    replies: tuple[int, ...]
+    tools: tuple[Tool, ...] = ()
+    where: str = ""
+
+    @property
+    def prompt(self) -> tuple[Message, ...]:
+        """The messages before the first reply."""
+        return self.messages[: self.replies[0]]
+
+
+def demonstration_from_row(config: DatasetConfig, row: Row, where: str) -> Demonstration:
+    """Return the demonstration of `row`: a prompt with the reply of `response_column`, or without that column a whole
+    conversation. Raises `DataError`."""
+    wanted = {"prompt_column": config.prompt_column, "response_column": config.response_column}
+    check_columns(row, where, also=("response_column",), **wanted)
+    tools = tools_of(config, row, where)
+    if config.response_column:
+        return answered(messages_of(config, row, where), row, config, where, tools)
+    chat = chat_of(row, config.prompt_column, "prompt_column", where)
+    if chat[-1].role != "assistant":
+        lines = suggested_lines(row, "response_column") or "response_column, the column with the reply"
+        raise DataError(
+            f"{where}: column {config.prompt_column!r} ends with the {chat[-1].role}'s message, and there is no "
+            f"reply to imitate; write {lines}"
+        )
+    return _imitating(dressed(config, chat, where), 0, config, where, tools)
+
+
+def demonstration_of_task(config: DatasetConfig, task: Task, where: str) -> Demonstration:
+    """Return the demonstration of a task that a function made. Raises `DataError`."""
+    if column := config.response_column or config.chosen_column:
+        return answered(task.messages, task.row, config, where, task.tools, column)
+    if not task.messages or task.messages[-1].role != "assistant":
+        raise DataError(f"{where} ends with no reply to imitate; name the column of its row with response_column")
+    return _imitating(task.messages, 0, config, where, task.tools)
+
+
+def demonstration_of_pair(pair: PreferencePair, where: str) -> Demonstration:
+    """Return the chosen reply of a pair as a demonstration."""
+    messages = (*pair.prompt, Message(role="assistant", content=pair.chosen))
+    return Demonstration(messages=messages, replies=(len(pair.prompt),), tools=pair.tools, where=where)
+
+
+def answered(
+    prompt: Sequence[Message], row: Row, config: DatasetConfig, where: str, tools: tuple[Tool, ...], column: str = ""
+) -> Demonstration:
+    """Return the prompt with the reply in a column: a text, or the messages that follow."""
+    column = column or str(config.response_column)
+    value = column_of(row, column, "response_column", where)
+    text = as_text(value)
+    if (text is not None and not is_stored_chat(text)) or not isinstance(from_json(value), Sequence):
+        said = [Message(role="assistant", content=column_text(row, column, "response_column", where))]
+    else:
+        said = messages_in(value, column, "response_column", where)
+    if said[-1].role != "assistant":
+        raise DataError(
+            f"{where}: column {column!r} must end with the assistant's reply, it ends with {said[-1].role}'s"
+        )
+    if said[0].role in ("system", "developer", "user"):
+        raise DataError(
+            f"{where}: column {column!r} holds a whole conversation; write prompt_column: {column} and leave out "
+            "response_column"
+        )
+    return _imitating((*prompt, *said), len(prompt), config, where, tools)
+
+
+def _imitating(
+    messages: tuple[Message, ...], first: int, config: DatasetConfig, where: str, tools: tuple[Tool, ...]
+) -> Demonstration:
+    replies = [place for place, one in enumerate(messages) if one.role == "assistant" and place >= first]
+    for place in replies:
+        if not messages[place].content.strip() and not messages[place].tool_calls:
+            raise DataError(f"{where}: a reply to imitate is blank; remove the row")
+    if replies[0] == 0:
+        raise DataError(f"{where} begins with the assistant's reply, which answers nothing")
+    imitated = replies if config.replies == "every" else replies[-1:]
+    return Demonstration(messages=messages, replies=tuple(imitated), tools=tools, where=where)
