@@ -103,9 +103,7 @@ def evaluate(
     checkpoint: Checkpoint,
     recipe: Annotated[
         Path | None,
-        typer.Option(
-            "--recipe", metavar="RECIPE", help="The recipe with the held-out tasks; by default the run's own."
-        ),
+        typer.Option("--recipe", metavar="RECIPE", help="The recipe with the held-out tasks [default: the run's]."),
     ] = None,
     overrides: Overrides = None,
 ) -> None:

@@ -23,6 +23,8 @@ from rlhf.types import PolicyVersion
 
 DATA_KEYS = ("seed", "kind", "kind_arguments", "data", "trainer.groups_per_update")
 """Settings that determine the order of tasks. They cannot change during a run."""
+BY_CONTENT = (".path", ".episodes")
+"""Ends of keys of data that may have another place; `rlhf.runs.provenance` compares its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ def resume_point(
         return None
     tell(f"resuming from {point.path.name}: {point.version} of {recipe.trainer.updates} updates are behind it")
     for key, (before, now) in changes(read_yaml(folder.recipe), recipe.model_dump(mode="json")).items():
-        if any(key == fixed or key.startswith(f"{fixed}.") for fixed in DATA_KEYS):
+        if any(key == fixed or key.startswith(f"{fixed}.") for fixed in DATA_KEYS) and not key.endswith(BY_CONTENT):
             raise ConfigError(f"{key} was {before!r} in {folder.path} and is {now!r}: a resumed run keeps its data")
         tell(f"changed since: {key} {before!r} → {now!r}")
     if (plan := plan_of(recipe)) != point.trainer_state.plan:

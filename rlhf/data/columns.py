@@ -46,9 +46,8 @@ class WrittenNumber(float):
         return self.text
 
 
-def read_json(text: str) -> Any:
-    """Parse JSON whose numbers keep their digits. Raises `ValueError`."""
-    return json.loads(text, parse_float=WrittenNumber)
+read_json = json.JSONDecoder(parse_float=WrittenNumber).decode
+"""Parses JSON whose numbers keep their digits. Raises `ValueError`."""
 
 
 def from_json(value: Any) -> Any:
@@ -66,6 +65,8 @@ def column_value(row: Any, column: str) -> Any:
     Dots lead into objects and lists (`reward_model.ground_truth`, `answers.0`), also into those that are stored as
     text. A name that contains the dots itself comes first.
     """
+    if isinstance(row, dict) and not is_missing(value := row.get(column)):
+        return value
     inside = from_json(row)
     parts = column.split(".")
     for length in range(len(parts), 0, -1):
@@ -103,14 +104,16 @@ def check_columns(row: Row, where: str, *, also: Sequence[str] = (), **wanted: s
         raise DataError(
             f"{where} has no {'value in ' if column in row else ''}column {column!r} ({its} has {_names(members)}); "
             + (f"write {lines}" if lines else f"name the right one with {key}")
-            + ("; write answer_column: null if no reward reads it" if key == "answer_column" else "")
+            + (", or write answer_column: null if no reward reads it" if key == "answer_column" else "")
         )
 
 
 def column_of(row: Row, column: str, key: str, where: str) -> Any:
     """Return the value of the column that the recipe's `key` names. Raises `DataError`."""
-    check_columns(row, where, **{key: column})
-    return column_value(row, column)
+    value = column_value(row, column)
+    if value is None:
+        check_columns(row, where, **{key: column})
+    return value
 
 
 def suggested_lines(row: Row, *keys: str) -> str:

@@ -122,7 +122,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
                 yield number, (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).decode()
             except UnicodeDecodeError as error:
                 raise DataError(
-                    f"{file}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; convert the file, for "
+                    f"{file}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; convert it, for "
                     "instance from Latin-1: iconv -f LATIN1 -t UTF-8"
                 ) from None
 

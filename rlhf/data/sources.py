@@ -33,15 +33,16 @@ def load_tasks(config: DatasetConfig) -> list[Task]:
         return own_tasks(config)
     if config.seeds is not None:
         return [Task(id=f"seeds/{number}", messages=()) for number in range(config.seeds)][: config.limit]
+    name = _set_name(config)
     if config.holds_pairs:
         return [
             Task(
-                id=f"{_set_name(config)}/{index}", messages=pair.prompt, row={"response": pair.chosen}, tools=pair.tools
+                id=f"{name}/{index}", messages=pair.prompt, row={"response": pair.chosen}, tools=pair.tools
             )
             for index, pair in enumerate(load_pairs(config).pairs)
         ]
     return [
-        task_from_row(config, row, f"{_set_name(config)}/{index}", where)
+        task_from_row(config, row, f"{name}/{index}", where)
         for index, (where, row) in enumerate(read_rows(config))
     ]
 

@@ -63,6 +63,5 @@ def test_an_answer_column_is_needed_in_every_dataset(sets: Path):
     assert refusal(sets, "data.eval.hard.answer_column=null").startswith("data.eval.hard.answer_column is null")
 
 
-def test_fine_tuning_needs_the_column_of_the_replies_whatever_makes_the_tasks(sets: Path):
-    made = "data.train=[{tasks: 'recipes.tasks.sorting:tasks'}]"
-    assert "data.train.0.response_column is required by kind: sft" in refusal(sets, "kind=sft", made)
+def test_fine_tuning_needs_a_reply_in_every_row(sets: Path):
+    assert "ends with the user's message, and there is no reply to imitate; write resp" in refusal(sets, "kind=sft")

@@ -19,6 +19,7 @@ from rlhf.types import Message
 
 HH = Path(__file__).parents[3] / "shared" / "data" / "hh_rlhf" / "harmless_base_test.jsonl.gz"
 COLUMNS = {"chosen_column": "chosen", "rejected_column": "rejected", "answer_column": None}
+CALL = {"function": {"name": "add", "arguments": {}}}
 ASKED = (Message(role="user", content="2 + 2?"),)
 
 
@@ -44,6 +45,20 @@ FORMS = {
     "whole conversations as messages": {
         "chosen": [said("user", "2 + 2?"), said("assistant", "4")],
         "rejected": [said("user", "2 + 2?"), said("assistant", "5")],
+    },
+    "replies beside a prompt of messages (TRL)": {
+        "question": [said("user", "2 + 2?")],
+        "chosen": [said("assistant", "4")],
+        "rejected": [said("assistant", "5")],
+    },
+    "conversations beside a prompt that they repeat": {
+        "question": "2 + 2?",
+        "chosen": [said("user", "2 + 2?"), said("assistant", "4")],
+        "rejected": [said("user", "2 + 2?"), said("assistant", "5")],
+    },
+    "conversations stored as text": {
+        "chosen": json.dumps([said("user", "2 + 2?"), said("assistant", "4")]),
+        "rejected": json.dumps([said("user", "2 + 2?"), said("assistant", "5")]),
     },
     "whole conversations as transcripts": {
         "chosen": "\n\nHuman: 2 + 2?\n\nAssistant: 4",
@@ -73,12 +88,22 @@ def test_a_transcript_of_several_turns_has_all_but_the_last_reply_as_its_prompt(
     assert (made.chosen, made.rejected) == ("It is.", "Ask: no.")
 
 
+def test_messages_that_begin_with_the_assistants_follow_the_prompt_column() -> None:
+    talk = [said("assistant", "Which?"), said("user", "2 + 2?")]
+    made = pair(
+        {"question": "Add", "chosen": [*talk, said("assistant", "4")], "rejected": [*talk, said("assistant", "5")]}
+    )
+    assert isinstance(made, PreferencePair)
+    assert [one.content for one in made.prompt] == ["Add", "Which?", "2 + 2?"]
+
+
 @pytest.mark.parametrize(
     ("chosen", "rejected", "reason"),
     [
         ("\n\nHuman: a\n\nAssistant: x", "\n\nHuman: a\n\nAssistant: x", Useless.SAME),
         ("\n\nHuman: a\n\nAssistant: ", "\n\nHuman: a\n\nAssistant: x", Useless.EMPTY),
         ("\n\nHuman: a\n\nAssistant: x", "\n\nHuman: b\n\nAssistant: y", Useless.APART),
+        ("\n\nHuman: \n\nAssistant: x", "\n\nHuman: \n\nAssistant: y", Useless.BLANK),
         ("\n\nHuman: a\n\nAssistant: x\n\nHuman: b\n\nAssistant: y", "\n\nHuman: a\n\nAssistant: z", Useless.APART),
     ],
 )
@@ -91,7 +116,14 @@ def test_a_row_that_teaches_nothing_says_why(chosen: str, rejected: str, reason:
     [
         ({"question": "q", "chosen": "x"}, r"row 7 has no column 'rejected' .* with rejected_column"),
         ({"chosen": "x", "rejected": "y"}, r"row 7 has no column 'question'"),
-        ({"question": "q", "chosen": 3, "rejected": "y"}, r"row 7: column 'chosen' must be text or a list of messages"),
+        (
+            {"question": "q", "chosen": [3], "rejected": "y"},
+            r"row 7: column 'chosen' must be text or a list of messages",
+        ),
+        (
+            {"chosen": [said("user", "a"), said("assistant", "") | {"tool_calls": [CALL]}], "rejected": "y"},
+            r"row 7: the reply in column 'chosen' has tool_calls; a reply of a pair is its content alone",
+        ),
         (
             {"chosen": "\n\nHuman: a", "rejected": "\n\nHuman: a\n\nAssistant: x"},
             r"row 7: column 'chosen' must end with the assistant's reply, it ends with the user's",
@@ -109,8 +141,11 @@ def test_a_margin_is_a_number_or_an_error() -> None:
     assert isinstance(made, PreferencePair)
     assert made.margin == 2.0
     for wrong in ("much", True, float("nan")):
-        with pytest.raises(DataError, match="row 7: column 'gap' must be a number"):
+        with pytest.raises(DataError, match=r"row 7.*column 'gap'"):
             pair(row | {"gap": wrong}, margin_column="gap")
+    made = pair(row | {"gap": "0.5"}, margin_column="gap")  # a cell of a CSV file
+    assert isinstance(made, PreferencePair)
+    assert made.margin == 0.5
 
 
 def written(path: Path, *rows: dict[str, Any]) -> DatasetConfig:

@@ -105,12 +105,11 @@ def test_an_empty_dataset_is_named(write: Write, tmp_path: Path) -> None:
 def test_a_missing_column_is_named_with_the_row_and_what_there_is(write: Write) -> None:
     message = refused(write("rows.jsonl", ROWS), prompt_column="prompt")
     assert message.endswith(
-        "row 1 has no column 'prompt' (it has 'question', 'answer', 'level'); name the right one with prompt_column"
+        "row 1 has no column 'prompt' (it has 'question', 'answer', 'level'); write prompt_column: question"
     )
     del (rows := [dict(row) for row in ROWS])[3]["answer"]
     assert "row 4 has no column 'answer'" in refused(write("hole.jsonl", rows))
-    assert "must be text or a list of messages" in refused(write("rows.jsonl", ROWS), prompt_column="level")
-    assert "name the right one with response_column" in refused(write("rows.jsonl", ROWS), response_column="solution")
+    assert "name the right one with prompt_column" in refused(write("odd.jsonl", [{"text": "?"}]), prompt_column="ask")
 
 
 def test_an_answer_that_the_pattern_does_not_find_is_named(write: Write) -> None:
@@ -122,7 +121,7 @@ def test_an_answer_that_the_pattern_does_not_find_is_named(write: Write) -> None
 
 def test_a_broken_file_is_named_with_its_fault(tmp_path: Path) -> None:
     (tmp_path / "broken.jsonl").write_text('{"question": "a"}\n{oops\n')
-    assert "cannot be read as .jsonl" in refused(tmp_path / "broken.jsonl")
+    assert "broken.jsonl, row 2 is not JSON" in refused(tmp_path / "broken.jsonl", answer_column=None)
     (tmp_path / "notes.txt").write_text("hello")
     assert "cannot read .txt files; use one of .json, .jsonl, .csv, .parquet" in refused(tmp_path / "notes.txt")
 
