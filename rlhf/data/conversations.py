@@ -79,11 +79,12 @@ def _content(given: Any, where: str, *, may_lack: bool = False) -> str:
     """Return the text of a message, also of one in parts."""
     if given is None and may_lack:
         return ""
-    parts = [given] if isinstance(given, str) else given if isinstance(given, list) else [None]
+    parts = given if isinstance(given, list) else [given]
     texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else part for part in parts]
-    if not all(isinstance(text, str) for text in texts):
+    known = [text for text in texts if isinstance(text, str)]
+    if len(known) < len(parts):
         raise DataError(f"{where} must have text as content, it reads {short_value(given)}")
-    return _whole("".join(texts), where)
+    return _whole("".join(known), where)
 
 
 def _whole(text: str, where: str) -> str:
@@ -116,11 +117,11 @@ def tools_of(config: DatasetConfig, row: Row, where: str) -> tuple[Tool, ...]:
 
 def _tool(given: Any, where: str) -> Tool:
     function = given.get("function", given) if isinstance(given, Mapping) else {}
-    known = {key: function.get(key) or empty for key, empty in (("name", ""), ("description", ""), ("parameters", {}))}
-    if not known["name"] or not isinstance(known["parameters"], Mapping):
+    name, parameters = function.get("name"), function.get("parameters") or {}
+    if not isinstance(name, str) or not isinstance(parameters, Mapping):
         raise DataError(
             f"{where} holds tools as functions with name, description and parameters; it reads {short_value(given)}; "
             "write tools_column: null if the chat template need not show them"
         )
-    other = {key: value for key, value in function.items() if key not in known}
-    return Tool(**known, other=other)
+    other = {key: value for key, value in function.items() if key not in ("name", "description", "parameters")}
+    return Tool(name=name, description=function.get("description") or "", parameters=parameters, other=other)

@@ -36,14 +36,11 @@ def load_tasks(config: DatasetConfig) -> list[Task]:
     name = _set_name(config)
     if config.holds_pairs:
         return [
-            Task(
-                id=f"{name}/{index}", messages=pair.prompt, row={"response": pair.chosen}, tools=pair.tools
-            )
+            Task(id=f"{name}/{index}", messages=pair.prompt, row={"response": pair.chosen}, tools=pair.tools)
             for index, pair in enumerate(load_pairs(config).pairs)
         ]
     return [
-        task_from_row(config, row, f"{name}/{index}", where)
-        for index, (where, row) in enumerate(read_rows(config))
+        task_from_row(config, row, f"{name}/{index}", where) for index, (where, row) in enumerate(read_rows(config))
     ]
 
 

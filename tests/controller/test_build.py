@@ -10,7 +10,7 @@ import pytest
 
 from rlhf.config import build
 from rlhf.controller.build import spawn_reward, start_engines, started_serving, stop_engines
-from rlhf.data.tasks import conversations_of
+from rlhf.data.tasks import asking_tasks
 from rlhf.errors import DeadlinePassed, ModelError
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import REWARD, reward_roles
@@ -90,7 +90,7 @@ async def test_a_question_that_the_chat_template_refuses_ends_a_run_before_an_en
     asked, ruled = Message(role="user", content="2?"), Message(role="system", content="Be brief.")
     loaded = {"train": [Task(id="a", messages=(asked,)), Task(id="b", messages=(ruled, asked))], "seeds": []}
     serving = started_serving(
-        recipe, cluster := Cluster(), str(tmp_path), logs=tmp_path, publishes=False, asked=conversations_of(loaded)
+        recipe, cluster := Cluster(), str(tmp_path), logs=tmp_path, publishes=False, asked=asking_tasks(loaded)
     )  # type: ignore[arg-type]
     with pytest.raises(
         ModelError, match=f"model.path={tmp_path}: the chat template refuses .* of system, user: System"
