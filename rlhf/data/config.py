@@ -22,7 +22,16 @@ RENDERED_BY_US = (
     "return_dict",
 )
 """Arguments of `apply_chat_template` that rlhf sets itself."""
-OF_ROWS = {"name", "split", "prompt_column", "tools_column", "answer_pattern", "system_prompt", "prompt_suffix"}
+OF_ROWS = {
+    "name",
+    "split",
+    "prompt_column",
+    "system_column",
+    "tools_column",
+    "answer_pattern",
+    "system_prompt",
+    "prompt_suffix",
+}
 """Settings that say how a row becomes a task."""
 
 
@@ -54,6 +63,8 @@ class DatasetConfig(Config):
     conversations."""
     replies: Literal["every", "last"] = "every"
     """The replies of a conversation that kind: sft imitates."""
+    system_column: str | None = "system"
+    """Column with the system message of a row; rows without it have none."""
     tools_column: str | None = "tools"
     """Column with the tools that the chat template shows, as functions; rows without it have none."""
     chosen_column: str | None = None

@@ -6,7 +6,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf.data.columns import Row, as_text, column_of, column_value, from_json, inner_text, kind_of, short_value
+from rlhf.data.columns import (
+    Row,
+    as_text,
+    column_of,
+    column_text,
+    column_value,
+    from_json,
+    inner_text,
+    kind_of,
+    short_value,
+)
 from rlhf.data.config import DatasetConfig
 from rlhf.errors import DataError
 from rlhf.types import Message, Tool, ToolCall
@@ -16,8 +26,12 @@ ROLES = {
     "observation": "tool", **{role: role for role in ("system", "developer", "user", "assistant", "tool")},
 }  # fmt: skip
 """The role of a message for each name that data sets give it."""
-NOT_READ = ("function_call", "weight", "train", "images", "videos", "audio")
-"""Keys of a message that would change what is trained, and that no chat template reads."""
+NOT_READ = (
+    "function_call", "weight", "train", "loss", "mask", "thinking", "reasoning", "prefix", "images", "videos", "audio",
+)  # fmt: skip
+"""Keys of a message that would change what is trained, and that are not read."""
+TRIVIAL = (None, "", 1)
+"""Values of these keys that change nothing."""
 CONVERSATION = re.compile(r"\s*\[\s*\{\s*['\"](role|from|content|value)['\"]\s*:")
 """The beginning of a conversation that is stored as text."""
 
@@ -29,6 +43,20 @@ def chat_of(row: Row, column: str, key: str, where: str) -> list[Message]:
     if text is not None and not is_stored_chat(text):
         return [Message(role="user", content=_whole(text, where))]
     return messages_in(value, column, key, where)
+
+
+def system_of(config: DatasetConfig, row: Row, where: str) -> str:
+    """Return the system message of the recipe or of the row's column; empty if there is none. Raises `DataError` for
+    both."""
+    column = config.system_column
+    if column is None or column_value(row, column) in (None, ""):
+        return config.system_prompt or ""
+    if config.system_prompt:
+        raise DataError(
+            f"{where} has a system message in column {column!r}, and the recipe a system_prompt; remove one of them, "
+            "or write system_column: null"
+        )
+    return column_text(row, column, "system_column", where)
 
 
 def is_stored_chat(text: str) -> bool:
@@ -61,8 +89,9 @@ def _message(given: Mapping[str, Any], where: str) -> Message:
     role = ROLES.get(said.strip().lower()) if isinstance(said, str) else None
     if role is None:
         raise DataError(f"{where} has the role {said!r}; the roles are {', '.join(ROLES)}")
-    if unread := [key for key in NOT_READ if given.get(key) is not None]:
-        raise DataError(f"{where} has {unread[0]!r}, which is not read; remove it")
+    if unread := [key for key in NOT_READ if given.get(key) not in TRIVIAL]:
+        renamed = ", or name it reasoning_content" if unread[0] in ("thinking", "reasoning") else ""
+        raise DataError(f"{where} has {unread[0]!r}, which is not read; remove it{renamed}")
     calls = tuple(_tool_call(one, where) for one in from_json(given.get("tool_calls")) or ())
     reasoning = given.get("reasoning_content")
     call_id = given.get("tool_call_id")

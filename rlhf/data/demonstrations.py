@@ -53,7 +53,7 @@ def demonstration_from_row(config: DatasetConfig, row: Row, where: str) -> Demon
             f"{where}: column {config.prompt_column!r} ends with the {chat[-1].role}'s message, and there is no "
             f"reply to imitate; write {lines}"
         )
-    return _imitating(dressed(config, chat, where), 0, config, where, tools)
+    return _imitating(dressed(config, row, chat, where), 0, config, where, tools)
 
 
 def demonstration_of_task(config: DatasetConfig, task: Task, where: str) -> Demonstration:

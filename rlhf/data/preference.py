@@ -134,7 +134,7 @@ def _conversation(
             "a reply of a pair is its content alone, so write them into the content"
         )
     if before and before[0].role != "assistant":
-        return dressed(config, before, where), last.content
+        return dressed(config, row, before, where), last.content
     return (*messages_of(config, row, where), *before), last.content
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rlhf.data.columns import Row, check_columns, column_text, short_value
 from rlhf.data.config import DatasetConfig
-from rlhf.data.conversations import chat_of, tools_of
+from rlhf.data.conversations import chat_of, system_of, tools_of
 from rlhf.errors import DataError
 from rlhf.types import Message, Task
 
@@ -52,15 +52,19 @@ def messages_of(config: DatasetConfig, row: Row, where: str) -> tuple[Message, .
         )
     if not prompt[-1].content.strip():
         raise DataError(f"{where}: the question in column {config.prompt_column!r} is blank; remove the row")
-    return dressed(config, prompt, where)
+    return dressed(config, row, prompt, where)
 
 
-def dressed(config: DatasetConfig, prompt: Sequence[Message], where: str) -> tuple[Message, ...]:
-    """Add the recipe's system message and suffix to a prompt. Raises `DataError` where they have no place."""
+def dressed(config: DatasetConfig, row: Row, prompt: Sequence[Message], where: str) -> tuple[Message, ...]:
+    """Add the system message and the recipe's suffix to a prompt. Raises `DataError` where they have no place."""
     *before, last = prompt
     if config.prompt_suffix and last.role == "assistant":
         raise DataError(f"{where} has no question at its end, which prompt_suffix could follow; remove prompt_suffix")
-    if config.system_prompt and prompt[0].role in ("system", "developer"):
-        raise DataError(f"{where} has a system message, and the recipe a system_prompt; remove one of them")
-    system = [Message(role="system", content=config.system_prompt)] if config.system_prompt else []
+    rule = system_of(config, row, where)
+    if rule and prompt[0].role in ("system", "developer"):
+        raise DataError(
+            f"{where} has a system message in its conversation, and another in "
+            f"{'system_prompt' if config.system_prompt else f'column {config.system_column!r}'}; remove one of them"
+        )
+    system = [Message(role="system", content=rule)] if rule else []
     return (*system, *before, replace(last, content=last.content + config.prompt_suffix))

@@ -102,7 +102,9 @@ def test_the_tools_of_a_row_are_carried(tools: Any) -> None:
         ("[{'role': 'user' 'content': 1}]", {}, "looks like a conversation and is neither JSON nor a list of Python's"),
         ({"messages": MESSAGES}, {}, "it holds an object .*; write prompt_column: chat.messages"),
         (["a", "b"], {}, "must be text or a list of messages .*; write prompt_column: chat.0"),
-        (MESSAGES, {"system_prompt": "Brief."}, "has a system message, and the recipe a system_prompt; remove one"),
+        (MESSAGES, {"system_prompt": "Brief."}, "has a system message in its .*, and another in system_prompt"),
+        ([one("user", ASKED, thinking="x")], {}, "has 'thinking', which is not read; .* name it reasoning_content"),
+        ([one("user", ASKED), one("assistant", SAID, weight=0)], {}, "has 'weight', which is not read"),
         (MESSAGES[:3], {}, "column 'chat' ends with the assistant's reply, .* kind: sft learns from whole conv"),
         ([one("user", " ")], {}, "the question in column 'chat' is blank"),
         ("", {}, "the question in column 'chat' is blank"),
@@ -113,6 +115,16 @@ def test_what_cannot_be_carried_is_refused_by_name_with_the_row(
 ) -> None:
     with pytest.raises(DataError, match=f"^rows.jsonl, row 7.*{message}"):
         task(chat, **settings)
+
+
+def test_a_column_with_a_system_message_comes_first() -> None:
+    rule = Message(role="system", content="Add.")
+    assert task(ASKED, {"system": "Add."}).messages == (rule, Message(role="user", content=ASKED))
+    assert shown({"chat": MESSAGES[1:3], "system": "Add."}).messages[0] == rule
+    assert len(task(ASKED, {"system": "Add."}, system_column=None).messages) == 1
+    for chat, settings in ((ASKED, {"system_prompt": "Brief."}), (MESSAGES, {})):
+        with pytest.raises(DataError, match=r"has a system message in .*; remove one of them"):
+            task(chat, {"system": "Add."}, **settings)
 
 
 def test_names_of_tools_are_no_tools() -> None:
