@@ -22,7 +22,7 @@ ABOVE = 3
 def run_eval(checkpoint: str, recipe: Path | None = None, overrides: Sequence[str] = ()) -> int:
     """Print the evaluation as one JSON object: the first set's values, and under `sets` the values of all sets. Without
     a `recipe` it is that of the checkpoint's run."""
-    recipe = recipe or recipe_of(Path(checkpoint))
+    recipe = recipe or recipe_of_run(Path(checkpoint))
     loaded = located(load_recipe(recipe, overrides)).recipe
     if loaded.kind in ("reward_model", "preference"):
         raise ConfigError(
@@ -53,7 +53,7 @@ def run_eval(checkpoint: str, recipe: Path | None = None, overrides: Sequence[st
     return supervise(reporting_failures(run))
 
 
-def recipe_of(checkpoint: Path) -> Path:
+def recipe_of_run(checkpoint: Path) -> Path:
     """Return the recipe of the run that a checkpoint belongs to: beside it, or in the folders above. Raises
     `ConfigError`."""
     folders = (checkpoint, *checkpoint.absolute().parents[:ABOVE])

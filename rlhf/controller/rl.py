@@ -89,9 +89,9 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         for words in serving.renderer.told:
             view.message(words)
         length, tell = serving.renderer.prompt_tokens, view.message
-        context = serving.facts.max_context_tokens if recipe.tasks_ask else None
-        tasks = await asyncio.to_thread(training_tasks, recipe.data, train, length, tell, context=context)
-        problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, tell, context=context)
+        most = serving.facts.max_context_tokens if recipe.tasks_ask else None
+        tasks = await asyncio.to_thread(training_tasks, recipe.data, train, length, tell, context=most)
+        problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, tell, context=most)
         if opening := await serving.opening(recipe.seed, tasks[0][0]):
             view.message(opening)
         began = await begun(context, model)

@@ -46,14 +46,14 @@ class WrittenNumber(float):
         return self.text
 
 
-read_json = json.JSONDecoder(parse_float=WrittenNumber).decode
+exact_json = json.JSONDecoder(parse_float=WrittenNumber).decode
 """Parses JSON whose numbers keep their digits. Raises `ValueError`."""
 
 
 def from_json(value: Any) -> Any:
     """Read a list or mapping that a data set stores as text, as JSON or as Python prints it; other text stays text."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
-        for read in (read_json, ast.literal_eval):
+        for read in (exact_json, ast.literal_eval):
             with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
                 return read(value.strip())
     return value

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from rlhf.data.columns import Row, read_json
+from rlhf.data.columns import Row, exact_json
 from rlhf.errors import DataError
 
 Placed = tuple[str, Row]
 """A row, and its file and number for errors."""
 
 
-def rows_of(file: Path) -> Iterator[Placed]:
+def rows_in_file(file: Path) -> Iterator[Placed]:
     """Iterate over the rows of a file. Raises `DataError`, which names the row or the line."""
     try:
         yield from READERS[ending_of(file)](file)
@@ -38,7 +38,7 @@ def json_lines(file: Path) -> Iterator[Placed]:
         if line.strip():
             where = f"{file}, row {number}"
             try:
-                row = read_json(line)
+                row = exact_json(line)
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{where} is not JSON: {error}") from None
             yield where, _object(row, where)
@@ -53,7 +53,7 @@ def _object(row: Any, where: str) -> Row:
 def _json(file: Path) -> Iterator[Placed]:
     """Read a list of objects, or objects one a line."""
     try:
-        whole = read_json("".join(line for _, line in _lines(file)))
+        whole = exact_json("".join(line for _, line in _lines(file)))
     except json.JSONDecodeError as error:
         if error.msg != "Extra data":
             raise DataError(f"{file}, line {error.lineno} is not JSON: {error.msg}") from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf.data.config import DatasetConfig
 from rlhf.data.demonstrations import Demonstration, demonstration_from_row, demonstration_of_pair, demonstration_of_task
-from rlhf.data.files import READERS, Placed, ending_of, rows_of
+from rlhf.data.files import READERS, Placed, ending_of, rows_in_file
 from rlhf.data.own_tasks import own_pairs, own_tasks
 from rlhf.data.preference import PairSet, pair_from_row, pair_set
 from rlhf.data.rows import task_from_row
@@ -70,7 +70,7 @@ def read_rows(config: DatasetConfig) -> Iterator[Placed]:
     """Iterate over the first `config.limit` rows. Raises `DataError`, also for an empty dataset."""
     source = str(config.path)
     files = local_files(config)
-    rows = chain.from_iterable(map(rows_of, files)) if files else _hub_rows(config, source)
+    rows = chain.from_iterable(map(rows_in_file, files)) if files else _hub_rows(config, source)
     first = next(rows, None)
     if first is None:
         raise DataError(f"{source}: the dataset is empty; it needs at least one row")

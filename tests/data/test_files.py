@@ -15,9 +15,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rlhf.data.columns import WrittenNumber, column_value, read_json
+from rlhf.data.columns import WrittenNumber, column_value, exact_json
 from rlhf.data.config import DatasetConfig
-from rlhf.data.files import rows_of
+from rlhf.data.files import rows_in_file
 from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
 from rlhf.reward.rows import read_line, row_line
@@ -99,11 +99,11 @@ def test_a_missing_value_of_parquet_is_named(tmp_path: Path) -> None:
 def test_parquet_fills_gaps_of_objects_in_lists_which_are_gaps_again(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "?"}, {"role": "tool", "content": "4", "tool_call_id": "a"}]
     pyarrow.parquet.write_table(pyarrow.table({"chat": [chat], "extra": [{"a": None}]}), tmp_path / "rows.parquet")
-    assert [row for _, row in rows_of(tmp_path / "rows.parquet")] == [{"chat": chat, "extra": {"a": None}}]
+    assert [row for _, row in rows_in_file(tmp_path / "rows.parquet")] == [{"chat": chat, "extra": {"a": None}}]
 
 
 def test_a_number_keeps_its_text_and_is_a_plain_float_to_a_scorer() -> None:
-    number = read_json("[0.10]")[0]
+    number = exact_json("[0.10]")[0]
     assert (str(number), f"{number}", number + 0.4) == ("0.10", "0.10", 0.5)
     assert str(pickle.loads(pickle.dumps(number))) == "0.10"
     _, row = read_line(row_line("", {"value": WrittenNumber("0.10"), "in": [WrittenNumber("2.50")]}))

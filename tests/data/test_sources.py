@@ -130,3 +130,18 @@ def test_a_hub_that_cannot_be_reached_is_named() -> None:
     message = refused("nobody/nothing-of-that-name")
     assert message.startswith("nobody/nothing-of-that-name")
     assert "local path" in message
+
+
+def test_rows_of_the_hub_are_read_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_list(
+        [{"question": "?", "answer": 2**62 + n, "made": {"by": ["me"]}} for n in range(3)]
+    )
+    monkeypatch.setattr("rlhf.data.sources._load_hub", lambda config, source: rows)
+    tasks = load("owner/name", limit=2)
+    assert [(task.answer, task.where) for task in tasks] == [
+        (str(2**62), "owner/name, split 'train', row 1"),
+        (str(2**62 + 1), "owner/name, split 'train', row 2"),
+    ]
+    assert load("owner/name", answer_column="made.by.0")[0].answer == "me"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.eval import recipe_of
+from rlhf.commands.eval import recipe_of_run
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.schema import Recipe
@@ -65,6 +65,6 @@ def test_the_recipe_of_a_run_finds_its_data_from_anywhere(
     (tmp_path / "runs" / "one" / "recipe.yaml").write_text(resolved_yaml(loaded.recipe, loaded.origins))
     monkeypatch.chdir(tmp_path / "runs")
     for checkpoint in (Path("one"), Path("one/checkpoints/version-000002"), model):
-        assert paths(load_recipe(recipe_of(checkpoint)).recipe) == paths(loaded.recipe)
+        assert paths(load_recipe(recipe_of_run(checkpoint)).recipe) == paths(loaded.recipe)
     with pytest.raises(ConfigError, match=r"not in a run folder with a recipe\.yaml; give the recipe: --recipe"):
-        recipe_of(project)
+        recipe_of_run(project)
