@@ -131,6 +131,8 @@ def column_text(row: Row, column: str, key: str, where: str) -> str:
     text is not exact."""
     value = column_of(row, column, key, where)
     text = as_text(value)
+    if text is not None and TEXTS[0] in text and isinstance(stored := from_json(text), Mapping):
+        value, text = stored, None  # verl's `reward_model` as a cell of a CSV file
     if text is None:
         inner = inner_text(value)
         raise DataError(

@@ -7,6 +7,7 @@ import datetime
 import gzip
 import json
 import pickle
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -222,3 +223,17 @@ def test_a_list_or_an_object_is_no_text_and_the_name_to_write_is_said(
     with pytest.raises(DataError, match=message):
         answers(path, answer_column=column)
     assert answers(path, answer_column="reward_model.ground_truth") == ["4"]
+
+
+@pytest.mark.parametrize("write", [json.dumps, str])
+def test_an_object_with_the_truth_in_a_cell_is_no_answer_and_other_lists_in_cells_are_texts(
+    tmp_path: Path, write: Callable[[Any], str]
+) -> None:
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        rows = [["question", "reward_model", "answer"], ["?", write({"style": "rule", "ground_truth": "4"}), "[1, 2]"]]
+        csv.writer(file).writerows(rows)
+    assert "write answer_column: reward_model.ground_truth" in refused(
+        tmp_path / "rows.csv", answer_column="reward_model"
+    )
+    assert answers(tmp_path / "rows.csv", answer_column="reward_model.ground_truth") == ["4"]
+    assert answers(tmp_path / "rows.csv") == ["[1, 2]"]
