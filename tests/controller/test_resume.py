@@ -10,7 +10,7 @@ import pytest
 from rlhf.controller.context import run_folder
 from rlhf.controller.resume import ResumePoint, changes, plan_of, resume_point, rewind
 from rlhf.controller.trainer_state import TrainerState, check_records, read_trainer_state, write_trainer_state
-from rlhf.errors import CheckpointError
+from rlhf.errors import CheckpointError, ConfigError
 from rlhf.recipe.loading import LoadedRecipe, recipe_from
 from rlhf.rollout.evaluation import Evaluation, SetResult
 from rlhf.runs.durable import synced
@@ -140,6 +140,20 @@ def test_another_plan_is_exact_in_data_and_not_in_bits(tmp_path: Path) -> None:
     assert told[-2].startswith("changed since: trainer.deepspeed.ranks 1 → 2")
     assert told[-1].startswith("resuming under another plan (1 rank(s)")
     assert told[-1].endswith("exact in data, not in bits")
+
+
+def test_data_may_lie_elsewhere_and_other_settings_of_data_may_not_change(tmp_path: Path) -> None:
+    values = {"data": {"train": {"path": "/before/rows.jsonl"}}, "run": {"dir": str(tmp_path)}}
+    loaded, folder = recipe_from(RECIPE | values), RunFolder.keep(tmp_path)
+    folder.write_recipe(loaded.recipe, loaded.origins)
+    checkpoint(folder, 5, trainer_state())
+    told: list[str] = []
+    moved = recipe_from(RECIPE | values | {"data": {"train": {"path": "/now/rows.jsonl"}}})
+    assert resume_point(moved.recipe, folder, told.append) is not None
+    assert "changed since: data.train.path '/before/rows.jsonl' → '/now/rows.jsonl'" in told
+    fewer = recipe_from(RECIPE | values | {"data": {"train": {"path": "/before/rows.jsonl", "limit": 4}}})
+    with pytest.raises(ConfigError, match=r"data\.train\.limit was None .* a resumed run keeps its data"):
+        resume_point(fewer.recipe, folder, told.append)
 
 
 def test_changes_are_found_at_any_depth() -> None:
