@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from rlhf.data.config import DatasetConfig
 from rlhf.data.demonstrations import Demonstration
 from rlhf.errors import DataError
-from rlhf.types import Task
+from rlhf.types import Message, Task, Tool
 
 T = TypeVar("T", Task, Demonstration)
 PromptTokens = Callable[[Task], int]
@@ -32,7 +32,8 @@ def doubtful(items: Iterable[T], tokens: int) -> Iterator[T]:
     which each has at least one byte, and the first with tools, tool calls, reasoning or several replies to imitate."""
     seen, around = set[tuple[bool, ...]](), min(TEMPLATE_TOKENS, tokens // 4)
     for item in items:
-        tools, messages = item.tools, item.messages
+        tools: Sequence[Tool] = item.tools
+        messages: Sequence[Message] = item.messages
         beside = [*tools, *(call for one in messages for call in one.tool_calls)]
         texts = [text for one in messages for text in (one.content, one.reasoning_content or "")]
         most = sum(len(text.encode()) for text in texts) + MESSAGE_TOKENS * len(messages)
