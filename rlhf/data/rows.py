@@ -45,12 +45,15 @@ def answer_of(config: DatasetConfig, row: Row, where: str) -> str | None:
 def messages_of(config: DatasetConfig, row: Row, where: str) -> tuple[Message, ...]:
     """Return the messages of the prompt column, dressed. Raises `DataError`, also for a prompt that asks nothing."""
     prompt = chat_of(row, config.prompt_column, "prompt_column", where)
-    if prompt[-1].role == "assistant":
+    last = prompt[-1]
+    if last.role == "assistant":
         raise DataError(
             f"{where}: column {config.prompt_column!r} ends with the assistant's reply, and a prompt ends before it; "
             "kind: sft learns from whole conversations"
         )
-    if not prompt[-1].content.strip():
+    if last.role not in ("user", "tool"):
+        raise DataError(f"{where}: column {config.prompt_column!r} ends with the {last.role} message and asks nothing")
+    if last.role == "user" and not last.content.strip():
         raise DataError(f"{where}: the question in column {config.prompt_column!r} is blank; remove the row")
     return dressed(config, row, prompt, where)
 
@@ -58,7 +61,7 @@ def messages_of(config: DatasetConfig, row: Row, where: str) -> tuple[Message, .
 def dressed(config: DatasetConfig, row: Row, prompt: Sequence[Message], where: str) -> tuple[Message, ...]:
     """Add the system message and the recipe's suffix to a prompt. Raises `DataError` where they have no place."""
     *before, last = prompt
-    if config.prompt_suffix and last.role == "assistant":
+    if config.prompt_suffix and last.role != "user":
         raise DataError(f"{where} has no question at its end, which prompt_suffix could follow; remove prompt_suffix")
     rule = system_of(config, row, where)
     if rule and prompt[0].role in ("system", "developer"):

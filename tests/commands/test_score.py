@@ -30,13 +30,16 @@ def test_a_reply_without_a_number_is_no_part_of_the_mean():
 
 def test_the_file_that_is_scored_is_not_written_over(rlhf: Command, recipe: Path, tmp_path: Path):
     replies = tmp_path / "replies.jsonl"
-    replies.write_text(json.dumps({"question": "1 + 1?", "answer": "2", "response": "2"}) + "\n")
+    row = json.dumps({"question": "1 + 1?", "answer": "2", "response": "2"}) + "\n"
+    replies.write_text(row, encoding="utf-8-sig")  # with a mark of byte order
     ended = rlhf("score", recipe, replies, "-o", replies)
     assert ended.returncode == 2
     assert "being scored" in ended.stderr
     assert "response" in replies.read_text()
     assert rlhf("score", recipe, replies, "-o", tmp_path / "scored.jsonl").returncode == 0
     assert json.loads((tmp_path / "scored.jsonl").read_text())["reward"] == 1.0
+    replies.write_text(row.replace("?", "é"), encoding="latin-1")
+    assert "replies.jsonl, line 1: byte 0xe9 is not UTF-8" in rlhf("score", recipe, replies).stderr
 
 
 def test_a_reward_model_is_not_asked_about_texts(rlhf: Command, recipe: Path, tmp_path: Path):

@@ -107,6 +107,8 @@ def test_the_tools_of_a_row_are_carried(tools: Any) -> None:
         ([one("user", ASKED), one("assistant", SAID, weight=0)], {}, "has 'weight', which is not read"),
         (MESSAGES[:3], {}, "column 'chat' ends with the assistant's reply, .* kind: sft learns from whole conv"),
         ([one("user", " ")], {}, "the question in column 'chat' is blank"),
+        ([one("system", "Add.")], {}, "column 'chat' ends with the system message and asks nothing"),
+        (CALLED, {"prompt_suffix": "!"}, "has no question at its end, which prompt_suffix could follow"),
         ("", {}, "the question in column 'chat' is blank"),
     ],
 )  # fmt: skip
