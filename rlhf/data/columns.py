@@ -8,6 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from io import StringIO
+from itertools import pairwise
+from tokenize import NL, STRING, TokenError, generate_tokens
 from typing import Any
 
 from rlhf.errors import DataError
@@ -53,10 +56,19 @@ exact_json = json.JSONDecoder(parse_float=WrittenNumber).decode
 def from_json(value: Any) -> Any:
     """Read a list or mapping that a data set stores as text, as JSON or as Python prints it; other text stays text."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
-        for read in (exact_json, ast.literal_eval):
-            with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        for read in (exact_json, _python_value):
+            with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError, TokenError):
                 return read(value.strip())
     return value
+
+
+def _python_value(text: str) -> Any:
+    """Return the value that Python prints as `text`. Raises `ValueError` for two texts side by side, as numpy prints a
+    list of them: Python would join them."""
+    tokens = (token.type for token in generate_tokens(StringIO(text).readline) if token.type != NL)
+    if (STRING, STRING) in pairwise(tokens):
+        raise ValueError("texts without a comma between them")
+    return ast.literal_eval(text)
 
 
 def column_value(row: Any, column: str) -> Any:
@@ -153,14 +165,12 @@ def as_text(value: Any) -> str | None:
 def inner_text(value: Any) -> str:
     """Return the dotted name of the text that is probably meant in a list or object; empty if there is none."""
     value = from_json(value)
-    if isinstance(value, Mapping):
-        known = [name for name in TEXTS if name in value]
-        members = {name: value[name] for name in (*known, *value)}
-    else:
-        members = {"0": value[0]} if isinstance(value, list | tuple) and value else {}
-    texts = [name for name, member in members.items() if as_text(member) is not None]
-    deeper = [f"{name}.{inner}" for name, member in members.items() if (inner := inner_text(member))]
-    return next(iter([*texts, *deeper]), "")
+    members = value if isinstance(value, Mapping) else {"0": value[0]} if isinstance(value, list) and value else {}
+    inner = {name: "" if as_text(one) is not None else inner_text(one) for name, one in members.items()}
+    known = [name for name in TEXTS if name in members]
+    texts = [name for name, one in members.items() if as_text(one) is not None]
+    found = next((name for name in (*known, *texts, *members) if name in texts or inner[name]), "")
+    return ".".join(filter(None, (found, inner.get(found))))
 
 
 def kind_of(value: Any) -> str:

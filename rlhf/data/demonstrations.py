@@ -47,12 +47,14 @@ def demonstration_from_row(config: DatasetConfig, row: Row, where: str) -> Demon
     if config.response_column:
         return answered(messages_of(config, row, where), row, config, where, tools)
     chat = chat_of(row, config.prompt_column, "prompt_column", where)
-    if chat[-1].role != "assistant":
-        lines = suggested_lines(row, "response_column") or "response_column, the column with the reply"
+    lines = suggested_lines(row, "response_column")
+    if chat[-1].role != "assistant" and (lines or all(one.role != "assistant" for one in chat)):
         raise DataError(
             f"{where}: column {config.prompt_column!r} ends with the {chat[-1].role}'s message, and there is no "
-            f"reply to imitate; write {lines}"
+            f"reply to imitate; write {lines or 'response_column, the column with the reply'}"
         )
+    while chat[-1].role != "assistant":  # ShareGPT: what follows the last reply teaches nothing
+        chat.pop()
     return _imitating(dressed(config, row, chat, where), 0, config, where, tools)
 
 
@@ -97,11 +99,12 @@ def answered(
 def _imitating(
     messages: tuple[Message, ...], first: int, config: DatasetConfig, where: str, tools: tuple[Tool, ...]
 ) -> Demonstration:
-    replies = [place for place, one in enumerate(messages) if one.role == "assistant" and place >= first]
+    asked = next((place for place, one in enumerate(messages) if one.role == "user"), len(messages))
+    replies = [place for place, one in enumerate(messages) if one.role == "assistant" and place >= max(first, asked)]
+    if not replies:
+        raise DataError(f"{where}: no reply follows a question, so there is none to imitate")
     for place in replies:
         if not messages[place].content.strip() and not messages[place].tool_calls:
             raise DataError(f"{where}: a reply to imitate is blank; remove the row")
-    if replies[0] == 0:
-        raise DataError(f"{where} begins with the assistant's reply, which answers nothing")
     imitated = replies if config.replies == "every" else replies[-1:]
     return Demonstration(messages=messages, replies=tuple(imitated), tools=tools, where=where)

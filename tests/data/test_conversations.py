@@ -152,6 +152,11 @@ def test_a_prompt_and_its_completion_are_texts_or_messages(asked: Any, reply: An
     assert made.replies == (1,)
 
 
+def test_what_precedes_the_first_question_and_follows_the_last_reply_is_not_imitated() -> None:
+    greeted = shown({"chat": [one("assistant", "Hello."), *WHOLE[1:], one("user", "Thanks.")]})
+    assert ([said.content for said in greeted.messages][-1], greeted.replies) == ("6", (2, 4))
+
+
 def test_replies_before_the_completion_are_not_imitated() -> None:
     row = {"chat": MESSAGES, "completion": [one("assistant", "5"), one("user", "Sure?"), one("assistant", "6")]}
     assert shown(row, response_column="completion").replies == (4, 6)
@@ -170,7 +175,7 @@ def test_replies_before_the_completion_are_not_imitated() -> None:
         ({"chat": ASKED, "c": MESSAGES[2:]}, {"response_column": "c"}, "must end with the assistant's reply"),
         ({"chat": ASKED, "c": " "}, {"response_column": "c"}, "a reply to imitate is blank"),
         ({"chat": WHOLE}, {"prompt_suffix": "!"}, "has no question at its end, which prompt_suffix could follow"),
-        ({"chat": WHOLE[2:]}, {}, "begins with the assistant's reply, which answers nothing"),
+        ({"chat": WHOLE[2:3]}, {}, "no reply follows a question, so there is none to imitate"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_imitated_is_refused_with_the_line_to_write(

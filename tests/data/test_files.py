@@ -166,6 +166,7 @@ NESTED = {
     "reward_model": {"ground_truth": "4", "style": "rule"},
     "text": json.dumps({"ground_truth": ["5", 0.5]}),
     "python": "{'ground_truth': '6'}",
+    "numpy": "['4' '5']",
     "a.b": "7",
     "a": {"b": "8", "c.d": "9", "e": [{"f": "10"}]},
     "x": {"y": None},
@@ -187,6 +188,7 @@ NESTED = {
         ("a.e.1.f", None),
         ("a.e.f", None),
         ("reward_model.ground_truth.0", None),
+        ("numpy.0", None),
         ("absent.b", None),
     ],
 )
@@ -201,6 +203,7 @@ def test_dots_lead_into_objects_and_lists_and_names_with_dots_come_first(name: s
         ("answers", "holds a list where text is needed, it reads .*; write answer_column: answers.0$"),
         ("deep", "; write answer_column: deep.0.value$"),
         ("empty", "; store it as text$"),
+        ("typed", "; write answer_column: typed.value.0$"),
         (
             "reward_model.truth",
             r"has no column .* \('reward_model' has 'style', 'ground_truth'\); write answer_column",
@@ -213,7 +216,7 @@ def test_a_list_or_an_object_is_no_text_and_the_name_to_write_is_said(
 ) -> None:
     row = {
         "question": "?", "reward_model": {"style": "rule", "ground_truth": "4"}, "answers": ["4", "5"],
-        "deep": [{"value": 4}], "empty": [[]],
+        "deep": [{"value": 4}], "empty": [[]], "typed": {"type": "m", "value": ["4"]},
     }  # fmt: skip
     path = tmp_path / f"rows.{ending}"
     if ending == "jsonl":
