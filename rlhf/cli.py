@@ -7,7 +7,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -246,8 +246,13 @@ def serve_policy(
     temperature: Annotated[float, typer.Option(min=0.0, help="Softmax temperature; 0 is greedy.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     tool_format: Annotated[
-        str, typer.Option(help="Format of tool calls: hermes, llama3_json, none, or module:function.")
-    ] = "hermes",
+        str,
+        typer.Option(help="Format of tool calls: auto (the chat template's), one of `rlhf options agent.tool_format`."),
+    ] = "auto",
+    client_stop: Annotated[
+        Literal["refuse", "cut"],
+        typer.Option(help="Requests with stop texts: refuse, or cut (the reply ends there; the episode says so)."),
+    ] = "refuse",
     trajectories: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="New file for every finished episode with its tokens.")
     ] = None,
@@ -267,6 +272,7 @@ def serve_policy(
         temperature=temperature,
         seed=seed,
         tool_format=tool_format,
+        client_stop=client_stop,
         trajectories=trajectories,
         capacity=capacity,
         lease_seconds=lease_seconds,

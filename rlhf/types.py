@@ -234,7 +234,8 @@ class Trajectory:
     """The record of one episode, as one role saw it. `response` is the policy's last reply as text.
 
     With an environment `conversation` contains all messages in order, for people; `malformed_calls` counts the replies
-    with malformed tool calls. `out_of_time` marks an episode that a time limit cut off.
+    with malformed tool calls, `cut_replies` those that end at a stop text of the agent. `out_of_time` marks an episode
+    that a time limit cut off.
     """
 
     task: Task
@@ -245,6 +246,7 @@ class Trajectory:
     engine: str = ""
     conversation: tuple[Message, ...] = ()
     malformed_calls: int = 0
+    cut_replies: int = 0
     role: str = "agent"
     out_of_time: bool = False
 

@@ -34,7 +34,7 @@ LEFT_OUT = {
     "cpu": (
         "torchaudio", "torchcodec", "torchvision", "triton",
         "anthropic", "email-validator", "fastapi-cli", "fastapi-cloud-cli", "fastar", "hf-xet", "lm-format-enforcer",
-        "mistral-common", "numba", "opencv-python-headless", "pydantic-extra-types", "supervisor",
+        "numba", "opencv-python-headless", "supervisor",
     ),
     "gpu": (),
 }  # fmt: skip

@@ -20,11 +20,13 @@ from rlhf.errors import ConfigError
 from rlhf.http.binding import LOOPBACK, POLICY, Access, token_from
 from rlhf.http.serving import listening
 from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
+from rlhf.rollout.endpoint.config import ClientStop
 from rlhf.rollout.endpoint.front import Front
 from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.episode import PolicyClient
+from rlhf.rollout.history import Renderer
 from rlhf.rollout.seeds import request_seed
-from rlhf.rollout.tool_calls import tool_format
+from rlhf.rollout.tool_calls import check_tool_format
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import as_row, record_of_served
 from rlhf.trainer.checkpoint import model_folder
@@ -32,6 +34,8 @@ from rlhf.types import Sampling, Trajectory
 
 if TYPE_CHECKING:
     from rlhf.controller.build import Serving
+
+TOOL_FORMAT = "--tool-format"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,8 @@ class PolicySettings:
     max_tokens: int = 1024
     temperature: float = 1.0
     seed: int = 0
-    tool_format: str = "hermes"
+    tool_format: str = "auto"
+    client_stop: ClientStop = "refuse"
     trajectories: Path | None = None
     capacity: int = 1024
     lease_seconds: float = 600.0
@@ -56,7 +61,7 @@ def run_serve_policy(checkpoint: str, settings: PolicySettings) -> int:
     """Serve until Ctrl-C; returns the exit code. Raises `UserError` before anything is started."""
     model, token = model_folder(checkpoint), token_from(settings.token_env)
     check_reach(settings.host, token, settings.access)
-    tool_format(settings.tool_format, "--tool-format")
+    check_tool_format(settings.tool_format, TOOL_FORMAT)
     if settings.trajectories and not settings.trajectories.absolute().parent.is_dir():
         raise ConfigError(f"--trajectories {settings.trajectories}: there is no such folder; make it first")
     if settings.trajectories and settings.trajectories.exists():
@@ -73,14 +78,14 @@ def run_serve_policy(checkpoint: str, settings: PolicySettings) -> int:
 async def serve_model(model: str, name: str, token: str | None, settings: PolicySettings) -> int:
     """Start an engine with the model in a folder, and serve until cancelled."""
     from rlhf.controller.inference import served_here
+    from rlhf.rollout.taught_format import format_for
 
     async def answer(serving: Serving) -> int:
         async with AsyncExitStack() as stack:
             keep = stack.enter_context(trajectory_writer(settings.trajectories))
-            sessions = AgentSessions(
-                read=tool_format(settings.tool_format, "--tool-format"), capacity=settings.capacity
-            )
-            policies = partial(policy_of, serving, settings)
+            sessions = AgentSessions(capacity=settings.capacity, client_stop=settings.client_stop)
+            renderer = serving.renderer.reading(format_for(serving.renderer, settings.tool_format, TOOL_FORMAT))
+            policies = partial(policy_of, serving, renderer, settings)
             front = Front(sessions, policies, keep, lease_seconds=settings.lease_seconds)
             stack.callback(front.close)
             access, host = settings.access, settings.host
@@ -94,11 +99,11 @@ async def serve_model(model: str, name: str, token: str | None, settings: Policy
     return await served_here(model, answer)
 
 
-def policy_of(serving: Serving, settings: PolicySettings, number: int) -> PolicyClient:
+def policy_of(serving: Serving, renderer: Renderer, settings: PolicySettings, number: int) -> PolicyClient:
     """Return the policy of the n-th episode; its random seeds follow from that number."""
     return PolicyClient(
         engine=serving.router,
-        renderer=serving.renderer,
+        renderer=renderer,
         sampling=Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens),
         max_context_tokens=serving.facts.max_context_tokens,
         session=f"serve-{number}",

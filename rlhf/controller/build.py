@@ -42,6 +42,7 @@ from rlhf.rollout.evaluation import EvaluationSet, Evaluator
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
+from rlhf.rollout.taught_format import format_for
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
@@ -231,7 +232,8 @@ def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> Cha
     """Load the tokenizer and chat template. Imports transformers: in a separate thread, these seconds overlap with the
     start of learner and engines.
 
-    Raises `ModelError` for a chat template that cannot render the environment's messages.
+    Raises `ModelError` for a chat template that cannot render the environment's messages, `ConfigError` for one that
+    writes tool calls in another format than the recipe says.
     """
     from rlhf.models.loading import declared_ends, load_tokenizer
 
@@ -244,6 +246,10 @@ def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> Cha
     appends = recipe.environment is not None and recipe.environment.last_n is None
     if appends and (refused := renderer.refusal(["tool" if tools else "user"])):
         raise ModelError(f"model.path={model}: {refused}")
+    if recipe.environment is not None and tools:
+        return renderer.reading(format_for(renderer, recipe.environment.tool_format, "environment.tool_format"))
+    if recipe.agent is not None:
+        return renderer.reading(format_for(renderer, recipe.agent.tool_format, "agent.tool_format"))
     return renderer
 
 

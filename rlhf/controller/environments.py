@@ -21,7 +21,6 @@ from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.episode import AnswerOnce, EpisodeRunner
 from rlhf.rollout.programs import Programs
-from rlhf.rollout.tool_calls import plain_text, tool_format
 from rlhf.rollout.turns import TurnRules, WithEnvironment
 from rlhf.types import EnvironmentSpec, Tool
 
@@ -72,8 +71,8 @@ async def started_play(config: EnvironmentConfig, cluster: Cluster, *, alone: bo
 @asynccontextmanager
 async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
     """Serve the endpoint that the recipe's agent calls: on loopback, with a port and a token for this run only."""
-    read = tool_format(config.tool_format, "agent.tool_format")
-    sessions, token = AgentSessions(read=read, capacity=config.max_agents), secrets.token_urlsafe(24)
+    sessions = AgentSessions(capacity=config.max_agents, client_stop=config.client_stop)
+    token = secrets.token_urlsafe(24)
     async with listening(policy_uvicorn_config(policy_app(sessions, model="policy", token=token))) as url:
         yield WithAgent(
             program=partial(load_piece(config.program, "agent.program"), **config.arguments),
@@ -92,6 +91,5 @@ def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> TurnRules:
         max_turns=config.max_turns,
         timeout_seconds=config.episode_timeout_seconds,
         last_turns=config.last_n,
-        read=tool_format(config.tool_format) if spec.tools else plain_text,
         roles=spec.roles,
     )

@@ -61,9 +61,11 @@ class EnvironmentConfig(Config):
     """The policy sees the first messages and the last `last_n` turns, rendered again for every turn; each turn is a
     separate segment. With 0 it reads the task's messages and the newest observation: for environments that show their
     whole state every time. By default it sees everything, in one growing context."""
-    tool_format: ToolFormatName = "hermes"
-    """How the model writes tool calls: `hermes` (Hermes, Qwen), `llama3_json` (Llama 3.1 and later), `none`, or
-    `module:function` of yours, `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where the environment has tools."""
+    tool_format: ToolFormatName = "auto"
+    """How the model writes tool calls. `auto`: as its chat template does; `hermes` where that writes none. By name:
+    `hermes` (Hermes, Qwen), `llama3_json`, `mistral`, `deepseek_v3`, `deepseek_v31`, `glm4_0414`, `harmony` (gpt-oss),
+    `qwen3_coder` (also Qwen 3.5), `glm45`, another of vLLM's tool parsers, `none`, or `module:function` of yours,
+    `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where the environment has tools."""
 
     @model_validator(mode="after")
     def _one_place(self) -> EnvironmentConfig:

@@ -3,6 +3,7 @@ sampled."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -69,11 +70,25 @@ def check_parts(tokenizer: ChatTokenizer, messages: Sequence[Message], tools: Se
 
 def _applied(tokenizer: ChatTokenizer, messages: Sequence[Message], **arguments: Any) -> Any:
     conversation = [as_chat(message) for message in messages]
+    given = {"add_generation_prompt": True, **arguments}
     try:
-        return tokenizer.apply_chat_template(conversation, **{"add_generation_prompt": True, **arguments})
+        try:
+            return tokenizer.apply_chat_template(conversation, **given)
+        except TypeError:  # DeepSeek's templates take the arguments of calls as JSON text
+            if not any(message.tool_calls for message in messages):
+                raise
+            return tokenizer.apply_chat_template([_with_text_arguments(one) for one in conversation], **given)
     except TemplateError as error:
         roles = ", ".join(message.role for message in messages)
         raise ModelError(f"the chat template refuses a conversation of {roles}: {error}") from error
+
+
+def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    calls = [
+        call | {"function": call["function"] | {"arguments": json.dumps(call["function"]["arguments"])}}
+        for call in message.get("tool_calls", ())
+    ]
+    return message | ({"tool_calls": calls} if calls else {})
 
 
 def as_chat(message: Message) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from rlhf.models.model_files import (
 from rlhf.recipe.kinds import start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_one_gpu
-from rlhf.rollout.tool_calls import tool_format
+from rlhf.rollout.tool_calls import check_tool_format
 from rlhf.rollout.vllm.environment import installed_device
 from rlhf.rollout.vllm.vllm_arguments import check_arguments, check_variables
 from rlhf.runs.recorded import episodes_file
@@ -225,21 +225,16 @@ def check_environment(recipe: Recipe) -> None:
         return
     if environment.recording:
         check_recording(environment.recording)
-    own_format = environment.tool_format if is_piece(environment.tool_format) else None
-    pieces = {
-        "environment.environment": None if environment.is_replayed else environment.environment,
-        "environment.tool_format": own_format,
-    }
-    for setting, name in pieces.items():
-        if name is not None:
-            load_piece(name, setting)
+    if environment.environment is not None and not environment.is_replayed:
+        load_piece(environment.environment, "environment.environment")
+    check_tool_format(environment.tool_format, "environment.tool_format")
 
 
 def check_agent(recipe: Recipe) -> None:
     """Check that the agent's program and tool format can be imported. Raises `ConfigError`."""
     if recipe.agent is not None:
         load_piece(recipe.agent.program, "agent.program")
-        tool_format(recipe.agent.tool_format, "agent.tool_format")
+        check_tool_format(recipe.agent.tool_format, "agent.tool_format")
 
 
 def check_context(recipe: Recipe, context: int | None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlhf.errors import DeadlinePassed, GenerateFailed, Raised
+from rlhf.errors import Raised
 from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions
 from rlhf.rollout.episode import AGENT, PolicyClient
 from rlhf.rollout.programs import Late, NotStarted, Programs
@@ -27,7 +27,8 @@ class WithAgent:
     A program that exceeds its timeout is cut off: its episode is truncated and keeps all turns so far. Failures:
     `Failed("agent_raised")`: the program raised; `Failed("agent_timeout")`: it received no reply before its timeout;
     `Failed("agent_silent")`: it ended without any reply; `Failed("agent_protocol")`: its return value is not a reward;
-    `Failed("agent_refused")`: it was not started, because too many earlier programs hang.
+    `Failed("agent_refused")`: it was not started, because too many earlier programs hang. Raises the engine's error
+    where one of its requests failed and was not answered later, whatever the program returned.
     """
 
     program: Callable[..., Any]
@@ -52,15 +53,14 @@ class WithAgent:
         return (self._outcome(task, session, returned),)
 
     def _outcome(self, task: Task, session: AgentSession, returned: Any) -> Trajectory | Failed:
-        """Return the outcome of the episode. Raises the engine's error where that error ended the agent, or must end
-        the run."""
+        """Return the outcome of the episode. Raises the engine's error where a request failed: an agent that went on
+        without a reply earned nothing by it, and its return value is not the policy's."""
         if isinstance(returned, NotStarted):
             return _failed("refused", task, "agent.max_agents agents were given up and have not come back: they hang")
-        if isinstance(returned, Late) and session.capture.replies and session.failure is None:
-            return replace(session.trajectory(task, None, ended=False), out_of_time=True)
-        broke = isinstance(returned, (Raised, Late))
-        if session.failure and (broke or not isinstance(session.failure, (GenerateFailed, DeadlinePassed))):
+        if session.failure:
             raise session.failure
+        if isinstance(returned, Late) and session.capture.replies:
+            return replace(session.trajectory(task, None, ended=False), out_of_time=True)
         if isinstance(returned, Late):
             return _failed(
                 "timeout", task, f"the agent had no reply, and did not end within {self.timeout_seconds:g} s"

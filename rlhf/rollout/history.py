@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from rlhf.errors import ModelError
 from rlhf.models.conversation import joined
 from rlhf.rollout.context import Context
+from rlhf.rollout.tool_calls import Spoken
 from rlhf.types import Message, Prompt, Segment, Tool
 
 
 class Renderer(Protocol):
     """Messages to tokens, and sampled tokens to text. `increment` is what is appended after a reply that stopped with
-    the token `last`; `offering` is the same renderer with other tools for the policy."""
+    the token `last`; `offering` is the same renderer with other tools for the policy; `spoken` parses the tool calls in
+    the marked text of a reply that followed the tokens `before`."""
 
     def offering(self, tools: Sequence[Tool]) -> Renderer: ...
     def prompt(self, messages: Sequence[Message]) -> Prompt: ...
@@ -25,6 +27,7 @@ class Renderer(Protocol):
     def text(self, token_ids: NDArray[np.int32]) -> str: ...
     def marked_text(self, token_ids: NDArray[np.int32]) -> str: ...
     def whole_text(self, token_ids: NDArray[np.int32]) -> str: ...
+    def spoken(self, text: str, before: NDArray[np.int32]) -> Spoken: ...
 
 
 class History(Protocol):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,28 @@ from numpy.typing import NDArray
 from rlhf.errors import ModelError
 from rlhf.models.chat import NONE, ChatTokenizer, arguments_with_tools, check_parts, prompt_ids, prompt_text
 from rlhf.models.increments import QUESTION, Increments
-from rlhf.models.turn_end import turn_end
+from rlhf.models.turn_end import mark_text, turn_end
+from rlhf.rollout.thinking import begins_thinking
+from rlhf.rollout.tool_calls import Spoken, ToolFormat, plain_text
 from rlhf.types import Message, Prompt, Task, Tool
 
 REMEMBERED_OFFERS = 64
+HEADER_TOKENS = 16
+"""Tokens before a reply in which its header may open the thinking."""
+WHOLE_MARK = re.compile(r".*[\n>\]]", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """A reply as the chat template writes it, without ends; `thinking`: the header before it opens the thinking."""
+
+    text: str
+    thinking: bool
 
 
 class ChatRenderer:
     """The model's own chat template, with the recipe's arguments for it and the tools that the policy may call.
-    `declared_ends` are the end tokens that the model's `generation_config.json` names."""
+    `declared_ends` are the end tokens that the model's `generation_config.json` names. `read` parses tool calls."""
 
     def __init__(
         self,
@@ -29,8 +43,9 @@ class ChatRenderer:
         arguments: Mapping[str, Any] = NONE,
         tools: Sequence[Tool] = (),
         declared_ends: Sequence[int] = (),
+        read: ToolFormat = plain_text,
     ) -> None:
-        self._tokenizer, self._arguments = tokenizer, arguments_with_tools(arguments, tools)
+        self.tokenizer, self._arguments, self._read = tokenizer, arguments_with_tools(arguments, tools), read
         self._end = turn_end(tokenizer, self._arguments, declared_ends)
         self._increments = Increments(tokenizer, self._arguments, end=self._end.token_id)
         self._tools, self._without_tools, self._offers = tools, arguments, dict[str, ChatRenderer]()
@@ -42,8 +57,37 @@ class ChatRenderer:
         if key not in self._offers:
             if len(self._offers) >= REMEMBERED_OFFERS:
                 self._offers.pop(next(iter(self._offers)))
-            self._offers[key] = ChatRenderer(self._tokenizer, self._without_tools, tools, self._declared_ends)
+            self._offers[key] = ChatRenderer(
+                self.tokenizer, self._without_tools, tools, self._declared_ends, self._read
+            )
         return self._offers[key]
+
+    def reading(self, read: ToolFormat) -> ChatRenderer:
+        """Return the same renderer with another format of tool calls."""
+        return ChatRenderer(self.tokenizer, self._without_tools, self._tools, self._declared_ends, read)
+
+    def spoken(self, text: str, before: NDArray[np.int32]) -> Spoken:
+        """Return the tool calls in a reply's marked text, which followed the tokens `before`. Without tools there are
+        none."""
+        header = self.whole_text(before[-HEADER_TOKENS:])
+        return self._read(text, self._tools, thinking=begins_thinking(header)) if self._tools else Spoken()
+
+    def rendered(self, asked: Sequence[Message], reply: Message) -> Rendered | None:
+        """Return a reply as the template writes it; None where the template refuses the conversation."""
+        try:
+            prompt = prompt_text(self.tokenizer, asked, self._arguments)
+            whole = prompt_text(self.tokenizer, [*asked, reply], {**self._arguments, "add_generation_prompt": False})
+        except ModelError:
+            return None
+        same, thinking = prompt, begins_thinking(prompt)
+        if not whole.startswith(prompt):  # the template writes a header of its own before such a reply
+            differ = next((n for n, (one, other) in enumerate(zip(prompt, whole, strict=False)) if one != other), 0)
+            begun = WHOLE_MARK.match(whole[:differ])
+            same, thinking = begun[0] if begun else "", False
+        text = whole.removeprefix(same)
+        for end in self.stop_token_ids:
+            text = text.replace(mark_text(self.tokenizer, end), "")
+        return Rendered(text=text, thinking=thinking)
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -57,7 +101,7 @@ class ChatRenderer:
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
         """Return the conversation so far, and the header of the assistant's reply."""
-        return Prompt(token_ids=np.asarray(prompt_ids(self._tokenizer, messages, self._arguments), dtype=np.int32))
+        return Prompt(token_ids=np.asarray(prompt_ids(self.tokenizer, messages, self._arguments), dtype=np.int32))
 
     def increment(self, messages: Sequence[Message], last: int) -> NDArray[np.int32]:
         """Return the tokens that follow a reply which stopped with the token `last`: the end of its turn, where it
@@ -77,9 +121,9 @@ class ChatRenderer:
 
     def prompt_tokens(self, task: Task) -> int:
         """Return the length of a task's prompt. Raises `ModelError` if the template does not read all its parts."""
-        check_parts(self._tokenizer, task.messages, task.tools)
+        check_parts(self.tokenizer, task.messages, task.tools)
         arguments = arguments_with_tools(self._arguments, task.tools)
-        return len(prompt_ids(self._tokenizer, task.messages, arguments))
+        return len(prompt_ids(self.tokenizer, task.messages, arguments))
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
         """Return the text that people and rewards read: without special tokens, and without the end of the turn."""
@@ -97,12 +141,12 @@ class ChatRenderer:
         """Return the exact text of sampled tokens: many tokenizers are configured to "clean up", which removes spaces
         before punctuation."""
         ids = token_ids.tolist()
-        text = self._tokenizer.decode(ids, skip_special_tokens=without_special, clean_up_tokenization_spaces=False)
+        text = self.tokenizer.decode(ids, skip_special_tokens=without_special, clean_up_tokenization_spaces=False)
         return str(text)
 
     def _unsaid(self) -> list[str]:
         try:
-            prompt = prompt_text(self._tokenizer, [QUESTION], self._arguments)
+            prompt = prompt_text(self.tokenizer, [QUESTION], self._arguments)
         except ModelError:  # some templates need more than one user message
             return []
         unsaid = [tool.name for tool in self._tools if tool.name not in prompt]

@@ -1,126 +1,272 @@
-"""Parse tool calls in a reply's text, by a named format. Pure.
+"""Parse tool calls in a reply's text, by a named format.
 
-A custom format is `module:function` with the same signature: `(text) -> Spoken`.
+A custom format is `module:function` `(text) -> Spoken`; it receives what the reply says after its thinking.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlhf.config import is_piece, load_piece
 from rlhf.errors import ConfigError
-from rlhf.types import ToolCall
+from rlhf.models.tool_formats import SHOWN, VLLM_FORMATS
+from rlhf.rollout.call_syntax import JsonCalls, Malformed, call_of, decoded
+from rlhf.rollout.thinking import NO_MARKS, CallMarks, thought_and_said
+from rlhf.types import Message, Tool, ToolCall
 
-HERMES_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 PYTHON_TAG = "<|python_tag|>"
-DEEPEST = 100
-"""Maximum nesting depth of lists and objects: less than what the wire format of environments carries."""
+LLAMA_ENDS = re.compile(r"(?:<\|eom_id\|>|<\|eot_id\|>|\s)+\Z")
+LLAMA_BEGINS = re.compile(
+    r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"([^"]*)"\s*(?:,\s*(?:"(?:parameters|arguments)|\Z)|\Z)'
+)
+"""The beginning of a call that is not whole."""
+GLM4_CALL = re.compile(r"\s*(?P<name>[^\s{]+)[ \t]*\n\s*(?=\{)")
+CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+RECIPIENT = re.compile(r"\bto=(?:functions\.)?(\S+?)(?=\s|<\||\Z)")
+BODY_END = re.compile(r"<\|(?:end|call|return)\|>")
+BAR = "\uff5c"
+CALL_BEGIN, CALL_SEP, CALL_END = (f"<{BAR}tool▁{part}{BAR}>" for part in ("call▁begin", "sep", "call▁end"))
+CALLS = re.compile(f"<{BAR}tool▁calls▁(?:begin|end){BAR}>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spoken:
     """A parsed reply: its tool calls with the text `beside` them, or the `problem` with them. Without either it is
-    plain text."""
+    plain text: `beside` where the format writes marks around it, else the whole reply."""
 
     calls: tuple[ToolCall, ...] = ()
     beside: str = ""
     problem: str | None = None
 
 
-ToolFormat = Callable[[str], Spoken]
+Parse = Callable[[str, Sequence[Tool]], Spoken]
+"""Parses what a reply says; the tools are those offered, none where they are not known. Raises `Malformed`."""
 
 
-class Malformed(ValueError):
-    """A malformed tool call; the message is for the policy."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFormat:
+    """A format of tool calls. With `only_offered` a call of another name than the tools offered is malformed."""
+
+    name: str
+    parse: Parse
+    marks: CallMarks = NO_MARKS
+    only_offered: bool = True
+
+    def __call__(self, text: str, tools: Sequence[Tool] = (), *, thinking: bool = False) -> Spoken:
+        """Return what a reply says. What it thinks is no call; `thinking`: its header has opened the thinking."""
+        thought, said = thought_and_said(text, self.marks, thinking=thinking)
+        try:
+            spoken = self.parse(said, tools)
+            if self.only_offered:
+                refuse_unknown(spoken.calls, tools)
+        except Malformed as problem:
+            return Spoken(problem=f"malformed tool call: {problem}")
+        return replace(spoken, beside=(thought + spoken.beside).strip()) if spoken.calls else spoken
 
 
-def hermes(text: str) -> Spoken:
-    """Parse `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, any number of them; the format of Hermes and
-    Qwen."""
-    calls = [(match[1], match[2]) for match in HERMES_CALL.finditer(text)]
-    return _spoken(calls, beside=HERMES_CALL.sub("", text).strip()) if calls else Spoken()
+def refuse_unknown(calls: Sequence[ToolCall], tools: Sequence[Tool]) -> None:
+    """Check that every call is of one of the tools, if these are known. Raises `Malformed`."""
+    names = [tool.name for tool in tools]
+    for call in calls:
+        if names and call.name not in names:
+            raise Malformed(f"there is no tool {call.name!r:.80}; there are: {', '.join(names)}")
 
 
-def llama3_json(text: str) -> Spoken:
-    """Return a reply that is exactly one JSON object `{"name": …, "parameters": {…}}`; the format of Llama 3.1 and
-    later."""
-    body = text.strip()
+def with_ids(calls: Sequence[ToolCall], earlier: Sequence[Message]) -> tuple[ToolCall, ...]:
+    """Give each call an id that is new in a conversation with these `earlier` messages; the policy's own id is kept
+    where it is new."""
+    taken, given = taken_ids(earlier), list[ToolCall]()
+    for call in calls:
+        given.append(replace(call, id=call.id if call.id and call.id not in taken else new_id(taken)))
+        taken.add(given[-1].id)
+    return tuple(given)
+
+
+def new_id(taken: Collection[str]) -> str:
+    """Return an id that is not taken. It has nine letters and digits, the only form that Mistral's templates accept."""
+    number = len(taken)
+    while (name := f"call{number:05d}") in taken:
+        number += 1
+    return name
+
+
+def taken_ids(messages: Sequence[Message]) -> set[str]:
+    """Return the ids of all calls in a conversation, and of what was answered to them."""
+    calls = {call.id for message in messages for call in message.tool_calls}
+    return calls | {message.tool_call_id for message in messages if message.tool_call_id}
+
+
+def _json_calls(syntax: JsonCalls) -> Parse:
+    """Return the parser of a format whose calls are JSON between marks."""
+
+    def parse(text: str, tools: Sequence[Tool]) -> Spoken:
+        calls, beside = syntax.read(text)
+        return Spoken(calls=calls, beside=beside) if calls else Spoken()
+
+    return parse
+
+
+def _llama3_json(text: str, tools: Sequence[Tool]) -> Spoken:
+    """Return the calls of a reply that is nothing but JSON objects `{"name": …, "parameters": {…}}`, separated by `;`.
+
+    JSON that is no call of a tool offered is an answer.
+    """
+    body = LLAMA_ENDS.sub("", text).strip()
     tagged = body.startswith(PYTHON_TAG)
     body = body.removeprefix(PYTHON_TAG).strip()
-    return _spoken([(body, "end")]) if tagged or body.startswith("{") else Spoken()
+    if not (tagged or body.startswith("{")):
+        return Spoken()
+    names = [tool.name for tool in tools]
+    begun = LLAMA_BEGINS.match(body)
+    try:
+        objects = _objects(body)
+    except Malformed:
+        if tagged or (begun and (begun[1] in names or not names)):
+            raise
+        return Spoken()
+    calls = [one for one in objects if _calls_a_tool(one, names)]
+    if tagged and not calls:
+        raise Malformed(f"after {PYTHON_TAG} stands no call of a tool that is offered")
+    if calls and len(calls) < len(objects):
+        raise Malformed("beside a call stands other JSON")
+    return Spoken(calls=tuple(map(call_of, calls)))
 
 
-def plain_text(text: str) -> Spoken:
-    """Return no tool calls: replies are never parsed."""
+def _objects(body: str) -> list[Any]:
+    """Return the JSON values of a text that consists of nothing else. Raises `Malformed`."""
+    values, at = list[Any](), 0
+    while at < len(body):
+        value, at = decoded(body, at)
+        values.append(value)
+        while at < len(body) and (body[at].isspace() or body[at] == ";"):
+            at += 1
+    return values
+
+
+def _calls_a_tool(value: Any, names: Sequence[str]) -> bool:
+    if not isinstance(value, dict) or not ({"parameters", "arguments"} & set(value)):
+        return False
+    return isinstance(value.get("name"), str) and (value["name"] in names or not names)
+
+
+def _glm4_0414(text: str, tools: Sequence[Tool]) -> Spoken:
+    """Return the call of a reply that is a tool's name in a line of its own, followed by its arguments."""
+    head = GLM4_CALL.match(text)
+    if head is None or (tools and head["name"] not in {tool.name for tool in tools}):
+        return Spoken()
+    arguments, end = decoded(text, head.end())
+    call = call_of({"name": head["name"], "arguments": arguments})
+    return Spoken(calls=(call,), beside=text[end:].strip())
+
+
+def _harmony(text: str, tools: Sequence[Tool]) -> Spoken:
+    """Return the calls of a reply in channels: messages with a recipient. What it says to the user is `beside`."""
+    calls, beside = list[ToolCall](), list[str]()
+    for message in text.split("<|start|>"):
+        header, has_body, rest = message.partition("<|message|>")
+        recipient, channel = RECIPIENT.search(header), CHANNEL.search(header)
+        body = BODY_END.split(rest)[0]
+        if recipient and recipient[1] not in ("user", "assistant"):
+            calls.append(_called(recipient[1], body, has_body))
+        elif channel and channel[1] != "analysis":
+            beside.append(body)
+    return Spoken(calls=tuple(calls), beside="\n".join(beside).strip())
+
+
+def _called(name: str, body: str, has_body: str) -> ToolCall:
+    if not has_body:
+        raise Malformed("<|message|> is missing")
+    arguments, end = decoded(body, 0) if body.strip() else ({}, len(body))
+    if body[end:].strip():
+        raise Malformed("behind its arguments stands other text")
+    return call_of({"name": name, "arguments": arguments})
+
+
+def _plain_text(text: str, tools: Sequence[Tool]) -> Spoken:
     return Spoken()
 
 
-FORMATS: Mapping[str, ToolFormat] = {"hermes": hermes, "llama3_json": llama3_json, "none": plain_text}
+TOOL_CALL = CallMarks(opening="<tool_call>", closing="</tool_call>")
+DEEPSEEK = CallMarks(opening=f"<{BAR}tool▁calls▁begin{BAR}>", closing=f"<{BAR}tool▁calls▁end{BAR}>")
+hermes = ToolFormat(
+    name="hermes",
+    marks=TOOL_CALL,
+    only_offered=False,  # the environment or agent answers such calls itself
+    parse=_json_calls(
+        JsonCalls(
+            mark="<tool_call>",
+            head=re.compile(r"(?:<tool_call>\s*)+"),
+            tail=re.compile(r"\s*(?:</tool_call>|\Z)"),
+            closing="</tool_call>",
+        )
+    ),
+)
+"""`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, any number of them; the format of Hermes and Qwen."""
+llama3_json = ToolFormat(name="llama3_json", parse=_llama3_json)
+mistral = ToolFormat(
+    name="mistral",
+    parse=_json_calls(
+        JsonCalls(
+            mark="[TOOL_CALLS]",
+            head=re.compile(
+                r"\[TOOL_CALLS\]\s*"
+                r"(?:(?P<name>[^\s\[{]+)\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?(?:\[ARGS\]\s*)?(?=\{)|(?=[\[{]))"
+            ),
+            tail=re.compile(""),
+            lists=True,
+        )
+    ),
+)
+"""`[TOOL_CALLS] [{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}` of newer models."""
+deepseek_v3 = ToolFormat(
+    name="deepseek_v3",
+    marks=DEEPSEEK,
+    parse=_json_calls(
+        JsonCalls(
+            mark=CALL_BEGIN,
+            head=re.compile(rf"{CALL_BEGIN}\s*\w+{CALL_SEP}(?P<name>[^\n]+)\n```(?:json)?\s*"),
+            tail=re.compile(rf"\s*```\s*{CALL_END}"),
+            closing=f"``` and {CALL_END}",
+            around=CALLS,
+        )
+    ),
+)
+deepseek_v31 = ToolFormat(
+    name="deepseek_v31",
+    marks=DEEPSEEK,
+    parse=_json_calls(
+        JsonCalls(
+            mark=CALL_BEGIN,
+            head=re.compile(rf"{CALL_BEGIN}(?P<name>[^\n<]+){CALL_SEP}\s*"),
+            tail=re.compile(rf"\s*{CALL_END}"),
+            closing=CALL_END,
+            around=CALLS,
+        )
+    ),
+)
+glm4_0414 = ToolFormat(name="glm4_0414", parse=_glm4_0414)
+harmony = ToolFormat(name="harmony", parse=_harmony)
+plain_text = ToolFormat(name="none", parse=_plain_text)
+FORMATS: Mapping[str, ToolFormat] = {
+    one.name: one
+    for one in (hermes, llama3_json, mistral, deepseek_v3, deepseek_v31, glm4_0414, harmony, plain_text)
+}  # fmt: skip
 
 
-def tool_format(name: str, setting: str = "environment.tool_format") -> ToolFormat:
-    """Return the format with that name, which `setting` gave. Raises `ConfigError` for an unknown one."""
+def own_format(name: str, setting: str) -> ToolFormat:
+    """Import the user's format `module:function`, which `setting` names. Raises `ConfigError`."""
+    piece = load_piece(name, setting)
+    if isinstance(piece, ToolFormat):
+        return piece
+    return ToolFormat(name=name, parse=lambda said, tools: piece(said), only_offered=False)
+
+
+def check_tool_format(name: str, setting: str) -> None:
+    """Check that there is a format of that name, which `setting` gives. Raises `ConfigError`."""
     if is_piece(name):
-        own: ToolFormat = load_piece(name, setting)
-        return own
-    if name not in FORMATS:
-        raise ConfigError(f"{setting} is {name!r}; use {', '.join(FORMATS)} or module:function")
-    return FORMATS[name]
-
-
-def json_of(text: str) -> Any:
-    """Return the value of JSON text, if it can be serialised again: Python's parser also accepts NaN, numbers beyond
-    the range of floats and lone surrogates, which are refused here, as is nesting deeper than `DEEPEST`. Raises
-    `ValueError`."""
-    try:
-        read = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if _nested_deeper(read, DEEPEST):
-        raise ValueError("it is nested too deeply")
-    json.dumps(read, allow_nan=False, ensure_ascii=False).encode()
-    return read
-
-
-def _nested_deeper(value: Any, levels: int) -> bool:
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels < 0 or any(_nested_deeper(one, levels - 1) for one in inside)
-
-
-def _spoken(written: list[tuple[str, str]], beside: str = "") -> Spoken:
-    """Return the calls of a reply, each given by its body and what ends it; one malformed call invalidates all of
-    them."""
-    try:
-        calls = tuple(_call(body, end, number) for number, (body, end) in enumerate(written))
-        return Spoken(calls=calls, beside=beside)
-    except Malformed as problem:
-        return Spoken(problem=f"malformed tool call: {problem}")
-
-
-def _call(body: str, end: str, number: int) -> ToolCall:
-    if not end:
-        raise Malformed("</tool_call> is missing")
-    try:
-        call = json_of(body)
-    except ValueError as error:
-        raise Malformed(f"it is not JSON ({error})") from None
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        raise Malformed('it needs a "name" that is text')
-    return ToolCall(id=f"call_{number}", name=call["name"], arguments=_arguments(call))
-
-
-def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments object, under either key; some models write it as text."""
-    given = call.get("arguments", call.get("parameters", {}))
-    if isinstance(given, str):
-        try:
-            given = json_of(given)
-        except ValueError:
-            raise Malformed('its "arguments" are text that is not JSON') from None
-    if not isinstance(given, dict):
-        raise Malformed('its "arguments" must be a JSON object')
-    return given
+        own_format(name, setting)
+    elif name not in (*FORMATS, *VLLM_FORMATS, "auto"):
+        raise ConfigError(f"{setting} is {name!r}; use {SHOWN}")

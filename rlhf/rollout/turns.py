@@ -9,7 +9,7 @@ from rlhf.errors import EnvironmentFailed, ModelError
 from rlhf.protocols import Environment, Environments
 from rlhf.rollout.episode import AGENT, EpisodeState, PolicyClient, Unplayable, generate_reply, open_episode
 from rlhf.rollout.timed_environment import TimedEnvironment
-from rlhf.rollout.tool_calls import Spoken, ToolFormat, plain_text
+from rlhf.rollout.tool_calls import Spoken, new_id, taken_ids, with_ids
 from rlhf.types import (
     Completion,
     EpisodeStatus,
@@ -32,15 +32,13 @@ class TurnRules:
     """Limits of the turns with the environment of that name.
 
     `max_turns` is the maximum for each role; `timeout_seconds` limits the total time waiting for the environment in one
-    episode; `last_turns` is how many turns the policy sees, None is all of them; `read` parses the tool calls in a
-    reply.
+    episode; `last_turns` is how many turns the policy sees, None is all of them.
     """
 
     environment: str
     max_turns: int
     timeout_seconds: float
     last_turns: int | None = None
-    read: ToolFormat = plain_text
     roles: tuple[str, ...] = (AGENT,)
 
 
@@ -180,19 +178,22 @@ async def _answered(
 ) -> Observation | None:
     """Return the environment's observation after a reply, None at its timeout. Malformed tool calls are not passed to
     the environment."""
-    spoken = agents.rules.read(agents.policy.renderer.marked_text(completion.token_ids))
-    action = _action(spoken, state.response)
+    renderer, before = agents.policy.renderer, state.history.context.token_ids[: -len(completion.token_ids)]
+    spoken = renderer.spoken(renderer.marked_text(completion.token_ids), before)
+    action = _action(spoken, state)
     state.said.append(action)
     if spoken.problem is None:
         return await timed.step(action)
     state.malformed_calls += 1
-    return Observation(messages=(Message(role="tool", content=spoken.problem),), role=state.role)
+    told = Message(role="tool", content=spoken.problem, tool_call_id=new_id(taken_ids(state.said)))
+    return Observation(messages=(told,), role=state.role)
 
 
-def _action(spoken: Spoken, text: str) -> Message:
+def _action(spoken: Spoken, state: EpisodeState) -> Message:
     if spoken.calls:
-        return Message(role="assistant", content=spoken.beside, tool_calls=spoken.calls)
-    return Message(role="assistant", content=text)
+        calls = with_ids(spoken.calls, state.said)
+        return Message(role="assistant", content=spoken.beside, tool_calls=calls)
+    return Message(role="assistant", content=spoken.beside or state.response)
 
 
 def final_rewards(info: Mapping[str, object], rules: TurnRules) -> dict[str, float]:

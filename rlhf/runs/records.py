@@ -106,6 +106,8 @@ class EpisodeRecord:
     """With an environment: the role whose turns these are."""
     malformed_calls: int | None = None
     """Number of replies with malformed tool calls."""
+    cut_replies: int | None = None
+    """Number of replies that end at a stop text of the agent, where `client_stop` is `cut`."""
     segment_lengths: list[int] | None = None
     token_ids: list[int] | None = None
     kinds: list[int] | None = None
@@ -262,6 +264,7 @@ def _surrounded(trajectory: Trajectory) -> dict[str, Any]:
         "conversation": [_message(message) for message in trajectory.conversation],
         "role": trajectory.role,
         "malformed_calls": trajectory.malformed_calls,
+        "cut_replies": trajectory.cut_replies,
     }
 
 

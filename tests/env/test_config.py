@@ -33,7 +33,7 @@ def refusal(environment: Any = CALCULATOR, **parts: Any) -> str:
 def test_a_recipe_with_an_environment_needs_little() -> None:
     config = recipe().environment
     assert config is not None
-    assert (config.last_n, config.tool_format) == (None, "hermes")
+    assert (config.last_n, config.tool_format) == (None, "auto")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_recipe_with_an_environment_needs_little() -> None:
         ({"urls": ["http://h:1"], "arguments": {"digits": 2}}, "arguments are for an environment that this run hosts"),
         ({"urls": ["http://h:1"], "servers": 2}, "servers starts servers of environment"),
         ({"urls": ["http://h:1"], "isolation": "process"}, "isolation is for an environment that this run hosts"),
-        (CALCULATOR | {"tool_format": "xml"}, "use hermes, llama3_json, none or module:function"),
+        (CALCULATOR | {"tool_format": "xml"}, "use auto, hermes, llama3_json, mistral"),
         (CALCULATOR | {"max_turn": 3}, "did you mean 'environment.max_turns'"),
     ],
 )

@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase
 from rlhf.errors import ModelError
 from rlhf.models.chat import NONE, arguments_with_tools, as_chat, comparison, demonstration, prompt_ids, prompt_text
 from rlhf.models.replies import ReplyEncoder, conversation
-from rlhf.rollout.tool_calls import tool_format
 from rlhf.types import Message, Segment, Tool, ToolCall
 from tests.models.tried import (
     ADD,

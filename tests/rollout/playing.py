@@ -102,13 +102,13 @@ class ScriptedEnvironments:
 
 
 def rules(**changes: object) -> TurnRules:
-    settings = {"environment": "scripted", "max_turns": 4, "timeout_seconds": 5.0, "read": hermes} | changes
+    settings = {"environment": "scripted", "max_turns": 4, "timeout_seconds": 5.0} | changes
     return TurnRules(**settings)
 
 
 def policy(engine: ScriptedEngine, tokenizer: PreTrainedTokenizerBase, **changes: object) -> PolicyClient:
     settings = {"sampling": Sampling(max_tokens=64), "max_context_tokens": 2048} | changes
-    renderer = ChatRenderer(tokenizer, tools=(ADD,))
+    renderer = ChatRenderer(tokenizer, tools=(ADD,), read=hermes)
     return PolicyClient(engine=engine, renderer=renderer, session="s", seed_of=lambda turn: 100 + turn, **settings)
 
 

@@ -84,7 +84,7 @@ class Routes:
         """Return a reply to a request without a session: in the session whose conversation it continues, or in a new
         one."""
         assert self._front is not None
-        _refuse_what_is_missed(body)
+        self._refuse_what_is_missed(body)
         return await self._answered(self._front.session_of(self._asked(body)), body, request)
 
     async def open(self, request: Request) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Routes:
         return self._front.end(self._sessions.find(session_id), ending.reward)
 
     async def _answered(self, session: AgentSession, body: ChatRequest, request: Request) -> Response:
-        _refuse_what_is_missed(body)
+        self._refuse_what_is_missed(body)
         replied = await session.reply(self._asked(body), partial(_gone, request))
         answer = ChatResponse(request=body, replied=replied, model=body.model or self._model, text=session.text)
         ignored = body.ignored(seeds=self._front is not None)
@@ -110,11 +110,10 @@ class Routes:
     def _asked(self, body: ChatRequest) -> AgentRequest:
         return body.asked(seeds=self._front is not None)
 
-
-def _refuse_what_is_missed(body: ChatRequest) -> None:
-    if missed := body.missed():
-        name, why = missed
-        raise ChatRefused(400, "not_supported", why, name)
+    def _refuse_what_is_missed(self, body: ChatRequest) -> None:
+        if missed := body.missed(stops=self._sessions.client_stop == "cut"):
+            name, why = missed
+            raise ChatRefused(400, "not_supported", why, name)
 
 
 async def _gone(request: Request) -> None:

@@ -7,6 +7,7 @@ engine.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from rlhf.errors import ModelError
 from rlhf.rollout.context import Context
 from rlhf.rollout.endpoint.marks import AgentRequest, Mark, extended, message_marks
 from rlhf.rollout.history import Renderer
-from rlhf.rollout.tool_calls import Spoken, ToolFormat
+from rlhf.rollout.tool_calls import Spoken, with_ids
 from rlhf.types import Completion, EpisodeStatus, FinishReason, Message, Task, Timings, Trajectory
 
 
@@ -63,24 +64,25 @@ class TokenizedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replied:
-    """The reply message for the agent, with its prompt tokens and its completion."""
+    """The reply message for the agent, with its prompt tokens and its completion. `cut`: it ends at a stop text."""
 
     message: Message
     token_ids: NDArray[np.int32]
     completion: Completion
+    cut: bool = False
 
 
 class Capture:
     """One agent's episode in progress. Every request is either answered or dropped."""
 
-    def __init__(self, renderer: Renderer, read: ToolFormat) -> None:
-        self._renderer, self._read = renderer, read
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
         self._threads: list[Thread] = []  # in the order of their last reply
         self._asked: dict[Mark, ThreadPosition] = {}
         self._said: defaultdict[Mark, list[ThreadPosition]] = defaultdict(list)
         self._conversation: list[Message] = []
-        self._response, self._last, self._replies, self._malformed = "", FinishReason.STOP, 0, 0
-        self._engine = ""
+        self._response, self._engine, self._last = "", "", FinishReason.STOP
+        self._replies, self._malformed, self._cut = 0, 0, 0
         self.first: tuple[Message, ...] = ()
 
     @property
@@ -114,7 +116,10 @@ class Capture:
             question.thread.taken = None
 
     def answer(self, question: TokenizedRequest, completion: Completion) -> Replied:
-        """Append the reply to its thread; returns it as the message that the agent reads."""
+        """Append the reply to its thread; returns it as the message that the agent reads. Of a reply that says a stop
+        text of the request, the tokens up to there are kept."""
+        stopped = self._stopped(completion, question.asked.stop)
+        completion, cut = stopped or completion, stopped is not None
         thread = question.thread
         if question.heard is not None:
             thread.context.hear(question.heard)
@@ -123,16 +128,16 @@ class Capture:
         thread.context.say(completion)
         thread.taken = None
         self._threads.append(thread)
-        message = self._told(question.asked, completion)
-        if completion.finish_reason is FinishReason.STOP:
+        message = self._told(question, completion)
+        if completion.finish_reason is FinishReason.STOP and not cut:
             [mark] = extended(question.mark, [message])
             self._said[mark].append(ThreadPosition(thread=thread, length=len(thread.context)))
         self.first = self.first or question.asked.messages
         self._conversation.extend((*question.new, message))
         self._response = self._renderer.text(completion.token_ids)
         self._last, self._engine = completion.finish_reason, completion.engine
-        self._replies += 1
-        return Replied(message=message, token_ids=question.token_ids, completion=completion)
+        self._replies, self._cut = self._replies + 1, self._cut + cut
+        return Replied(message=message, token_ids=question.token_ids, completion=completion, cut=cut)
 
     def trajectory(self, task: Task, reward: float | None, timings: Timings, *, ended: bool = True) -> Trajectory:
         """Return the episode, `ended` or given up. Requires at least one reply.
@@ -155,6 +160,7 @@ class Capture:
             timings=timings,
             conversation=tuple(self._conversation),
             malformed_calls=self._malformed,
+            cut_replies=self._cut,
         )
 
     def _continued(
@@ -188,14 +194,43 @@ class Capture:
         opened = thread or Thread(Context(token_ids))
         return TokenizedRequest(asked=asked, mark=mark, thread=opened, heard=heard, token_ids=token_ids, new=new)
 
-    def _told(self, asked: AgentRequest, completion: Completion) -> Message:
+    def _told(self, question: TokenizedRequest, completion: Completion) -> Message:
         """Return a reply as text or tool calls. Malformed calls are passed to the agent as text, and counted."""
-        whole = completion.finish_reason is FinishReason.STOP
-        text = self._renderer.marked_text(completion.token_ids)
-        spoken = self._read(text) if asked.reads_calls and whole else Spoken()
+        asked, whole = question.asked, completion.finish_reason is FinishReason.STOP
+        text = before_stop(self._renderer.text(completion.token_ids), asked.stop)
+        spoken = Spoken()
+        if asked.reads_calls and whole:
+            marked = before_stop(self._renderer.marked_text(completion.token_ids), asked.stop)
+            spoken = self._renderer.offering(asked.tools).spoken(marked, question.token_ids)
         self._malformed += spoken.problem is not None
         if not spoken.calls:
-            return Message(role="assistant", content=self._renderer.text(completion.token_ids))
+            return Message(role="assistant", content=spoken.beside or text)
         # The agent may store results under these ids, so each id is unique within an episode.
-        calls = tuple(replace(call, id=f"call_{self._replies}_{n}") for n, call in enumerate(spoken.calls))
+        calls = with_ids(spoken.calls, [*self._conversation, *asked.messages])
         return Message(role="assistant", content=spoken.beside, tool_calls=calls)
+
+    def _stopped(self, completion: Completion, stop: Sequence[str]) -> Completion | None:
+        """Return the completion up to the token in which a stop text ends; None where it says none."""
+
+        def says_one(length: int) -> bool:
+            text = self._renderer.text(completion.token_ids[:length])
+            return any(one in text for one in stop)
+
+        every = len(completion.token_ids)
+        if not says_one(every):
+            return None
+        length = bisect_left(range(every), True, lo=1, key=says_one)
+        routing = completion.routing
+        return replace(
+            completion,
+            token_ids=completion.token_ids[:length],
+            logprobs=completion.logprobs[:length],
+            versions=completion.versions[:length],
+            finish_reason=FinishReason.STOP,
+            routing=None if routing is None else routing[: len(routing) - (every - length)],
+        )
+
+
+def before_stop(text: str, stop: Sequence[str]) -> str:
+    """Return the text before the first stop text in it."""
+    return text[: min((text.index(one) for one in stop if one in text), default=len(text))]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from rlhf.config import Config, is_piece
 from rlhf.models.tool_formats import ToolFormatName
+
+ClientStop = Literal["refuse", "cut"]
+"""What becomes of a request with `stop` texts."""
 
 
 class AgentConfig(Config):
@@ -23,9 +26,14 @@ class AgentConfig(Config):
     max_agents: int = Field(256, ge=1)
     """Maximum number of agents that run at once; other episodes wait. A plain (not async) program runs in its own
     thread. While this many threads hang beyond their timeouts, no further program is started: its episode is lost."""
-    tool_format: ToolFormatName = "hermes"
-    """How the model writes tool calls: `hermes` (Hermes, Qwen), `llama3_json` (Llama 3.1 and later), `none`, or
-    `module:function` of yours, `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where a request offers tools."""
+    tool_format: ToolFormatName = "auto"
+    """How the model writes tool calls. `auto`: as its chat template does; `hermes` where that writes none. By name:
+    `hermes` (Hermes, Qwen), `llama3_json`, `mistral`, `deepseek_v3`, `deepseek_v31`, `glm4_0414`, `harmony` (gpt-oss),
+    `qwen3_coder` (also Qwen 3.5), `glm45`, another of vLLM's tool parsers, `none`, or `module:function` of yours,
+    `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where a request offers tools."""
+    client_stop: ClientStop = "refuse"
+    """What becomes of a request with `stop` texts. `refuse`: it gets an error. `cut`: the reply ends where it says one;
+    the tokens up to there are trained, and the episode counts the reply in `cut_replies`."""
 
     @model_validator(mode="after")
     def _names(self) -> AgentConfig:

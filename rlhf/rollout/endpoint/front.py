@@ -61,16 +61,19 @@ class Front:
         return found
 
     def end(self, session: AgentSession, reward: float | None, *, ended: bool = True) -> dict[str, Any]:
-        """Close the session and save its episode; returns the response for the client."""
+        """Close the session and save its episode; returns the response for the client. An episode that lost a request
+        to an engine error has no reward: its client went on without a reply."""
         self._sessions.close(session)
         self._alone.discard(session)
         if not session.capture.replies:
             return {"replies": 0, "segments": 0, "tokens": 0}
         task = Task(id=session.id, messages=session.capture.first)
+        lost = {"lost": str(session.failure)} if session.failure else {}
+        reward, ended = (None, False) if lost else (reward, ended)
         trajectory = session.trajectory(task, reward, ended=ended)
         self._keep(trajectory, reward)
         segments, tokens = len(trajectory.segments), trajectory.action_tokens
-        return {"replies": session.capture.replies, "segments": segments, "tokens": tokens}
+        return {"replies": session.capture.replies, "segments": segments, "tokens": tokens} | lost
 
     async def sweep(self) -> None:
         """End sessions whose lease has expired; runs forever."""

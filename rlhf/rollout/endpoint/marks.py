@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 
+from rlhf.rollout.thinking import BEGIN, END, NO_MARKS, thought_and_said
 from rlhf.types import Message, Tool
 
 Mark = bytes
+MARKS = re.compile(f"{BEGIN.pattern}|{END.pattern}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequest:
     """A request of an agent to the policy. `reads_calls`: whether tool calls in the reply are parsed; `max_tokens`: the
-    longest reply requested, None leaves it to the budgets; `seed`: determines the sampling where it is given."""
+    longest reply requested, None leaves it to the budgets; `stop`: texts at which the reply ends; `seed`: determines
+    the sampling where it is given."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     reads_calls: bool = False
     max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
     seed: int | None = None
 
 
@@ -42,10 +47,16 @@ def extended(mark: Mark, messages: Sequence[Message]) -> list[Mark]:
 def said(message: Message) -> str:
     """Return what identifies a message: role, text, and tool calls by name and arguments, independent of their format.
 
-    Ids of calls are excluded, since frameworks generate new ones; a tool result is identified by its position.
+    Ids of calls are excluded, since frameworks generate new ones; a tool result is identified by its position. The
+    thinking of a reply is the same within its text and beside it, in `reasoning_content`.
     """
     calls = [[call.name, call.arguments] for call in message.tool_calls]
-    return json.dumps([message.role, message.content, calls], sort_keys=True)
+    if message.role != "assistant":
+        return json.dumps([message.role, message.content, calls], sort_keys=True)
+    thought, content = thought_and_said(message.content, NO_MARKS)
+    thought = MARKS.sub("", thought).strip() or (message.reasoning_content or "").strip()
+    content = content.strip() if thought else message.content
+    return json.dumps([message.role, thought, content, calls], sort_keys=True)
 
 
 def _mark(before: Mark, text: str) -> Mark:

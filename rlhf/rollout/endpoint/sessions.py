@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from rlhf.errors import DeadlinePassed, ModelError, RlhfError
 from rlhf.rollout.endpoint.capture import Capture, Replied, TokenizedRequest
-from rlhf.rollout.endpoint.marks import AgentRequest
+from rlhf.rollout.endpoint.config import ClientStop
+from rlhf.rollout.endpoint.marks import AgentRequest, Mark
 from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.seeds import request_seed
-from rlhf.rollout.tool_calls import ToolFormat
 from rlhf.types import Completion, Prompt, Task, Timings, Trajectory
 
 REMEMBERED_ENDS = 65_536
@@ -53,13 +53,12 @@ class ClientGone(RlhfError):
 
 
 class AgentSession:
-    """An agent's session with `policy`. `failure` is the last engine error, None after a later reply; the agent itself
-    sees only an error response. A running reply is cut off when the episode's `seconds` are nearly used up."""
+    """An agent's session with `policy`. A running reply is cut off when the episode's `seconds` are nearly used up."""
 
-    def __init__(self, policy: PolicyClient, read: ToolFormat, seconds: float | None = None) -> None:
+    def __init__(self, policy: PolicyClient, seconds: float | None = None) -> None:
         self.id = secrets.token_urlsafe(12)
-        self.capture = Capture(policy.renderer, read)
-        self.failure: RlhfError | None = None
+        self.capture = Capture(policy.renderer)
+        self._failures: dict[Mark, RlhfError] = {}
         self._policy = policy
         self._numbers = itertools.count()
         self._began = self._used = time.monotonic()
@@ -70,6 +69,12 @@ class AgentSession:
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
         return self._policy.renderer.whole_text(token_ids)
+
+    @property
+    def failure(self) -> RlhfError | None:
+        """The first engine error of a request that was not answered later, when the agent asked again; the agent
+        itself sees only an error response."""
+        return next(iter(self._failures.values()), None)
 
     @property
     def busy(self) -> bool:
@@ -124,7 +129,7 @@ class AgentSession:
         completion = await self._generated(question)
         if self._ended.done():
             raise over(self.id)
-        self.failure = None
+        self._failures.pop(question.mark, None)
         return self.capture.answer(question, completion)
 
     async def _generated(self, question: TokenizedRequest) -> Completion:
@@ -139,7 +144,7 @@ class AgentSession:
                 session=self._policy.session,
             )
         except RlhfError as error:
-            self.failure = error
+            self._failures[question.mark] = error
             late = isinstance(error, DeadlinePassed)
             raise ChatRefused(504 if late else 500, "timeout" if late else "engine", str(error)) from error
         finally:
@@ -163,10 +168,11 @@ class AgentSession:
 
 
 class AgentSessions:
-    """All open sessions, at most `capacity`, and the ids of sessions that have ended."""
+    """All open sessions, at most `capacity`, and the ids of sessions that have ended. `client_stop` is what becomes of
+    requests with stop texts."""
 
-    def __init__(self, *, read: ToolFormat, capacity: int) -> None:
-        self._read, self._capacity = read, capacity
+    def __init__(self, *, capacity: int, client_stop: ClientStop = "refuse") -> None:
+        self._capacity, self.client_stop = capacity, client_stop
         self._open: dict[str, AgentSession] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
 
@@ -187,7 +193,7 @@ class AgentSessions:
             raise ChatRefused(
                 503, "capacity", f"{len(self._open)} sessions are open, which is all there may be; end some"
             )
-        session = AgentSession(policy, self._read, seconds)
+        session = AgentSession(policy, seconds)
         self._open[session.id] = session
         return session
 

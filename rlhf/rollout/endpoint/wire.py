@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from rlhf.rollout.call_syntax import checked, json_of
 from rlhf.rollout.endpoint.marks import AgentRequest
-from rlhf.rollout.tool_calls import json_of
 from rlhf.types import Message, Tool, ToolCall
 
 NEVER_SAMPLED = {
     "n": "n is {value}: one reply is given a request; ask again for another",
-    "stop": "stop is {value}: a reply ends where the model ends it, since its tokens are trained as they are",
     "top_logprobs": "top_logprobs is {value}: only the log-probs of the sampled tokens are known",
     "functions": "functions are the tools of long ago; send tools",
     "audio": "audio is nothing that a language model says",
 }
 """Fields that cannot be supported and whose absence a client would notice."""
-NOTHING: dict[str, tuple[Any, ...]] = {"n": (1,), "stop": ([], ""), "top_logprobs": (0,), "functions": ([],)}
+NOTHING: dict[str, tuple[Any, ...]] = {"n": (1,), "top_logprobs": (0,), "functions": ([],)}
 """Values of such fields that request nothing."""
+STOP = (
+    "stop is {value}: a reply ends where the model ends it, since its tokens are trained as they are; with "
+    "agent.client_stop: cut (rlhf serve policy --client-stop cut) it ends at such a text, and the episode says so"
+)
+"""Why stop texts are refused unless the user chose otherwise."""
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 """Field names that are safe to repeat in a header."""
 
@@ -40,44 +43,66 @@ def _part(part: Any) -> str:
     return str(part["text"])
 
 
+def texts(given: Any) -> Any:
+    """Return stop texts as a list, without empty ones."""
+    if not isinstance(given, list):
+        given = [given]
+    return [one for one in given if one not in (None, "")]
+
+
 Text = Annotated[str, BeforeValidator(content_text)]
+Stops = Annotated[list[str], BeforeValidator(texts)]
 
 
 class FunctionCall(BaseModel):
-    """A tool call's function name, and its arguments as JSON text."""
+    """A tool call's function name, and its arguments: an object, or the JSON text of one."""
 
     name: str
-    arguments: str = ""
+    arguments: dict[str, Any] = Field({})
 
-    @field_validator("arguments")
+    @field_validator("arguments", mode="before")
     @classmethod
-    def _an_object(cls, arguments: str) -> str:
-        if not isinstance(json_of(arguments or "{}"), dict):
-            raise ValueError("the arguments of a call are the text of a JSON object")
-        return arguments
+    def _an_object(cls, arguments: Any) -> Any:
+        read = json_of(arguments) if isinstance(arguments, str) and arguments.strip() else checked(arguments or {})
+        if not isinstance(read, dict):
+            raise ValueError("the arguments of a call are a JSON object, or its text")
+        return read
 
 
 class Call(BaseModel):
-    id: str = ""
-    type: Literal["function"] = "function"
+    id: str | None = None
+    type: Literal["function"] | None = None
     function: FunctionCall
 
     def call(self) -> ToolCall:
-        return ToolCall(id=self.id, name=self.function.name, arguments=json.loads(self.function.arguments or "{}"))
+        return ToolCall(id=self.id or "", name=self.function.name, arguments=self.function.arguments)
 
 
 class ChatMessage(BaseModel):
-    """One message; fields that are not declared here are not read."""
+    """One message. `reasoning` and `reasoning_content` are two names of the thinking of a reply; fields that are not
+    declared here are ignored."""
+
+    model_config = ConfigDict(extra="allow")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text = ""
     tool_calls: list[Call] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
     def message(self) -> Message:
-        calls = tuple(call.call() for call in self.tool_calls or ())
-        role = "system" if self.role == "developer" else self.role
-        return Message(role=role, content=self.content, tool_calls=calls, tool_call_id=self.tool_call_id)
+        return Message(
+            role="system" if self.role == "developer" else self.role,
+            content=self.content,
+            tool_calls=tuple(call.call() for call in self.tool_calls or ()),
+            tool_call_id=self.tool_call_id,
+            reasoning_content=self.reasoning_content or self.reasoning or None,
+        )
+
+    def ignored(self) -> list[str]:
+        """Return the fields that were given and have no effect."""
+        return [name for name, value in (self.model_extra or {}).items() if value not in (None, [], {}, "")]
 
 
 class FunctionOffered(BaseModel):
@@ -116,6 +141,7 @@ class ChatRequest(BaseModel):
     logprobs: bool | None = None
     return_token_ids: bool | None = None
     seed: int | None = None
+    stop: Stops = Field([])
 
     def asked(self, *, seeds: bool) -> AgentRequest:
         """Return the request for the policy. With `seeds`, the request's own seed determines the sampling, if it has
@@ -126,11 +152,15 @@ class ChatRequest(BaseModel):
             tools=tuple(offered.tool() for offered in self.tools or ()),
             reads_calls=bool(self.tools) and self.tool_choice != "none",
             max_tokens=min(limits, default=None),
+            stop=tuple(self.stop),
             seed=self.seed if seeds else None,
         )
 
-    def missed(self) -> tuple[str, str] | None:
-        """Return the first field that requests something unsupported, and why; None if every field is supported."""
+    def missed(self, *, stops: bool) -> tuple[str, str] | None:
+        """Return the first field that requests something unsupported, and why; None if every field is supported.
+        `stops`: whether replies are cut at stop texts."""
+        if self.stop and not stops:
+            return "stop", STOP.format(value=f"{self.stop!r:.40}")
         for name, why in NEVER_SAMPLED.items():
             value = self._others.get(name)
             if value is not None and value not in NOTHING.get(name, ()):
@@ -139,9 +169,10 @@ class ChatRequest(BaseModel):
 
     def ignored(self, *, seeds: bool) -> list[str]:
         """Return the fields that were given and have no effect."""
-        given = [name for name, value in self._others.items() if value is not None and NAME.fullmatch(name)]
-        named = [name for name in given if name not in NEVER_SAMPLED]
+        given = [name for name, value in self._others.items() if value is not None and name not in NEVER_SAMPLED]
+        given += {f"messages.{name}" for message in self.messages for name in message.ignored()}
         forced = self.tool_choice not in (None, "auto", "none")
+        named = [name for name in given if NAME.fullmatch(name)]
         return sorted(named + ["tool_choice"] * forced + ["seed"] * (self.seed is not None and not seeds))
 
     @property

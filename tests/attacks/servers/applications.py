@@ -22,7 +22,6 @@ from rlhf.reward.server import RewardServerSettings, reward_app
 from rlhf.rollout.endpoint.app import policy_app
 from rlhf.rollout.endpoint.front import Front
 from rlhf.rollout.endpoint.sessions import AgentSessions
-from rlhf.rollout.tool_calls import hermes
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.server import make_app
 from tests.pace import scaled
@@ -48,7 +47,7 @@ def sandbox() -> tuple[AccessMiddleware, Any]:
 
 def endpoint() -> tuple[AccessMiddleware, Any]:
     engine: Any = scripted(*["said"] * 10_000)
-    sessions = AgentSessions(read=hermes, capacity=1024)
+    sessions = AgentSessions(capacity=1024)
     front = Front(sessions, lambda number: policy(engine, TOKENIZER), lambda *episode: None, lease_seconds=60.0)
     return policy_app(sessions, model="tiny", token=None, front=front), None
 

@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerBase
 from rlhf.rollout.endpoint.capture import Replied
 from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.rollout.endpoint.sessions import AgentSession
-from rlhf.rollout.tool_calls import hermes
 from rlhf.trainer.batching.batch import build_batch
 from rlhf.types import Group, Message, Sample, Sampling, Scored, Ticket, TokenKind, Tool, Trajectory
 from tests.rollout.playing import TASK, ScriptedEngine, policy
@@ -38,7 +37,7 @@ class Agent:
         self.tokenizer = tokenizer
         ids = [tokenizer.encode(one, add_special_tokens=False) if isinstance(one, str) else one for one in replies]
         self.engine = ScriptedEngine(*ids, stop=tokenizer.eos_token_id)
-        self.session = AgentSession(policy(self.engine, tokenizer, **changes), hermes)
+        self.session = AgentSession(policy(self.engine, tokenizer, **changes))
         self.said: list[Message] = []
 
     async def ask(self, *messages: Message, tools: tuple[Tool, ...] = (), max_tokens: int | None = None) -> Replied:

@@ -12,10 +12,10 @@ from rlhf.http.serving import listening
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.protocols import RolloutEngine
 from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
+from rlhf.rollout.endpoint.config import ClientStop
 from rlhf.rollout.endpoint.front import Front
 from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.episode import PolicyClient
-from rlhf.rollout.tool_calls import hermes
 from rlhf.types import Sampling, Trajectory
 from tests.rollout.playing import ScriptedEngine, policy
 
@@ -46,13 +46,14 @@ async def served(
     lease_seconds: float = 60.0,
     max_tokens: int = 256,
     context: int = 2048,
+    client_stop: ClientStop = "refuse",
 ) -> AsyncIterator[Served]:
     def policy_of(number: int) -> PolicyClient:
         sampling = Sampling(max_tokens=max_tokens)
         return policy(engine, TOKENIZER, sampling=sampling, max_context_tokens=context)  # type: ignore[arg-type]
 
     kept: list[tuple[Trajectory, float | None]] = []
-    sessions = AgentSessions(read=hermes, capacity=capacity)
+    sessions = AgentSessions(capacity=capacity, client_stop=client_stop)
     front = Front(sessions, policy_of, lambda *episode: kept.append(episode), lease_seconds=lease_seconds)
     async with listening(policy_uvicorn_config(policy_app(sessions, model="tiny", token=token, front=front))) as url:
         yield Served(url, sessions, front, kept)

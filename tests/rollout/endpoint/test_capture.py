@@ -56,7 +56,7 @@ async def test_a_tool_call_is_known_by_name_and_arguments_however_they_are_sent_
     agent = Agent(tokenizer, CALL, "3")
     replied = await agent.ask(user("1+2?"), tools=(ADD,))
     [call] = replied.message.tool_calls
-    assert (call.id, call.name, call.arguments, replied.message.content) == ("call_0_0", "add", {"x": 1, "y": 2}, "")
+    assert (call.id, call.name, call.arguments, replied.message.content) == ("call00000", "add", {"x": 1, "y": 2}, "")
     renamed = Message(
         role="assistant", content="", tool_calls=(ToolCall(id="mine", name="add", arguments={"x": 1, "y": 2}),)
     )

@@ -34,7 +34,7 @@ def test_an_agents_episodes_are_scored_by_the_recipe_or_by_the_agent(kind: str) 
         ({"agent": {"program": "my_agent"}}, "give module:function"),
         (
             {"agent": AGENT | {"tool_format": "xml"}},
-            r"agent\.tool_format: use hermes, llama3_json, none or .*got 'xml'",
+            r"agent\.tool_format: use auto, hermes, llama3_json, .*got 'xml'",
         ),
         ({"agent": AGENT | {"timeout": 3}}, "timeout"),
         ({"agent": None, "reward": {"kind": "environment"}}, "neither environment nor agent is given"),

@@ -12,7 +12,6 @@ import pytest
 from rlhf.errors import DeadlinePassed, GenerateFailed
 from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.rollout.endpoint.sessions import AgentSession
-from rlhf.rollout.tool_calls import hermes
 from rlhf.types import Completion, Prompt
 from tests.rollout.endpoint.asking import stays, user
 from tests.rollout.endpoint.serving import TOKENIZER, served
@@ -80,7 +79,7 @@ async def test_an_engine_that_fails_when_nobody_waits_any_more_is_not_complained
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
     engine = Late("one")
-    session = AgentSession(policy(engine, TOKENIZER), hermes)
+    session = AgentSession(policy(engine, TOKENIZER))
     asking = asyncio.create_task(session.reply(AgentRequest(messages=(user("go"),)), stays))
     while not session.busy:
         await asyncio.sleep(0)

@@ -1,0 +1,117 @@
+"""Syntax of tool calls whose arguments are JSON: each format says what stands around the JSON. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf.types import ToolCall
+
+DEEPEST = 100
+"""Maximum nesting depth of lists and objects: less than what the wire format of environments carries."""
+LENIENT = json.JSONDecoder(strict=False)
+"""Accepts line breaks in strings: models write programs so."""
+
+
+class Malformed(ValueError):
+    """A malformed tool call; the message is for the policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonCalls:
+    """A format whose calls are JSON after `mark`. `head` matches from there to the JSON, and `tail` what follows it;
+    `closing` is the tail's name in errors.
+
+    With a `name` in the head, the JSON is the arguments, else a call, or with `lists` a list of calls. `around` is what
+    stands around all calls of a reply.
+    """
+
+    mark: str
+    head: re.Pattern[str]
+    tail: re.Pattern[str]
+    closing: str = ""
+    lists: bool = False
+    around: re.Pattern[str] | None = None
+
+    def read(self, text: str) -> tuple[tuple[ToolCall, ...], str]:
+        """Return the calls, and the text beside them. Raises `Malformed`: one malformed call invalidates all."""
+        calls, beside, at = list[ToolCall](), list[str](), 0
+        while (start := text.find(self.mark, at)) >= 0:
+            beside.append(text[at:start])
+            head = self.head.match(text, start)
+            if head is None:
+                raise Malformed(f"after {self.mark} stands no call")
+            value, end = decoded(text, head.end())
+            tail = self.tail.match(text, end)
+            if tail is None:
+                raise Malformed(f"{self.closing} is missing")
+            calls += self._calls(head, value)
+            at = tail.end()
+        beside.append(text[at:])
+        whole = "".join(beside)
+        return tuple(calls), (self.around.sub("", whole) if self.around else whole).strip()
+
+    def _calls(self, head: re.Match[str], value: Any) -> Iterator[ToolCall]:
+        found = head.groupdict()
+        if found.get("name") is None:
+            yield from (call_of(one) for one in (value if self.lists and isinstance(value, list) else [value]))
+        else:
+            yield call_of({"name": found["name"].strip(), "arguments": value, "id": found.get("id")})
+
+
+def decoded(text: str, at: int) -> tuple[Any, int]:
+    """Return the JSON value that begins at that position, and where it ends. Raises `Malformed`."""
+    try:
+        value, end = LENIENT.raw_decode(text, at)
+        return checked(value), end
+    except RecursionError:
+        raise Malformed("it is not JSON (it is nested too deeply)") from None
+    except ValueError as error:
+        raise Malformed(f"it is not JSON ({error})") from None
+
+
+def json_of(text: str) -> Any:
+    """Return the value of JSON text, if it can be serialised again. Raises `ValueError`."""
+    try:
+        return checked(json.loads(text))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def checked(value: Any) -> Any:
+    """Return a parsed value if it can be serialised again: Python's parser also accepts NaN, numbers beyond the range
+    of floats and lone surrogates, which are refused here, as is nesting deeper than `DEEPEST`. Raises `ValueError`."""
+    if _nested_deeper(value, DEEPEST):
+        raise ValueError("it is nested too deeply")
+    json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    return value
+
+
+def call_of(value: Any) -> ToolCall:
+    """Return the call that an object describes; its id is empty where it has none. Raises `Malformed`."""
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(name, str) or not name.strip():
+        raise Malformed('it needs a "name" that is text')
+    given = value.get("id")
+    return ToolCall(id=given if isinstance(given, str) else "", name=name, arguments=_arguments(value))
+
+
+def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments object, under either key; some models write it as text."""
+    given = call.get("arguments", call.get("parameters", {}))
+    if isinstance(given, str):
+        try:
+            given = json_of(given) if given.strip() else {}
+        except ValueError:
+            raise Malformed('its "arguments" are text that is not JSON') from None
+    if not isinstance(given, dict):
+        raise Malformed('its "arguments" must be a JSON object')
+    return given
+
+
+def _nested_deeper(value: Any, levels: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_nested_deeper(one, levels - 1) for one in inside)
