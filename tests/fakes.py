@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.rollout.tool_calls import Spoken
 from rlhf.types import (
     Completion,
     Failed,
@@ -63,6 +64,9 @@ class FakeRenderer:
 
     def marked_text(self, token_ids: NDArray[np.int32]) -> str:
         return self.text(token_ids)
+
+    def spoken(self, text: str, before: NDArray[np.int32]) -> Spoken:
+        return Spoken()
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
         return " ".join(map(str, token_ids.tolist()))

@@ -22,6 +22,8 @@ REPLIER = "assistant"
 QUESTION = Message(role="user", content="placeholder question")
 OPENINGS = ([QUESTION], [Message(role="system", content="placeholder rule"), QUESTION])
 HEARD = "placeholder answer"
+CALL_ID = "call00000"
+"""An id in the form that Mistral's templates require of an answered call."""
 REPLY = "placeholder reply"
 REPLIES = (REPLY, f"<think>\nplaceholder thought\n</think>\n\n{REPLY}")
 """Replies used by the check; most templates that rewrite earlier text rewrite thinking."""
@@ -47,7 +49,7 @@ class Increments:
         """Why messages of these roles cannot be appended, or None if they can. Computed once per set of roles."""
         key = tuple(sorted(set(roles)))
         if key not in self._verdicts:
-            self._verdicts[key] = self._refusal([Message(role=role, content=HEARD) for role in key])
+            self._verdicts[key] = self._refusal([_heard(role) for role in key])
         return self._verdicts[key]
 
     def _refusal(self, messages: Sequence[Message]) -> str | None:
@@ -104,6 +106,10 @@ class Increments:
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         return prompt_text(self._tokenizer, messages, self._arguments)
+
+
+def _heard(role: str) -> Message:
+    return Message(role=role, content=HEARD, tool_call_id=CALL_ID if role == "tool" else None)
 
 
 def _rewritten(grown: str, whole: str, roles: Sequence[str]) -> str:

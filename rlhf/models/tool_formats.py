@@ -14,7 +14,7 @@ AUTO = "auto"
 OWN_FORMATS = ("hermes", "llama3_json", "mistral", "deepseek_v3", "deepseek_v31", "glm4_0414", "harmony", "none")
 """Formats that this library parses."""
 VLLM_FORMATS = (
-    "qwen3_coder", "glm45", "apertus", "cohere_command3", "cohere_command4", "deepseek_v32", "deepseek_v4",
+    "qwen3_coder", "glm45", "apertus", "deepseek_v32", "deepseek_v4",
     "deepseek_v41", "dots", "ernie45", "functiongemma", "gemma4", "gigachat3", "granite", "granite-20b-fc", "granite4",
     "hunyuan_a13b", "hy_v3", "hy_v4", "inkling", "internlm", "jamba", "k2_horizon", "kimi_k2", "kimi_k3", "lfm2",
     "ling3", "llama4_pythonic", "longcat", "mimo", "minicpm5", "minimax_m2", "minimax_m3", "muse_glimmer", "olmo3",

@@ -64,6 +64,8 @@ class JsonCalls:
 
 def decoded(text: str, at: int) -> tuple[Any, int]:
     """Return the JSON value that begins at that position, and where it ends. Raises `Malformed`."""
+    while text[at : at + 1].isspace():
+        at += 1
     try:
         value, end = LENIENT.raw_decode(text, at)
         return checked(value), end

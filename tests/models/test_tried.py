@@ -12,8 +12,9 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import ModelError
-from rlhf.models.chat import NONE, arguments_with_tools, as_chat, comparison, demonstration, prompt_ids, prompt_text
+from rlhf.models.chat import NONE, arguments_with_tools, comparison, demonstration, prompt_ids, prompt_text
 from rlhf.models.replies import ReplyEncoder, conversation
+from rlhf.rollout.taught_format import format_for
 from rlhf.types import Message, Segment, Tool, ToolCall
 from tests.models.tried import (
     ADD,
@@ -193,16 +194,19 @@ def test_a_system_message_that_the_template_refuses_is_told_with_the_roles(vocab
     assert "\n" not in str(refused.value)
 
 
-@where("calls", "hermes", "llama3_json")
-def test_a_call_as_the_template_writes_it_is_read_as_that_call(vocabulary: str, wire: Wire) -> None:
-    tokenizer, offered = made(vocabulary, wire), arguments_with_tools(NONE, [ADD])
-    call = ToolCall(id="call_0", name="add", arguments={"x": 2})
-    calling = Message(role="assistant", content="", tool_calls=(call,))
-    whole = read(tokenizer, tokenizer.apply_chat_template([as_chat(one) for one in (ASKED, calling)], tokenize=False))
-    reply = np.array(whole[len(read(tokenizer, prompt_text(tokenizer, [ASKED]))) :], np.int32)
-    renderer = renderer_of(tokenizer, wire, ADD)
-    assert tool_format(TABLE[wire.name].calls)(renderer.marked_text(reply)).calls == (call,)
-    assert "add" in prompt_text(tokenizer, [ASKED], offered)
+@where("calls", "hermes", "llama3_json", "mistral", "glm4_0414", "harmony")
+def test_a_call_as_the_template_writes_it_is_read_as_that_call_and_auto_finds_its_format(
+    vocabulary: str, wire: Wire
+) -> None:
+    renderer = renderer_of(made(vocabulary, wire), wire, ADD)
+    calling = ToolCall(id="call00000", name="add", arguments={"x": 2})
+    written = renderer.rendered([ASKED], Message(role="assistant", content="", tool_calls=(calling,)))
+    assert written is not None
+    reply = np.array(read(renderer.tokenizer, written.text), np.int32)
+    found = format_for(renderer, "auto", "environment.tool_format")
+    [call] = renderer.reading(found).spoken(renderer.marked_text(reply), np.zeros(0, np.int32)).calls
+    assert (call.name, call.arguments) == ("add", {"x": 2})
+    assert found.name == TABLE[wire.name].calls
 
 
 @EVERY

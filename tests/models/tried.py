@@ -22,7 +22,7 @@ RULE = Message(role="system", content="Be brief.")
 ASKED = Message(role="user", content="two plus two?")
 SAID = Message(role="assistant", content="four")
 AGAIN = Message(role="user", content="and an answer?")
-HEARD = Message(role="tool", content="42")
+HEARD = Message(role="tool", content="42", tool_call_id="call00000")
 ADD = Tool(name="add", description="Adds.", parameters={"type": "object", "properties": {"x": {"type": "integer"}}})
 THOUGHT = Message(role="assistant", content="<think>\nI say three\n</think>\n\nfour")
 REFUSALS = {

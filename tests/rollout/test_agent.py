@@ -30,7 +30,7 @@ from rlhf.types import (
 from tests.rollout.endpoint import agents
 from tests.rollout.endpoint.asking import check
 from tests.rollout.endpoint.serving import TOKENIZER, scripted
-from tests.rollout.endpoint.test_interrupted import Broken
+from tests.rollout.endpoint.test_interrupted import Broken, Fails
 from tests.rollout.playing import ScriptedEngine, policy
 
 TASK = Task(id="t", messages=(Message(role="user", content="go"),))
@@ -173,6 +173,20 @@ async def test_an_engine_that_fails_is_the_engines_failure_and_not_the_agents() 
     sample = await lost("twice", Broken(GenerateFailed("engine-0", "s", "no")))
     assert isinstance(sample.trajectory, Failed)
     assert sample.trajectory.kind == "engine"
+
+
+@pytest.mark.parametrize("failing", [(1,), (2,), (3,), (1, 2, 3)])
+async def test_an_agent_that_goes_on_without_a_reply_is_lost_whatever_it_returns(failing: tuple[int, ...]) -> None:
+    sample = await lost("goes_on", Fails(*failing))
+    assert isinstance(sample.trajectory, Failed)
+    assert sample.trajectory.kind == "engine"
+    assert f"request {failing[0]} broke" in sample.trajectory.detail
+
+
+async def test_an_agent_that_asks_again_what_failed_and_is_answered_has_lost_nothing() -> None:
+    group = await group_of("goes_on", Fails(2), size=1, arguments={"again": True})
+    assert isinstance(group, Group)
+    assert [score.value for _, _, score in group.trainable] == [0.0]
 
 
 async def test_an_engine_that_is_broken_ends_the_run_also_when_the_agent_says_nothing_of_it() -> None:

@@ -76,7 +76,7 @@ WIRES = (
     ),
     Wire(name="llama2", bos="<s>", eos="</s>", declared=("</s>",)),
     Wire(name="mistral_v1", bos="<s>", eos="</s>", declared=("</s>",)),
-    Wire(name="mistral_v3", bos="<s>", eos="</s>", marks=MISTRAL, declared=("</s>",)),
+    Wire(name="mistral_v3", bos="<s>", eos="</s>", marks=MISTRAL, declared=("</s>",), tool_format="mistral"),
     Wire(
         name="gemma",
         bos="<bos>",
@@ -106,6 +106,7 @@ WIRES = (
         eos="<|endoftext|>",
         marks=("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"),
         declared=("<|endoftext|>", "<|user|>", "<|observation|>"),
+        tool_format="glm4_0414",
     ),
     Wire(
         name="granite",
@@ -120,5 +121,6 @@ WIRES = (
         eos="<|return|>",
         marks=("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|call|>", "<|endoftext|>"),
         declared=("<|return|>", "<|endoftext|>", "<|call|>"),
+        tool_format="harmony",
     ),
 )

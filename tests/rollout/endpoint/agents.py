@@ -105,6 +105,19 @@ def swallows(task: Task, base_url: str, api_key: str) -> float:
     return 0.25
 
 
+def goes_on(task: Task, base_url: str, api_key: str, again: bool = False) -> float:
+    """Asks three things, and goes on where one fails; with `again` it asks that once more."""
+    chat = asking(base_url, api_key).chat.completions
+    for text in ("one", "two", "three"):
+        for _ in range(1 + again):
+            try:
+                chat.create(model="policy", messages=[{"role": "user", "content": text}])
+                break
+            except openai.InternalServerError:
+                continue
+    return 0.0
+
+
 def guesses(task: Task, base_url: str, api_key: str) -> float:
     """Uses the wrong key."""
     return twice(task, base_url, "guess")

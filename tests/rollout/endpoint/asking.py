@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -40,9 +41,9 @@ class Agent:
         self.session = AgentSession(policy(self.engine, tokenizer, **changes))
         self.said: list[Message] = []
 
-    async def ask(self, *messages: Message, tools: tuple[Tool, ...] = (), max_tokens: int | None = None) -> Replied:
+    async def ask(self, *messages: Message, tools: tuple[Tool, ...] = (), **options: Any) -> Replied:
         """A request with exactly these messages."""
-        asked = AgentRequest(messages=messages, tools=tools, reads_calls=bool(tools), max_tokens=max_tokens)
+        asked = AgentRequest(messages=messages, tools=tools, reads_calls=bool(tools), **options)
         return await self.session.reply(asked, stays)
 
     async def say(self, *messages: Message, **options: object) -> Replied:

@@ -160,7 +160,9 @@ async def test_a_client_that_sends_a_seed_decides_the_draws_of_that_reply() -> N
     ("body", "param", "why"),
     [
         ({"n": 2}, "n", "one reply"),
-        ({"stop": ["\n"]}, "stop", "a reply ends where the model ends it"),
+        ({"stop": ["\n"]}, "stop", "with agent.client_stop: cut (rlhf serve policy --client-stop cut) it ends at"),
+        ({"stop": "\n"}, "stop", "a reply ends where the model ends it"),
+        ({"stop": [3]}, "stop.0", "string"),
         ({"logprobs": True, "top_logprobs": 3}, "top_logprobs", "sampled tokens"),
         ({"messages": []}, "messages", "at least 1"),
         ({"messages": [{"role": "critic", "content": ""}]}, "messages.0.role", "system"),
@@ -189,6 +191,46 @@ async def test_calls_that_an_agent_made_up_must_be_json_objects(arguments: str) 
         messages = [GO, {"role": "assistant", "content": None, "tool_calls": [call]}]
         answer = await post(server.url, "/v1/chat/completions", messages=messages)
     assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("arguments", [{"x": 1, "y": 2}, '{"y": 2, "x": 1}', ' {"x":1,"y":2}'])
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+async def test_arguments_as_an_object_and_thinking_of_either_name_continue_the_episode(
+    arguments: Any, name: str
+) -> None:
+    async with served(scripted(f"<think>hm</think>{CALL}", "3")) as server:
+        session = (await post(server.url, "/sessions")).json()["id"]
+        chat = f"/sessions/{session}/v1/chat/completions"
+        await post(server.url, chat, messages=[GO], tools=[ADD])
+        call = {"id": None, "type": "function", "function": {"name": "add", "arguments": arguments}}
+        reply = {"role": "assistant", "content": None, "tool_calls": [call], name: "hm", "annotations": [], "mood": "?"}
+        result = {"role": "tool", "tool_call_id": "x", "content": "3"}
+        answer = await post(server.url, chat, messages=[GO, reply, result], tools=[ADD])
+        told = (await post(server.url, f"/sessions/{session}/end")).json()
+    assert (answer.status_code, answer.headers["x-rlhf-ignored"]) == (200, "messages.mood")
+    assert (told["replies"], told["segments"]) == (2, 1)
+
+
+@pytest.mark.parametrize("arguments", [None, "", {}])
+async def test_a_call_without_arguments_has_none(arguments: Any) -> None:
+    call = {"function": {"name": "add", "arguments": arguments}}
+    async with served(scripted("one")) as server:
+        messages = [GO, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        answer = await post(server.url, "/v1/chat/completions", messages=messages)
+    assert answer.status_code == 200
+
+
+async def test_with_client_stop_cut_a_reply_ends_before_a_stop_text_and_the_episode_says_so() -> None:
+    async with served(scripted("one, two", "one, two"), client_stop="cut") as server:
+        chat = client(f"{server.url}/v1").chat.completions
+        answer = await chat.create(model="m", messages=[GO], stop=["!", ","], logprobs=True)
+        async with chat.stream(model="m", messages=[GO], stop=",") as stream:
+            streamed = await stream.get_final_completion()
+    for one in (answer, streamed):
+        assert (one.choices[0].message.content, one.choices[0].finish_reason) == ("one", "stop")
+    assert [token.token for token in answer.choices[0].logprobs.content or []] == ["o", "n", "e", ","]  # type: ignore[union-attr]
+    server.front.close()
+    assert [trajectory.cut_replies for trajectory, _ in server.kept] == [1, 1]
 
 
 async def test_sessions_that_are_unknown_over_or_too_many_are_refused_each_by_its_code() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.rollout.endpoint.sessions import ChatRefused
-from rlhf.types import EpisodeStatus, Message, TokenKind, ToolCall
+from rlhf.types import Completion, EpisodeStatus, FinishReason, Message, Prompt, TokenKind, ToolCall
 from tests.models.templates import FORGETS_THINKING, NO_SYSTEM_LATER, tokenizer_with
 from tests.rollout.endpoint.asking import Agent, assistant, user
-from tests.rollout.playing import ADD
+from tests.rollout.playing import ADD, TASK
 
 CALL = '<tool_call>{"name": "add", "arguments": {"y": 2, "x": 1}}</tool_call>'
 
@@ -218,3 +221,90 @@ async def test_the_last_reply_of_all_ends_the_last_segment(tokenizer: PreTrained
     sub, main = agent.played(1.0).segments
     assert (len(sub.turns), len(main.turns)) == (1, 2)
     assert (sub.turns[-1].reward, main.turns[-1].reward) == (None, 1.0)
+
+
+THOUGHT = "<think>\nhm\n</think>\n\n"
+
+
+@pytest.mark.parametrize(
+    ("sampled", "content", "thought"),
+    [
+        (f"{THOUGHT}4", "4", "hm"),
+        (f"{THOUGHT}4", "\n\n4", "\nhm\n"),
+        (f"{THOUGHT}4", f"{THOUGHT}4", "hm"),
+        (f"{THOUGHT}4", f"{THOUGHT}4", None),
+        ("hm\n</think>\n\n4", "4", "hm"),
+        (f"{THOUGHT}{CALL}", "", "hm"),
+    ],
+)
+async def test_thinking_that_a_client_sends_back_beside_the_text_continues_the_tokens_as_sampled(
+    tokenizer: PreTrainedTokenizerBase, sampled: str, content: str, thought: str | None
+) -> None:
+    agent = Agent(tokenizer, sampled, "two")
+    replied = await agent.ask(user("go"), tools=(ADD,))
+    sent = replace(replied.message, content=content, reasoning_content=thought)
+    await agent.ask(user("go"), sent, user("more"), tools=(ADD,))
+    [segment] = agent.texts(agent.played())
+    assert f"{sampled}<|im_end|>\n<|im_start|>user\nmore" in segment
+
+
+@pytest.mark.parametrize(("content", "thought"), [("4", None), ("4", "other"), ("5", "hm")])
+async def test_thinking_that_a_client_drops_or_changes_is_a_rewritten_history(
+    tokenizer: PreTrainedTokenizerBase, content: str, thought: str | None
+) -> None:
+    agent = Agent(tokenizer, f"{THOUGHT}4", "two")
+    await agent.ask(user("go"))
+    sent = Message(role="assistant", content=content, reasoning_content=thought)
+    await agent.ask(user("go"), sent, user("more"))
+    assert len(agent.played().segments) == 2
+
+
+async def test_a_reply_is_cut_at_a_stop_text_and_the_tokens_up_to_there_are_trained(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    agent = Agent(tokenizer, "Act: add\nObs: 3 and so on", "done", "whole")
+    first = await agent.ask(user("go"), stop=("never", "\nObs:", "so"))
+    said = "Act: add\nObs:"
+    assert (first.message.content, first.cut, first.completion.finish_reason) == ("Act: add", True, FinishReason.STOP)
+    assert tokenizer.decode(first.completion.token_ids) == said
+    assert len(first.completion.logprobs) == len(first.completion.versions) == len(said)
+    await agent.ask(user("go"), assistant("Act: add"), user("Obs: 4"), stop=("\nObs:",))
+    trajectory = agent.session.trajectory(TASK, 0.5)
+    assert (trajectory.cut_replies, trajectory.status) == (1, EpisodeStatus.TERMINATED)
+    cut, last = trajectory.segments
+    assert tokenizer.decode(cut.token_ids[cut.action_mask]) == said
+    assert cut.logprobs[cut.action_mask].tolist() == agent.engine.said[0].logprobs[: len(said)].tolist()
+    assert tokenizer.decode(last.token_ids).endswith(
+        "assistant\nAct: add<|im_end|>\n<|im_start|>user\nObs: 4<|im_end|>\n<|im_start|>assistant\ndone<|im_end|>"
+    ), "the policy reads what the agent said, without what was cut"
+
+
+async def test_a_cut_reply_of_an_unknown_length_keeps_the_experts_of_its_tokens(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    agent = Agent(tokenizer, "one; two")
+    routing = np.arange(100, dtype=np.int16).reshape(-1, 1, 1)
+    generate = agent.engine.generate
+
+    async def routed(prompt: Prompt, **how: Any) -> Completion:
+        sampled = await generate(prompt, **how)
+        return replace(sampled, routing=routing[: len(prompt.token_ids) + len(sampled.token_ids) - 1])
+
+    agent.engine.generate = routed  # type: ignore[method-assign]
+    replied = await agent.ask(user("go"), stop=(";",))
+    assert replied.completion.routing is not None
+    assert len(replied.completion.routing) == len(replied.token_ids) + len("one;") - 1
+
+
+async def test_calls_before_a_stop_text_are_read(tokenizer: PreTrainedTokenizerBase) -> None:
+    agent = Agent(tokenizer, f"{CALL}\nObs: 3")
+    replied = await agent.ask(user("go"), tools=(ADD,), stop=("Obs:",))
+    assert [call.name for call in replied.message.tool_calls] == ["add"]
+
+
+async def test_ids_of_calls_are_new_in_every_turn(tokenizer: PreTrainedTokenizerBase) -> None:
+    agent = Agent(tokenizer, f"{CALL}{CALL}", CALL)
+    await agent.say(user("go"), tools=(ADD,))
+    await agent.say(Message(role="tool", content="3", tool_call_id="call00000"), tools=(ADD,))
+    ids = [call.id for message in agent.said for call in message.tool_calls]
+    assert ids == ["call00000", "call00001", "call00002"]

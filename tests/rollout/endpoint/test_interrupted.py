@@ -12,7 +12,7 @@ import pytest
 from rlhf.errors import DeadlinePassed, GenerateFailed
 from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.rollout.endpoint.sessions import AgentSession
-from rlhf.types import Completion, Prompt
+from rlhf.types import Completion, EpisodeStatus, Prompt
 from tests.rollout.endpoint.asking import stays, user
 from tests.rollout.endpoint.serving import TOKENIZER, served
 from tests.rollout.endpoint.test_app import GO, client, post
@@ -121,3 +121,29 @@ async def test_an_engine_that_fails_is_a_servers_error(error: Exception, status:
     async with served(Broken(error)) as server:
         answer = await post(server.url, "/v1/chat/completions", messages=[GO])
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+class Fails(ScriptedEngine):
+    """Fails the requests of these numbers, and answers the others."""
+
+    def __init__(self, *failing: int) -> None:
+        super().__init__(*(TOKENIZER.encode("yes") for _ in range(9)), stop=TOKENIZER.eos_token_id)
+        self.failing, self.requests = failing, 0
+
+    async def generate(self, prompt: Prompt, **how: Any) -> Completion:
+        self.requests += 1
+        if self.requests in self.failing:
+            raise GenerateFailed("engine-0", "s", f"request {self.requests} broke")
+        return await super().generate(prompt, **how)
+
+
+async def test_a_served_episode_that_lost_a_request_has_no_reward_and_says_why() -> None:
+    async with served(Fails(2)) as server:
+        session = (await post(server.url, "/sessions")).json()["id"]
+        for text in ("one", "two", "three"):
+            chat = f"/sessions/{session}/v1/chat/completions"
+            await post(server.url, chat, messages=[{"role": "user", "content": text}])
+        told = (await post(server.url, f"/sessions/{session}/end", reward=1.0)).json()
+    assert "request 2 broke" in told["lost"]
+    [(trajectory, reward)] = server.kept
+    assert (reward, trajectory.status) == (None, EpisodeStatus.TRUNCATED)
