@@ -16,6 +16,7 @@ from tests.commands.conftest import Command
         (("--token-env", "NO_SUCH_TOKEN"), "NO_SUCH_TOKEN"),
         (("--tool-format", "xml"), "--tool-format is 'xml'"),
         (("--tool-format", "nowhere:read"), "nowhere"),
+        (("--client-stop", "sometimes"), "'sometimes' is not one of"),
         (("--trajectories", "no/such/folder/episodes.jsonl"), "there is no such folder"),
         (("--trajectories", "small.jsonl"), "--trajectories small.jsonl exists"),
         (("--max-tokens", "0"), "max-tokens"),

@@ -6,12 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rlhf.config import build
-from rlhf.controller.build import spawn_reward, start_engines, started_serving, stop_engines
+from rlhf.controller.build import load_renderer, spawn_reward, start_engines, started_serving, stop_engines
 from rlhf.data.tasks import asking_tasks
-from rlhf.errors import DeadlinePassed, ModelError
+from rlhf.env.tools import CALCULATOR
+from rlhf.errors import ConfigError, DeadlinePassed, ModelError
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import REWARD, reward_roles
 from rlhf.rollout.config import RolloutConfig
@@ -97,3 +99,30 @@ async def test_a_question_that_the_chat_template_refuses_ends_a_run_before_an_en
     ):
         await serving.__aenter__()
     assert cluster.spawned == []
+
+
+@pytest.mark.parametrize(
+    "played",
+    [
+        {"agent": {"program": "tests.rollout.endpoint.agents:twice", "tool_format": "hermes"}},
+        {"environment": {"environment": "rlhf.env.tools:CalculatorEnvironment", "tool_format": "hermes"}},
+    ],
+    ids=["agent", "environment"],
+)
+async def test_a_template_that_writes_calls_in_another_format_ends_a_run_before_an_engine_starts(
+    tmp_path: Path, played: dict[str, Any]
+) -> None:
+    [llama] = [wire for wire in WIRES if wire.name == "llama3"]
+    tokenizer_of("byte-level BPE", llama).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    [key] = played
+    values = {"model": {"path": str(tmp_path)}, "data": {"train": sorting()}, "reward": {"kind": "environment"}}
+    recipe, cluster = build(Recipe, values | played), Cluster()
+    serving = started_serving(recipe, cluster, str(tmp_path), logs=tmp_path, publishes=False)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=rf"{key}.tool_format is hermes, .*; set {key}.tool_format: llama3_json"):
+        await serving.__aenter__()
+    assert cluster.spawned == []
+    auto = build(Recipe, values | {key: {name: value for name, value in played[key].items() if name != "tool_format"}})
+    renderer = load_renderer(auto, str(tmp_path), [CALCULATOR]).offering([CALCULATOR])
+    call = '{"name": "calculator", "parameters": {"expression": "1+1"}}'
+    assert len(renderer.spoken(call, np.zeros(0, np.int32)).calls) == 1

@@ -31,8 +31,8 @@ ADD = Tool(name="add", description="Adds.", parameters={"type": "object"})
 TASK = Task(id="task", messages=())
 
 
-def says(text: str, role: str = "user", **outcome: object) -> Observation:
-    return Observation(messages=(Message(role=role, content=text),), **outcome)
+def says(text: str, role: str = "user", tool_call_id: str | None = None, **outcome: object) -> Observation:
+    return Observation(messages=(Message(role=role, content=text, tool_call_id=tool_call_id),), **outcome)
 
 
 class ScriptedEngine:

@@ -17,6 +17,7 @@ from tests.rollout.playing import TASK, ScriptedEngine, ScriptedEnvironment, pla
 
 CALL = '<tool_call>{"name": "add", "arguments": {"x": 1}}</tool_call>'
 RIGHT = Observation(messages=(), reward=1.0, terminated=True)
+LONG = Sampling(max_tokens=256)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,29 @@ async def test_a_malformed_call_is_answered_and_counted_and_the_environment_neve
     assert trajectory.segments[0].turns[0].reward is None
     answer = trajectory.conversation[2]
     assert (answer.role, answer.content[:20]) == ("tool", "malformed tool call:")
+    assert answer.tool_call_id == "call00000", "templates that require the id of a call accept the message"
+
+
+async def test_ids_of_calls_are_new_in_every_turn_and_in_what_is_told_of_a_malformed_one(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    environment = ScriptedEnvironment(says("1+1?"), says("2", tool_call_id="call00000"), says("3"), RIGHT)
+    trajectory = await played(
+        tokenizer, [f"{call}{call}", "<tool_call>{oops</tool_call>", call, "2"], environment, sampling=LONG
+    )
+    assert isinstance(trajectory, Trajectory)
+    ids = [call.id for message in trajectory.conversation for call in message.tool_calls]
+    assert ids == ["call00000", "call00001", "call00003"]
+    assert [message.tool_call_id for message in trajectory.conversation if message.role == "tool"] == ["call00002"]
+
+
+async def test_a_call_that_is_drafted_while_thinking_is_not_made(tokenizer: PreTrainedTokenizerBase) -> None:
+    environment = ScriptedEnvironment(says("1+1?"), RIGHT)
+    draft = '<think><tool_call>{"name": "add", "arguments": {}}</tool_call></think>2'
+    await played(tokenizer, [draft], environment, sampling=LONG)
+    [action] = environment.heard
+    assert (action.tool_calls, action.content) == ((), draft)
 
 
 async def test_a_reply_cut_by_its_budget_ends_the_episode_truncated(tokenizer: PreTrainedTokenizerBase) -> None:
