@@ -68,7 +68,7 @@ def decoded(text: str, at: int) -> tuple[Any, int]:
         at += 1
     try:
         value, end = LENIENT.raw_decode(text, at)
-        return checked(value), end
+        return serialisable(value), end
     except RecursionError:
         raise Malformed("it is not JSON (it is nested too deeply)") from None
     except ValueError as error:
@@ -78,12 +78,12 @@ def decoded(text: str, at: int) -> tuple[Any, int]:
 def json_of(text: str) -> Any:
     """Return the value of JSON text, if it can be serialised again. Raises `ValueError`."""
     try:
-        return checked(json.loads(text))
+        return serialisable(json.loads(text))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def checked(value: Any) -> Any:
+def serialisable(value: Any) -> Any:
     """Return a parsed value if it can be serialised again: Python's parser also accepts NaN, numbers beyond the range
     of floats and lone surrogates, which are refused here, as is nesting deeper than `DEEPEST`. Raises `ValueError`."""
     if _nested_deeper(value, DEEPEST):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from rlhf.rollout.call_syntax import checked, json_of
+from rlhf.rollout.call_syntax import json_of, serialisable
 from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.types import Message, Tool, ToolCall
 
@@ -63,7 +63,7 @@ class FunctionCall(BaseModel):
     @field_validator("arguments", mode="before")
     @classmethod
     def _an_object(cls, arguments: Any) -> Any:
-        read = json_of(arguments) if isinstance(arguments, str) and arguments.strip() else checked(arguments or {})
+        read = json_of(arguments) if isinstance(arguments, str) and arguments.strip() else serialisable(arguments or {})
         if not isinstance(read, dict):
             raise ValueError("the arguments of a call are a JSON object, or its text")
         return read
