@@ -11,7 +11,7 @@ from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
 from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.renderer import ChatRenderer
-from rlhf.rollout.tool_calls import hermes
+from rlhf.rollout.tool_calls import Spoken, hermes
 from rlhf.rollout.turns import TurnRules, play
 from rlhf.types import (
     Completion,
@@ -24,6 +24,7 @@ from rlhf.types import (
     Sampling,
     Task,
     Tool,
+    ToolCall,
     Trajectory,
 )
 
@@ -33,6 +34,11 @@ TASK = Task(id="task", messages=())
 
 def says(text: str, role: str = "user", tool_call_id: str | None = None, **outcome: object) -> Observation:
     return Observation(messages=(Message(role=role, content=text, tool_call_id=tool_call_id),), **outcome)
+
+
+def always(text: str) -> Spoken:
+    """A tool format of ones own: whatever the policy says calls a tool."""
+    return Spoken(calls=(ToolCall(id="0", name="echo", arguments={"text": text}),))
 
 
 class ScriptedEngine:

@@ -97,13 +97,13 @@ def test_a_template_whose_calls_nothing_reads_is_refused(name: str) -> None:
 
 def test_a_template_that_writes_no_calls_leaves_the_choice_to_the_recipe() -> None:
     renderer = ChatRenderer(byte_tokenizer(), tools=(ADD,))
-    names = ("auto", "hermes", "llama3_json", "none", "tests.integration.own_tools:always")
+    names = ("auto", "hermes", "llama3_json", "none", "tests.rollout.playing:always")
     assert [format_for(renderer, name, SETTING).name for name in names] == ["hermes", *names[1:]]
 
 
 def test_what_the_recipe_reads_itself_or_not_at_all_is_not_compared_with_the_template() -> None:
     renderer = wire_renderer("llama3")
-    for name in ("none", "tests.integration.own_tools:always"):
+    for name in ("none", "tests.rollout.playing:always"):
         assert format_for(renderer, name, SETTING).name == name
 
 

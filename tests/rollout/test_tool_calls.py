@@ -195,7 +195,7 @@ def test_a_llama3_reply_that_begins_like_a_call_and_is_none_is_malformed() -> No
 
 def test_a_format_of_ones_own_is_imported_and_reads_what_is_said_after_thinking() -> None:
     assert own_format("rlhf.rollout.tool_calls:llama3_json", "tool_format") is llama3_json
-    always = own_format("tests.integration.own_tools:always", "tool_format")
+    always = own_format("tests.rollout.playing:always", "tool_format")
     [call] = always("<think>a</think>b", [ADD]).calls
     assert call.arguments == {"text": "b"}
     with pytest.raises(ConfigError, match=r"agent\.tool_format is nowhere:format, which cannot be imported"):
