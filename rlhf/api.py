@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+from rlhf.cluster.loop_thread import run_anywhere
 from rlhf.controller.checkpoints import saying_what_is_intact
 from rlhf.controller.context import RunContext, run_folder
 from rlhf.controller.inference import evaluate_model, reply
@@ -16,6 +17,7 @@ from rlhf.controller.resume import ResumePoint
 from rlhf.controller.run import Callback
 from rlhf.controller.train import train_recipe
 from rlhf.errors import UserError
+from rlhf.recipe.from_python import recipe_from_python
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import located
@@ -31,15 +33,27 @@ from rlhf.trainer.checkpoint import export_model, model_folder
 class Trainer:
     """Runs one recipe from Python as `rlhf train` does, but without a supervisor process.
 
-    >>> trainer = Trainer.from_recipe("recipes/quickstart.yaml", "trainer.updates=5")
+    >>> trainer = Trainer(model="Qwen/Qwen2.5-0.5B-Instruct", data=rows, reward=my_reward, trainer={"updates": 50})
     >>> trainer.fit().eval_reward_end
     >>> trainer.predict("52431")
     """
 
-    def __init__(self, loaded: LoadedRecipe, *, clock: Clock | None = None, callbacks: Sequence[Callback] = ()) -> None:
-        """`callbacks` come after those of the recipe."""
-        self._given, self._callbacks = loaded, tuple(callbacks)
-        self.loaded = located(loaded)
+    def __init__(
+        self,
+        recipe: LoadedRecipe | Mapping[str, Any] | None = None,
+        *,
+        clock: Clock | None = None,
+        callbacks: Sequence[Callback] = (),
+        **sections: Any,
+    ) -> None:
+        """Take a recipe as a mapping, as keyword arguments, or both, of which the keyword arguments win. `model` may be
+        a path, `data` rows or a path, `reward` a function; a function may stand for any `module:function`.
+
+        `callbacks` come after those of the recipe. Raises `ConfigError`.
+        """
+        given = recipe if isinstance(recipe, LoadedRecipe) else recipe_from_python(recipe or {}, sections)
+        self._given, self._callbacks = given, tuple(callbacks)
+        self.loaded = located(given)
         self.recipe = self.loaded.recipe
         self._clock = clock
         self._model: str | None = None
@@ -88,7 +102,9 @@ class Trainer:
                     point=point,
                     leaving=leaving,
                 )
-                return asyncio.run(train_recipe(context, self._callbacks))
+                return run_anywhere(
+                    train_recipe(context, self._callbacks), lambda: leaving.ask("the program was interrupted")
+                )
 
     def evaluate(self) -> Evaluation:
         """Evaluate the trained policy on the recipe's held-out tasks by greedy decoding."""

@@ -1,10 +1,12 @@
-"""An event loop in a thread, for deadlines that hold while the caller's loop is busy, and for calls that block."""
+"""Event loops in threads: for work whose deadlines must hold while the caller's loop is busy, for calls that block, and
+for programs that have a loop of their own."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from rlhf.errors import DeadlinePassed
@@ -50,6 +52,22 @@ class BackgroundLoop:
         """End the loop after what has been started in it."""
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _serve(self) -> None:
-        self._loop.run_forever()
-        self._loop.close()
+
+def run_anywhere(work: Coroutine[Any, Any, T], interrupted: Callable[[], None] | None = None) -> T:
+    """Run a coroutine as `asyncio.run` does; where a loop runs already, as in a notebook, run it in a thread.
+
+    There Ctrl-C reaches only the caller's thread: the first calls `interrupted`, and the work goes on to its end.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1, "run") as executor:
+        future = executor.submit(asyncio.run, work)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            if interrupted is None:
+                raise
+            interrupted()
+            return future.result()

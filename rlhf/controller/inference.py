@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Callable, Coroutine, Iterable
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rlhf.cluster.loop_thread import run_anywhere
 from rlhf.cluster.watch import while_alive
 from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import Serving, started_cluster, started_serving
@@ -43,7 +43,7 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
         assert evaluator is not None
         return await evaluator(version=0)
 
-    return asyncio.run(_served(recipe, model, evaluate, asking_tasks(loaded)))
+    return run_anywhere(_served(recipe, model, evaluate, asking_tasks(loaded)))
 
 
 def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
@@ -63,7 +63,7 @@ def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float 
         )
         return serving.renderer.text(completion.token_ids)
 
-    return asyncio.run(served_here(model, answer))
+    return run_anywhere(served_here(model, answer))
 
 
 async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:

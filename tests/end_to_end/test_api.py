@@ -13,20 +13,33 @@ from tests.warm import client as warm
 pytestmark = pytest.mark.engine
 
 PROGRAM = """
-import json, sys
+import asyncio, itertools, json, sys, yaml
 from rlhf import Trainer
+from rlhf.config import parse_override
 
 recipe, folder, *overrides = sys.argv[1:]
-trainer = Trainer.from_recipe(recipe, f"run.dir={folder}/run", *overrides)
-summary = trainer.fit()
-evaluation, reply, saved = trainer.evaluate(), trainer.predict("52431"), trainer.save(f"{folder}/saved")
-answers = {"fit": summary.eval_reward_end, "evaluate": evaluation.reward, "reply": reply, "saved": str(saved)}
-print(json.dumps(answers))
+digits = ["".join(order) for order in itertools.permutations("12345")]
+rows = [{"question": question, "answer": "12345"} for question in digits]
+
+def in_order(response, row):
+    return float(response == row["answer"])
+
+async def main():
+    settings = {"data": {"train": rows[8:], "eval": rows[:8]}, "reward": in_order, "run.dir": f"{folder}/run"}
+    sections = yaml.safe_load(open(recipe)) | settings
+    trainer = Trainer(sections, **dict(map(parse_override, overrides)))
+    summary = trainer.fit()
+    evaluation, reply, saved = trainer.evaluate(), trainer.predict("52431"), trainer.save(f"{folder}/saved")
+    answers = {"fit": summary.eval_reward_end, "evaluate": evaluation.reward, "reply": reply, "saved": str(saved)}
+    print(json.dumps(answers))
+
+asyncio.run(main())
 """
 
 
 def test_fit_evaluate_predict_and_save(cache: Path, tmp_path: Path) -> None:
-    """`evaluate` starts Ray a second time; `predict` starts an engine in this process."""
+    """In a running event loop, as in a notebook, with rows and a reward of the program. `evaluate` starts Ray a second
+    time; `predict` starts an engine in this process."""
     overrides = (f"model.cache_dir={cache}", "trainer.updates=2", *SMALL)
     program = ("-c", PROGRAM, QUICKSTART, tmp_path, *overrides)
     ended = warm.run(program, environment=warm_environment(), timeout=RUN_SECONDS)
