@@ -1,5 +1,5 @@
-"""Event loops in threads: for work whose deadlines must hold while the caller's loop is busy, for calls that block, and
-for programs that have a loop of their own."""
+"""Event loops in threads: for deadlines that hold while the caller's loop is busy, for calls that block, and for programs
+with a loop of their own."""
 
 from __future__ import annotations
 
@@ -51,6 +51,10 @@ class BackgroundLoop:
     def stop(self) -> None:
         """End the loop after what has been started in it."""
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _serve(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
 
 
 def run_anywhere(work: Coroutine[Any, Any, T], interrupted: Callable[[], None] | None = None) -> T:
