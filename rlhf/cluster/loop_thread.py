@@ -1,5 +1,5 @@
-"""Event loops in threads: for deadlines that hold while the caller's loop is busy, for calls that block, and for programs
-with a loop of their own."""
+"""Event loops in threads: for deadlines that hold while the caller's loop is busy, for calls that block, and for
+programs that run a loop of their own."""
 
 from __future__ import annotations
 
