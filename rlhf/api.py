@@ -16,7 +16,7 @@ from rlhf.controller.preemption import Leaving
 from rlhf.controller.resume import ResumePoint
 from rlhf.controller.run import Callback
 from rlhf.controller.train import train_recipe
-from rlhf.errors import UserError
+from rlhf.errors import UserError, logged_in
 from rlhf.recipe.from_python import recipe_from_python
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.preflight import preflight
@@ -88,7 +88,7 @@ class Trainer:
         if point is None:
             folder.write_recipe(self.recipe, self.loaded.origins)
         live = self.recipe.run.live and self.recipe.cluster.kind != "local"  # a debugger wants the terminal for itself
-        with (folder.logs / "controller.log").open("a") as log:
+        with (folder.logs / "controller.log").open("a") as log, logged_in(log):
             shown = make_view(self.recipe.name, self.recipe.trainer.updates, sys.stdout, live=live)
             with closing(BothViews(shown, PlainView(log))) as view:
                 for words in messages:

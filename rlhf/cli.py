@@ -332,6 +332,7 @@ def env_check(
 
 def main() -> None:
     """Run a command. Print a named failure as one line and exit with its code; exit with 130 after Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that starts a command with & has it ignored
     try:
         app()
     except RlhfError as error:

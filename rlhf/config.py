@@ -12,15 +12,16 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rlhf.errors import ConfigError
+from rlhf.errors import ConfigError, PieceFailed, Raised, RlhfError, catch, describe_error, log_traceback, traceback_of
 
 
 class Config(BaseModel):
@@ -84,24 +85,36 @@ def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield dotted, value
 
 
-def build(kind: type[C], values: Mapping[str, Any]) -> C:
+OtherNames = Mapping[str, tuple[str, ...]]
+"""Keys by names that users bring for the last part of one."""
+
+
+def build(kind: type[C], values: Mapping[str, Any], other_names: OtherNames = MappingProxyType({})) -> C:
     """Validate `values` into `kind`. Raises `ConfigError` with key, value and a correction."""
     try:
         return kind.model_validate(_numbers(values))
     except ValidationError as error:
-        raise ConfigError(explain(kind, error)) from None
+        raise ConfigError(explain(kind, error, other_names)) from None
 
 
 SCALARS = ("bool", "int", "float", "str")
 """Ends of pydantic's locations for values of several possible types."""
 
 
-def explain(kind: type[Config], error: ValidationError) -> str:
+def explain(kind: type[Config], error: ValidationError, other_names: OtherNames = MappingProxyType({})) -> str:
     """Return the first problem of a validation error as one line."""
     problem = error.errors()[0]
     key = ".".join(key_of(problem))
     if problem["type"] == "extra_forbidden":
-        return f"unknown key {key!r}{_did_you_mean(key, known_keys(kind))}"
+        known = known_keys(kind)
+        group = [f"{key}.{inner}" for inner, _ in flatten(_group(problem))]
+        meant = {given: keys for given in [key, *group] if (keys := _meant(given, known, other_names))}
+        if key in meant:
+            return f"unknown key {key!r}; did you mean {meant[key]}?"
+        if meant:
+            there = ", ".join(f"{given} is {keys}" for given, keys in meant.items())
+            return f"unknown key {key!r}; did you mean: {there}?"
+        return f"unknown key {key!r}{_did_you_mean(key, known)}"
     if problem["type"] == "missing":
         return f"{key} is required and was not given"
     message = problem["msg"].removeprefix("Value error, ")
@@ -144,6 +157,22 @@ def nested_configs(annotation: Any) -> Iterable[type[Config]]:
         return
     for argument in getattr(annotation, "__args__", ()):
         yield from nested_configs(argument)
+
+
+def _group(problem: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings in an unknown group."""
+    given = problem.get("input")
+    return given if isinstance(given, Mapping) else {}
+
+
+def _meant(key: str, known: list[str], other_names: OtherNames) -> str:
+    """Return the keys that another trainer's name means, those within its own group first; empty for other names."""
+    group, _, leaf = key.rpartition(".")
+    meant = other_names.get(leaf, ())
+    if meant and group and not any(one.startswith(f"{group}.") for one in meant):
+        ends = {one.rpartition(".")[2] for one in meant}
+        meant = tuple(one for one in known if one.startswith(f"{group}.") and one.rpartition(".")[2] in ends) or meant
+    return " or ".join(map(repr, meant))
 
 
 def _did_you_mean(key: str, known: list[str]) -> str:
@@ -207,10 +236,10 @@ def load_piece(name: str, setting: str) -> Any:
     """
     module, _, function = name.partition(":")
     _look_here()
-    try:
-        piece = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise ConfigError(f"{setting} is {name}, which cannot be imported: {type(error).__name__}: {error}") from error
+    piece = catch(lambda: getattr(importlib.import_module(module), function), also=SystemExit)
+    if isinstance(piece, Raised):
+        cause = describe_error(piece.error)
+        raise ConfigError(f"{setting} is {name}, which cannot be imported: {cause}") from piece.error
     if not callable(piece):
         raise ConfigError(f"{setting} is {name}, which is not a function but {piece!r:.80}")
     return piece
@@ -272,6 +301,28 @@ def load_bound(name: str, setting: str, arguments: Mapping[str, Any], *, given: 
     piece = load_piece(name, setting)
     check_call(piece, name, setting, arguments, given=given)
     return partial(piece, **arguments)
+
+
+def failing_by_name(piece: Callable[..., Any], name: str, setting: str) -> Callable[..., Any]:
+    """Return the user's function; an exception of it becomes a `PieceFailed`, and its traceback is logged. Named
+    failures stay as they are."""
+
+    def call(*given: Any, **arguments: Any) -> Any:
+        answer = catch(lambda: piece(*given, **arguments))
+        if isinstance(answer, Raised):
+            raise piece_failure(answer.error, name, setting) from answer.error
+        return answer
+
+    return call
+
+
+def piece_failure(error: BaseException, name: str, setting: str) -> RlhfError:
+    """Return the failure of the user's `name` that raised `error`, and log the traceback."""
+    if isinstance(error, RlhfError):
+        return error
+    line = describe_error(error)
+    log_traceback(line, traceback_of(error))
+    return PieceFailed(f"{setting} {name} failed: {line}")
 
 
 def check_call(piece: Any, name: str, setting: str, arguments: Mapping[str, Any], *, given: int) -> None:

@@ -1,5 +1,6 @@
 """Named failures. Every error that ends a run is one of these; the command line prints `str(error)` and exits with its
-code. `catch` and `catch_awaiting` run third-party code and return its outcome as data.
+code. `catch` and `catch_awaiting` run third-party code and return its outcome as data; `describe_error` and
+`log_traceback` tell an exception of it: one line that names the place in that code, and the traceback in the log, once.
 
 Only two other places catch broadly: `rlhf/reward/code/`, which runs in a sandbox without this package, and the last
 frame of a process or of a run.
@@ -7,11 +8,27 @@ frame of a process or of a run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import TextIO, TypeVar
 
 T = TypeVar("T")
+LOG = logging.getLogger("rlhf.errors")
+"""Goes to standard error, which is the log of a worker or of a scorer; the controller writes it to its own log."""
+LONGEST = 500
+"""Characters of an exception's type and message."""
+PLACE = re.compile(r" \(at ([^()\n]+:\d+)\)$")
+OURS = str(Path(__file__).parent) + os.sep
+LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
+STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
+_logged: set[str] = set()
 ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
 
 
@@ -204,6 +221,10 @@ class CallbackFailed(RlhfError):
     """A user-defined callback raised an exception."""
 
 
+class PieceFailed(RlhfError):
+    """A user-defined loss, estimator or kind of run raised an exception."""
+
+
 @dataclass(frozen=True, slots=True)
 class Raised:
     """The call ended with this exception."""
@@ -233,3 +254,62 @@ async def catch_awaiting(work: Awaitable[T], *, also: ExceptionTypes = (), but: 
         return Raised(error)
     except also as error:
         return Raised(error)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an exception in one line that ends with its place: `KeyError: 'answer' (at my_reward.py:7)`.
+
+    The place is the innermost line outside the standard library and installed packages, else that of an installed
+    package. An exception that only this package raised has none.
+    """
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
+    lines = list(_foreign_lines(error))
+    own = [line for line in lines if not line.startswith(LIBRARIES)]
+    place = next(reversed(own or lines), None)
+    return f"{text} (at {_shown(place)})" if place else text
+
+
+def place_of(text: str) -> str:
+    """Return the place at the end of a text that `describe_error` ended; empty without one."""
+    found = PLACE.search(text)
+    return found[1] if found else ""
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the whole traceback of an exception."""
+    return "".join(traceback.format_exception(error))
+
+
+def log_traceback(described: str, text: str) -> None:
+    """Log the traceback of a described exception, the first time that one comes from its place."""
+    key = place_of(described) or described.partition(":")[0]
+    if key not in _logged:
+        _logged.add(key)
+        LOG.error("%s\n%s", described, text)
+
+
+@contextmanager
+def logged_in(stream: TextIO) -> Iterator[None]:
+    """Write tracebacks of this process to a stream instead of standard error."""
+    handler = logging.StreamHandler(stream)
+    LOG.addHandler(handler)
+    LOG.propagate = False
+    try:
+        yield
+    finally:
+        LOG.removeHandler(handler)
+        LOG.propagate = True
+
+
+def _foreign_lines(error: BaseException) -> Iterator[str]:
+    """Iterate over the lines of foreign code that led to the exception, outermost first, as `file:line`."""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        inside = file.startswith((OURS, "<")) or (file.startswith(STANDARD) and not file.startswith(LIBRARIES))
+        if not inside:
+            yield f"{file}:{number}"
+
+
+def _shown(place: str) -> str:
+    """Return a place relative to the current folder if it is inside."""
+    return place.removeprefix(os.getcwd() + os.sep)

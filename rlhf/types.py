@@ -314,11 +314,15 @@ class Sample:
         return isinstance(self.trajectory, Trajectory) and isinstance(self.score, Scored)
 
     @property
-    def failure_kind(self) -> str | None:
-        """Why it cannot be trained: the kind of the episode's failure, else of its scorer's; None where it can be
-        trained."""
+    def failure(self) -> Failed | Unscored | None:
+        """Why it cannot be trained: the episode's failure, else its scorer's; None where it can be trained."""
         broken = self.trajectory if isinstance(self.trajectory, Failed) else self.score
-        return None if isinstance(broken, Scored) else broken.kind
+        return None if isinstance(broken, Scored) else broken
+
+    @property
+    def failure_kind(self) -> str | None:
+        """The kind of its failure."""
+        return self.failure.kind if self.failure else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests.pace import scaled
@@ -23,8 +25,9 @@ Process = WarmProcess | subprocess.Popen[bytes]
 
 
 @contextmanager
-def commanded(*words: object, **variables: str) -> Iterator[tuple[str, Process]]:
-    """The URL and the process of `rlhf serve WORDS` on a free port, with more environment variables.
+def commanded(*words: object, in_background: bool = False, **variables: str) -> Iterator[tuple[str, Process]]:
+    """The URL and the process of `rlhf serve WORDS` on a free port, with more environment variables. A script that
+    starts it with `&` has it ignore Ctrl-C (`in_background`).
 
     Its output goes to a file: nobody has to read it, and waiting for what it says has a deadline.
     """
@@ -32,9 +35,12 @@ def commanded(*words: object, **variables: str) -> Iterator[tuple[str, Process]]
     surroundings = os.environ | {"PYTHONPATH": str(ROOT)} | variables
     with tempfile.NamedTemporaryFile() as output:
         process: Process
-        if READ_AT_START & variables.keys():
+        if in_background or READ_AT_START & variables.keys():
             words_of_python = [sys.executable, "-W", "ignore", *map(str, command)]
-            process = subprocess.Popen(words_of_python, stdout=output, stderr=output, cwd=ROOT, env=surroundings)
+            ignoring = partial(signal.signal, signal.SIGINT, signal.SIG_IGN) if in_background else None
+            process = subprocess.Popen(
+                words_of_python, stdout=output, stderr=output, cwd=ROOT, env=surroundings, preexec_fn=ignoring
+            )
         else:
             process = start(command, stdout=output, stderr=output, environment=surroundings)
         try:

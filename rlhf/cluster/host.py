@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import inspect
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,16 +14,17 @@ from operator import attrgetter
 from typing import Any
 
 from rlhf import errors
-from rlhf.errors import Raised, RlhfError, WorkerFailed, catch_awaiting
+from rlhf.errors import Raised, RlhfError, WorkerFailed, catch_awaiting, describe_error, log_traceback, traceback_of
 
 
 @dataclass(frozen=True, slots=True)
 class MethodFailure:
-    """An exception that a method raised, as text: its class, message, last line and traceback."""
+    """An exception that a method raised, as text: its class, its message, one line with its place, and its
+    traceback."""
 
     error: str
     message: str
-    last_line: str
+    line: str
     traceback: str
 
 
@@ -58,9 +58,10 @@ class WorkerHost:
         value = await catch_awaiting(self._run(find))
         if not isinstance(value, Raised):
             return value
-        error, last_line = value.error, traceback.format_exception_only(value.error)[-1].strip()
-        text = "".join(traceback.format_exception(error))
-        return MethodFailure(type(error).__name__, str(error), last_line, text)
+        error, line, text = value.error, describe_error(value.error), traceback_of(value.error)
+        if not isinstance(error, RlhfError):
+            log_traceback(line, text)
+        return MethodFailure(type(error).__name__, str(error), line, text)
 
     async def _run(self, find: Callable[[], Callable[[], Any]]) -> Any:
         """Run the method that `find` returns. A missing method is a failure of the call, and not of the host."""
@@ -88,4 +89,4 @@ def value_of(worker: str, method: str, outcome: Any) -> Any:
     known = vars(errors).get(outcome.error)
     if isinstance(known, type) and issubclass(known, RlhfError) and known.__init__ is Exception.__init__:
         raise known(outcome.message)  # it is constructed from one message
-    raise WorkerFailed(worker, method, outcome.last_line, outcome.traceback)
+    raise WorkerFailed(worker, method, outcome.line, outcome.traceback)

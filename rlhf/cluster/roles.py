@@ -101,6 +101,11 @@ def check_resources(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
                 )
 
 
+def used_gpus(roles: Iterable[Role]) -> float:
+    """Return the number of GPUs that all workers reserve."""
+    return sum(role.count * role.own_gpus for role in roles)
+
+
 def demand(roles: Iterable[Role], unit: Unit) -> str:
     """Describe what roles ask for in one unit: `8 learner x 1 GPU and 2 engine x 4 GPUs`."""
     return " and ".join(f"{role.count} {role.name} x {_count(_amount(role, unit), unit)}" for role in roles)

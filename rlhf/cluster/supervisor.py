@@ -39,12 +39,13 @@ SI_KERNEL = 0x80
 """`si_code` of a signal sent by the kernel, such as a terminal's Ctrl-C."""
 
 
-def supervise(main: Callable[[], int]) -> int:
+def supervise(main: Callable[[], int], *, saves_at_ctrl_c: bool = False) -> int:
     """Run `main` in its own process and return its exit code, or 128 + n when signal n ended it.
 
     SIGTERM, SIGHUP and Ctrl-C are passed to `main`, which has `GRACE_SECONDS` to end; SIGUSR1 is passed on without a
-    deadline. Temporary files of `main` and of all processes below it (`TMPDIR`) go to a folder that is removed at the
-    end. Unless a terminal is attached, `main` leads a process group, so that each signal reaches it once.
+    deadline, and so is the first Ctrl-C if `main` then saves (`saves_at_ctrl_c`). Temporary files of `main` and of all
+    processes below it (`TMPDIR`) go to a folder that is removed at the end. Unless a terminal is attached, `main` leads
+    a process group, so that each signal reaches it once.
     """
     leftovers = Leftovers(socket_folder("rlhf-", LONGEST_SCRATCH_PARENT))
     become_subreaper()
@@ -57,7 +58,7 @@ def supervise(main: Callable[[], int]) -> int:
         if not interactive:
             os.setpgid(0, 0)
         _become_program(guard, main, leftovers, mask)
-    status = _wait_for(program, shares_terminal=interactive)
+    status = _wait_for(program, shares_terminal=interactive, saves_at_ctrl_c=saves_at_ctrl_c)
     leftovers.remove()
     while signal.sigtimedwait(HANDLED, 0):  # signals during cleanup: it ends anyway, with its own exit code
         pass
@@ -69,15 +70,17 @@ def supervise(main: Callable[[], int]) -> int:
     return 128 + number
 
 
-def _wait_for(program: int, *, shares_terminal: bool) -> int:
+def _wait_for(program: int, *, shares_terminal: bool, saves_at_ctrl_c: bool) -> int:
     """Pass signals on to the program and reap until it has ended. Return its wait status."""
     kill_at: float | None = None
+    patient = {signal.SIGUSR1, signal.SIGINT} if saves_at_ctrl_c else {signal.SIGUSR1}
     while True:
         event = signal.sigtimedwait(HANDLED, TICK_SECONDS)
         # After the machine was suspended, CPython may return an event that was never filled in, with any number.
         if event is not None and event.si_signo in HANDLED and event.si_signo != signal.SIGCHLD:
-            if event.si_signo != signal.SIGUSR1:
+            if event.si_signo not in patient:
                 kill_at = kill_at or time.monotonic() + GRACE_SECONDS
+            patient -= {signal.SIGINT}
             has_it = shares_terminal and event.si_signo == signal.SIGINT and event.si_code == SI_KERNEL
             if not has_it:
                 os.kill(program, event.si_signo)

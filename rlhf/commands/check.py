@@ -9,12 +9,14 @@ from typing import Any
 
 from rlhf.cluster.roles import role_table
 from rlhf.commands.check_rows import check_rows
+from rlhf.commands.check_training import LabelledText, describe_gpus, training
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
 from rlhf.models.model_files import Values, parameters, tensor_shapes
 from rlhf.models.supported_families import measurements
 from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.own_pieces import import_own_pieces
 from rlhf.recipe.planning.memory_check import check_memory
 from rlhf.recipe.preflight import first_rows, is_hub_name, preflight, read_model_config
 from rlhf.recipe.resolve import located
@@ -24,25 +26,27 @@ from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.read_tests import PythonTests, TestsError
 from rlhf.reward.code.scoring import CodeScorer
 from rlhf.rollout.endpoint.config import AgentConfig
-from rlhf.trainer.config import CorrectionConfig
+from rlhf.trainer.config import CorrectionConfig, TrainerConfig
 
 LOOKED_AT, SOLVED = 1000, 100
 """Number of rows of a local file whose unit tests are read, and of those whose solutions are run."""
-LabelledText = tuple[str, str]
-"""A label and its text."""
 ISOLATED = {"thread": "in threads", "process": "each session in a process"}
 """Descriptions of the values of `environment.isolation`."""
 
 
 def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     """Validate a recipe; print its derived values and its workers. Raises `UserError`."""
-    loaded = located(load_recipe(recipe, overrides)).recipe
+    found = located(load_recipe(recipe, overrides))
+    loaded, roles = found.recipe, roles_of(found.recipe)
     preflight(loaded)
+    import_own_pieces(loaded)
     check_memory(loaded)
     about_rows = [("rows", told) for told in check_rows(loaded)]
-    print_rows([("recipe", str(recipe)), *parts(loaded), *about_rows, *(derived(loaded) if loaded.plays else [])])
+    updates = derived(loaded) if loaded.plays else from_data(loaded)
+    about_training = [*training(found), *describe_gpus(loaded, roles)]
+    print_rows([("recipe", str(recipe)), *parts(loaded), *about_rows, *updates, *about_training])
     print()
-    print(role_table(roles_of(loaded)))
+    print(role_table(roles))
     if loaded.cluster.address:
         print(f"the run checks whether they fit when it joins the cluster at {loaded.cluster.address}")
     return 0
@@ -129,10 +133,21 @@ def derived(recipe: Recipe) -> list[LabelledText]:
         ),
         *([("correction", describe_correction(trainer.correction))] if trainer.old_logprobs == "recomputed" else []),
         ("evaluation", "before and after" + and_every(trainer.eval_every) if recipe.data.eval else "none"),
+        describe_saving(trainer),
+    ]
+
+
+def from_data(recipe: Recipe) -> list[LabelledText]:
+    """Return what follows from the recipe of a run that learns from data."""
+    trainer = recipe.trainer
+    seen = trainer.updates * trainer.groups_per_update
+    return [
         (
-            "checkpoints",
-            "at the end" + and_every(trainer.save_every) + f", the newest {trainer.keep_checkpoints} are kept",
+            "the run",
+            f"{count(trainer.updates, 'update')} of {trainer.groups_per_update:,} from the data: {seen:,} in all",
         ),
+        ("evaluation", "before and after" + and_every(trainer.eval_every) if recipe.data.eval else "none"),
+        describe_saving(trainer),
     ]
 
 
@@ -158,6 +173,13 @@ def count(number: int, thing: str) -> str:
 def and_every(updates: int) -> str:
     """Return the text for a repeated action; empty for 0 updates."""
     return f", and every {count(updates, 'update')}" if updates else ""
+
+
+def describe_saving(trainer: TrainerConfig) -> LabelledText:
+    """Return when a run saves."""
+    every = trainer.save_every
+    often = ", and as often as costs 2 % of the time" if every == "auto" else and_every(every)
+    return "checkpoints", f"at the end{often}, the newest {trainer.keep_checkpoints} are kept"
 
 
 def describe_model(model: ModelConfig) -> str:

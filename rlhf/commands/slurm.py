@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -49,6 +50,8 @@ def slurm(
         warn_seconds=warn_seconds,
     )
     check_job(job)
+    if job.main.gpus or job.used_gpus:
+        print(f"{job.name} {job.gpu_use}", file=sys.stderr)
     script = render(job)
     if output is not None:
         write_script(output, script)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rlhf.cluster.supervisor import supervise
@@ -16,8 +17,11 @@ from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.planning.memory_check import check_memory
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import located
+from rlhf.recipe.schema import Recipe
 from rlhf.runs.summary import Summary
 from rlhf.runs.tracing import Clock
+from rlhf.trainer.checkpoint import CHECKPOINTS, checkpoints, is_whole
+from rlhf.trainer.config import FIRST_SAVE_SECONDS, SaveEvery
 
 
 def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = False, start_over: bool = False) -> int:
@@ -30,7 +34,8 @@ def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = Fal
     recipe_here = located(loaded, resumed=resume).recipe
     preflight(recipe_here)
     check_memory(recipe_here)
-    return supervise(lambda: run_controller(loaded, clock, leaving, resume=resume, start_over=start_over))
+    run = partial(run_controller, loaded, clock, leaving, resume=resume, start_over=start_over)
+    return supervise(run, saves_at_ctrl_c=True)
 
 
 def join_override(address: str | None, rendezvous: Path | None) -> list[str]:
@@ -46,7 +51,6 @@ def run_controller(
     from rlhf.api import Trainer
 
     folder = loaded.recipe.run_dir
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that starts this process with & has it ignored
 
     def stop(number: int, frame: object) -> None:
         leaving.stopped = True
@@ -60,12 +64,13 @@ def run_controller(
         return print_failure(error)  # the logs belong to another run
     except RlhfError as error:
         if leaving.stopped:
-            return stopped(folder)
+            return stopped(loaded.recipe)
         code = print_failure(error)
         print(f"the logs of every process are in {folder / 'logs'}", file=sys.stderr)
+        print(what_is_saved(folder, loaded.recipe.trainer.save_every), file=sys.stderr)
         return code
     except KeyboardInterrupt:
-        return stopped(folder)
+        return stopped(loaded.recipe)
     print(closing_words(summary, folder))
     if summary.saved:
         print(f"{summary.outcome}; continue it by the same command with --resume", flush=True)
@@ -73,10 +78,24 @@ def run_controller(
     return 0
 
 
-def stopped(folder: Path) -> int:
+def stopped(recipe: Recipe) -> int:
     """Report a stopped run, and return its exit code."""
-    print(f"stopped; the results so far are in {folder}", file=sys.stderr)
+    print(f"stopped; the results so far are in {recipe.run_dir}", file=sys.stderr)
+    print(what_is_saved(recipe.run_dir, recipe.trainer.save_every), file=sys.stderr)
     return 130
+
+
+def what_is_saved(folder: Path, save_every: SaveEvery) -> str:
+    """Say from which checkpoint a run that ended early continues, or why it has none."""
+    whole = [path for path in checkpoints(folder / CHECKPOINTS) if is_whole(path)]
+    if whole:
+        return f"saved: {whole[-1]}; the same command with --resume continues from it"
+    when: dict[SaveEvery, str] = {
+        "auto": f"the first is due after {FIRST_SAVE_SECONDS:.0f} s of training",
+        0: "it comes at the end",
+    }
+    due = when.get(save_every, f"the first is due after update {save_every}")
+    return f"nothing is saved: the run ended before its first checkpoint; {due} (trainer.save_every: {save_every})"
 
 
 def as_ctrl_c(number: int, frame: object) -> None:

@@ -12,6 +12,7 @@ from rlhf.runs.loggers import Loggers
 from rlhf.runs.summary import Summary
 from rlhf.runs.tracing import Span, busy_seconds
 from rlhf.runs.view import EvaluationLine
+from rlhf.trainer.config import FIRST_SAVE_SECONDS, WAITS_PER_SAVE
 from rlhf.types import PolicyVersion
 
 PHASES = {"generate": "wait", "train": "train", "weight_sync": "weight_sync", "evaluate": "evaluate", "save": "save"}
@@ -31,14 +32,30 @@ class Preemption(Callback):
 
 
 class Checkpoints(Callback):
-    """Writes a checkpoint every `save_every` updates, after the last one, and when the run ends early."""
+    """Writes a checkpoint every `save_every` updates, after the last one, and when the run ends early.
+
+    With `auto` it waits `WAITS_PER_SAVE` times as long after a checkpoint as that took to write. Only the controller
+    decides, and a checkpoint changes nothing in the run, so a resumed run repeats it whenever it saved.
+    """
+
+    def __init__(self) -> None:
+        self._due_at = 0.0
+
+    async def on_train_begin(self, run: Run) -> None:
+        self._due_at = run.clock.elapsed_seconds + FIRST_SAVE_SECONDS
 
     async def on_step_end(self, run: Run) -> None:
-        due_now = run.last or run.left or due(run.version, run.recipe.trainer.save_every)
-        if due_now and run.saved_version != run.version:
+        if (run.last or run.left or self._is_due(run)) and run.saved_version != run.version:
+            began = run.clock.elapsed_seconds
             run.view.phase("save")
             with run.clock.span("save", version=run.version):
                 await run.save()
+            ended = run.clock.elapsed_seconds
+            self._due_at = ended + WAITS_PER_SAVE * (ended - began)
+
+    def _is_due(self, run: Run) -> bool:
+        every = run.recipe.trainer.save_every
+        return run.clock.elapsed_seconds >= self._due_at if every == "auto" else due(run.version, every)
 
 
 class Evaluations(Callback):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlhf.controller.episode_log import EpisodeLog
+from rlhf.controller.notices import BatchNotices, LossNotices
 from rlhf.protocols import Learner, Rollout, WeightSync
 from rlhf.rollout.evaluation import Evaluation, Evaluator
 from rlhf.runs.episodes import EpisodeWriter
@@ -31,10 +32,10 @@ class ObservedRollout:
 
 
 class ObservedBuffer:
-    """A `Buffer` that records outcomes, and times its waits."""
+    """A `Buffer` that records outcomes, tells losses, and times its waits."""
 
-    def __init__(self, buffer: TicketBuffer, *, clock: Clock, log: EpisodeLog) -> None:
-        self._buffer, self._clock, self._log = buffer, clock, log
+    def __init__(self, buffer: TicketBuffer, *, clock: Clock, log: EpisodeLog, notices: LossNotices) -> None:
+        self._buffer, self._clock, self._log, self._notices = buffer, clock, log, notices
 
     async def admit(self) -> Ticket:
         return await self._buffer.admit()
@@ -42,6 +43,7 @@ class ObservedBuffer:
     def settle(self, ticket: Ticket, outcome: Group | Filtered | Failed) -> bool:
         kept = self._buffer.settle(ticket, outcome)
         self._log.settled(ticket, outcome, kept=kept)
+        self._notices.notice(outcome)
         return kept
 
     async def take(self) -> list[Group]:
@@ -53,10 +55,20 @@ class ObservedBuffer:
 
 
 class ObservedLearner:
-    """A `Learner` whose updates are timed and recorded, with the statistics of their batch among the metrics."""
+    """A `Learner` whose updates are timed and recorded, with the statistics of their batch among the metrics. Its
+    batches are shown to `notices`."""
 
-    def __init__(self, learner: Learner, *, clock: Clock, log: EpisodeLog, view: View, version: PolicyVersion) -> None:
-        self._learner, self._clock, self._log, self._view = learner, clock, log, view
+    def __init__(
+        self,
+        learner: Learner,
+        *,
+        clock: Clock,
+        log: EpisodeLog,
+        view: View,
+        version: PolicyVersion,
+        notices: Sequence[BatchNotices],
+    ) -> None:
+        self._learner, self._clock, self._log, self._view, self._notices = learner, clock, log, view, notices
         self._version = version
         self.seconds_to_first_update: float | None = None
 
@@ -70,6 +82,8 @@ class ObservedLearner:
         self._version += 1
         with self._clock.span("record", version=self._version):
             self._log.trained(groups, updated, self._version)
+        for notices in self._notices:
+            notices.notice(self._version, groups, statistics)
         return replace(updated, metrics=statistics | dict(updated.metrics))
 
     async def save(self, path: Path) -> Mapping[str, Written]:
@@ -81,15 +95,18 @@ class ObservedLearner:
 
 
 class ObservedEvaluator:
-    """An evaluator that records its episodes and then releases them: a run keeps the metrics of all its evaluations."""
+    """An evaluator that records its episodes, tells losses, and then releases the episodes: a run keeps the metrics of
+    all its evaluations."""
 
-    def __init__(self, evaluator: Evaluator, *, records: EpisodeWriter) -> None:
-        self._evaluator, self._records = evaluator, records
+    def __init__(self, evaluator: Evaluator, *, records: EpisodeWriter, notices: LossNotices) -> None:
+        self._evaluator, self._records, self._notices = evaluator, records, notices
 
     async def __call__(self, version: PolicyVersion) -> Evaluation:
         evaluation = await self._evaluator(version)
         for result in evaluation.sets:
             self._records.write(records_of_evaluation(result.groups, result.name))
+            for group in result.groups:
+                self._notices.notice(group)
         self._records.flush()
         return Evaluation(sets=tuple(replace(result, groups=()) for result in evaluation.sets))
 

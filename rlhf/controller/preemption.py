@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
 
 EXIT_SAVED = 75
 """Exit code of a run that has saved and is not finished: `EX_TEMPFAIL`, try again."""
 JOB_END = "SLURM_JOB_END_TIME"
 SPARE_SECONDS = 15.0
 """Time that the end of a run takes, in addition to one more update and save."""
+
+
+@contextmanager
+def at_first_ctrl_c(act: Callable[[], bool]) -> Iterator[None]:
+    """Call `act` at the first Ctrl-C. A later one has its usual effect, and so has the first if `act` returns False.
+
+    Only the main thread gets signals; in another one, or where Ctrl-C is ignored, this changes nothing.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    if not callable(usual) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def first(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, usual)
+        if not act():
+            usual(number, frame)
+
+    signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 class Leaving:

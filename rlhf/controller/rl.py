@@ -4,7 +4,7 @@ synced back."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Any
@@ -28,6 +28,7 @@ from rlhf.controller.instrumentation import (
     ObservedRollout,
     ObservedWeights,
 )
+from rlhf.controller.notices import BatchNotices, LossNotices, ReplyNotices, SignalNotices
 from rlhf.controller.phases import DeviceTurns
 from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
@@ -36,6 +37,7 @@ from rlhf.data.mixing import MixedOrder
 from rlhf.data.overlap import check_overlap, questions_of
 from rlhf.data.tasks import asking_tasks, held_out_problems, load_sets, mixed, training_tasks
 from rlhf.errors import RlhfError, UserError, WorkerFailed
+from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import learner_starts_first
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episodes import EpisodeWriter
@@ -149,8 +151,12 @@ class Playing:
         self._evaluations = EpisodeWriter(folder.evaluations, may_write=folder.check)
         max_tokens = recipe.sampling.max_tokens
         evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=recipe.seed)
-        self._evaluator = evaluator and ObservedEvaluator(evaluator, records=self._evaluations)
-        self._observed = ObservedLearner(learner, clock=clock, log=self._episodes, view=view, version=learner.version)
+        notices = LossNotices(view.message, folder.logs)
+        self._evaluator = evaluator and ObservedEvaluator(evaluator, records=self._evaluations, notices=notices)
+        self._observed = ObservedLearner(
+            learner, clock=clock, log=self._episodes, view=view, version=learner.version,
+            notices=batch_notices(recipe, view.message),
+        )  # fmt: skip
         self._rewards: list[tuple[PolicyVersion, float]] = []
         self._max_staleness, self._samples = 0.0, 0
         for version, metrics in reported_updates(folder) if before else ():
@@ -158,7 +164,7 @@ class Playing:
         self._loop = Loop(
             tasks=tasks,
             rollout=ObservedRollout(rollout, clock=clock, log=self._episodes),
-            buffer=ObservedBuffer(self._buffer, clock=clock, log=self._episodes),
+            buffer=ObservedBuffer(self._buffer, clock=clock, log=self._episodes, notices=notices),
             learner=self._observed,
             weights=ObservedWeights(publisher, clock=clock, view=view),
             max_concurrent_groups=recipe.rollout.max_concurrent_groups or recipe.trainer.tickets,
@@ -236,6 +242,15 @@ class Playing:
     @property
     def callbacks(self) -> tuple[Callback, ...]:
         return (RewardPlot(self._rewards),)
+
+
+def batch_notices(recipe: Recipe, tell: Callable[[str], None]) -> list[BatchNotices]:
+    """Return what is told of the batches of this recipe."""
+    notices: list[BatchNotices] = [ReplyNotices(tell)] if recipe.run.show_replies else []
+    if recipe.reward.kind != "none":
+        needs = needs_of(recipe.trainer)
+        notices.append(SignalNotices(tell, siblings=needs.siblings))
+    return notices
 
 
 class RewardPlot(Callback):

@@ -6,14 +6,17 @@ The kind defines what an update is (`rlhf.controller.rl`, `rlhf.controller.super
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from rlhf.controller.checkpoints import save_run
 from rlhf.controller.closing import closed, each
 from rlhf.controller.context import RunContext
+from rlhf.controller.preemption import at_first_ctrl_c
 from rlhf.controller.resume import plan_of
 from rlhf.controller.trainer_state import TrainerState
 from rlhf.protocols import Saves
@@ -136,6 +139,7 @@ class Run:
         self.stopped: str | None = None
         self.update_began = self.clock.elapsed_seconds
         self._longest_seconds = 0.0
+        self._updating = False
 
     @property
     def longest_seconds(self) -> float:
@@ -187,10 +191,21 @@ class Run:
         await self.kind.learner.export(path)
 
     async def _train(self) -> str:
-        await self.kind.train(self.recipe.trainer.updates, self._boundary)
+        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, self.view.message)
+        with at_first_ctrl_c(lambda: self._saves_first(tell)):
+            await self.kind.train(self.recipe.trainer.updates, self._boundary)
         if self.left:
             return f"{SAVED}: {self.left}"
         return f"finished: {self.stopped}" if self.stopped else "finished"
+
+    def _saves_first(self, tell: Callable[[str], object]) -> bool:
+        """Whether this run, which is asked to end, can end with a checkpoint; if so, it does after its update."""
+        finished = self.last and self.saved_version == self.version
+        if not self._updating or finished or self.context.leaving.stopped:
+            return False
+        self.context.leaving.ask("Ctrl-C")
+        tell("Ctrl-C: the run saves after this update and ends; press it again to end at once")
+        return True
 
     async def _boundary(self, version: PolicyVersion, updated: Updated | None) -> bool:
         self.version, self.evaluation = version, None
@@ -203,7 +218,7 @@ class Run:
             await self._end_step(metrics)
         now = self.clock.elapsed_seconds
         self._longest_seconds = 0.0 if begins else max(self._longest_seconds, now - self.update_began)
-        self.update_began = now
+        self.update_began, self._updating = now, True
         return self.last or self.left is not None
 
     async def _end_step(self, metrics: Metrics) -> None:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from rlhf.cluster.worker import Worker
-from rlhf.config import load_bound
+from rlhf.config import failing_by_name, load_bound
 from rlhf.controller.build import learner_settings
 from rlhf.errors import DataError
 from rlhf.models.start import start_model
@@ -69,7 +69,7 @@ def lessons_of(recipe: Recipe) -> Lessons | None:
         return None
     name, count = warmup.demonstrations, warmup.updates * warmup.batch_size
     make = load_bound(name, DEMONSTRATIONS, {"count": count, "seed": recipe.seed, **warmup.arguments}, given=0)
-    made = make()
+    made = failing_by_name(make, name, DEMONSTRATIONS)()
     if not isinstance(made, Iterable):
         raise DataError(f"{DEMONSTRATIONS} is {name}, which returned {made!r:.80} and no conversations")
     conversations = [_conversation(one, name) for one in islice(made, count)]

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import TypeVar
 
 from rlhf.cluster.worker import Cluster, Worker
+from rlhf.config import piece_failure
 from rlhf.controller.build import spawn_learners
 from rlhf.controller.context import RunContext, begun
 from rlhf.controller.dataset_trainer import DatasetTrainer
 from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
 from rlhf.data.tasks import Tell
+from rlhf.errors import Raised, catch_awaiting
 from rlhf.recipe.kinds import OF_EXAMPLES, start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import Evaluation
@@ -22,6 +25,7 @@ from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Boundary
 from rlhf.types import PolicyVersion, Updated
 
+T = TypeVar("T")
 StartDataset = Callable[[Recipe, Sequence[Worker], str, Tell], Awaitable[DatasetTrainer]]
 """Starts the workers' ranks on the model's folder, loads the data, and reports to the user. A user-defined one also
 receives keyword arguments."""
@@ -37,7 +41,7 @@ async def start_supervised(
     workers = await spawn_learners(recipe.cluster, cluster)
     model = await starting_model(recipe, workers, view)
     with context.clock.span("start"):
-        trainer = await start(recipe, workers, model, view.message)
+        trainer = await named(start(recipe, workers, model, view.message), recipe)
     if context.point is not None:
         await trainer.resume(context.point.path)
     began = await begun(context, model)
@@ -51,6 +55,16 @@ def one_step_an_update(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"trainer": trainer})
 
 
+async def named(work: Awaitable[T], recipe: Recipe) -> T:
+    """Await a part of a run; an exception of a user-defined kind becomes a `PieceFailed`."""
+    if not recipe.is_own_kind:
+        return await work
+    done = await catch_awaiting(work)
+    if isinstance(done, Raised):
+        raise piece_failure(done.error, recipe.kind, "kind") from done.error
+    return done
+
+
 class LearningFromData:
     """A `Kind` whose updates train on `trainer.groups_per_update` examples of a dataset."""
 
@@ -58,6 +72,7 @@ class LearningFromData:
 
     def __init__(self, context: RunContext, trainer: DatasetTrainer) -> None:
         self._trainer, self._clock, self._view = trainer, context.clock, context.view
+        self._recipe = context.recipe
         self._batch_size = context.recipe.trainer.groups_per_update
         self._seconds_to_first_update = context.clock.elapsed_seconds
         self._tokens = 0
@@ -76,12 +91,12 @@ class LearningFromData:
             version = self.learner.version + 1
             self._view.phase("train")
             with self._clock.span("train", version=version):
-                step = await self._trainer.update()
+                step = await named(self._trainer.update(), self._recipe)
             self._tokens = step.tokens
             stop = await boundary(version, Updated(metrics=step.metrics, samples=()))
 
     async def evaluate(self, version: PolicyVersion) -> Evaluation:
-        return Evaluation(sets=await self._trainer.evaluate())
+        return Evaluation(sets=await named(self._trainer.evaluate(), self._recipe))
 
     def count(self, version: PolicyVersion, metrics: Metrics) -> None:
         """Do nothing: the learner's version determines which data was used."""

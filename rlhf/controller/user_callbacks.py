@@ -8,7 +8,17 @@ from pathlib import Path
 
 from rlhf.config import load_piece
 from rlhf.controller.run import Callback, Run
-from rlhf.errors import CallbackFailed, ConfigError, Raised, RlhfError, catch, catch_awaiting
+from rlhf.errors import (
+    CallbackFailed,
+    ConfigError,
+    Raised,
+    RlhfError,
+    catch,
+    catch_awaiting,
+    describe_error,
+    log_traceback,
+    traceback_of,
+)
 from rlhf.recipe.schema import CallbackConfig
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.summary import Summary
@@ -23,10 +33,11 @@ def user_callbacks(configs: Sequence[CallbackConfig], given: Sequence[Callback] 
 
 def _built(setting: str, config: CallbackConfig) -> Callback:
     make = load_piece(config.call, setting)
-    try:
-        callback = make(**config.arguments)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{setting}: {config.call} cannot be made: {error}") from error
+    callback = catch(lambda: make(**config.arguments))
+    if isinstance(callback, Raised):
+        raise ConfigError(
+            f"{setting}: {config.call} cannot be made: {describe_error(callback.error)}"
+        ) from callback.error
     if not isinstance(callback, Callback):
         raise ConfigError(f"{setting}: {config.call} is not an rlhf.Callback but a {type(callback).__name__}")
     return callback
@@ -64,5 +75,6 @@ class Guarded(Callback):
             return
         if isinstance(answer.error, RlhfError):
             raise answer.error
-        message = " ".join(f"{type(answer.error).__name__}: {answer.error}".split())
-        raise CallbackFailed(f"{type(self._callback).__name__}.{method.__name__} failed: {message}") from answer.error
+        line = describe_error(answer.error)
+        log_traceback(line, traceback_of(answer.error))
+        raise CallbackFailed(f"{type(self._callback).__name__}.{method.__name__} failed: {line}") from answer.error

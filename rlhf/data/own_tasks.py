@@ -11,7 +11,7 @@ from rlhf.config import load_bound
 from rlhf.data.columns import column_of, short_value
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import PairSet, pair_from_task, pair_set
-from rlhf.errors import DataError, Raised, catch
+from rlhf.errors import DataError, Raised, catch, describe_error
 from rlhf.types import Message, Task
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def _checked(made: Iterable[Any], config: DatasetConfig, name: str) -> Iterator[
 def _made(name: str, work: Callable[[], T]) -> T:
     outcome = catch(work)
     if isinstance(outcome, Raised):
-        raise DataError(f"{name} failed: {type(outcome.error).__name__}: {outcome.error}") from outcome.error
+        raise DataError(f"{name} failed: {describe_error(outcome.error)}") from outcome.error
     return outcome
 
 

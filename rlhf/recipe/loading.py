@@ -20,6 +20,7 @@ from rlhf.config import (
     read_yaml,
 )
 from rlhf.errors import ConfigError
+from rlhf.recipe.other_names import OTHER_NAMES
 from rlhf.recipe.schema import Recipe
 from rlhf.trainer.algorithms.registry import adapter_layer, mismatch_layer, preset_layer
 
@@ -75,7 +76,7 @@ def _composed(
     beneath = _beneath(values)
     values, _ = merge(*bases, beneath, *layers)
     values, origins = merge(*bases, beneath, mismatch_layer(values), *layers, adapter_layer(values))
-    recipe = build(Recipe, values)
+    recipe = build(Recipe, values, OTHER_NAMES)
     given = tuple(str(Path(folder).expanduser().absolute()) for folder in recipe.python_path)
     found = _folders_of(values, files, given)
     if found:

@@ -52,6 +52,8 @@ class RunConfig(Config):
     """Loggers of metrics besides the console and `metrics.jsonl`."""
     live: bool = True
     """Show a live view if the output is a terminal, otherwise plain lines."""
+    show_replies: bool = True
+    """Show a reply with its question and its reward after updates 1, 2, 4, 8, …"""
 
 
 class Recipe(Config):

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, SupportsFloat
 
 from rlhf.cluster.child_side import connect_to_parent
-from rlhf.errors import NoReference, Raised, catch
+from rlhf.errors import NoReference, Raised, catch, describe_error, log_traceback, traceback_of
 from rlhf.reward.rows import read_line
 
 ScorerFunction = Callable[[str, dict[str, Any]], Any]
@@ -31,7 +31,7 @@ def scorer_process_main(function: str, descriptor: int, parent: int) -> None:
     limit_memory(settings["memory_bytes"])
     scorer = catch(lambda: load_scorer(function, settings["arguments"]))
     if isinstance(scorer, Raised):
-        connection.send(json.dumps({"kind": "import", "detail": error_line(scorer.error)}))
+        connection.send(json.dumps({"kind": "import", "detail": told(scorer.error)}))
         return
     connection.send(json.dumps({"ready": True}))
     for line in connection:
@@ -55,8 +55,9 @@ def score_response(scorer: ScorerFunction, response: str, row: dict[str, Any]) -
     answer = catch(lambda: _message(scorer(response, row)))
     if not isinstance(answer, Raised):
         return answer
-    kind = "no answer" if isinstance(answer.error, NoReference) else "raised"
-    return {"kind": kind, "detail": error_line(answer.error)}
+    if isinstance(answer.error, NoReference):
+        return {"kind": "no answer", "detail": describe_error(answer.error)}
+    return {"kind": "raised", "detail": told(answer.error)}
 
 
 def _message(value: Any) -> dict[str, Any]:
@@ -75,9 +76,11 @@ def limit_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
-def error_line(error: BaseException) -> str:
-    """Describe an exception of foreign code in one line of at most 500 characters."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+def told(error: BaseException) -> str:
+    """Describe an exception of the scorer in one line; its traceback goes to standard error, the scorers' log."""
+    line = describe_error(error)
+    log_traceback(line, traceback_of(error))
+    return line
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlhf.errors import Raised
+from rlhf.errors import Raised, describe_error, log_traceback, traceback_of
 from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions
 from rlhf.rollout.episode import AGENT, PolicyClient
 from rlhf.rollout.programs import Late, NotStarted, Programs
@@ -16,7 +16,6 @@ from rlhf.types import Failed, Task, Tool, Trajectory, finite_number
 
 AGENT_FAILURE = "agent_"
 """Prefix of the failure kinds that an agent caused."""
-LONGEST_DETAIL = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,9 @@ class WithAgent:
                 "timeout", task, f"the agent had no reply, and did not end within {self.timeout_seconds:g} s"
             )
         if isinstance(returned, Raised):
-            return _failed("raised", task, f"{type(returned.error).__name__}: {returned.error}")
+            line = describe_error(returned.error)
+            log_traceback(line, traceback_of(returned.error))
+            return _failed("raised", task, line)
         if not session.capture.replies:
             return _failed("silent", task, "the agent has ended and was never given a reply")
         reward = finite_number(returned)
@@ -76,4 +77,4 @@ class WithAgent:
 
 
 def _failed(kind: str, task: Task, detail: str) -> Failed:
-    return Failed(kind=f"{AGENT_FAILURE}{kind}", detail=f"task {task.id}: {detail}"[:LONGEST_DETAIL])
+    return Failed(kind=f"{AGENT_FAILURE}{kind}", detail=f"task {task.id}: {detail}")

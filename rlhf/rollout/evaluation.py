@@ -13,6 +13,7 @@ from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import RlhfError
 from rlhf.rollout.at_k import average, majority_at, pass_at, vote_of
 from rlhf.rollout.group import GroupRollout, lost_to_environment
+from rlhf.runs.lost_samples import commonest_failure, failures_of
 from rlhf.types import EpisodeStatus, Failed, Filtered, Group, Task, Ticket, Trajectory
 
 ENVIRONMENT_ATTEMPTS = 3
@@ -154,6 +155,6 @@ def _played(one: EvaluationSet, task: Task, outcome: Group | Filtered | Failed) 
     if len(group.trainable) < needed:
         raise EvaluationFailed(
             f"evaluation on {one.name}: task {task.id}: {needed} scored replies are needed and {len(group.trainable)} "
-            f"of {one.config.samples} are scored"
+            f"of {one.config.samples} are scored; {commonest_failure(failures_of(group))}"
         )
     return group

@@ -12,6 +12,7 @@ from rlhf.rollout.agent import AGENT_FAILURE
 from rlhf.rollout.episode import AnswerOnce, EpisodeRunner, PolicyClient
 from rlhf.rollout.history import Renderer
 from rlhf.rollout.seeds import environment_seed, request_seed
+from rlhf.runs.lost_samples import commonest_failure, failures_of
 from rlhf.types import Failed, Filtered, Group, Sample, Sampling, Task, Ticket, Trajectory, Unscored
 
 ENVIRONMENT_FAILURE = "environment_"
@@ -115,10 +116,11 @@ class GroupRollout:
 
 
 def describe_losses(group: Group) -> str:
-    """Return a summary of the samples without a score, for instance `3 of 4 lost: timeout x2, engine x1`."""
+    """Return a summary of the samples without a score, and the commonest failure: `3 of 4 lost: timeout x2, engine x1;
+    timeout: …`."""
     kinds = Counter(kind for sample in group.samples if (kind := sample.failure_kind))
     lost = ", ".join(f"{kind} x{count}" for kind, count in sorted(kinds.items()))
-    return f"{kinds.total()} of {len(group.samples)} lost: {lost}"
+    return f"{kinds.total()} of {len(group.samples)} lost: {lost}; {commonest_failure(failures_of(group))}"
 
 
 def lost_to_environment(sample: Sample) -> bool:

@@ -12,9 +12,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from statistics import mean
 
 from rlhf.errors import FailureBudgetSpent
+from rlhf.runs.lost_samples import Failure, commonest_failure, failures_of, samples_of
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Ticket
 
 MIN_WINDOW = 64
@@ -69,6 +71,7 @@ class TicketBuffer:
         self._refill_groups, self._refilled = refill_groups, 0
         self._failure_budget = failure_budget
         self._recent_losses: deque[float] = deque(maxlen=max(MIN_WINDOW, 4 * groups_per_update))
+        self._recent_failures: deque[list[Failure]] = deque(maxlen=self._recent_losses.maxlen)
         self._next_ordinal = next_ordinal
         self._reissue = deque(sorted(reissue))
         self._live: dict[int, Group | None] = {}
@@ -100,6 +103,7 @@ class TicketBuffer:
         """
         lost, samples = lost_samples(outcome)
         self._recent_losses.append(lost / samples if samples else float(isinstance(outcome, Failed)))
+        self._recent_failures.append(failures_of(outcome))
         self.lost_samples += lost
         buffered = self._keep(outcome)
         if buffered is None:
@@ -118,7 +122,8 @@ class TicketBuffer:
         if self._too_many_failures():
             raise FailureBudgetSpent(
                 f"{mean(self._recent_losses):.0%} of the samples of the last {len(self._recent_losses)} groups were "
-                f"lost; trainer.failure_budget allows {self._failure_budget:.0%}"
+                f"lost; trainer.failure_budget allows {self._failure_budget:.0%}; most often "
+                f"{commonest_failure(chain.from_iterable(self._recent_failures))}"
             )
         self._taken = self._oldest()
         return [group for ordinal in self._taken if (group := self._live[ordinal]) is not None]
@@ -210,5 +215,5 @@ def lost_samples(outcome: Group | Filtered | Failed) -> tuple[int, int]:
     samples."""
     if isinstance(outcome, Failed):
         return len(outcome.samples), len(outcome.samples)
-    samples = outcome.group.samples if isinstance(outcome, Filtered) else outcome.samples
+    samples = samples_of(outcome)
     return sum(not sample.trainable for sample in samples), len(samples)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,6 +12,11 @@ from rlhf.trainer.deepspeed_names import check_names
 AlgorithmName = Literal[
     "ppo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "sapo", "rloo", "reinforce_pp", "remax", "distill"
 ]
+SaveEvery = Annotated[int, Field(ge=0)] | Literal["auto"]
+FIRST_SAVE_SECONDS = 300.0
+"""Time from the start of training to the first checkpoint with `save_every: auto`; its cost is not known before."""
+WAITS_PER_SAVE = 50.0
+"""Time between checkpoints with `save_every: auto`, as a multiple of the last one's own."""
 KlEstimator = Literal["k1", "k2", "k3"]
 """Estimators of KL(policy, reference): see `rlhf.trainer.losses.kl`."""
 
@@ -139,13 +144,20 @@ class OverlongConfig(Config):
     """Leave truncated episodes out of the loss (they still count in their group's baseline)."""
 
 
+class CriticOptimizerConfig(OptimizerConfig):
+    """The same settings for a critic, which learns faster than the policy."""
+
+    learning_rate: float = Field(1e-5, ge=0)
+    """Peak learning rate."""
+
+
 class CriticConfig(Config):
     """A value model with its own optimizer, on the policy's ranks."""
 
     path: str | None = None
     """A sequence-classification folder with one label to start from (a reward model); default: the start model with a
     head of zeros."""
-    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
+    optimizer: CriticOptimizerConfig = CriticOptimizerConfig()
     value_clip: float | None = Field(0.2, gt=0)
     """How far a value may change in one update before its loss is clipped; null for the plain squared error."""
     warmup_updates: int = Field(0, ge=0)
@@ -342,8 +354,9 @@ class TrainerConfig(Config):
     """Share of the samples of recent groups that may be lost before the run ends with an error."""
     eval_every: int = Field(0, ge=0)
     """Evaluate every this many updates; 0: only before and after training."""
-    save_every: int = Field(0, ge=0)
-    """Checkpoint every this many updates; 0: only at the end."""
+    save_every: SaveEvery = "auto"
+    """Checkpoint every this many updates; 0: only at the end. `auto`: after an update that ends when 50 times as long
+    has passed since the last checkpoint as it took to write, which costs 2 % of the time; the first after 5 minutes."""
     keep_checkpoints: int = Field(2, ge=1)
     """Number of newest checkpoints to keep."""
     ema_decay: float | None = Field(None, gt=0, lt=1)

@@ -132,3 +132,113 @@ def test_a_name_whose_first_part_is_a_folder_here_was_meant_as_a_path(tmp_path: 
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     assert not is_hub_name("runs/quickstart")
+
+
+OWN = """\
+import no_such_library
+
+
+def score(response, row): ...
+"""
+SOUND = """\
+from rlhf import Callback
+
+
+def score(response, row, each=1): return 1.0
+def loss(actions): ...
+def estimate(episodes): ...
+def play(task, base_url, api_key): ...
+def open_model(): raise AssertionError("called")
+class Diary(Callback): ...
+class World:
+    def __init__(self, top=9): ...
+"""
+NAMED = (
+    ("reward={kind: function, function: PIECE}", "score", "reward.function"),
+    ("trainer.loss.policy=PIECE", "loss", "trainer.loss.policy"),
+    ("trainer.advantage.estimator=PIECE", "estimate", "trainer.advantage.estimator"),
+    ("callbacks=[PIECE]", "Diary", "callbacks.0"),
+    ("agent={program: PIECE}", "play", "agent.program"),
+    ("environment={environment: PIECE}", "World", "environment.environment"),
+    ("model.loader=PIECE", "open_model", "model.loader"),
+)
+
+
+@pytest.mark.parametrize(("override", "name", "setting"), NAMED, ids=[setting for _, _, setting in NAMED])
+def test_everything_that_a_recipe_names_is_imported(
+    override: str, name: str, setting: str, rlhf: Command, recipe: Path, tmp_path: Path
+):
+    (tmp_path / "broken.py").write_text(OWN)
+    (tmp_path / "sound.py").write_text(SOUND)
+    for piece, told in (
+        (f"broken:{name}", "ModuleNotFoundError: No module named 'no_such_library' (at broken.py:1)"),
+        ("sound:absent", "AttributeError: module 'sound' has no attribute 'absent'"),
+    ):
+        ended = rlhf("check", recipe, override.replace("PIECE", piece))
+        assert ended.returncode == 2
+        assert setting in ended.stderr
+        assert ended.stderr.rstrip().endswith(told)
+    ended = rlhf("check", recipe, override.replace("PIECE", f"sound:{name}"))
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("reward={kind: function, function: sound:score, arguments: {all: 1}}", "unexpected keyword argument 'all'"),
+        ("environment={environment: sound:World, eval_arguments: {all: 1}}", "it takes top"),
+        ("agent={program: sound:play, arguments: {all: 1}}", "it takes task, base_url, api_key"),
+        ("callbacks=[{call: sound:Diary, arguments: {all: 1}}]", "callbacks.0 is sound:Diary"),
+    ],
+)
+def test_arguments_that_are_not_accepted_are_told(
+    override: str, told: str, rlhf: Command, recipe: Path, tmp_path: Path
+):
+    (tmp_path / "sound.py").write_text(SOUND)
+    ended = rlhf("check", recipe, override)
+    assert ended.returncode == 2
+    assert told in ended.stderr
+
+
+def test_preset_rates_critic_and_a_warm_up_that_never_ends_are_told(rlhf: Command, recipe: Path):
+    ended = rlhf(
+        "check", recipe, "trainer.algorithm=ppo", "trainer.loss.clip_high=0.3", "trainer.updates=10",
+        "trainer.critic.warmup_updates=2", "trainer.optimizer={learning_rate: 2e-6, warmup_steps: 64}",
+        "trainer.critic.optimizer={schedule: cosine, warmup_steps: 8}",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    (preset,) = [line for line in ended.stdout.splitlines() if line.startswith("preset ")]
+    assert "ppo (arXiv 1707.06347): " in preset
+    assert all(text in preset for text in ("advantage.estimator gae", "advantage.whiten true", "minibatches 4"))
+    assert "clip_high" not in preset, "the recipe sets it"
+    for line in (
+        "learning rate  2e-06, constant, warm-up of 64 steps: longer than the run, which has 64, so the rate never"
+        " reaches 2e-06",
+        "critic         the start model with a head of zeros, trained alone for the first 2 updates",
+        "its rate       1e-05, cosine, warm-up of 8 steps",
+    ):
+        assert f"{line}\n" in ended.stdout
+
+
+def test_the_pairs_and_beta_of_a_preference_run_are_told(rlhf: Command, recipe: Path, rows: Path):
+    pair = {"prompt": "1 + 1?", "chosen": "2", "rejected": "3"}
+    rows.write_text("".join(json.dumps(pair | {"prompt": f"{n} + 1?"}) + "\n" for n in range(7)))
+    ended = rlhf(
+        "check", recipe, "kind=preference", "trainer.preference.beta=0.3", "data.train.prompt_column=prompt",
+        "data.train.chosen_column=chosen", "data.train.rejected_column=rejected", "trainer.updates=3",
+        "trainer.groups_per_update=4",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    for line in (
+        "loss on pairs  dpo, beta 0.3",
+        "pairs          7 to train on",
+        "the run        3 updates of 4 from the data: 12 in all",
+        "checkpoints    at the end, and as often as costs 2 % of the time, the newest 2 are kept",
+    ):
+        assert f"{line}\n" in ended.stdout
+
+
+def test_the_gpus_that_a_run_uses_are_told(rlhf: Command, recipe: Path):
+    gpus = ("trainer.deepspeed.gpus_per_rank=1", "rollout.gpus_per_engine=1", "trainer.deepspeed.ranks=2")
+    ended = rlhf("check", recipe, *gpus, "cluster.address=10.0.0.1:6379")
+    assert "GPUs           uses 3 of the cluster's\n" in ended.stdout

@@ -15,8 +15,9 @@ from tests.pace import scaled
 pytestmark = pytest.mark.engine
 
 
-def test_a_rule_is_served_until_it_is_interrupted() -> None:
-    with commanded("reward", "math") as (url, process):
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_rule_is_served_until_it_is_interrupted(in_background: bool) -> None:
+    with commanded("reward", "math", in_background=in_background) as (url, process):
         body = {"query": ["6*7=#### 42", "6*7=#### 41"], "prompts": ["6*7="] * 2, "labels": ["42"] * 2}
         assert httpx.post(url + "/get_reward", json=body, timeout=scaled(60)).json()["rewards"] == [1.0, 0.0]
         process.send_signal(signal.SIGINT)

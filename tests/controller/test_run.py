@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import signal
 from collections.abc import Callable
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +111,7 @@ class Made:
         *callbacks: Callback,
         leaving: Leaving | None = None,
         resume: bool = False,
+        clock: Clock | None = None,
         **trainer: int,
     ) -> None:
         recipe = recipe_from(
@@ -121,7 +125,7 @@ class Made:
             self.folder.write_recipe(recipe.recipe, recipe.origins)
         self.kind, self.shown = kind, StringIO()
         context = RunContext(
-            recipe=recipe.recipe, folder=self.folder, clock=Clock(), view=PlainView(self.shown), point=point,
+            recipe=recipe.recipe, folder=self.folder, clock=clock or Clock(), view=PlainView(self.shown), point=point,
             leaving=leaving or Leaving(),
         )  # fmt: skip
         begin(context, {})
@@ -210,6 +214,80 @@ async def test_a_run_that_must_leave_saves_and_its_resume_does_what_was_left(tmp
     assert (summary.eval_reward_start, summary.eval_reward_end) == (0.5, 0.75)
 
 
+class CtrlC(Callback):
+    """Presses Ctrl-C at the start (version 0) or after updates."""
+
+    def __init__(self, *versions: int) -> None:
+        self.versions = versions
+
+    async def on_train_begin(self, run: Run) -> None:
+        self.press(run)
+
+    async def on_step_end(self, run: Run) -> None:
+        self.press(run)
+
+    def press(self, run: Run) -> None:
+        for _ in range(self.versions.count(run.version)):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("pressed", "stopping", "saved", "usual"),
+    [
+        ((1,), False, [2], 0),
+        ((1, 1), False, [2], 1),
+        ((1, 2), False, [2], 1),
+        ((0,), False, [9], 1),
+        ((9,), False, [9], 1),
+        ((1,), True, [9], 1),
+    ],
+    ids=["first-saves", "second-ends", "second-later", "before-the-first-update", "all-is-saved", "sigterm"],
+)
+async def test_the_first_ctrl_c_saves_after_its_update_and_the_next_has_its_usual_effect(
+    pressed: tuple[int, ...], stopping: bool, saved: list[int], usual: int, tmp_path: Path
+) -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    leaving = Leaving()
+    leaving.stopped = stopping
+    try:
+        made = Made(tmp_path / "run", FakeKind(), CtrlC(*pressed), leaving=leaving, updates=9)
+        summary = await made.finish()
+        assert (made.kind.learner.saved, len(heard)) == (saved, usual)
+        assert summary.saved == (saved == [2])
+        assert ("the run saves after this update and ends" in made.shown.getvalue()) == (saved == [2])
+        signal.raise_signal(signal.SIGINT)
+        assert len(heard) == usual + 1, "the handler of before is back"
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("save_seconds", [0.1, 2.0, 6.0])
+async def test_by_default_checkpoints_cost_at_most_two_percent_of_the_time(save_seconds: float, tmp_path: Path) -> None:
+    now = 0.0
+
+    class Takes(FakeLearner):
+        async def save(self, path: Path) -> dict[str, Any]:
+            nonlocal now
+            now += save_seconds
+            return await super().save(path)
+
+    class Updates(Callback):
+        async def on_step_end(self, run: Run) -> None:
+            nonlocal now
+            now += 10.0
+            spent = save_seconds * len(made.kind.learner.saved)
+            assert spent <= 0.02 * now or run.last
+
+    kind = FakeKind()
+    kind.learner = Takes()
+    made = Made(tmp_path / "run", kind, Updates(), clock=Clock(steady=lambda: now), updates=400)
+    await made.finish()
+    assert kind.learner.saved[0] == 31, "the first boundary after five minutes"
+    apart = {later - sooner for sooner, later in pairwise(kind.learner.saved[:-1])}
+    assert apart == {max(1, math.ceil(5 * save_seconds))}, "fifty times as long as a save"
+
+
 async def test_a_callback_is_called_where_its_names_say(tmp_path: Path) -> None:
     told: list[str] = []
 
@@ -262,7 +340,8 @@ async def test_what_a_callback_raises_ends_the_run_with_its_name(tmp_path: Path)
             raise KeyError("x")
 
     made = Made(tmp_path / "run", FakeKind(), Breaks())
-    with pytest.raises(CallbackFailed, match=r"^Breaks.on_step_end failed: KeyError: 'x'$"):
+    told = r"^Breaks.on_step_end failed: KeyError: 'x' \(at tests/controller/test_run.py:\d+\)$"
+    with pytest.raises(CallbackFailed, match=told):
         await made.finish()
     made = Made(tmp_path / "other", FakeKind(0.5), EarlyStopping(metric="eval/rewards"))
     with pytest.raises(ConfigError, match="evaluations lack the metric eval/rewards; they have eval/reward"):
@@ -273,7 +352,7 @@ async def test_what_a_callback_raises_ends_the_run_with_its_name(tmp_path: Path)
     ("given", "refusal"),
     [
         ("EarlyStopping", "not of the form module:Class"),
-        ("rlhf.controller.provided_callbacks:Best", "cannot be made: Best.__init__.. missing 1 required"),
+        ("rlhf.controller.provided_callbacks:Best", "cannot be made: TypeError: Best.__init__.. missing 1 required"),
         ({"call": "rlhf.controller.provided_callbacks:Best", "arguments": {"metric": "x"}}, "is not an rlhf.Callback"),
         ({"call": "rlhf.controller.provided_callbacks:EarlyStopping", "arguments": {"patient": 1}}, "patient"),
         ("rlhf.nowhere:Class", "cannot be imported"),

@@ -97,17 +97,25 @@ def test_a_killed_worker_is_named_with_its_cause_and_nothing_is_left(tmp_path: P
     assert json.loads((folder / "summary.json").read_text())["outcome"] == f"{worker} died: killed by SIGKILL"
 
 
-@pytest.mark.parametrize("in_background", [False, True], ids=["ctrl-c", "sigterm-in-the-background"])
-def test_ctrl_c_and_sigterm_end_cleanly_and_keep_what_was_done(
-    tmp_path: Path, cache: Path, *, in_background: bool
+@pytest.mark.parametrize(
+    ("ending", "in_background", "code", "outcome", "told"),
+    [
+        (signal.SIGINT, False, 75, "saved: Ctrl-C", "saved: Ctrl-C; continue it by the same command with --resume"),
+        (signal.SIGINT, True, 75, "saved: Ctrl-C", "Ctrl-C: the run saves after this update and ends"),
+        (signal.SIGTERM, True, 130, "stopped", "nothing is saved: the run ended before its first checkpoint"),
+    ],
+    ids=["ctrl-c", "ctrl-c-in-the-background", "sigterm-in-the-background"],
+)
+def test_ctrl_c_saves_sigterm_ends_at_once_and_both_end_cleanly(
+    tmp_path: Path, cache: Path, *, ending: signal.Signals, in_background: bool, code: int, outcome: str, told: str
 ) -> None:
     folder = tmp_path / "run"
     with long_run(folder, cache, "cluster.kind=local", in_background=in_background) as process:
-        if in_background:
-            process.terminate()
-        else:
-            os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(timeout=scaled(30)) == 130
+        os.killpg(process.pid, ending)
+        assert process.wait(timeout=scaled(30)) == code
         assert until(lambda: not marked(folder), END_SECONDS)
-    assert '"outcome": "stopped"' in (folder / "summary.json").read_text()
-    assert "Traceback" not in (tmp_path / "output.txt").read_text()
+    assert json.loads((folder / "summary.json").read_text())["outcome"] == outcome
+    assert len(list((folder / "checkpoints").glob("version-*"))) == (code == 75)
+    output = (tmp_path / "output.txt").read_text()
+    assert told in output
+    assert "Traceback" not in output

@@ -13,6 +13,7 @@ import numpy as np
 from rlhf.cluster.watch import telling_error
 from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.instrumentation import ObservedBuffer, ObservedLearner, ObservedRollout
+from rlhf.controller.notices import LossNotices
 from rlhf.protocols import Environments
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.group import GroupRollout
@@ -91,13 +92,15 @@ async def run_to_the_end(environments: Environments, folder: Path, updates: int,
         max_context_tokens=64, run_seed=0, play=WithEnvironment(environments=environments, rules=rules),
     )  # fmt: skip
 
+    notices = LossNotices(lambda words: None, folder)
+
     async def boundary(version: PolicyVersion, updated: Updated | None) -> bool:
         return False
 
     loop = Loop(
         tasks=FakeTasks(), rollout=ObservedRollout(rollout, clock=clock, log=log),
-        buffer=ObservedBuffer(buffer, clock=clock, log=log),
-        learner=ObservedLearner(learner, clock=clock, log=log, view=PlainView(StringIO()), version=0),
+        buffer=ObservedBuffer(buffer, clock=clock, log=log, notices=notices),
+        learner=ObservedLearner(learner, clock=clock, log=log, view=PlainView(StringIO()), version=0, notices=()),
         weights=learner, max_concurrent_groups=2 * GROUPS,
     )  # fmt: skip
     ended = None

@@ -47,7 +47,7 @@ async def test_a_healthy_scorer_gives_its_number() -> None:
         ("exit", "died", "exit code 3"),
         ("sys.exit", "died", "exit code 4"),
         ("be killed", "died", "was killed by SIGKILL"),
-        ("raise", "raised", "KeyError: 'no such column'"),
+        ("raise", "raised", "KeyError: 'no such column' (at tests/reward/faulty_scorers.py:"),
         ("nan", "not a number", "it returned nan"),
         ("inf", "not a number", "it returned -inf"),
         ("text", "not a number", "it returned '1.0'"),

@@ -111,7 +111,7 @@ async def test_an_episode_that_breaks_is_failed_and_its_siblings_are_scored(erro
 async def test_a_group_with_one_survivor_is_failed_with_what_became_of_the_others() -> None:
     outcome = await rollout(FakeEngine(), FakeReward(None, 1.0, None))(TASK, TICKET)
     assert isinstance(outcome, Failed)
-    assert outcome.detail == "2 of 3 lost: raised x2"
+    assert outcome.detail == "2 of 3 lost: raised x2; raised"
     assert len(outcome.samples) == 3, "for the records"
 
 

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlhf.cluster.roles import used_gpus
 from rlhf.deploy.slurm.job import NodeGroup, SlurmJob
 from rlhf.errors import ConfigError, UserError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import located
+from rlhf.recipe.workers import roles_of
 from rlhf.runs.durable import private_folder
 
 ANSWER_SECONDS = 60.0
@@ -50,6 +52,7 @@ def job_of(
         time=time,
         account=account,
         warn_seconds=warn_seconds,
+        used_gpus=used_gpus(roles_of(checked)),
         join_seconds=max(LEAST_JOIN_SECONDS, round(checked.cluster.placement_timeout_seconds)),
     )
 

@@ -15,7 +15,7 @@ from rlhf.cluster.child_side import Connection, connect_to_parent
 from rlhf.env.encoding import action_from, answer_data, dumps, spec_data, task_from
 from rlhf.env.hosting.isolation import Factory, blocking, checked, load_spec, raised_failure
 from rlhf.env.wire import Action, TaskData
-from rlhf.errors import ConfigError, Raised, catch
+from rlhf.errors import ConfigError, Raised, catch, traceback_of
 from rlhf.protocols import AsyncEnvironment, LocalEnvironment
 from rlhf.types import Observation
 
@@ -53,8 +53,12 @@ def answer_request(name: str, environment: LocalEnvironment, request: dict[str, 
 
 
 def failure_data(name: str, method: str, raised: Raised) -> dict[str, Any]:
+    """Return the failure of a method; the parent logs its traceback, once for all sessions."""
     failure = raised_failure(name, method, raised.error)
-    return {"kind": failure.kind, "detail": failure.detail}
+    named = failure is raised.error
+    return {"kind": failure.kind, "detail": failure.detail} | (
+        {} if named else {"traceback": traceback_of(raised.error)}
+    )
 
 
 def call_environment(environment: LocalEnvironment, request: dict[str, Any]) -> Observation:

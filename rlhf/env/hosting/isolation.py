@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from rlhf.config import load_piece
-from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch
+from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch, describe_error
 from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_number
 
@@ -112,7 +112,7 @@ def load_spec(factory: Factory, create: Callable[[], LocalEnvironment | AsyncEnv
     if isinstance(spec, Raised):
         if isinstance(spec.error, ConfigError):
             raise spec.error
-        cause = exception_line(spec.error)
+        cause = describe_error(spec.error)
         raise ConfigError(f"environment {factory.name} cannot be made with its arguments: {cause}") from spec.error
     if not isinstance(spec, EnvironmentSpec):
         raise ConfigError(f"environment {factory.name}: its spec is {spec!r:.100}, not an EnvironmentSpec")
@@ -123,9 +123,4 @@ def raised_failure(name: str, method: str, error: BaseException) -> EnvironmentF
     """Return the failure of a method that raised `error`; an `EnvironmentFailed` of the environment stays as it is."""
     if isinstance(error, EnvironmentFailed):
         return error
-    return EnvironmentFailed(name, "raised", f"{method}: {exception_line(error)}")
-
-
-def exception_line(error: BaseException) -> str:
-    """Return an exception of foreign code in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+    return EnvironmentFailed(name, "raised", f"{method}: {describe_error(error)}")

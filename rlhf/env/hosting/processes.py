@@ -11,7 +11,7 @@ from rlhf.cluster.child import Child, ChildEnded, variables_named_in
 from rlhf.env.encoding import action_data, dumps, observation_from, spec_from, task_data
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.wire import Json, Undecodable
-from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
+from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed, log_traceback
 from rlhf.http.untrusted_text import InvalidJson
 from rlhf.protocols import Environment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
@@ -117,6 +117,9 @@ def child_failures(name: str, method: str, seconds: float) -> Iterator[None]:
 
 
 def raise_if_failed(name: str, answer: Json) -> None:
-    """Raise `EnvironmentFailed` if the environment raised in place of an answer."""
+    """Raise `EnvironmentFailed` if the environment raised in place of an answer, and log its traceback."""
     if "kind" in answer:
-        raise EnvironmentFailed(name, answer["kind"], str(answer.get("detail")))
+        detail = str(answer.get("detail"))
+        if "traceback" in answer:
+            log_traceback(detail, str(answer["traceback"]))
+        raise EnvironmentFailed(name, answer["kind"], detail)

@@ -18,9 +18,26 @@ from rlhf.env.hosting.isolation import (
     load_spec,
     raised_failure,
 )
-from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed, Raised, catch, catch_awaiting
+from rlhf.errors import (
+    ConfigError,
+    DeadlinePassed,
+    EnvironmentFailed,
+    Raised,
+    catch,
+    catch_awaiting,
+    log_traceback,
+    traceback_of,
+)
 from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
+
+
+def logged_failure(name: str, method: str, error: BaseException) -> EnvironmentFailed:
+    """Return the failure of a method that raised `error`, and log its traceback."""
+    failure = raised_failure(name, method, error)
+    if failure is not error:
+        log_traceback(failure.detail, traceback_of(error))
+    return failure
 
 
 class SessionThread:
@@ -174,7 +191,7 @@ class ThreadEnvironment:
                 raise
             raise EnvironmentFailed(self._name, "timeout", f"{method} did not return within {seconds:g} s") from None
         if isinstance(result, Raised):
-            raise raised_failure(self._name, method, result.error)
+            raise logged_failure(self._name, method, result.error)
         return result
 
 
@@ -198,5 +215,5 @@ class LoopEnvironment(ThreadEnvironment):
         except TimeoutError:
             raise EnvironmentFailed(self._name, "timeout", f"{method} did not return within {seconds:g} s") from None
         if isinstance(result, Raised):
-            raise raised_failure(self._name, method, result.error)
+            raise logged_failure(self._name, method, result.error)
         return result

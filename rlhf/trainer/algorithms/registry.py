@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rlhf.config import is_piece, load_bound, registered
+from rlhf.config import failing_by_name, is_piece, load_bound, registered
 from rlhf.trainer.config import AdvantageConfig, LossConfig, TrainerConfig
 
 
@@ -236,7 +236,7 @@ def called_with(
     """Return the function `name` with its keyword arguments: for a registered one, the settings of `config` that it
     reads; for a user-defined one, the recipe's `arguments`. Raises `ConfigError`."""
     if is_piece(name):
-        return load_bound(name, setting, arguments, given=1)
+        return failing_by_name(load_bound(name, setting, arguments, given=1), name, setting)
     piece = known[name]
     return partial(registered(piece.function), **config.model_dump(include=set(piece.settings)))
 

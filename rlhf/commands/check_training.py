@@ -1,0 +1,97 @@
+"""What `rlhf check` says about training: the preset's settings, learning rates, critic, pairs and GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rlhf.cluster.machine import this_machine
+from rlhf.cluster.roles import Role, used_gpus
+from rlhf.config import flatten
+from rlhf.data.config import DatasetConfig
+from rlhf.data.sources import load_pairs
+from rlhf.recipe.kinds import OF_EXAMPLES
+from rlhf.recipe.loading import LoadedRecipe
+from rlhf.recipe.preflight import is_hub_name
+from rlhf.recipe.schema import Recipe
+from rlhf.trainer.algorithms.registry import PRESETS
+from rlhf.trainer.config import CriticConfig, OptimizerConfig
+
+LabelledText = tuple[str, str]
+"""A label and its text."""
+
+
+def training(loaded: LoadedRecipe) -> Iterator[LabelledText]:
+    """Iterate over what decides an update: preset, rates and their warm-up, critic, the loss on pairs."""
+    recipe, trainer = loaded.recipe, loaded.recipe.trainer
+    yield from describe_preset(loaded)
+    steps = trainer.updates if recipe.kind in OF_EXAMPLES else trainer.policy_steps
+    yield "learning rate", describe_rate(trainer.optimizer, steps)
+    if trainer.critic is not None:
+        yield "critic", describe_critic(trainer.critic)
+        yield "its rate", describe_rate(trainer.critic.optimizer, trainer.optimizer_steps)
+    if recipe.kind == "preference":
+        yield "loss on pairs", f"{trainer.preference.loss}, beta {trainer.preference.beta:g}"
+    if recipe.kind in ("preference", "reward_model"):
+        yield from (("pairs", text) for text in describe_pairs(recipe))
+
+
+def describe_preset(loaded: LoadedRecipe) -> Iterator[LabelledText]:
+    """Iterate over the settings that come from the preset, without those that the recipe replaces."""
+    name = loaded.recipe.trainer.algorithm
+    if name is None:
+        return
+    values = dict(flatten(loaded.recipe.trainer.model_dump(mode="json")))
+    keys = [key.removeprefix("trainer.") for key, origin in loaded.origins.items() if origin == f"algorithm {name}"]
+    settings = ", ".join(f"{key} {shown_value(values[key])}" for key in keys if key in values)
+    yield "preset", f"{name} (arXiv {PRESETS[name].paper}): {settings or 'the recipe replaces all of its settings'}"
+
+
+def shown_value(value: object) -> str:
+    """Return a setting's value as a recipe writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def describe_rate(optimizer: OptimizerConfig, steps: int) -> str:
+    """Return the learning rate with its schedule, and whether the warm-up is longer than the `steps` of the run."""
+    text = f"{optimizer.learning_rate:g}, {optimizer.schedule}"
+    if not optimizer.warmup_steps:
+        return text
+    text += f", warm-up of {optimizer.warmup_steps:,} steps"
+    if optimizer.warmup_steps < steps:
+        return text
+    return f"{text}: longer than the run, which has {steps:,}, so the rate never reaches {optimizer.learning_rate:g}"
+
+
+def describe_critic(critic: CriticConfig) -> str:
+    """Return what the critic starts from, and whether it is trained alone at first."""
+    start = critic.path or "the start model with a head of zeros"
+    alone = f", trained alone for the first {critic.warmup_updates:,} updates" if critic.warmup_updates else ""
+    return f"{start}{alone}"
+
+
+def describe_pairs(recipe: Recipe) -> Iterator[str]:
+    """Iterate over the number of pairs in every set."""
+    for config in recipe.data.train_sets.values():
+        yield f"{shown_count(count_pairs(config))} to train on"
+    for name, held_out in recipe.data.eval_sets.items():
+        yield f"{shown_count(count_pairs(held_out))} in {name}"
+
+
+def shown_count(count: int | None) -> str:
+    """Return a number of pairs as text."""
+    return "unknown, of a hub dataset," if count is None else f"{count:,}"
+
+
+def count_pairs(config: DatasetConfig) -> int | None:
+    """Return the number of pairs of a dataset that is here; None for one on the hub, which is not downloaded."""
+    if config.path is not None and is_hub_name(config.path):
+        return None
+    return len(load_pairs(config).pairs)
+
+
+def describe_gpus(recipe: Recipe, roles: Sequence[Role]) -> list[LabelledText]:
+    """Return the GPUs that the run uses, of those that are here; nothing where both have none."""
+    used, here = used_gpus(roles), this_machine().gpus
+    if recipe.cluster.address:
+        return [("GPUs", f"uses {used:g} of the cluster's")] if used else []
+    return [("GPUs", f"uses {used:g} of {here:g}")] if used or here else []

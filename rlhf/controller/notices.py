@@ -1,0 +1,105 @@
+"""What a run tells its user in words: why samples are lost, a reply now and then, and rewards without any signal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from rlhf.http.untrusted_text import escape_to_line
+from rlhf.runs.lost_samples import Failure, Reason, commonest_failure, failures_of, reason_of, samples_of
+from rlhf.types import Failed, Filtered, Group, PolicyVersion, Scored, Trajectory, Unscored
+
+MOST_TOLD = 20
+"""Reasons that are told: their text may come from a policy, which must not flood the terminal."""
+BEGINNING, END = 300, 150
+"""Characters shown of a longer text, at its beginning and its end."""
+EQUAL_UPDATES = 3
+"""Updates in a row without any signal after which the user is told."""
+
+
+class BatchNotices(Protocol):
+    """Sees the batch of every update with its statistics; `version` is that of the weights after it."""
+
+    def notice(self, version: PolicyVersion, groups: Sequence[Group], statistics: Mapping[str, float]) -> None: ...
+
+
+class LossNotices:
+    """Tells the user why samples are lost, and which got the recipe's score because their scorer failed: once for
+    every kind and place, since thousands may fail alike."""
+
+    def __init__(self, tell: Callable[[str], None], logs: Path) -> None:
+        self._tell, self._logs = tell, logs
+        self._told: set[Reason] = set()
+
+    def notice(self, outcome: Group | Filtered | Failed) -> None:
+        """Tell the new reasons among a group's losses."""
+        for failure in failures_of(outcome):
+            self._once("a sample was lost", failure)
+        for sample in samples_of(outcome):
+            if isinstance(sample.score, Scored) and sample.score.failure:
+                failure = Unscored(kind=sample.score.failure, detail=sample.score.detail)
+                self._once(f"a scorer failed, and the reply got {sample.score.value:g}", failure)
+
+    def _once(self, what: str, failure: Failure) -> None:
+        reason = reason_of(failure)
+        if reason in self._told or len(self._told) >= MOST_TOLD:
+            return
+        self._told.add(reason)
+        where = f" (traceback in {self._logs})" if reason.place else ""
+        self._tell(f"{what}: {commonest_failure([failure])}{where}; more of this kind are only counted")
+
+
+class ReplyNotices:
+    """Shows one reply of updates 1, 2, 4, 8, …: a number that rises may come from replies that nobody wants."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def notice(self, version: PolicyVersion, groups: Sequence[Group], statistics: Mapping[str, float]) -> None:
+        """Show the first trained reply of the batch, if it is time for one."""
+        trained = [(trajectory, score) for group in groups for _, trajectory, score in group.trainable]
+        if version & (version - 1) == 0 and trained:
+            self._tell(shown_reply(version, *trained[0]))
+
+
+class SignalNotices:
+    """Tells once when the rewards of `EQUAL_UPDATES` updates in a row carried no signal. With `siblings` only the
+    episodes of a group are compared with one another, otherwise all of an update."""
+
+    def __init__(self, tell: Callable[[str], None], *, siblings: bool) -> None:
+        self._tell, self._siblings, self._equal = tell, siblings, 0
+
+    def notice(self, version: PolicyVersion, groups: Sequence[Group], statistics: Mapping[str, float]) -> None:
+        """Count updates without a signal."""
+        one_reward = statistics["reward/std"] == 0.0
+        silent = one_reward or (self._siblings and statistics["reward/equal_groups"] == 1.0)
+        self._equal = self._equal + 1 if silent else 0
+        if self._equal == EQUAL_UPDATES:
+            what = (
+                f"every reward was {statistics['reward/mean']:g}" if one_reward else "rewards were equal in all groups"
+            )
+            self._tell(
+                f"nothing to learn: in {EQUAL_UPDATES} updates in a row {what}; look at replies (`rlhf score` scores a "
+                "file of them), then change the reward, choose other tasks, or raise sampling.temperature or "
+                "trainer.group_size"
+            )
+
+
+def shown_reply(version: PolicyVersion, trajectory: Trajectory, score: Scored) -> str:
+    """Return a reply with its question and its reward as text, shortened and without control characters."""
+    messages = trajectory.conversation or trajectory.task.messages
+    replies = [place for place, message in enumerate(messages) if message.role == "assistant"]
+    asked = messages[: replies[-1]] if replies else messages
+    question = asked[-1].content if asked else ""
+    return (
+        f"a reply of update {version}, reward {score.value:.3f}\n"
+        f"  question  {in_one_line(question)}\n"
+        f"  reply     {in_one_line(trajectory.response)}"
+    )
+
+
+def in_one_line(text: str) -> str:
+    """Return a text in one line, with the middle of a long one left out."""
+    line = escape_to_line(text)
+    return line if len(line) <= BEGINNING + END else f"{line[:BEGINNING]} … {line[-END:]}"

@@ -1,0 +1,49 @@
+"""Import everything of the user's that a recipe names, as the run will: for `rlhf check`, which ends afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from rlhf.config import check_call, is_piece, load_bound, load_piece
+from rlhf.recipe.schema import Recipe
+from rlhf.reward.config import ScorerConfig
+from rlhf.reward.process import ScorerPool
+
+
+def import_own_pieces(recipe: Recipe) -> None:
+    """Import the recipe's own classes and functions, and check that they accept its arguments.
+
+    `preflight` has imported those of tasks, of tool formats and of a kind of run. Raises `ConfigError` with the cause.
+    """
+    trainer, environment, agent = recipe.trainer, recipe.environment, recipe.agent
+    if is_piece(trainer.loss.policy):
+        load_bound(trainer.loss.policy, "trainer.loss.policy", trainer.loss.arguments, given=1)
+    if is_piece(trainer.advantage.estimator):
+        setting = "trainer.advantage.estimator"
+        load_bound(trainer.advantage.estimator, setting, trainer.advantage.arguments, given=1)
+    for place, callback in enumerate(recipe.callbacks):
+        load_bound(callback.call, f"callbacks.{place}", callback.arguments, given=0)
+    if recipe.model.loader is not None:
+        load_piece(recipe.model.loader, "model.loader")
+    if environment is not None and environment.environment is not None and not environment.is_replayed:
+        for arguments in (environment.arguments, environment.for_evaluation.arguments):
+            load_bound(environment.environment, "environment.environment", arguments, given=0)
+    if agent is not None:
+        program = load_piece(agent.program, "agent.program")
+        check_call(program, agent.program, "agent.program", agent.arguments, given=3)
+    for scorer in recipe.reward.scorers.values() if recipe.plays else ():
+        if scorer.kind == "function":
+            asyncio.run(import_reward(scorer))
+
+
+async def import_reward(scorer: ScorerConfig) -> None:
+    """Import a reward function in a process like those of the run. Raises `ConfigError`, `DeadlinePassed`."""
+    pool = ScorerPool(
+        str(scorer.function), 1, scorer.timeout_seconds, Path(os.devnull), scorer.variables, arguments=scorer.arguments
+    )
+    try:
+        await pool.start()
+    finally:
+        await pool.close()
