@@ -79,7 +79,9 @@ async def test_what_an_environment_does_wrong_has_a_kind_and_its_words(
     word: str, kind: str, detail: str, isolation: IsolationKind
 ) -> None:
     error = await failure_of_step(word, isolation)
-    assert (error.kind, error.detail) == (kind, detail)
+    what, _, place = error.detail.partition(" (at ")
+    assert (error.kind, what) == (kind, detail)
+    assert place.startswith("tests/env/environments.py:") == (kind == "raised")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ def played(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[
     """Every episode that was written, and the choices that the clients were given."""
     file = tmp_path_factory.mktemp("served") / "episodes.jsonl"
     written = ("--trajectories", file, "--max-tokens", LONGEST)
-    with commanded("policy", model, *written, "--token-env", "POLICY_TOKEN", POLICY_TOKEN="secret") as (url, process):
+    token = ("--token-env", "POLICY_TOKEN")
+    with commanded("policy", model, *written, *token, in_background=True, POLICY_TOKEN="secret") as (url, process):
         answers = [*sync_agent(url), *asyncio.run(async_agents(url))]
         process.terminate()
         code = process.wait(STOP_SECONDS)

@@ -112,6 +112,15 @@ def test_of_a_group_that_failed_every_sample_is_lost_also_those_with_a_score() -
     assert lost_samples(without_score(whole, 1)) == (1, 4)
 
 
+async def test_the_commonest_failure_is_in_the_error_that_ends_the_run() -> None:
+    tickets = buffer(groups_per_update=1, failure_budget=0.5, updates=1000)
+    raised = Failed(kind="raised", detail="KeyError: 'answer' (at my_reward.py:7)")
+    for failure in (*[Failed(kind="timeout")] * 30, *[raised] * 34):
+        tickets.settle(await tickets.admit(), failure)
+    with pytest.raises(FailureBudgetSpent, match=r"most often raised: KeyError: 'answer' \(at my_reward.py:7\)$"):
+        await tickets.take()
+
+
 async def play_alone(tickets: TicketBuffer, fates: str) -> None:
     """Groups one after another: `F` fails, `f` is filtered, `.` is trained at once, in an update of its own."""
     for fate in fates:

@@ -55,10 +55,8 @@ def answer_request(name: str, environment: LocalEnvironment, request: dict[str, 
 def failure_data(name: str, method: str, raised: Raised) -> dict[str, Any]:
     """Return the failure of a method; the parent logs its traceback, once for all sessions."""
     failure = raised_failure(name, method, raised.error)
-    named = failure is raised.error
-    return {"kind": failure.kind, "detail": failure.detail} | (
-        {} if named else {"traceback": traceback_of(raised.error)}
-    )
+    data = {"kind": failure.kind, "detail": failure.detail}
+    return data if failure is raised.error else data | {"traceback": traceback_of(raised.error)}
 
 
 def call_environment(environment: LocalEnvironment, request: dict[str, Any]) -> Observation:
