@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import math
 import os
 import signal
 import sys
@@ -30,6 +31,8 @@ from rlhf.cluster.leftovers import Leftovers, reap_all
 LONGEST_PARENT = 28
 """Longest parent path of a folder for Ray's sockets: a socket's path has at most 107 bytes, and Ray's names take 76."""
 LONGEST_SCRATCH_PARENT = LONGEST_PARENT - len("/rlhf-12345678")
+ECHO_SECONDS = 0.5
+"""One Ctrl-C may arrive several times within this time: from a process group's sender, and passed on by the guard."""
 GRACE_SECONDS = 20.0
 """Time that a program has to end after SIGTERM or Ctrl-C before it is killed."""
 TICK_SECONDS = 0.5
@@ -73,14 +76,16 @@ def supervise(main: Callable[[], int], *, saves_at_ctrl_c: bool = False) -> int:
 def _wait_for(program: int, *, shares_terminal: bool, saves_at_ctrl_c: bool) -> int:
     """Pass signals on to the program and reap until it has ended. Return its wait status."""
     kill_at: float | None = None
-    patient = {signal.SIGUSR1, signal.SIGINT} if saves_at_ctrl_c else {signal.SIGUSR1}
+    patient_until = math.inf if saves_at_ctrl_c else -math.inf
     while True:
         event = signal.sigtimedwait(HANDLED, TICK_SECONDS)
         # After the machine was suspended, CPython may return an event that was never filled in, with any number.
         if event is not None and event.si_signo in HANDLED and event.si_signo != signal.SIGCHLD:
-            if event.si_signo not in patient:
-                kill_at = kill_at or time.monotonic() + GRACE_SECONDS
-            patient -= {signal.SIGINT}
+            now = time.monotonic()
+            if event.si_signo == signal.SIGINT and now < patient_until:
+                patient_until = min(patient_until, now + ECHO_SECONDS)
+            elif event.si_signo != signal.SIGUSR1:
+                kill_at = kill_at or now + GRACE_SECONDS
             has_it = shares_terminal and event.si_signo == signal.SIGINT and event.si_code == SI_KERNEL
             if not has_it:
                 os.kill(program, event.si_signo)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
+from rlhf.cluster.supervisor import ECHO_SECONDS
+
 EXIT_SAVED = 75
 """Exit code of a run that has saved and is not finished: `EX_TEMPFAIL`, try again."""
 JOB_END = "SLURM_JOB_END_TIME"
@@ -19,7 +21,8 @@ SPARE_SECONDS = 15.0
 
 @contextmanager
 def at_first_ctrl_c(act: Callable[[], bool]) -> Iterator[None]:
-    """Call `act` at the first Ctrl-C. A later one has its usual effect, and so has the first if `act` returns False.
+    """Call `act` at the first Ctrl-C. A later one has its usual effect, and so has the first if `act` returns False; an
+    echo of the first (`ECHO_SECONDS`) has none.
 
     Only the main thread gets signals; in another one, or where Ctrl-C is ignored, this changes nothing.
     """
@@ -28,12 +31,17 @@ def at_first_ctrl_c(act: Callable[[], bool]) -> Iterator[None]:
         yield
         return
 
-    def first(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, usual)
-        if not act():
+    acted_at: float | None = None
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        nonlocal acted_at
+        if acted_at is None and act():
+            acted_at = time.monotonic()
+        elif acted_at is None or time.monotonic() - acted_at > ECHO_SECONDS:
+            signal.signal(signal.SIGINT, usual)
             usual(number, frame)
 
-    signal.signal(signal.SIGINT, first)
+    signal.signal(signal.SIGINT, hear)
     try:
         yield
     finally:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rlhf.controller import preemption
 from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption
 from rlhf.controller.context import RunContext, begin, run_folder
 from rlhf.controller.preemption import Leaving
@@ -232,20 +233,28 @@ class CtrlC(Callback):
 
 
 @pytest.mark.parametrize(
-    ("pressed", "stopping", "saved", "usual"),
+    ("pressed", "echo_seconds", "stopping", "saved", "usual"),
     [
-        ((1,), False, [2], 0),
-        ((1, 1), False, [2], 1),
-        ((1, 2), False, [2], 1),
-        ((0,), False, [9], 1),
-        ((9,), False, [9], 1),
-        ((1,), True, [9], 1),
+        ((1,), 0.0, False, [2], 0),
+        ((1, 1), 60.0, False, [2], 0),
+        ((1, 1), 0.0, False, [2], 1),
+        ((1, 2), 0.0, False, [2], 1),
+        ((0,), 0.0, False, [9], 1),
+        ((9,), 0.0, False, [9], 1),
+        ((1,), 0.0, True, [9], 1),
     ],
-    ids=["first-saves", "second-ends", "second-later", "before-the-first-update", "all-is-saved", "sigterm"],
+    ids=["first-saves", "echo", "second-ends", "second-later", "before-the-first-update", "all-is-saved", "sigterm"],
 )
 async def test_the_first_ctrl_c_saves_after_its_update_and_the_next_has_its_usual_effect(
-    pressed: tuple[int, ...], stopping: bool, saved: list[int], usual: int, tmp_path: Path
+    pressed: tuple[int, ...],
+    echo_seconds: float,
+    stopping: bool,
+    saved: list[int],
+    usual: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(preemption, "ECHO_SECONDS", echo_seconds)
     heard: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
     leaving = Leaving()
