@@ -73,7 +73,7 @@ def test_a_piece_that_cannot_be_imported_says_why(
 
 def test_an_exception_of_a_package_has_its_line_and_one_of_ours_none() -> None:
     of_a_package = describe_error(error_of(lambda: np.linalg.inv(np.zeros((2, 2)))))
-    assert place_of(of_a_package).startswith("tests/test_tracebacks.py:"), "the innermost line outside of packages"
+    assert place_of(of_a_package).startswith("tests/test_foreign_errors.py:"), "the innermost line outside of packages"
     assert place_of(describe_error(json.JSONDecodeError("never raised", "", 0))) == ""
 
 
@@ -83,7 +83,7 @@ def test_a_place_survives_a_long_message_and_is_read_at_the_end_only() -> None:
 
     told = describe_error(error_of(long))
     assert len(told) < 600
-    assert place_of(told).startswith("tests/test_tracebacks.py:")
+    assert place_of(told).startswith("tests/test_foreign_errors.py:")
     assert place_of("ValueError: (at here.py:1) and more") == ""
 
 
