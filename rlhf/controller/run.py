@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -191,8 +190,10 @@ class Run:
         await self.kind.learner.export(path)
 
     async def _train(self) -> str:
-        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, self.view.message)
-        with at_first_ctrl_c(lambda: self._saves_first(tell)):
+        loop = asyncio.get_running_loop()  # a signal may come while the view is writing
+        with at_first_ctrl_c(
+            lambda: self._saves_first(lambda words: loop.call_soon_threadsafe(self.view.message, words))
+        ):
             await self.kind.train(self.recipe.trainer.updates, self._boundary)
         if self.left:
             return f"{SAVED}: {self.left}"
