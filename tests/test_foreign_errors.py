@@ -7,13 +7,14 @@ import json
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rlhf.config import load_piece
-from rlhf.errors import ConfigError, Raised, catch, describe_error, log_traceback, place_of
+from rlhf.config import failing_by_name, load_piece
+from rlhf.errors import ConfigError, NotFinite, PieceFailed, Raised, catch, describe_error, log_traceback, place_of
 
 OWN = {
     "unknown_key.py": "def score(row):\n    return row['gold']\n",
@@ -69,6 +70,23 @@ def test_a_piece_that_cannot_be_imported_says_why(
     with pytest.raises(ConfigError) as refused:
         load_piece(name, "trainer.loss.policy")
     assert str(refused.value) == f"trainer.loss.policy is {name}, which cannot be imported: {told}"
+
+
+def test_what_a_loss_or_an_estimator_raises_has_its_setting_its_name_and_its_line() -> None:
+    def broken(actions: object, scale: float) -> float:
+        return scale / len(actions)  # type: ignore[arg-type]
+
+    piece = failing_by_name(partial(broken, scale=1.0), "my_loss:broken", "trainer.loss.policy")
+    with pytest.raises(PieceFailed, match=r"^trainer\.loss\.policy my_loss:broken failed: ZeroDiv.*\(at tests/"):
+        piece([])
+    assert piece("ab") == 0.5
+    named = failing_by_name(lambda: raising(NotFinite("a loss is NaN")), "my_loss:named", "trainer.loss.policy")
+    with pytest.raises(NotFinite, match=r"^a loss is NaN$"):
+        named()
+
+
+def raising(error: Exception) -> None:
+    raise error
 
 
 def test_an_exception_of_a_package_has_its_line_and_one_of_ours_none() -> None:
