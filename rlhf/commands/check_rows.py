@@ -10,6 +10,7 @@ from typing import Any
 from rlhf.data.config import DatasetConfig, EvaluationSetConfig
 from rlhf.data.selection import check_room, distinct, doubtful, of_right_length
 from rlhf.data.sources import load_demonstrations, load_pairs, load_tasks, local_files
+from rlhf.data.tasks import Tell
 from rlhf.recipe.preflight import context_tokens, is_hub_name, read_model_config
 from rlhf.recipe.schema import Recipe
 from rlhf.types import Task
@@ -28,18 +29,19 @@ def check_rows(recipe: Recipe) -> list[str]:
         if recipe.kind in ("reward_model", "preference"):
             told += filter(None, [load_pairs(config).describe()])
         elif recipe.kind == "sft":
-            _check_demonstrations(recipe, config, key)
+            _check_demonstrations(recipe, config, key, told.append)
         else:
             told += _check_tasks(recipe, config, key)
     return told
 
 
-def _check_demonstrations(recipe: Recipe, config: DatasetConfig, key: str) -> None:
+def _check_demonstrations(recipe: Recipe, config: DatasetConfig, key: str, tell: Tell) -> None:
     demonstrations, context = load_demonstrations(config), _context(recipe)
-    if context and (found := list(doubtful(demonstrations, context))):
-        from rlhf.controller.sft import check_lengths, demonstration_renderer
+    limited = config.min_prompt_tokens or config.max_prompt_tokens
+    if context and key in recipe.data.train_sets and (limited or any(doubtful(demonstrations, context))):
+        from rlhf.controller.sft import selected
 
-        check_lengths(found, demonstration_renderer(recipe, _tokenizer(recipe)), context, key)
+        selected(recipe, demonstrations, key, _tokenizer(recipe), context, tell)
 
 
 def _check_tasks(recipe: Recipe, config: DatasetConfig, key: str) -> list[str]:

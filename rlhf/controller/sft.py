@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -73,34 +73,43 @@ def rendered(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Ite
     from rlhf.models.loading import declared_ends, load_tokenizer
 
     trust = recipe.model.trust_remote_code
-    tokenizer, arguments = load_tokenizer(model, trust_remote_code=trust), recipe.data.chat_template_arguments
-    for words in turn_end(tokenizer, arguments, declared_ends(model, trust_remote_code=trust)).told:
+    tokenizer, ends = load_tokenizer(model, trust_remote_code=trust), declared_ends(model, trust_remote_code=trust)
+    for words in turn_end(tokenizer, recipe.data.chat_template_arguments, ends).told:
         tell(words)
     render = demonstration_renderer(recipe, tokenizer)
-
-    def prompt_tokens(one: Demonstration) -> int:
-        return len(prompt_ids(tokenizer, one.prompt, arguments_with_tools(arguments, one.tools)))
-
-    lessons = []
-    for key, config in recipe.data.train_sets.items():
-        selection = of_right_length(load_demonstrations(config), config, prompt_tokens, key)
-        if selection.message:
-            tell(selection.message)
-        check_lengths(selection.tasks, render, context_tokens, key)
-        lessons.append(selection.tasks)
+    lessons = [
+        selected(recipe, load_demonstrations(config), key, tokenizer, context_tokens, tell)
+        for key, config in recipe.data.train_sets.items()
+    ]
     order = mixed(recipe.data, lessons, recipe.seed)
     return (render(order[place]) for place in range(recipe.trainer.updates * recipe.trainer.groups_per_update))
 
 
-def check_lengths(demonstrations: Iterable[Demonstration], render: Rendered, context: int, key: str) -> None:
-    """Raise `DataError` for the first demonstration that is longer than the context, and `ModelError` for one that the
-    chat template cannot render."""
-    for one in doubtful(demonstrations, context):
+def selected(
+    recipe: Recipe,
+    demonstrations: Sequence[Demonstration],
+    key: str,
+    tokenizer: ChatTokenizer,
+    context: int,
+    tell: Tell,
+) -> list[Demonstration]:
+    """Return the demonstrations whose prompts have the right length. Raises `DataError` for the first that is longer
+    than the context, and `ModelError` for one that the chat template cannot render."""
+    arguments, render = recipe.data.chat_template_arguments, demonstration_renderer(recipe, tokenizer)
+
+    def prompt_tokens(one: Demonstration) -> int:
+        return len(prompt_ids(tokenizer, one.prompt, arguments_with_tools(arguments, one.tools)))
+
+    selection = of_right_length(demonstrations, recipe.data.train_sets[key], prompt_tokens, key)
+    if selection.message:
+        tell(selection.message)
+    for one in doubtful(selection.tasks, context):
         if (length := len(render(one).token_ids)) > context:
             raise DataError(
                 f"{key}: {one.where}: the demonstration has {length} tokens, more than the model's context of "
                 f"{context}; shorten or remove it"
             )
+    return selection.tasks
 
 
 def demonstration_renderer(recipe: Recipe, tokenizer: ChatTokenizer) -> Rendered:

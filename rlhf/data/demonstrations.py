@@ -45,7 +45,7 @@ def demonstration_from_row(config: DatasetConfig, row: Row, where: str) -> Demon
     check_columns(row, where, also=("response_column",), **wanted)
     tools = tools_of(config, row, where)
     if config.response_column:
-        return answered(messages_of(config, row, where), row, config, where, tools)
+        return _answered(messages_of(config, row, where), row, config, where, tools)
     chat = chat_of(row, config.prompt_column, "prompt_column", where)
     lines = suggested_lines(row, "response_column")
     if chat[-1].role != "assistant" and (lines or all(one.role != "assistant" for one in chat)):
@@ -61,19 +61,19 @@ def demonstration_from_row(config: DatasetConfig, row: Row, where: str) -> Demon
 def demonstration_of_task(config: DatasetConfig, task: Task, where: str) -> Demonstration:
     """Return the demonstration of a task that a function made. Raises `DataError`."""
     if column := config.response_column or config.chosen_column:
-        return answered(task.messages, task.row, config, where, task.tools, column)
+        return _answered(task.messages, task.row, config, where, task.tools, column)
     if not task.messages or task.messages[-1].role != "assistant":
         raise DataError(f"{where} ends with no reply to imitate; name the column of its row with response_column")
     return _imitating(task.messages, 0, config, where, task.tools)
 
 
-def demonstration_of_pair(pair: PreferencePair, where: str) -> Demonstration:
+def demonstration_of_pair(pair: PreferencePair) -> Demonstration:
     """Return the chosen reply of a pair as a demonstration."""
     messages = (*pair.prompt, Message(role="assistant", content=pair.chosen))
-    return Demonstration(messages=messages, replies=(len(pair.prompt),), tools=pair.tools, where=where)
+    return Demonstration(messages=messages, replies=(len(pair.prompt),), tools=pair.tools, where=pair.where)
 
 
-def answered(
+def _answered(
     prompt: Sequence[Message], row: Row, config: DatasetConfig, where: str, tools: tuple[Tool, ...], column: str = ""
 ) -> Demonstration:
     """Return the prompt with the reply in a column: a text, or the messages that follow."""

@@ -24,13 +24,15 @@ TURN = re.compile(rf"\n\n({'|'.join(SPEAKERS)}):")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferencePair:
-    """`chosen` is preferred to `rejected` as the reply to `prompt`; `margin` says by how much scores should differ."""
+    """`chosen` is preferred to `rejected` as the reply to `prompt`; `margin` says by how much scores should differ, and
+    `where` the pair comes from."""
 
     prompt: tuple[Message, ...]
     chosen: str
     rejected: str
     margin: float | None = None
     tools: tuple[Tool, ...] = ()
+    where: str = field(default="", compare=False)
 
 
 class Useless(StrEnum):
@@ -110,7 +112,7 @@ def _pair(
     if chosen == rejected:
         return Useless.SAME
     margin = _margin(config, row, where)
-    return PreferencePair(prompt=prompt, chosen=chosen, rejected=rejected, margin=margin, tools=tools)
+    return PreferencePair(prompt=prompt, chosen=chosen, rejected=rejected, margin=margin, tools=tools, where=where)
 
 
 def _conversation(

@@ -57,7 +57,7 @@ def load_demonstrations(config: DatasetConfig) -> list[Demonstration]:
     if config.tasks is not None:
         return [demonstration_of_task(config, task, task.where) for task in own_tasks(config)]
     if config.holds_pairs:
-        return [demonstration_of_pair(pair, str(config.path)) for pair in load_pairs(config).pairs]
+        return [demonstration_of_pair(pair) for pair in load_pairs(config).pairs]
     return [demonstration_from_row(config, row, where) for where, row in read_rows(config)]
 
 

@@ -43,7 +43,7 @@ def checked(recipe: Path, *overrides: str) -> str:
         (LONG, SFT, "the demonstration has 131 tokens, more than the model's context of 128"),
         (GOOD | {"answer": ""}, SFT, "a reply to imitate is blank"),
         (GOOD | {"other": 3, "answer": {"a": 1}}, PAIRS, "must be text or a list of messages"),
-        ({"messages": CHAT["messages"][:3]}, WHOLE, "ends with the user's message, and there is no reply to imitate"),
+        ({"messages": CHAT["messages"][:1]}, WHOLE, "ends with the user's message, and there is no reply to imitate"),
         (CHAT | {"tools": [{"name": "add"}]}, WHOLE, "the rows have tools, which the chat template does not read"),
     ],
 )  # fmt: skip
@@ -69,6 +69,8 @@ def test_what_the_run_will_leave_out_is_told(recipe: Path, rows: Path, capsys: p
     written(rows, [GOOD, LONG, GOOD])
     limit = "data.train.max_prompt_tokens=100"
     assert run_check(recipe, (limit,)) == 0
+    assert "rows           data.train: 1 of 3 rows left out (1 above 100 prompt tokens)\n" in capsys.readouterr().out
+    assert run_check(recipe, (limit, *SFT)) == 0
     assert "rows           data.train: 1 of 3 rows left out (1 above 100 prompt tokens)\n" in capsys.readouterr().out
     written(rows, [GOOD | {"other": "3"}, GOOD | {"other": "2"}])
     assert run_check(recipe, PAIRS) == 0
