@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,16 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import EnvironmentFailed
+from rlhf.models.chat import arguments_with_tools, prompt_ids
 from rlhf.models.tiny import byte_tokenizer
-from rlhf.types import EpisodeStatus, Failed, Message, Observation, Sampling, Task, TokenKind, Trajectory
-from tests.models.templates import FORGETS_THINKING, NO_SYSTEM_LATER, tokenizer_with
+from rlhf.rollout.episode import AnswerOnce
+from rlhf.rollout.renderer import ChatRenderer
+from rlhf.types import EpisodeStatus, Failed, Message, Observation, Sampling, Task, TokenKind, Tool, Trajectory
+from tests.models.templates import CHATML_TOOLS, FORGETS_THINKING, NO_SYSTEM_LATER, tokenizer_with
 from tests.rollout.playing import TASK, ScriptedEngine, ScriptedEnvironment, play_alone, policy, rules, says
 
 CALL = '<tool_call>{"name": "add", "arguments": {"x": 1}}</tool_call>'
+SUBTRACT = Tool(name="subtract", description="", parameters={})
 RIGHT = Observation(messages=(), reward=1.0, terminated=True)
 LONG = Sampling(max_tokens=256)
 
@@ -294,3 +299,15 @@ async def test_a_task_s_messages_are_left_to_the_environment(tokenizer: PreTrain
     said = engine(tokenizer, "x")
     await play_alone(asked, policy(said, tokenizer), ScriptedEnvironment(says("shown"), RIGHT), seed=0, rules=rules())
     assert "never shown" not in tokenizer.decode(said.asked[0][0])
+
+
+async def test_the_tools_of_a_row_are_shown_to_the_policy() -> None:
+    tokenizer = tokenizer_with(CHATML_TOOLS)
+    asked = replace(TASK, messages=(Message(role="user", content="1+1?"),))
+    for task, tools in ((asked, ()), (replace(asked, tools=(SUBTRACT,)), (SUBTRACT,))):
+        its = replace(policy(engine(tokenizer, "2"), tokenizer), renderer=ChatRenderer(tokenizer))
+        [outcome] = await AnswerOnce()(task, its, seed=9)
+        assert isinstance(outcome, Trajectory)
+        prompt = outcome.segments[0].token_ids[~outcome.segments[0].action_mask].tolist()
+        assert prompt == prompt_ids(tokenizer, asked.messages, arguments_with_tools({}, tools))
+        assert ("subtract" in tokenizer.decode(prompt)) == bool(tools)
