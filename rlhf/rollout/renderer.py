@@ -26,7 +26,7 @@ WHOLE_MARK = re.compile(r".*[\n>\]]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
+class ReplyAsWritten:
     """A reply as the chat template writes it, without ends; `thinking`: the header before it opens the thinking."""
 
     text: str
@@ -72,7 +72,7 @@ class ChatRenderer:
         header = self.whole_text(before[-HEADER_TOKENS:])
         return self._read(text, self._tools, thinking=begins_thinking(header)) if self._tools else Spoken()
 
-    def rendered(self, asked: Sequence[Message], reply: Message) -> Rendered | None:
+    def rendered(self, asked: Sequence[Message], reply: Message) -> ReplyAsWritten | None:
         """Return a reply as the template writes it; None where the template refuses the conversation."""
         try:
             prompt = prompt_text(self.tokenizer, asked, self._arguments)
@@ -87,7 +87,7 @@ class ChatRenderer:
         text = whole.removeprefix(same)
         for end in self.stop_token_ids:
             text = text.replace(mark_text(self.tokenizer, end), "")
-        return Rendered(text=text, thinking=thinking)
+        return ReplyAsWritten(text=text, thinking=thinking)
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rlhf.config import is_piece
 from rlhf.errors import ConfigError
 from rlhf.models.tool_formats import AUTO, VLLM_FORMATS
-from rlhf.rollout.renderer import ChatRenderer, Rendered
+from rlhf.rollout.renderer import ChatRenderer, ReplyAsWritten
 from rlhf.rollout.tool_calls import FORMATS, ToolFormat, check_tool_format, hermes, own_format, plain_text
 from rlhf.rollout.vllm.tool_parsers import vllm_format
 from rlhf.types import Message, Tool, ToolCall
@@ -66,7 +66,7 @@ def _formats(renderer: ChatRenderer, setting: str) -> Iterator[ToolFormat]:
             continue
 
 
-def _reads(read: ToolFormat, written: Rendered) -> bool:
+def _reads(read: ToolFormat, written: ReplyAsWritten) -> bool:
     """Whether the call that the template wrote, and nothing else, is parsed from it."""
     spoken = read(written.text, [PROBE], thinking=written.thinking)
     return [(call.name, call.arguments) for call in spoken.calls] == [(CALL.name, CALL.arguments)]

@@ -189,6 +189,16 @@ async def test_an_agent_that_asks_again_what_failed_and_is_answered_has_lost_not
     assert [score.value for _, _, score in group.trainable] == [0.0]
 
 
+async def test_a_recipe_says_whether_its_agent_may_cut_replies() -> None:
+    group = await group_of("stops", scripted("yes"), size=1, client_stop="cut")
+    assert isinstance(group, Group)
+    [(_, trajectory, score)] = group.trainable
+    assert (trajectory.cut_replies, score.value) == (1, 1.0)
+    refused = await lost("stops", scripted("yes"))
+    assert isinstance(refused.trajectory, Failed)
+    assert "agent.client_stop: cut" in refused.trajectory.detail
+
+
 async def test_an_engine_that_is_broken_ends_the_run_also_when_the_agent_says_nothing_of_it() -> None:
     with pytest.raises(EngineBroken, match="state unknown"):
         await group_of("swallows", Broken(EngineBroken("engine-0", "state unknown")))

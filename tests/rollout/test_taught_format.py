@@ -113,6 +113,8 @@ def test_what_the_recipe_reads_itself_or_not_at_all_is_not_compared_with_the_tem
     [
         ("qwen3_coder", "<tool_call><function=drop></function></tool_call>", "there is no tool 'drop'"),
         ("qwen3_coder", "<tool_call><function=get_weather>\n<parameter=city>\nBerlin", "</function> is missing"),
+        ("qwen3_coder", '<tool_call>{"name": "get_weather", "arguments": {}}</tool_call>', "0 of 1 calls can be read"),
+        ("qwen3_coder", "<tool_call></tool_call>", "0 of 1 calls can be read"),
         ("glm45", "<tool_call>drop</tool_call>", "0 of 1 calls can be read; the tools are: get_weather"),
         (
             "glm45",

@@ -71,9 +71,9 @@ def vllm_format(name: str, tokenizer: ChatTokenizer, setting: str) -> ToolFormat
 def _check_nothing_dropped(xml: XmlCalls, text: str, calls: Sequence[ToolCall], tools: Sequence[Tool]) -> None:
     """Check that all calls and arguments that the text begins were read. Raises `Malformed`."""
     begun = len(xml.call.findall(text))
-    if begun > len(calls):
+    if begun > len(calls) or (TOOL_CALL.opening in text and not calls):
         names = ", ".join(tool.name for tool in tools)
-        raise Malformed(f"{len(calls)} of {begun} calls can be read; the tools are: {names}")
+        raise Malformed(f"{len(calls)} of {begun or 1} calls can be read; the tools are: {names}")
     if calls and xml.closing not in text[max((one.start() for one in xml.call.finditer(text)), default=0) :]:
         raise Malformed(f"{xml.closing} is missing")
     arguments, read = len(xml.argument.findall(text)), sum(len(call.arguments) for call in calls)

@@ -118,6 +118,13 @@ def goes_on(task: Task, base_url: str, api_key: str, again: bool = False) -> flo
     return 0.0
 
 
+def stops(task: Task, base_url: str, api_key: str) -> float:
+    """Asks with a stop text; returns 1 where the reply ends before it."""
+    chat = asking(base_url, api_key).chat.completions
+    answer = chat.create(model="policy", messages=[{"role": "user", "content": "go"}], stop=["s"])
+    return float(answer.choices[0].message.content == "ye")
+
+
 def guesses(task: Task, base_url: str, api_key: str) -> float:
     """Uses the wrong key."""
     return twice(task, base_url, "guess")
