@@ -305,7 +305,7 @@ def _foreign_lines(error: BaseException) -> Iterator[str]:
     """Iterate over the lines of foreign code that led to the exception, outermost first, as `file:line`."""
     for frame, number in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
-        inside = file.startswith((OURS, "<")) or (file.startswith(STANDARD) and not file.startswith(LIBRARIES))
+        inside = file.startswith((OURS, "<frozen ")) or (file.startswith(STANDARD) and not file.startswith(LIBRARIES))
         if not inside:
             yield f"{file}:{number}"
 

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,6 +24,7 @@ from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.live import LiveReward
 from rlhf.reward.reward import make_reward
+from rlhf.runs.lost_samples import FailureCounts
 from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored
 
 AHEAD_PER_WORKER = 8
@@ -37,6 +38,7 @@ class ScoreTotals:
     rows: int = 0
     errors: int = 0
     total: float = 0.0
+    failures: FailureCounts = field(default_factory=FailureCounts)
 
     def add(self, score: Scored | Unscored) -> None:
         """Count one row's score."""
@@ -45,12 +47,14 @@ class ScoreTotals:
             self.total += score.value
         else:
             self.errors += 1
+            self.failures.add(score)
 
     def summary(self, seconds: float) -> str:
         """Return the totals in one line."""
         scored = self.rows - self.errors
         mean = f"mean reward {self.total / scored:.4f}" if scored else "no reward"
-        return f"{self.rows} rows: {mean}, {self.errors} errors, {self.rows / seconds:.0f} rows/s"
+        often = f" (most often {self.failures.commonest})" if self.errors else ""
+        return f"{self.rows} rows: {mean}, {self.errors} errors{often}, {self.rows / seconds:.0f} rows/s"
 
 
 def check_reads_text(reward: RewardConfig) -> None:

@@ -35,15 +35,31 @@ def failures_of(outcome: Group | Filtered | Failed) -> list[Failure]:
     return found or ([outcome] if isinstance(outcome, Failed) else [])
 
 
-def commonest_failure(failures: Iterable[Failure]) -> str:
-    """Return the first failure of the commonest reason as text: `raised: KeyError: 'answer' (at my_reward.py:7)`."""
-    first: dict[Reason, Failure] = {}
-    counts: Counter[Reason] = Counter()
-    for failure in failures:
+class FailureCounts:
+    """Counts failures by reason, and keeps the first of each."""
+
+    def __init__(self, failures: Iterable[Failure] = ()) -> None:
+        self._first: dict[Reason, Failure] = {}
+        self._counts: Counter[Reason] = Counter()
+        for failure in failures:
+            self.add(failure)
+
+    def add(self, failure: Failure) -> None:
+        """Count one failure."""
         reason = reason_of(failure)
-        first.setdefault(reason, failure)
-        counts[reason] += 1
-    if not counts:
+        self._first.setdefault(reason, failure)
+        self._counts[reason] += 1
+
+    @property
+    def commonest(self) -> str:
+        """The first failure of the commonest reason: `raised: KeyError: 'answer' (at my_reward.py:7)`; empty without
+        any."""
+        for reason, _ in self._counts.most_common(1):
+            failure = self._first[reason]
+            return f"{failure.kind}: {failure.detail}" if failure.detail else failure.kind
         return ""
-    failure = first[counts.most_common(1)[0][0]]
-    return f"{failure.kind}: {failure.detail}" if failure.detail else failure.kind
+
+
+def commonest_failure(failures: Iterable[Failure]) -> str:
+    """Return the first failure of the commonest reason as text."""
+    return FailureCounts(failures).commonest

@@ -25,7 +25,7 @@ def test_a_reply_without_a_number_is_no_part_of_the_mean():
     assert tally.summary(1.0) == "0 rows: no reward, 0 errors, 0 rows/s"
     for score in (Scored(value=0.5), Unscored(kind="timeout"), Scored(value=1.0)):
         tally.add(score)
-    assert tally.summary(2.0) == "3 rows: mean reward 0.7500, 1 errors, 2 rows/s"
+    assert tally.summary(2.0) == "3 rows: mean reward 0.7500, 1 errors (most often timeout), 2 rows/s"
 
 
 def test_the_file_that_is_scored_is_not_written_over(rlhf: Command, recipe: Path, tmp_path: Path):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlhf.controller.notices import EQUAL_UPDATES, MOST_TOLD, LossNotices, ReplyNotices, SignalNotices, shown_reply
+from rlhf.controller.rl import batch_notices
+from rlhf.recipe.loading import recipe_from
 from rlhf.types import Failed, Message, Sample, Scored, Task, Unscored
+from tests.small_tasks import sorting
 from tests.trainer.made import made_groups
 
 
@@ -97,3 +101,15 @@ def test_rewards_without_a_signal_in_several_updates_in_a_row_are_told_once(
         notices.notice(1, (), statistics)
     assert len(words) == bool(told)
     assert told in "".join(words)
+
+
+def test_replies_are_not_shown_where_the_recipe_says_so_and_a_recipe_without_a_reward_has_no_signal() -> None:
+    def kinds(**given: Any) -> list[type]:
+        recipe = recipe_from(
+            {"model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"}, **given}
+        )
+        return [type(one) for one in batch_notices(recipe.recipe, print)]
+
+    assert kinds() == [ReplyNotices, SignalNotices]
+    assert kinds(run={"show_replies": False}) == [SignalNotices]
+    assert kinds(kind="distill", reward={"kind": "none"}, trainer={"reference_path": "t"}) == [ReplyNotices]
