@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 PolicyVersion = int
 """Number of updates of the weights; 0 is the start."""
+ROUNDING = 1e-9
+"""Rewards that differ by less are equal: they are sums and means of numbers without an exact binary form."""
 Routing = NDArray[np.int16]
 """The experts that an engine chose for tokens, `[T, layers, k]`; -1 where they are unknown."""
 
@@ -356,8 +358,9 @@ class Group:
 
     @property
     def all_equal(self) -> bool:
-        """Whether no role has two different rewards, so that there is nothing to compare."""
-        return all(len(set(rewards)) < 2 for rewards in self.rewards_by_role.values())
+        """Whether no role has two different rewards, up to their rounding, so that there is nothing to compare."""
+        groups = self.rewards_by_role.values()
+        return all(math.isclose(min(one), max(one), rel_tol=ROUNDING, abs_tol=ROUNDING) for one in groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlhf.http.untrusted_text import escape_to_line
+from rlhf.rollout.group import unlike_openings
 from rlhf.runs.lost_samples import Failure, Reason, commonest_failure, failures_of, reason_of, samples_of
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Scored, Trajectory, Unscored
 
@@ -48,6 +49,19 @@ class LossNotices:
         self._told.add(reason)
         where = f" (traceback in {self._logs})" if reason.place else ""
         self._tell(f"{what}: {commonest_failure([failure])}{where}; more of this kind are only counted")
+
+
+class OpeningNotices:
+    """Tells once of a group whose episodes began with different observations."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self._told = tell, False
+
+    def notice(self, version: PolicyVersion, groups: Sequence[Group], statistics: Mapping[str, float]) -> None:
+        """Tell of the first such group."""
+        if not self._told and (words := next(filter(None, map(unlike_openings, groups)), "")):
+            self._told = True
+            self._tell(words)
 
 
 class ReplyNotices:

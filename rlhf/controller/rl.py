@@ -28,7 +28,7 @@ from rlhf.controller.instrumentation import (
     ObservedRollout,
     ObservedWeights,
 )
-from rlhf.controller.notices import BatchNotices, LossNotices, ReplyNotices, SignalNotices
+from rlhf.controller.notices import BatchNotices, LossNotices, OpeningNotices, ReplyNotices, SignalNotices
 from rlhf.controller.phases import DeviceTurns
 from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
@@ -246,7 +246,9 @@ class Playing:
 
 def batch_notices(recipe: Recipe, tell: Callable[[str], None]) -> list[BatchNotices]:
     """Return what is told of the batches of this recipe."""
-    notices: list[BatchNotices] = [ReplyNotices(tell)] if recipe.run.show_replies else []
+    notices: list[BatchNotices] = [OpeningNotices(tell)]
+    if recipe.run.show_replies:
+        notices.append(ReplyNotices(tell))
     if recipe.reward.kind != "none":
         needs = needs_of(recipe.trainer)
         notices.append(SignalNotices(tell, siblings=needs.siblings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
@@ -12,13 +13,14 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCa
 
 
 def dumps(data: object) -> str:
-    """JSON text in one line. Types that JSON lacks, such as arrays in an `info`, become a list or a string, and a lone
-    surrogate becomes U+FFFD: a policy's tool calls may contain one. Raises `ValueError` for what cannot be encoded."""
+    """JSON text in one line. What JSON lacks changes: arrays in an `info` become a list or a string, NaN and infinity
+    null, and a lone surrogate becomes U+FFFD. Raises `ValueError` for what cannot be encoded."""
+    encode = partial(to_json, fallback=_plain, inf_nan_mode="null")
     try:
         try:
-            return escape_json(to_json(data, fallback=_plain).decode())
+            return escape_json(encode(data).decode())
         except PydanticSerializationError:
-            return escape_json(to_json(replace_surrogates(data), fallback=_plain).decode())
+            return escape_json(encode(replace_surrogates(data)).decode())
     except (PydanticSerializationError, RecursionError) as error:
         raise ValueError(f"data that JSON cannot represent: {str(error)[:100]}") from None
 

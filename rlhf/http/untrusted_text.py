@@ -50,6 +50,19 @@ def escape_json(text: str) -> str:
     return text if text.isascii() and "\x7f" not in text else _ESCAPED.sub(lambda found: _json_escape(found[0]), text)
 
 
+def has_surrogate(value: Any) -> bool:
+    """Whether a string in plain data has half a character, a lone surrogate, which neither UTF-8 nor a tokenizer can
+    represent. Recursive, as `replace_surrogates`."""
+    match value:
+        case str():
+            return not value.isascii() and _SURROGATE.search(value) is not None
+        case list() | tuple():
+            return any(map(has_surrogate, value))
+        case dict():
+            return any(map(has_surrogate, (*value, *value.values())))
+    return False
+
+
 def replace_surrogates(value: Any) -> Any:
     """Put U+FFFD for each lone surrogate in every string of plain data, so that it can be encoded. Recursive: pass only
     data of bounded depth (`read_json`)."""

@@ -11,6 +11,7 @@ import numpy as np
 from jinja2 import TemplateError
 
 from rlhf.errors import ModelError
+from rlhf.http.untrusted_text import has_surrogate
 from rlhf.types import Message, Segment, TokenKind, Tool
 
 NONE: Mapping[str, Any] = {}
@@ -43,7 +44,7 @@ def prompt_ids(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments:
     """Return the tokens of the conversation and the header of the assistant's reply, by the model's own chat template.
 
     `arguments` are the template's arguments besides the messages (`enable_thinking: false`, `tools`). Raises
-    `ModelError` when the template rejects the conversation.
+    `ModelError` when the template rejects the conversation, or a text is none.
     """
     return list(_applied(tokenizer, messages, return_dict=False, **arguments))
 
@@ -70,6 +71,7 @@ def check_parts(tokenizer: ChatTokenizer, messages: Sequence[Message], tools: Se
 
 def _applied(tokenizer: ChatTokenizer, messages: Sequence[Message], **arguments: Any) -> Any:
     conversation = [as_chat(message) for message in messages]
+    refuse_surrogates(conversation, f"a conversation of {', '.join(message.role for message in messages)}")
     given = {"add_generation_prompt": True, **arguments}
     try:
         try:
@@ -89,6 +91,13 @@ def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
         for call in message.get("tool_calls", ())
     ]
     return message | ({"tool_calls": calls} if calls else {})
+
+
+def refuse_surrogates(given: Any, what: str) -> None:
+    """Raise `ModelError` for messages or text with half a character, which no tokenizer reads."""
+    if has_surrogate(given):
+        shown = str(given).encode(errors="backslashreplace").decode()
+        raise ModelError(f"{what} has half a character, a lone surrogate, which no tokenizer reads: {shown:.200}")
 
 
 def as_chat(message: Message) -> dict[str, Any]:

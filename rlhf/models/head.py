@@ -94,6 +94,11 @@ def _of_chunk(
     return chosen_logprobs(head(hidden), ids, temperature, entropy_gradient=entropy_gradient)
 
 
+LEAST = -200.0
+"""Log-probs below are counted as this one: both have a probability of 0 in float32, and 0 times -inf would be NaN, so
+that a logit of -inf adds 0 to the entropy and to its gradient."""
+
+
 class _Chosen(torch.autograd.Function):
     """Stores one tensor of the size of the logits for the backward pass, the log-softmax; the backward pass makes one
     more."""
@@ -105,12 +110,14 @@ class _Chosen(torch.autograd.Function):
         scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
         log_softmax = torch.log_softmax(scaled, dim=-1)
         del scaled
+        logprobs = log_softmax.gather(-1, ids[:, None])[:, 0]
+        log_softmax.clamp_(min=LEAST)
         entropies = -torch.linalg.vecdot(log_softmax.exp(), log_softmax)
         ctx.save_for_backward(log_softmax, ids, entropies)
         ctx.temperature, ctx.dtype, ctx.entropy_gradient = temperature, logits.dtype, entropy_gradient
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropies)
-        return log_softmax.gather(-1, ids[:, None])[:, 0], entropies
+        return logprobs, entropies
 
     @staticmethod
     @once_differentiable

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlhf.errors import ModelError
-from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids, prompt_text
+from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids, prompt_text, refuse_surrogates
 from rlhf.models.turn_end import ASKED_AND_ANSWERED, end_of_reply, mark_text, mark_tokens, with_reply
 from rlhf.types import Message, Segment, TokenKind
 
@@ -47,7 +47,9 @@ class ReplyEncoder:
         return self.rendered_ids(self._said(response))
 
     def rendered_ids(self, text: str) -> list[int]:
-        """Return the tokens of a reply as the template writes it after its header, and the end of its turn."""
+        """Return the tokens of a reply as the template writes it after its header, and the end of its turn. Raises
+        `ModelError` for text with half a character."""
+        refuse_surrogates(text, "a reply")
         whole = self._encoded(self.around.header + text)
         given = len(self._header_ids)
         inside = whole[given:] if whole[:given] == self._header_ids else self._encoded(text)

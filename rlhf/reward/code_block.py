@@ -1,8 +1,12 @@
-"""Extract the code from a reply: its last fenced Python block. Linear in the length of the reply."""
+"""Extract the code from a reply. Linear in the length of the reply.
+
+It is the last fenced Python block, with the earlier blocks that define what it uses; else the last block without a
+language that looks like Python; else the whole answer. What is thought (`</think>`) is no answer."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 
 FENCES = ("```", "~~~")
 MOST_QUOTES = 9
@@ -11,6 +15,7 @@ MOST_SCANS = 4
 PYTHON = re.compile(r"\s*(?:\{\s*\.?)?py(?:thon)?[\d.]*(?![\w-])", re.IGNORECASE)
 WITHIN = re.compile(r"[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]+|>)*")
 """The prefix of every line of a block that is quoted, in a list, or indented."""
+FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([^`]*?)[ \t\r]*$")
 TOKEN = re.compile(r"\\.|`{3,}|~{3,}|\"\"\"|'''|[\"'#]")
 """Tokens that decide where a Python block ends. Each line is scanned from its start, so the state of earlier lines
 never shifts token boundaries."""
@@ -29,18 +34,77 @@ class Scans:
         return affordable
 
 
+THINKS, THOUGHT = "<think>", "</think>"
+ANSWER = re.compile(r"^[ \t]*<answer>[ \t]*\n?(.*)", re.MULTILINE | re.DOTALL)
+STATEMENT = re.compile(
+    r"^(?:def|class|import|from|async|for|while|if|try|with|print\(|@|[A-Za-z_][\w.]* *[-+*]?=)", re.M
+)
+"""The beginning of a line of a program."""
+DEFINED = re.compile(r"^(?:(?:async )?def|class) +(\w+)|^(?:from +[\w.]+ +)?import +(.+)|^([A-Z][A-Z\d_]*) *=", re.M)
+"""What a line at the top level defines: a function, a class, modules, a constant."""
+WORD = re.compile(r"[A-Za-z_]\w*")
+
+
 def code_of(response: str) -> str:
-    """Return the last Python block in a reply; the whole reply where it has none."""
+    """Return the code of a reply; empty where the reply never ends to think."""
+    before, ended, answer = response.rpartition(THOUGHT)
+    if not ended and before + answer == response and answer.lstrip().startswith(THINKS):
+        return ""
+    if tagged := ANSWER.search(answer, max(answer.rfind("<answer>") - 1, 0)):
+        answer = tagged[1].rpartition("</answer>")[0] or tagged[1]
+    blocks = list(_python_blocks(answer))
+    if not blocks and not STATEMENT.match(answer.lstrip()):
+        blocks = list(_plain_blocks(answer))[-1:]
+    return _with_what_it_uses(blocks) if blocks else answer
+
+
+def _with_what_it_uses(blocks: Sequence[str]) -> str:
+    """Return the last block behind the earlier ones that define names which it uses and does not define."""
+    *earlier, code = blocks
+    used, defined, parts = set(WORD.findall(code)), _defined(code), [code]
+    for block in reversed(earlier):
+        offered = _defined(block) - defined
+        if offered & used:
+            parts.insert(0, block)
+            used, defined = used | set(WORD.findall(block)), defined | offered
+    return "\n".join(parts)
+
+
+def _defined(code: str) -> set[str]:
+    found = [name for names in DEFINED.findall(code) for name in names if name]
+    return {(WORD.findall(part) or [""])[-1] for names in found for part in names.partition("#")[0].split(",")}
+
+
+def _plain_blocks(response: str) -> Iterator[str]:
+    """Iterate over the blocks without a language: those that do not look like Python first."""
+    blocks, fence, language, lines = list[str](), "", "", list[str]()
+    for line in response.split("\n"):
+        mark = FENCE.match(line)
+        if not fence and mark:
+            fence, language, lines = mark[1], mark[2], []
+        elif fence and mark and mark[1].startswith(fence) and not mark[2]:
+            blocks += [] if language else ["\n".join([*lines, ""])]
+            fence = ""
+        elif fence:
+            lines.append(line)
+    if fence and not language:
+        blocks.append("\n".join(lines))
+    written = [block for block in blocks if block.strip()]
+    yield from sorted(written, key=lambda block: STATEMENT.search(block) is not None)
+
+
+def _python_blocks(response: str) -> Iterator[str]:
+    """Iterate over the Python blocks of a reply."""
     lines = response.split("\n")
-    code, at, budget = response, 0, Scans(MOST_SCANS * (len(response) + 1))
+    at, budget = 0, Scans(MOST_SCANS * (len(response) + 1))
     while at < len(lines):
         at += 1
         if fence := _opened(lines[at - 1]):
             end, before = _end(lines, at, fence, budget)
             block = "\n".join(_taken_out([*lines[at:end], *before], lines[at - 1].rpartition(fence)[0]))
-            code = block if block.strip() else code  # a fence that is only talked about opens nothing
+            if block.strip():  # a fence that is only talked about opens nothing
+                yield block
             at = end  # the line may open the next block
-    return code
 
 
 def _opened(line: str) -> str:

@@ -49,7 +49,7 @@ def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, floa
             return Unscored(kind=f"{name}: {score.kind}", detail=score.detail)
     numbers = {name: score for name, score in scores.items() if isinstance(score, Scored)}
     values = {name: score.value for name, score in numbers.items()}
-    total = sum(weights[name] * value for name, value in values.items())
+    total = math.fsum(weights[name] * value for name, value in values.items())
     if not math.isfinite(total):
         return Unscored(kind="not finite", detail=f"the weighted sum of {values} is {total}")
     return Scored(

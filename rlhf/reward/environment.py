@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import fsum
 
 from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored
 
@@ -28,5 +29,5 @@ def summed(trajectory: Trajectory) -> Scored | Unscored:
     rewards = [turn.reward for segment in trajectory.segments for turn in segment.turns if turn.reward is not None]
     if not rewards and trajectory.status is EpisodeStatus.TERMINATED:
         return Unscored(kind="no reward", detail="the environment ended the episode and gave it no reward")
-    value = float(sum(rewards))
+    value = fsum(rewards)
     return Scored(value=value, parts={NAME: value}, turn_weight=1.0, only_turns=True)

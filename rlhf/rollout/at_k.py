@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from math import comb
+from math import comb, fsum, isclose
+
+from rlhf.types import ROUNDING
 
 
 def average(rewards: Sequence[float]) -> float:
     """Return avg@n of one problem: the mean reward of its replies."""
-    return sum(rewards) / len(rewards)
+    return fsum(rewards) / len(rewards)
+
+
+def passes(reward: float, least: float) -> bool:
+    """Whether a reward is at least `least`, up to the rounding of sums: ten times 0.1 is 1."""
+    return reward >= least or isclose(reward, least, rel_tol=ROUNDING, abs_tol=ROUNDING)
 
 
 def pass_at(k: int, *, replies: int, passed: int) -> float:

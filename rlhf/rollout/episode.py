@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from rlhf.errors import RlhfError
+from rlhf.errors import ModelError, RlhfError
 from rlhf.protocols import RolloutEngine
 from rlhf.rollout.history import History, Renderer, history_of
 from rlhf.types import (
@@ -101,7 +101,8 @@ class AnswerOnce:
     """Runner for tasks without an environment: the task's messages are the prompt, and the first reply ends the
     episode.
 
-    A prompt that leaves no room for a reply is `Failed("prompt_too_long")`.
+    A prompt that leaves no room for a reply is `Failed("prompt_too_long")`, one that cannot be rendered
+    `Failed("template")`.
     """
 
     roles = (AGENT,)
@@ -114,6 +115,8 @@ class AnswerOnce:
             state = open_episode(task, policy, task.messages, None)
         except Unplayable as error:
             return (error.failed,)
+        except ModelError as error:
+            return (Failed(kind="template", detail=f"task {task.id}: {error}"),)
         completion = await generate_reply(state, policy, turn=0)
         if completion.finish_reason is not FinishReason.STOP:
             state.history.context.cut_off()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from itertools import takewhile
 
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed, GenerateFailed
 from rlhf.protocols import RewardFunction, RolloutEngine
 from rlhf.rollout.agent import AGENT_FAILURE
-from rlhf.rollout.episode import AnswerOnce, EpisodeRunner, PolicyClient
+from rlhf.rollout.episode import AGENT, AnswerOnce, EpisodeRunner, PolicyClient
 from rlhf.rollout.history import Renderer
 from rlhf.rollout.seeds import environment_seed, request_seed
 from rlhf.runs.lost_samples import commonest_failure, failures_of
@@ -121,6 +122,22 @@ def describe_losses(group: Group) -> str:
     kinds = Counter(kind for sample in group.samples if (kind := sample.failure_kind))
     lost = ", ".join(f"{kind} x{count}" for kind, count in sorted(kinds.items()))
     return f"{kinds.total()} of {len(group.samples)} lost: {lost}; {commonest_failure(failures_of(group))}"
+
+
+def unlike_openings(group: Group) -> str:
+    """Say where episodes of one task, which share a seed, began with different observations; empty where none did. With
+    several roles the first words of one may follow from another's replies."""
+    openings = {
+        tuple(takewhile(lambda message: message.role != "assistant", trajectory.conversation))
+        for _, trajectory, _ in group.trainable
+        if trajectory.role == AGENT and trajectory.conversation
+    }
+    if len(openings) < 2:
+        return ""
+    return (
+        f"the episodes of task {group.task.id} began with {len(openings)} different observations, though they share a "
+        "seed: their rewards are compared as if the question were one; let task and seed decide what is asked first"
+    )
 
 
 def lost_to_environment(sample: Sample) -> bool:

@@ -88,7 +88,8 @@ class Adder:
 
 
 class Moody:
-    """Does what it is told: `raise`, `give up`, `hang`, `sleep 0.5`, `exit`, `sys.exit`, `nan`, `nothing`."""
+    """Does what it is told: `raise`, `give up`, `hang`, `sleep 0.5`, `exit`, `sys.exit`, `nan`,
+    `info`, `half`, `nothing`."""
 
     spec = EnvironmentSpec(name="moody", description="Breaks on demand.")
 
@@ -114,7 +115,10 @@ class Moody:
             raise SystemExit(3)
         if word == "nothing":
             return None  # type: ignore[return-value]
-        return Observation(messages=said("well"), reward=float("nan") if word == "nan" else 0.5)
+        if word == "half":
+            return Observation(messages=said("half a character: \ud83d"))
+        info = {"loss": float("nan")} if word == "info" else {}
+        return Observation(messages=said("well"), reward=float("nan") if word == "nan" else 0.5, info=info)
 
     def close(self) -> None: ...
 

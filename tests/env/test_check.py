@@ -30,6 +30,21 @@ class Dice(Guess):
         return Observation(messages=said(str(Dice.rolled)), terminated=Dice.rolled > 5)
 
 
+class Global(Guess):
+    """Seeds the generator of the module `random`, and shows its numbers late."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        random.seed(seed)
+        return Observation(messages=said("go"))
+
+    def step(self, action: Message) -> Observation:
+        self._steps += 1
+        return Observation(messages=said(str(random.random()) if self._steps == 3 else "wait"))
+
+
 async def findings(url: str) -> dict[str, CheckResult]:
     return {one.name: one async for one in check_server(Address(url=url))}
 
@@ -41,11 +56,15 @@ async def test_our_server_conforms_in_every_check():
     assert {one.verdict for one in found.values()} == {CheckOutcome.PASS}, found
 
 
-async def test_an_environment_that_forgets_its_seed_or_shares_state_is_found_out():
-    with served("Dice", module="tests.env.test_check:") as url:
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("Dice", {"seed determinism", "interleaved sessions"}), ("Global", {"interleaved sessions"})],
+)
+async def test_an_environment_that_forgets_its_seed_or_shares_state_is_found_out(name: str, wrong: set[str]) -> None:
+    with served(name, module="tests.env.test_check:", max_sessions=25) as url:
         found = await findings(url)
-    failed = {name for name, one in found.items() if one.verdict is CheckOutcome.FAIL}
-    assert failed == {"seed determinism", "interleaved sessions"}
+    assert {check for check, one in found.items() if one.verdict is CheckOutcome.FAIL} == wrong
+    assert "random.Random(seed)" in found["interleaved sessions"].detail
 
 
 async def test_where_no_server_is_the_command_says_so():

@@ -80,6 +80,15 @@ async def test_what_breaks_in_an_environment_is_a_failure_of_its_kind(word: str,
         await healthy.close()
 
 
+async def test_nan_in_a_note_loses_no_episode_and_is_null_beyond_the_wire() -> None:
+    for isolation in ("thread", "process"):
+        with served("Moody", isolation) as url:
+            environment = await (await connected(url)).open("s")
+            assert (await environment.reset(task("info"), seed=0)).info == {"loss": None}
+            assert (await environment.step(say("fine"))).reward == 0.5
+            await environment.close()
+
+
 async def test_a_dropped_answer_is_asked_for_again_and_stepped_once(disposable: str):
     async with proxied(disposable, lambda piece: "drop" if piece % 5 == 0 else "pass") as proxy:
         environment = await (await connected(proxy.url)).open("s")

@@ -72,6 +72,7 @@ async def test_an_environment_is_closed_once() -> None:
         ("give up", "raised", "step: TimeoutError: of its own"),
         ("sys.exit", "raised", "step: SystemExit: 3"),
         ("nan", "protocol", "its reward is nan, which is not a number"),
+        ("half", "protocol", r"its text has half a character, a lone surrogate: 'half a character: \\ud83d'"),
         ("nothing", "protocol", "it returned None, not an Observation"),
     ],
 )

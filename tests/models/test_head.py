@@ -178,3 +178,25 @@ def test_no_tensor_is_as_large_as_the_logits_of_all_tokens(monkeypatch: pytest.M
         (logprobs + entropies).sum().backward()
     sizes = [event.nbytes() for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
     assert max(sizes) == 8 * 2000 * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tokens", [TOKENS, 3], ids=["chunked", "one chunk"])
+def test_a_logit_of_minus_infinity_adds_nothing_to_entropies_and_gradients(dtype: torch.dtype, tokens: int) -> None:
+    """Padded rows of a head: 0 log 0 is 0. Without the row the numbers are the same."""
+    head, hidden = made(dtype, bias=True)
+    hidden = hidden.detach()[:tokens].requires_grad_()
+    ids = IDS[:tokens] % (VOCABULARY - 1)
+
+    def found(bias: float, rows: int) -> list[Tensor]:
+        with torch.no_grad():
+            head.bias[-1] = bias
+        logprobs, entropies = head_logprobs(
+            lambda states: head(states)[:, :rows], hidden, ids, 0.7, vocabulary=VOCABULARY, entropy_gradient=True
+        )
+        loss = (logprobs * OF_LOGPROBS[:tokens]).sum() + (entropies * 1e4 * OF_ENTROPIES[:tokens]).sum()
+        return [logprobs, entropies, *torch.autograd.grad(loss, [hidden, head.weight])]
+
+    for one, other in zip(found(-torch.inf, VOCABULARY), found(0.0, VOCABULARY - 1), strict=True):
+        assert torch.isfinite(one).all()
+        torch.testing.assert_close(one, other)

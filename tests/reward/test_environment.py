@@ -28,6 +28,11 @@ async def test_the_rewards_of_all_turns_and_segments_are_added_up_and_named() ->
     assert score == Scored(value=1.5, parts={"environment": 1.5}, turn_weight=1.0, only_turns=True)
 
 
+async def test_ten_tenths_are_one() -> None:
+    [score] = await EnvironmentReward()(TASK, [trajectory(*[0.1] * 10)])
+    assert score == Scored(value=1.0, parts={"environment": 1.0}, turn_weight=1.0, only_turns=True)
+
+
 @pytest.mark.parametrize(("status", "kind"), [(EpisodeStatus.TERMINATED, Unscored), (EpisodeStatus.TRUNCATED, Scored)])
 async def test_an_end_without_any_reward_has_no_number_and_a_cut_before_any_has_earned_nothing(
     status: EpisodeStatus, kind: type

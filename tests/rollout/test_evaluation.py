@@ -91,6 +91,13 @@ def test_a_reply_passes_from_the_reward_that_the_recipe_says() -> None:
     assert problem_metrics(group, whole)["pass@2"] == 0.0
 
 
+@pytest.mark.parametrize(("reward", "passes"), [(sum([0.1] * 10), 1.0), (0.1 + 0.7 + 0.2, 1.0), (0.999, 0.0)])
+def test_a_sum_that_is_one_up_to_its_rounding_passes(reward: float, passes: float) -> None:
+    assert sum([0.1] * 10) < 1
+    config = EvaluationSetConfig(path="x", samples=1, temperature=1, pass_at=(1,))
+    assert problem_metrics(problem(("a", reward)), config)["pass@1"] == passes
+
+
 def test_a_reply_without_a_number_is_no_zero() -> None:
     config = EvaluationSetConfig(path="x", samples=3, temperature=1, pass_at=(1,), majority_at=(2,))
     group = problem(("a", 1), ("b", None), ("a", 1))

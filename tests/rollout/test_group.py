@@ -60,6 +60,11 @@ async def test_the_samples_of_a_group_have_seeds_of_their_own_that_a_replay_has_
     assert not set(seeds) & {seed for _, _, seed in other.asked}
 
 
+async def test_rewards_that_differ_by_their_rounding_are_equal() -> None:
+    group = await rollout(FakeEngine(), FakeReward(1.0, sum([0.1] * 10), 1.0), filter_equal_rewards=True)(TASK, TICKET)
+    assert isinstance(group, Filtered)
+
+
 async def test_a_reply_that_fills_its_budget_is_truncated_not_terminated() -> None:
     group = await rollout(FakeEngine(), FakeReward(0, 1, 0), sampling=Sampling(max_tokens=1))(TASK, TICKET)
     assert isinstance(group, Group)

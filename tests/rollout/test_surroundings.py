@@ -14,14 +14,14 @@ from rlhf.protocols import Environment
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.dry_run import dry_run
 from rlhf.rollout.evaluation import EvaluationFailed, EvaluationSet, evaluate_set
-from rlhf.rollout.group import GroupRollout
+from rlhf.rollout.group import GroupRollout, unlike_openings
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.turns import WithEnvironment
-from rlhf.types import Failed, Group, Observation, Sampling, Scored, Task, Ticket, Trajectory
+from rlhf.types import Failed, Group, Message, Observation, Sampling, Scored, Task, Ticket, Trajectory
 from tests.env.behaving import Hangs
 from tests.env.hosted import hosted
 from tests.fakes import FakeEngine, FakeRenderer
-from tests.rollout.playing import ScriptedEnvironment, ScriptedEnvironments, rules, says
+from tests.rollout.playing import ScriptedEngine, ScriptedEnvironment, ScriptedEnvironments, rules, says
 
 TICKET = Ticket(ordinal=5, version=3)
 TASK = Task(id="seeds/7", messages=())
@@ -167,6 +167,48 @@ async def test_an_evaluation_whose_environment_stays_broken_has_no_number() -> N
     )
     with pytest.raises(EvaluationFailed, match="environment_lost"):
         await evaluate_set(held_out, version=0)
+
+
+async def test_a_group_whose_members_began_differently_is_told() -> None:
+    def numbered(session: str) -> Environment:
+        return ScriptedEnvironment(says(f"question {session[-1]}"), ends_with(float(session[-1])))
+
+    for make, told in ((numbered, True), (lambda _: ScriptedEnvironment(says("go"), ends_with(1.0)), False)):
+        group = await rollout(scripted(make)[1])(TASK, TICKET)
+        assert isinstance(group, Group)
+        assert ("task seeds/7 began with 3 different observations" in unlike_openings(group)) is told
+
+
+@pytest.mark.parametrize("when", ["reset", "step"])
+async def test_text_that_no_tokenizer_reads_ends_only_its_episode_and_by_name(when: str) -> None:
+    half, first = says("half a character: \ud83d"), says("go")
+
+    def one_of_three(session: str) -> Environment:
+        broken = (half, ends_with(1.0)) if when == "reset" else (first, half, ends_with(1.0))
+        sound = (first, first, ends_with(0.5))
+        return ScriptedEnvironment(*(broken if session.endswith("1") else sound))
+
+    renderer = ChatRenderer(byte_tokenizer())
+    engine = ScriptedEngine(*[[65]] * 9, stop=renderer.stop_token_ids[0])
+    group = await GroupRollout(
+        engine=engine, renderer=renderer, reward=EnvironmentReward(), group_size=3, sampling=Sampling(max_tokens=4),
+        max_context_tokens=2048, run_seed=1, play=scripted(one_of_three)[1],
+    )(TASK, TICKET)  # fmt: skip
+    assert isinstance(group, Group)
+    assert [sample.failure_kind for sample in group.samples] == [None, "template", None]
+    lost = group.samples[1].trajectory
+    assert isinstance(lost, Failed)
+    assert "half a character, a lone surrogate, which no tokenizer reads" in lost.detail
+
+
+async def test_a_row_that_no_tokenizer_reads_is_lost_by_name() -> None:
+    task = Task(id="row 3", messages=(Message(role="user", content="\ud83d"),))
+    group = await GroupRollout(
+        engine=FakeEngine(), renderer=ChatRenderer(byte_tokenizer()), reward=EnvironmentReward(), group_size=2,
+        sampling=Sampling(max_tokens=4), max_context_tokens=64, run_seed=1,
+    )(task, TICKET)  # fmt: skip
+    assert isinstance(group, Failed)
+    assert group.samples[0].failure_kind == "template"
 
 
 async def test_a_dry_run_shows_what_training_will_ask_and_closes_it() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from rlhf.config import load_piece
 from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch, describe_error
+from rlhf.http.untrusted_text import has_surrogate
 from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_number
 
@@ -88,9 +89,14 @@ def blocking(environment: LocalEnvironment | AsyncEnvironment) -> LocalEnvironme
 
 
 def checked(name: str, observation: object) -> Observation:
-    """Return an observation with its reward as a plain float. Raises `EnvironmentFailed` for anything else."""
+    """Return an observation with its reward as a plain float. Raises `EnvironmentFailed` for anything else, and for
+    text with half a character, which a tokenizer refuses and JSON would change."""
     if not isinstance(observation, Observation):
         raise EnvironmentFailed(name, "protocol", f"it returned {observation!r:.100}, not an Observation")
+    for message in observation.messages:
+        if isinstance(message, Message) and isinstance(message.content, str) and has_surrogate(message.content):
+            said = message.content.encode(errors="backslashreplace").decode()
+            raise EnvironmentFailed(name, "protocol", f"its text has half a character, a lone surrogate: {said!r:.80}")
     reward = finite_number(observation.reward)
     if reward is None and observation.reward is not None:
         raise EnvironmentFailed(name, "protocol", f"its reward is {observation.reward!r:.40}, which is not a number")

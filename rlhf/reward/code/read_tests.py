@@ -85,9 +85,11 @@ Tests = PythonTests | Pairs
 
 def read_tests(row: Row, config: CodeRewardConfig) -> Tests:
     """Return the tests in the row's column. Raises `TestsError`."""
-    value, column = from_json(column_value(row, config.tests_column)), config.tests_column
+    value, column = _tests_in(row, config.tests_column), config.tests_column
     if value is None or value in ("", [], {}):
-        raise TestsError(f"the row has no tests in column {column!r}")
+        raise TestsError(f"the row has no tests in column {column!r}; its columns are {', '.join(map(str, row))}")
+    if isinstance(value, str) and value.startswith("eJ") and value.isascii() and " " not in value:
+        raise TestsError(f"column {column!r} holds compressed tests: decode base64, decompress, write them as JSON")
     entry_point = column_value(row, config.entry_point_column) if config.entry_point_column else None
     if config.entry_point_column and not (isinstance(entry_point, str) and ENTRY_POINT.fullmatch(entry_point)):
         raise TestsError(f"column {config.entry_point_column!r} holds no name of a function")
@@ -103,6 +105,16 @@ def read_tests(row: Row, config: CodeRewardConfig) -> Tests:
         raise TestsError(f"a test is no Python: {error}") from None
     except (RecursionError, MemoryError):
         raise TestsError("a test is nested too deeply") from None
+
+
+def _tests_in(row: Row, column: str) -> Any:
+    """Return the value of the tests' column. `inputs` goes together with an `outputs` beside it (rStar-Coder)."""
+    value, place = from_json(column_value(row, column)), column.removesuffix("inputs")
+    outputs = from_json(column_value(row, f"{place}outputs")) if place != column else None
+    if outputs is None:
+        return value
+    function, kind = (column_value(row, f"{place}{name}") for name in ("func_name", "class_name"))
+    return {"inputs": value, "outputs": outputs, "fn_name": f"{kind}().{function}" if kind and function else function}
 
 
 def text_of(row: Row, column: str | None) -> str:
@@ -133,6 +145,8 @@ def solution_of(row: Row, config: CodeRewardConfig) -> str:
 def _pairs_or_calls(values: Sequence[Any], row: Row, entry_point: str | None) -> Tests:
     cases = [case for value in values for case in _cases(value, row, entry_point)]
     pairs = [(given, wanted) for _, given, wanted in cases]
+    if not cases[0][0]:
+        pairs = [(_joined(given), _joined(wanted)) for given, wanted in pairs]
     if len({function for function, _, _ in cases}) != 1:
         raise TestsError("the column holds no pairs, or pairs of several functions")
     if function := cases[0][0]:
@@ -144,10 +158,18 @@ def _pairs_or_calls(values: Sequence[Any], row: Row, entry_point: str | None) ->
     return pairs
 
 
+def _joined(lines: Any) -> Any:
+    """Return text that is given as a list of its lines."""
+    return "\n".join(lines) if isinstance(lines, list) and all(isinstance(line, str) for line in lines) else lines
+
+
 def _cases(value: Row, row: Row, entry_point: str | None) -> list[tuple[str | None, Any, Any]]:
     """Return the function that is called, or None for a program, with each input and output of a mapping."""
     is_call = bool(value.get("fn_name") or CALLS & {value.get("type"), value.get("testtype")})
     inputs, outputs = (value.get(f"{key}s", value.get(key)) for key in ("input", "output"))
+    if inputs is None or outputs is None:
+        keys = ", ".join(map(str, value))
+        raise TestsError(f"a mapping needs input and output, or inputs and outputs; its keys are {keys}")
     if "inputs" not in value and (not isinstance(inputs, list) or is_call):
         inputs, outputs = [inputs], [outputs]
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
