@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rlhf.cluster.roles import role_table
 from rlhf.commands.check_rows import check_rows
 from rlhf.commands.check_training import LabelledText, describe_gpus, training
+from rlhf.commands.check_unit_tests import describe_unit_tests
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
@@ -18,18 +17,13 @@ from rlhf.models.supported_families import measurements
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.own_pieces import import_own_pieces
 from rlhf.recipe.planning.memory_check import check_memory
-from rlhf.recipe.preflight import first_rows, is_hub_name, preflight, read_model_config
+from rlhf.recipe.preflight import is_hub_name, preflight, read_model_config
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
-from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.read_tests import PythonTests, TestsError
-from rlhf.reward.code.scoring import CodeScorer
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.trainer.config import CorrectionConfig, TrainerConfig
 
-LOOKED_AT, SOLVED = 1000, 100
-"""Number of rows of a local file whose unit tests are read, and of those whose solutions are run."""
 ISOLATED = {"thread": "in threads", "process": "each session in a process"}
 """Descriptions of the values of `environment.isolation`."""
 
@@ -72,39 +66,6 @@ def parts(recipe: Recipe) -> list[LabelledText]:
         *[("unit tests", text) for text in describe_unit_tests(recipe)],
         *(("held out", text) for text in held_out or ["none: the run will not be evaluated"]),
     ]
-
-
-def describe_unit_tests(recipe: Recipe) -> list[str]:
-    """Describe how the reward `code` runs the rows' tests, and count rows that trust the code or are unusable."""
-    lines = []
-    for config in (scorer.code for scorer in recipe.reward.scorers.values() if scorer.kind == "code"):
-        looked_at = SOLVED if config.solution_column else LOOKED_AT
-        rows = [row for dataset in recipe.data.train_sets.values() for row in first_rows(dataset, looked_at)]
-        read = asyncio.run(_forms(rows, config))
-        verb = "are refused: they trust" if config.trusting == "refuse" else "trust"
-        trusting, unusable = ([why for form, why in read if form == wanted] for wanted in ("script", "unusable"))
-        lines.append(
-            f"{len(trusting):,} of {count(len(rows), 'row')} {verb} the code"
-            + (f", the first because {trusting[0]}" if trusting else "")
-            + (f"; {len(unusable):,} cannot be used, the first because {unusable[0]}" if unusable else "")
-        )
-    return lines
-
-
-async def _forms(rows: Sequence[Mapping[str, Any]], config: CodeRewardConfig) -> list[tuple[str, str]]:
-    """Return the form of each row's tests, and why it is `script` or the row is unusable. Only solutions are run."""
-    scorer = CodeScorer(config)
-    if config.solution_column:
-        await scorer.start()
-    found = []
-    for row in rows:
-        try:
-            tests = await scorer.tests_of(row)
-            found.append((tests.form, tests.why) if isinstance(tests, PythonTests) else ("stdin", ""))
-        except TestsError as error:
-            found.append(("unusable", str(error)))
-    await scorer.close()
-    return found
 
 
 def derived(recipe: Recipe) -> list[LabelledText]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.roles import check_resources
 from rlhf.config import check_found, is_piece, load_bound, load_piece, read_yaml
-from rlhf.data.columns import Row
 from rlhf.data.config import DatasetConfig
 from rlhf.data.demonstrations import demonstration_from_row
 from rlhf.data.own_tasks import check_tasks
@@ -272,13 +270,6 @@ def check_dataset(config: DatasetConfig, key: str = "data.train", kind: str = "r
         pair_from_row(config, row, where)
     else:
         task_from_row(config, row, "first", where)
-
-
-def first_rows(config: DatasetConfig, most: int) -> list[Row]:
-    """Return the first rows of a local dataset; nothing for other datasets."""
-    if config.path is None or not local_files(config):
-        return []
-    return [row for _, row in islice(read_rows(config), most)]
 
 
 def is_hub_name(name: str) -> bool:

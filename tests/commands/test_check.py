@@ -41,12 +41,36 @@ def test_unit_tests_that_trust_the_code_are_counted(rlhf: Command, recipe: Path,
     ended = rlhf("check", recipe, "reward.kind=code")
     told = (
         "1 of 4 rows trust the code, the first because they use Stack([1]); 1 cannot be used, the first "
-        "because nothing "
-        "calls check: reward.code.entry_point_column names what it is called with"
+        f"({rows}, row 4) because nothing calls check: reward.code.entry_point_column names what it is called with"
     )
     assert f"unit tests     {told}\n" in ended.stdout
     refusing = rlhf("check", recipe, "reward.kind=code", "reward.code.trusting=refuse")
     assert "unit tests     1 of 4 rows are refused: they trust the code" in refusing.stdout
+
+
+def test_solutions_that_fail_and_modules_that_are_missing_are_told_by_row(rlhf: Command, recipe: Path, rows: Path):
+    """With a solution that passes, one that fails its asserts, one that prints something else, none; and a row that
+    imports what no Python has."""
+    inc, pair = "def f(x): return x + 1", {"input": "3\n", "output": "4\n"}
+    made = [
+        (["assert f(1) == 2"], inc),
+        (["assert f(1) == 3"], inc),
+        ([pair], "print(int(input()) + 1)"),
+        ([pair], "print(int(input()) + 2)"),
+        ([pair], None),
+        (["import no_such_module\nassert f(1) == 2"], inc),
+    ]
+    lines = [{"question": "?", "answer": "", "tests": tests, "solution": solution} for tests, solution in made]
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ended = rlhf("check", recipe, "reward.kind=code", "reward.code.solution_column=solution")
+    said = [line.removeprefix("unit tests").strip() for line in ended.stdout.splitlines() if line.startswith("unit")]
+    assert said[0].startswith(f"0 of 6 rows trust the code; 2 cannot be used, the first ({rows}, row 2) because")
+    assert said[1].startswith(
+        f"4 of 6 rows fail their own solution: {rows}, row 2: 0 of 1 tests pass (values); test 1:"
+    )
+    assert f"{rows}, row 4: 0 of 1 tests pass (stdin); test 1: it prints something else" in said[1]
+    assert f"{rows}, row 5: column 'solution' holds no solution" in said[1]
+    assert said[2].startswith("the sandbox's Python lacks what rows import: no_such_module (1); ")
 
 
 def test_a_model_folder_is_described(rlhf: Command, recipe: Path, model_folder: Path):

@@ -11,6 +11,42 @@ from rlhf.reward.code_block import code_of
 DOCUMENTED = 'def f():\n    """As in\n    ```python\n    f()\n    ```\n"""\n    return "```"  # ```\n'
 
 
+ADD, USE = "def add(a, b):\n    return a + b\n", "def f(x):\n    return add(x, 1)\n"
+GOOD, BAD = "def f(x):\n    return x\n", "def f(x):\n    return 0\n"
+
+
+def fenced(code: str, language: str = "python") -> str:
+    return f"```{language}\n{code}```\n"
+
+
+@pytest.mark.parametrize(
+    ("reply", "code"),
+    [
+        pytest.param(f"So:\n{fenced(GOOD, '')}", GOOD, id="no language"),
+        pytest.param(f"{fenced(GOOD, '')}It prints\n{fenced('6', '').replace('6', '6' + chr(10))}", GOOD, id="output"),
+        pytest.param(f"{fenced(GOOD)}or\n{fenced(BAD, '')}", GOOD, id="a language goes first"),
+        pytest.param(f"{fenced('{}', 'json').replace('{}', '{}' + chr(10))}{fenced(GOOD, '')}", GOOD, id="after json"),
+        pytest.param(f"<answer>{GOOD}</answer>", GOOD, id="tags"),
+        pytest.param(f"I see.\n<answer>\n{fenced(GOOD)}</answer>\n", GOOD, id="a fence within tags"),
+        pytest.param(f"{fenced(BAD)}\n<answer>\n{GOOD}</answer>", GOOD, id="tags behind a draft"),
+        pytest.param(f"<think>\n{fenced(BAD)}</think>\n{GOOD}", f"\n{GOOD}", id="a thought"),
+        pytest.param(f"{fenced(BAD)}</think>{fenced(GOOD)}", GOOD, id="a thought that the template began"),
+        pytest.param(f"<think>\n{fenced(GOOD)}", "", id="thinking never ends"),
+        pytest.param(f"{fenced(ADD)}and\n{fenced(USE)}", f"{ADD}\n{USE}", id="two blocks"),
+        pytest.param(fenced("import math\nM = 7\n") + fenced("print(math.pi * M)\n"),
+                     "import math\nM = 7\n\nprint(math.pi * M)\n", id="imports and a constant"),
+        pytest.param(fenced("from a import (b)\nfrom c import d as e\n") + fenced("e()\n"),
+                     "from a import (b)\nfrom c import d as e\n\ne()\n", id="another name"),
+        pytest.param(f"{fenced(BAD)}better:\n{fenced(GOOD)}", GOOD, id="a draft"),
+        pytest.param(fenced("n = int(input())\nprint(n)\n") + fenced("n = 1\nprint(n)\n"), "n = 1\nprint(n)\n",
+                     id="a draft with the same variables"),
+        pytest.param(f'{GOOD}"""\n```\nprint(f(1))\n```\n"""', f'{GOOD}"""\n```\nprint(f(1))\n```\n"""', id="bare"),
+    ],
+)  # fmt: skip
+def test_code_is_found_where_replies_write_it(reply: str, code: str) -> None:
+    assert code_of(reply) == code
+
+
 def test_the_last_block_of_python_is_the_code_and_the_whole_reply_where_there_is_none() -> None:
     assert code_of("a\n```python\nx = 1\n```\nb\n```py\ny = 2\n```\n```text\nz\n```") == "y = 2\n"
     assert code_of("```python\nx = 1") == "x = 1"

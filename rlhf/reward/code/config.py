@@ -24,7 +24,7 @@ class CodeRewardConfig(Config):
     do not repeat, such as HumanEval's `prompt`."""
     solution_column: str | None = None
     """Column with the data set's own solution. It decides where the tests of a row run: apart from the code if it
-    passes there, else beside it, else nowhere. Default: the text of the tests decides."""
+    passes there, else beside it, else nowhere (`rlhf check` says so). Default: the text of the tests decides."""
     names: tuple[str, ...] = ()
     """Names that tests take from the reply's code besides the entry point, for example a class `ListNode`. Without an
     entry point, every name that the tests use and do not bind comes from the code."""

@@ -144,9 +144,8 @@ def solution_of(row: Row, config: CodeRewardConfig) -> str:
 
 def _pairs_or_calls(values: Sequence[Any], row: Row, entry_point: str | None) -> Tests:
     cases = [case for value in values for case in _cases(value, row, entry_point)]
-    pairs = [(given, wanted) for _, given, wanted in cases]
-    if not cases[0][0]:
-        pairs = [(_joined(given), _joined(wanted)) for given, wanted in pairs]
+    read = (lambda value: value) if cases[0][0] else _joined
+    pairs = [(read(given), read(wanted)) for _, given, wanted in cases]
     if len({function for function, _, _ in cases}) != 1:
         raise TestsError("the column holds no pairs, or pairs of several functions")
     if function := cases[0][0]:
@@ -168,8 +167,7 @@ def _cases(value: Row, row: Row, entry_point: str | None) -> list[tuple[str | No
     is_call = bool(value.get("fn_name") or CALLS & {value.get("type"), value.get("testtype")})
     inputs, outputs = (value.get(f"{key}s", value.get(key)) for key in ("input", "output"))
     if inputs is None or outputs is None:
-        keys = ", ".join(map(str, value))
-        raise TestsError(f"a mapping needs input and output, or inputs and outputs; its keys are {keys}")
+        raise TestsError(f"a mapping needs input and output, or lists of both; it has {', '.join(map(str, value))}")
     if "inputs" not in value and (not isinstance(inputs, list) or is_call):
         inputs, outputs = [inputs], [outputs]
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):

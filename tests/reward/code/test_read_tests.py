@@ -66,6 +66,45 @@ async def test_every_style_takes_its_form_and_tells_right_from_wrong() -> None:
     assert found == {name: (form, [1.0, 0.0]) for name, (form, _) in STYLES.items()}
 
 
+SUM = ("2\n1 2", "3")
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "pairs"),
+    [
+        pytest.param("inputs", {"inputs": '["2\\n1 2"]', "outputs": '["3"]', "func_name": None}, [SUM], id="rStar"),
+        pytest.param("t", {"t": {"inputs": [["2", "1 2"]], "outputs": [["3"]]}}, [SUM], id="lists of lines"),
+        pytest.param("public_tests", {"public_tests": {"input": ["2\n1 2"], "output": ["3"]}}, [SUM], id="contests"),
+        pytest.param("v.truth", {"v": json.dumps({"truth": json.dumps({"inputs": ["2\n1 2"], "outputs": ["3"]})})},
+                     [SUM], id="SYNTHETIC-2"),
+    ],
+)  # fmt: skip
+def test_pairs_are_read_from_the_shapes_of_data_sets(column: str, row: dict[str, Any], pairs: object) -> None:
+    assert read_tests(row, CodeRewardConfig(tests_column=column)) == pairs
+
+
+def test_calls_of_two_columns_name_their_class() -> None:
+    row = {"inputs": [[1, 2]], "outputs": [3], "func_name": "add", "class_name": "Solution"}
+    read = read_tests(row, CodeRewardConfig(tests_column="inputs"))
+    assert isinstance(read, PythonTests)
+    assert "Solution().add(*" in read.steps[0][0]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"tests": {"ground_truth": "x", "style": "rule"}}, "it has ground_truth, style"),
+        ({"tests": [{"stdin": "1", "stdout": "2"}]}, "it has stdin, stdout"),
+        ({"tests": {"input": "1"}}, "it has input"),
+        ({"prompt": "?", "public_tests": []}, "its columns are prompt, public_tests"),
+        ({"tests": "eJxrYJnqyAABPbbR1UqZeQWlJUpWCkpG"}, "compressed"),
+    ],
+)
+def test_what_is_no_test_is_refused_by_the_names_that_are_there(row: dict[str, Any], told: str) -> None:
+    with pytest.raises(TestsError, match=told):
+        read_tests(row, DEFAULT)
+
+
 def steps_of(tests: object, **about: Any) -> list[tuple[str, bool]]:
     read = read_tests({"tests": tests, **about}, DEFAULT)
     assert isinstance(read, PythonTests)
@@ -148,7 +187,7 @@ def test_calls_with_results_are_read_in_many_shapes(value: Any, call: str) -> No
         (["assert ("], "no Python"),
         (3, "not int"),
         ({"inputs": ["1"], "outputs": []}, "two lists of one length"),
-        ([{"input": "1"}], "needs both"),
+        ([{"input": "1"}], "a mapping needs input and output"),
         ([{"input": "1", "output": 2}], "as text"),
         ([{"testtype": "functional", "input": "1", "output": "2"}], "do not name the function"),
         ([{"fn_name": "f", "input": "x", "output": "2"}], "JSON"),
