@@ -59,5 +59,5 @@ def test_checkpoints_are_where_the_recipe_wants_them_and_hold_a_model(run: Run) 
 
 def test_a_demonstration_longer_than_the_context_is_refused(run: Run, tmp_path: Path) -> None:
     recipe = load_recipe(recipe_in(tmp_path, ["yes" * 50])).recipe
-    with pytest.raises(DataError, match=r"rows\.jsonl, row 1: the demonstration has 194 tokens, more than .* 64"):
+    with pytest.raises(DataError, match=r"rows\.jsonl, row 1: the demonstration has 178 tokens, more than .* 64"):
         list(rendered(recipe, str(run.model), 64, print))
