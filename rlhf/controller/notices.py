@@ -9,7 +9,7 @@ from typing import Protocol
 from rlhf.http.untrusted_text import escape_to_line
 from rlhf.rollout.group import unlike_openings
 from rlhf.runs.lost_samples import Failure, Reason, commonest_failure, failures_of, reason_of, samples_of
-from rlhf.types import Failed, Filtered, Group, PolicyVersion, Scored, Trajectory, Unscored
+from rlhf.types import ROUNDING, Failed, Filtered, Group, PolicyVersion, Scored, Trajectory, Unscored
 
 MOST_TOLD = 20
 """Reasons that are told: their text may come from a policy, which must not flood the terminal."""
@@ -86,7 +86,7 @@ class SignalNotices:
 
     def notice(self, version: PolicyVersion, groups: Sequence[Group], statistics: Mapping[str, float]) -> None:
         """Count updates without a signal."""
-        one_reward = statistics["reward/std"] == 0.0
+        one_reward = statistics["reward/std"] <= ROUNDING
         silent = one_reward or (self._siblings and statistics["reward/equal_groups"] == 1.0)
         self._equal = self._equal + 1 if silent else 0
         if self._equal == EQUAL_UPDATES:

@@ -21,8 +21,8 @@ from rlhf.http.untrusted_text import InvalidJson
 from rlhf.types import EnvironmentSpec
 
 CHECK_SECONDS, POLL_SECONDS = 120.0, 0.1
-MOST_SESSIONS, MOST_STEPS = 257, 8
-INTERLEAVED = range(1, 9)
+MOST_SESSIONS, MOST_STEPS = 257, 6
+INTERLEAVED = range(1, 5)
 """The seeds of sessions that are played at once."""
 GRACE_SECONDS = 30.0
 """Time for a server to notice that a client was killed."""

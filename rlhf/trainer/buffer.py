@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
+from math import fsum
 from statistics import mean
 
 from rlhf.errors import FailureBudgetSpent
@@ -197,7 +198,7 @@ class TicketBuffer:
 
     def _too_many_failures(self) -> bool:
         losses = self._recent_losses
-        return len(losses) == losses.maxlen and sum(losses) > self._failure_budget * len(losses)
+        return len(losses) == losses.maxlen and fsum(losses) > self._failure_budget * len(losses)
 
     async def _until(self, predicate: Callable[[], bool]) -> None:
         """Wait until `predicate` holds; it is asked again after every change. `set` wakes all who wait at that moment,

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from rlhf.controller.notices import EQUAL_UPDATES, MOST_TOLD, LossNotices, ReplyNotices, SignalNotices, shown_reply
+from rlhf.controller.notices import (
+    EQUAL_UPDATES,
+    MOST_TOLD,
+    LossNotices,
+    OpeningNotices,
+    ReplyNotices,
+    SignalNotices,
+    shown_reply,
+)
 from rlhf.controller.rl import batch_notices
 from rlhf.recipe.loading import recipe_from
 from rlhf.types import Failed, Message, Sample, Scored, Task, Unscored
@@ -84,6 +92,7 @@ def test_a_shown_reply_is_short_has_no_control_characters_and_comes_with_its_que
     ("siblings", "std", "equal", "told"),
     [
         (True, 0.0, 1.0, "every reward was 0.5"),
+        (False, 5e-17, 0.0, "every reward was 0.5"),
         (True, 0.3, 1.0, "rewards were equal in all groups"),
         (True, 0.3, 0.9, ""),
         (False, 0.3, 1.0, ""),
@@ -110,6 +119,9 @@ def test_replies_are_not_shown_where_the_recipe_says_so_and_a_recipe_without_a_r
         )
         return [type(one) for one in batch_notices(recipe.recipe, print)]
 
-    assert kinds() == [ReplyNotices, SignalNotices]
-    assert kinds(run={"show_replies": False}) == [SignalNotices]
-    assert kinds(kind="distill", reward={"kind": "none"}, trainer={"reference_path": "t"}) == [ReplyNotices]
+    assert kinds() == [OpeningNotices, ReplyNotices, SignalNotices]
+    assert kinds(run={"show_replies": False}) == [OpeningNotices, SignalNotices]
+    assert kinds(kind="distill", reward={"kind": "none"}, trainer={"reference_path": "t"}) == [
+        OpeningNotices,
+        ReplyNotices,
+    ]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from rlhf.controller.notices import OpeningNotices
 from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import EnvironmentFailed
 from rlhf.models.tiny import byte_tokenizer
@@ -14,7 +15,7 @@ from rlhf.protocols import Environment
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.dry_run import dry_run
 from rlhf.rollout.evaluation import EvaluationFailed, EvaluationSet, evaluate_set
-from rlhf.rollout.group import GroupRollout, unlike_openings
+from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.turns import WithEnvironment
 from rlhf.types import Failed, Group, Message, Observation, Sampling, Scored, Task, Ticket, Trajectory
@@ -176,7 +177,12 @@ async def test_a_group_whose_members_began_differently_is_told() -> None:
     for make, told in ((numbered, True), (lambda _: ScriptedEnvironment(says("go"), ends_with(1.0)), False)):
         group = await rollout(scripted(make)[1])(TASK, TICKET)
         assert isinstance(group, Group)
-        assert ("task seeds/7 began with 3 different observations" in unlike_openings(group)) is told
+        words: list[str] = []
+        notices = OpeningNotices(words.append)
+        for version in (1, 2):
+            notices.notice(version, [group], {})
+        assert len(words) == told
+        assert all("task seeds/7 began with 3 different observations" in line for line in words)
 
 
 @pytest.mark.parametrize("when", ["reset", "step"])
