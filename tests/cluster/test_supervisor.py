@@ -102,3 +102,26 @@ finally:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize(("saves", "presses", "code"), [(True, 1, 75), (True, 2, 137), (False, 1, 137)])
+def test_a_program_that_saves_at_the_first_ctrl_c_has_a_deadline_from_the_second_on(
+    saves: bool, presses: int, code: int
+) -> None:
+    program = f"""
+import os, signal, sys, time
+from rlhf.cluster import supervisor
+supervisor.GRACE_SECONDS = supervisor.TICK_SECONDS = supervisor.ECHO_SECONDS = 0.1
+
+def main():
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    for _ in range({presses}):
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(1.5)
+    return 75
+
+sys.exit(supervisor.supervise(main, saves_at_ctrl_c={saves}))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, timeout=scaled(20))
+    assert ended.returncode == code
