@@ -31,7 +31,7 @@ def launched(folder: Path, cache: Path, *words: str) -> subprocess.Popen[str]:
 def test_a_launch_saves_and_leaves_on_a_signal_and_another_one_finishes(tmp_path: Path, cache: Path) -> None:
     first = launched(tmp_path, cache, "trainer.updates=100000")
     assert until(lambda: "update " in (tmp_path / "out").read_text() or first.poll() is not None, RUN_SECONDS)
-    first.send_signal(signal.SIGUSR1)
+    first.send_signal(signal.SIGINT)
     assert first.wait(scaled(60)) == 75, (tmp_path / "err").read_text()
     assert marked(tmp_path) == []
     saved = max(int(path.name.removeprefix("version-")) for path in (tmp_path / "run/checkpoints").glob("version-*"))

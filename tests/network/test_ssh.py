@@ -157,13 +157,13 @@ def training(sshd: Sshd, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.engine
-def test_ctrl_c_ends_all_hosts_and_the_token_is_on_no_command_line(sshd: Sshd, tmp_path: Path) -> None:
+def test_sigterm_ends_all_hosts_and_the_token_is_on_no_command_line(sshd: Sshd, tmp_path: Path) -> None:
     with training(sshd, tmp_path) as launched:
         token = next(found for one in marked(tmp_path) if (found := one.environ().get("RAY_AUTH_TOKEN")))
         everyones = [" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
         assert any("rlhf.deploy.ssh.remote" in line for line in everyones)
         assert not any(token in line for line in everyones)
-        os.killpg(launched.pid, signal.SIGINT)
+        os.killpg(launched.pid, signal.SIGTERM)
         assert launched.wait(60) == 130
         assert until(lambda: not marked(tmp_path), 10)
     assert "stopped; the results so far are in" in (tmp_path / "err").read_text()

@@ -46,7 +46,7 @@ class Launch:
 
 async def run_on_hosts(launch: Launch) -> int:
     """Train on all hosts. Return the training's exit code, or 130 after a stop signal. SIGUSR1 is forwarded to the
-    training.
+    training, and so is the first Ctrl-C once it has its orders.
 
     Raises, before anything is started, a group of `HostError` for hosts that cannot be used, and `PlacementError` if
     all hosts together are too small. Raises `NodeFailed` later, when a host is lost.
@@ -102,7 +102,17 @@ async def train_on_hosts(
     for index, session in enumerate(nodes):
         session.order(command(command=node_command(file, session.host, head=index == 0, interface=launch.interface)))
     training.order(command(command=train_command(launch.words, len(launch.hosts), file)))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, save_first, training, stop)
     return await first_end(training, nodes, stopping)
+
+
+def save_first(training: SshSession, stop: asyncio.Event) -> None:
+    """Have the training save and end; the next Ctrl-C ends everything at once."""
+    print(
+        "Ctrl-C: the run saves after this update and ends; press it again to end at once", file=sys.stderr, flush=True
+    )
+    training.save()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
 
 
 async def all_ready(sessions: Sequence[SshSession]) -> list[Resources]:
