@@ -129,9 +129,10 @@ def score(
     rows: Annotated[Path, typer.Argument(metavar="ROWS.jsonl", help="The dataset's columns, and `response`.")],
     overrides: Overrides = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of printing.")] = None,
+    gold: Annotated[bool, typer.Option("--gold", help="Score the reference answers against themselves.")] = False,
 ) -> None:
     """Score recorded responses with a recipe's reward."""
-    raise typer.Exit(commands.score.run_score(recipe, rows, overrides or [], output))
+    raise typer.Exit(commands.score.run_score(recipe, rows, overrides or [], output, gold))
 
 
 rewards = typer.Typer(help="Test rewards.", no_args_is_help=True)

@@ -68,6 +68,9 @@ class FakeRenderer:
     def spoken(self, text: str, before: NDArray[np.int32]) -> Spoken:
         return Spoken()
 
+    def whole_text(self, token_ids: NDArray[np.int32]) -> str:
+        return self.text(token_ids)
+
     def text(self, token_ids: NDArray[np.int32]) -> str:
         return " ".join(map(str, token_ids.tolist()))
 

@@ -9,6 +9,7 @@ from rlhf.cluster.roles import role_table
 from rlhf.commands.check_rows import check_rows
 from rlhf.commands.check_training import LabelledText, describe_gpus, training
 from rlhf.commands.check_unit_tests import describe_unit_tests
+from rlhf.commands.gold import describe_golds
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
@@ -64,6 +65,7 @@ def parts(recipe: Recipe) -> list[LabelledText]:
         *(describe_environment(recipe.environment) if recipe.environment else []),
         *([("agent", describe_agent(recipe.agent))] if recipe.agent else []),
         *[("unit tests", text) for text in describe_unit_tests(recipe)],
+        *[("gold answers", text) for text in describe_golds(recipe)],
         *(("held out", text) for text in held_out or ["none: the run will not be evaluated"]),
     ]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from rlhf.commands.gold import GoldTotals, gold_reply
 from rlhf.data.columns import Row
 from rlhf.data.config import DatasetConfig
 from rlhf.data.files import json_lines
@@ -39,6 +40,7 @@ class ScoreTotals:
     errors: int = 0
     total: float = 0.0
     failures: FailureCounts = field(default_factory=FailureCounts)
+    golds: GoldTotals = field(default_factory=GoldTotals)
 
     def add(self, score: Scored | Unscored) -> None:
         """Count one row's score."""
@@ -66,21 +68,26 @@ def check_reads_text(reward: RewardConfig) -> None:
         raise ConfigError("this reward scores the tokens that an engine sampled, not texts; use rlhf eval")
 
 
-def run_score(recipe: Path, rows: Path, overrides: list[str], output: Path | None) -> int:
+def run_score(recipe: Path, rows: Path, overrides: list[str], output: Path | None, gold: bool = False) -> int:
     """Score each row of a JSONL file and write it with `reward` or `error` added, in order; returns the exit code.
 
     A row has the dataset's columns and `response`. All rows are checked before the first one is scored; raises
     `DataError` naming a row that cannot be used. The summary goes to stderr. A response whose scorer failed gets an
-    `error`, never a reward.
+    `error`, never a reward. With `gold` the rows need no `response`: their reference answers are scored against
+    themselves, and those that have no reward, or not 1, are counted.
     """
     settings = load_recipe(recipe, overrides).recipe
     check_reads_text(settings.reward)
-    for _ in _recorded(rows, settings):
+    if gold and not settings.reward.needs_answer:
+        raise ConfigError(f"reward.kind: {settings.reward.kind} compares with no reference answer; leave out --gold")
+    for _ in _recorded(rows, settings, gold):
         pass
     started = time.monotonic()
     with _writer(output, rows) as target:
-        totals = asyncio.run(_score_all(settings, rows, target))
+        totals = asyncio.run(_score_all(settings, rows, target, gold))
     print(totals.summary(time.monotonic() - started), file=sys.stderr)
+    if gold:
+        print(f"gold answers: {totals.golds.summary()}", file=sys.stderr)
     return 0
 
 
@@ -93,13 +100,14 @@ class RecordedResponse:
     response: str
 
 
-async def _score_all(settings: Recipe, rows: Path, target: TextIO) -> ScoreTotals:
+async def _score_all(settings: Recipe, rows: Path, target: TextIO, gold: bool) -> ScoreTotals:
     totals, reward = ScoreTotals(), make_reward(settings.reward)
     ahead = AHEAD_PER_WORKER * settings.reward.workers
     try:
         await reward.start()
-        async for recorded, outcome in _scored(reward, _recorded(rows, settings), ahead):
+        async for recorded, outcome in _scored(reward, _recorded(rows, settings, gold), ahead):
             totals.add(outcome)
+            totals.golds.add(recorded.task.answer or "", outcome)
             target.write(escape_json(json.dumps(scored_row(recorded.row, outcome), ensure_ascii=False)) + "\n")
     finally:
         await reward.close()
@@ -126,23 +134,24 @@ async def _score_one(reward: LiveReward, recorded: RecordedResponse) -> Scored |
     return outcome
 
 
-def _recorded(path: Path, settings: Recipe) -> Iterator[RecordedResponse]:
+def _recorded(path: Path, settings: Recipe, gold: bool) -> Iterator[RecordedResponse]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; give a JSONL file with the dataset's columns and 'response'")
     columns = next(iter(settings.data.train_sets.values()), None)
     if columns is None:
         raise ConfigError("rlhf score reads the columns that data.train names, and this recipe has no data.train")
     for where, row in json_lines(path):
-        yield _record(row, where, columns, settings.reward)
+        yield _record(row, where, columns, settings.reward, gold)
 
 
-def _record(row: Row, where: str, columns: DatasetConfig, reward: RewardConfig) -> RecordedResponse:
+def _record(row: Row, where: str, columns: DatasetConfig, reward: RewardConfig, gold: bool) -> RecordedResponse:
     """Return a row with the parts of a task that the reward needs. Raises `DataError`."""
-    if not isinstance(row.get("response"), str):
+    if not (gold or isinstance(row.get("response"), str)):
         raise DataError(f"{where} has no text 'response'; every row needs the response to score")
     answer = answer_of(columns, row, where) if reward.needs_answer or reward.needs_prompt else None
     messages = messages_of(columns, row, where) if reward.needs_prompt else ()
-    return RecordedResponse(row, Task(id=where, messages=messages, answer=answer, row=row), row["response"])
+    task = Task(id=where, messages=messages, answer=answer, row=row)
+    return RecordedResponse(row, task, gold_reply(reward, answer or "") if gold else row["response"])
 
 
 def scored_row(row: Row, outcome: Scored | Unscored) -> dict[str, Any]:

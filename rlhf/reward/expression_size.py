@@ -23,7 +23,7 @@ MOST_FUNCTIONS = 24
 INFINITE = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
 MOST_CELLS = 25
 """Maximum number of cells of matrices in a text that applies a function to them."""
-WHILE_READ = re.compile(r"(gcd|lcm|det|rref).*(\^|!|\d{12})|(\^|!|\d{12}).*(gcd|lcm|det|rref)", re.DOTALL)
+WHILE_READ = re.compile(r"(det|rref).*(\^|!|\d{12})|(\^|!|\d{12}).*(det|rref)", re.DOTALL)
 """Functions that the parser itself evaluates, with possibly large arguments."""
 MOST_OPEN, MOST_FINAL = 100, 30
 """Maximum number of unclosed formulas, and of "final answer" phrases: math-verify scans the rest of the reply for each

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlhf.errors import HttpFailed
 from rlhf.http.client import HttpClient
+from rlhf.models.thinking import after_thinking
 from rlhf.reward.config import JudgeConfig, ScorerConfig
 from rlhf.reward.remote import client_of, named_score
 from rlhf.reward.verdict import Chat, mark_of, pairwise_chat, parse_choice, pointwise_chat, words_of
@@ -58,7 +59,7 @@ class PointwiseJudge:
 
     async def _mark(self, task: Task, response: str) -> Score:
         config = self._client.config
-        words = await self._client.ask(pointwise_chat(config, task_text(task), task.answer, response))
+        words = await self._client.ask(pointwise_chat(config, task_text(task), task.answer, after_thinking(response)))
         return words if isinstance(words, Unscored) else mark_of(words, config.low, config.high)
 
 
@@ -71,7 +72,7 @@ class PairwiseJudge:
         self.start, self.close = client.start, client.close
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
-        responses = [trajectory.response for trajectory in trajectories]
+        responses = [after_thinking(trajectory.response) for trajectory in trajectories]
         pairs = list(combinations(range(len(responses)), 2))
         verdicts = await asyncio.gather(*(self._compare(task, responses[i], responses[j]) for i, j in pairs))
         return [

@@ -9,24 +9,33 @@ from functools import lru_cache, partial
 from typing import Any
 
 import sympy
-from latex2sympy2_extended.math_normalization import NormalizationConfig, extract_boxed_content, normalize_latex
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy, convert_to_pct
+from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify import grader, parse, parser, verify
 
 from rlhf.errors import NoReference, Raised, catch
+from rlhf.models.thinking import after_thinking
+from rlhf.reward.choices import Choice, choice_of, chosen_in
+from rlhf.reward.conditions import BUILDER, alternatives, same_condition
 from rlhf.reward.expression_size import TooLarge, check_reply, check_size, check_text, written_form
+from rlhf.reward.final_answer import Statement, statement_of
+from rlhf.reward.in_words import same_words
 from rlhf.reward.named_values import by_name, without_names
 from rlhf.reward.numbers_equal import numbers_equal
-from rlhf.reward.written_answer import as_formula, is_number, undressed
+from rlhf.reward.rules import reference_of
+from rlhf.reward.written_answer import NUMBER, as_formula, undressed, without_traps
 
 # math-verify's own deadline is an alarm signal that turns a time-out into "not equal"; here the worker is killed
 # instead and the response stays unscored. Every worker would print the warning that the deadline is off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
-MARK = "####"
-BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
-LETTER = re.compile(r"(?i:answer|option|choice)(?i:\s+is)?\s*:?[\s*]*\(?([A-E])\)?[\s*.]*$")
-LONGEST_LETTER = 60
+AS_WRITTEN = ConversionConfig(lowercase_symbols=False)
+"""R and r are two symbols."""
 BLANKS = re.compile(r"\s+")
 DIGITS = re.compile(r"\d+", re.ASCII)
+DEGREES = re.compile(r"\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
+ANGLE = re.compile(r"(\d+(?:\.\d+)?)\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
+OF_AN_ANGLE = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)")
+PERCENT = re.compile(r"\s*\\?%$")
 
 
 class AnswerTooLarge(BaseException):
@@ -45,78 +54,151 @@ def _bounded(read: Callable[..., Any]) -> Callable[..., Any]:
     return bounded
 
 
+def _divisor(reader: Any, name: str, args: list[Any]) -> Any:
+    """Return the gcd or lcm of numbers; that of variables stands as it is, where sympy takes them for coprime."""
+    if all(arg.is_Integer for arg in args):
+        return evaluated_divisor(reader, name, args)
+    return sympy.Function(name)(*sorted(args, key=sympy.default_sort_key))
+
+
+evaluated_divisor = _Latex2Sympy.handle_gcd_lcm
+_Latex2Sympy.handle_gcd_lcm = _divisor
 parser.normalize_latex = _bounded(parser.normalize_latex)  # a formula that was found is first brought to one form,
-parser.latex2sympy = _bounded(parser.latex2sympy)  # and then read
+parser.latex2sympy = partial(_bounded(parser.latex2sympy), conversion_config=AS_WRITTEN)  # and then read
 grader.INVERSE_RELATIONS[sympy.Ne] = sympy.Ne  # it is looked up for every relation, and raises for this one
+grader.sympy_compare_symbols = lambda gold, pred: str(gold) == str(pred)  # math-verify's own takes T_1 for t_1
 grader.sympy_numeric_eq = numbers_equal  # math-verify's own calls 0.0 equal to whatever is smaller than a millionth
 
 
 def math(response: str, row: Mapping[str, Any]) -> float:
-    """1 when the response's final answer has the value of `row["answer"]`.
+    """1 when the response's final answer has the value of `row["answer"]`, or is the same letter, word or time.
 
-    The final answer is what follows the last `####` on its line, else the last `\\boxed{}`, else what math-verify
-    finds: "the answer is …", and failing it the last expression. A response without any is 0, and so is one that is too
-    large to be evaluated and is not written as the reference is. Raises `NoReference` when the reference answer is no
-    mathematical expression, or is one only in part: then nothing can be said of the response.
+    The final answer is what stands in the last `<answer>`, else what follows the last `####` on its line, else the last
+    `\\boxed{}`, else what follows "the answer is", else what math-verify finds: the last expression. A response without
+    any is 0, and so is one that is too large to be evaluated and is not written as the reference is. Raises
+    `NoReference` when the reference answer cannot be read, or only a part of it: then nothing can be said of the
+    response.
     """
-    reference = _reference(str(row["answer"]))
+    text, reply = reference_of(row), after_thinking(response)
+    statement = statement_of(reply)
+    if choice := choice_of(text):
+        given = _chosen(statement, reply)
+        if given or not choice.says:
+            return float(given is not None and given.letters == choice.letters)
+        text = choice.says
+    same = [same_words(text, said) for said in (*statement.texts, "")]
+    if same[-1] is not None:
+        return float(any(same))
+    return float(any(same) or _has_value(_reference(text), statement, reply))
+
+
+def _chosen(statement: Statement, reply: str) -> Choice | None:
+    named = (choice_of(text, loosely=True) for text in statement.texts)
+    return next(filter(None, named), None) or (None if statement.marked else chosen_in(reply))
+
+
+def _has_value(reference: list[Any], statement: Statement, reply: str) -> bool:
     try:
-        answer = final_answer(response)
-        if list(map(written_form, answer)) == list(map(written_form, reference)):
-            return 1.0
+        answer = _stated(statement, reply)
+        if set(map(written_form, answer)) & set(map(written_form, reference)):
+            return True
         for expression in answer:
             check_size(expression)
     except (AnswerTooLarge, TooLarge):
-        return 0.0
-    named = _complex(by_name(reference, answer))
-    return float(verify(_complex(without_names(reference)), named, timeout_seconds=None, raise_on_error=True))
+        return False
+    return any(_equal(_meant(wanted), _meant(given)) for wanted in reference for given in answer)
+
+
+def _equal(reference: Any, answer: Any) -> bool:
+    if same_condition(reference, answer):
+        return True
+    named = by_name([reference], [answer])
+    return bool(verify(without_names([reference]), named, timeout_seconds=None, raise_on_error=True))
 
 
 def final_answer(response: str) -> list[Any]:
-    """Return the response's final answer as sympy expressions; empty when there is none. Raises `TooLarge`,
-    `AnswerTooLarge`."""
-    _, mark, stated = response.rpartition(MARK)
-    text = stated.strip().partition("\n")[0] if mark else response
-    if mark or BOX.search(text):
-        return _stated(text)
-    letter = LETTER.search(text[-LONGEST_LETTER:])
-    if letter:
-        return _stated(letter[1])
-    check_reply(text)
-    return _parse(BLANKS.sub(lambda blank: "\n" if "\n" in blank[0] else " ", text))
+    """Return the readings of the response's final answer as sympy expressions; none when there is no answer. Raises
+    `TooLarge`, `AnswerTooLarge`."""
+    return _stated(statement_of(response), response)
+
+
+def _stated(statement: Statement, reply: str) -> list[Any]:
+    for text in statement.texts:
+        labelled = choice_of(text)
+        if found := (_readings(labelled.says) if labelled else []) or _readings(text):
+            return found
+    if statement.marked:
+        return []
+    check_reply(reply)
+    prose = without_traps(BLANKS.sub(lambda blank: "\n" if "\n" in blank[0] else " ", reply))
+    found = parse(prose, fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True)
+    return list(found)
 
 
 @lru_cache(maxsize=1024)
 def _reference(text: str) -> list[Any]:
+    boxed = statement_of(text)
     try:
-        reference = _stated(text, sure=True)
+        found = _readings(boxed.texts[0] if boxed.marked else text, sure=True)
     except (AnswerTooLarge, TooLarge):
         raise NoReference(f"the reference answer {text!r:.100} is too large to be read") from None
-    if not reference:
+    if not found:
         raise NoReference(f"the reference answer {text!r} is not a mathematical expression, or only a part of it is")
-    return reference
+    return found
 
 
-def _stated(text: str, sure: bool = False) -> list[Any]:
-    """Return a bare answer: a number as people write it ("$1,080", "5 hours"), else LaTeX without delimiters, read
-    whole. Where it must be `sure`, nothing is read of a formula that passes over a number. Raises `TooLarge`."""
-    bare = undressed(extract_boxed_content(text, mode="last") if BOX.search(text) else text)
+def _readings(text: str, sure: bool = False) -> list[Any]:
+    """Return what a bare answer may mean: a number, or LaTeX that is read whole; 30 degrees are also an angle. Where it
+    must be `sure`, nothing is read of a formula that passes over a number. Raises `TooLarge`."""
+    bare = undressed(text)
     check_text(bare)
-    number = _parse(bare) if is_number(bare) else []
+    if number := NUMBER.fullmatch(bare):
+        return _number(*number.groups(default=""))
     latex = as_formula(bare)
-    if number or latex is None:
-        return number
-    found = _whole(latex)
+    if latex is None:
+        return []
+    check_text(latex)
+    found = _meanings(latex)
     return [] if sure and found and _passes_over_a_number(latex, found) else found
+
+
+def _number(sign: str, inner_sign: str, whole: str, decimals: str, mark: str) -> list[Any]:
+    digits, decimals = whole.replace(",", "") or "0", decimals.rstrip(".")
+    number = sympy.Float(digits + decimals) if decimals else sympy.Integer(int(digits))
+    number = -number if "-" in sign + inner_sign else number
+    if "%" in mark:
+        return [convert_to_pct(number)]
+    return [number, number * sympy.pi / 180] if mark == "°" else [number]
 
 
 def _passes_over_a_number(latex: str, found: list[Any]) -> bool:
     """Whether it reads the same with two other numbers in the place of one; with one, it may by chance."""
     for number in DIGITS.finditer(latex):
         others = (f"{int(number[0]) + step:0{len(number[0])}}" for step in (1, 3))
-        if all(_whole(latex[: number.start()] + other + latex[number.end() :]) == found for other in others):
+        if all(_meanings(latex[: number.start()] + other + latex[number.end() :]) == found for other in others):
             return True
     return False
+
+
+def _meanings(latex: str) -> list[Any]:
+    if builder := BUILDER.fullmatch(latex):
+        return _meanings(builder[2])
+    if joined := alternatives(latex):
+        conditions, join = joined
+        read = [one for condition in conditions for one in _whole(condition)]
+        return [join(*read, evaluate=False)] if len(read) == len(conditions) else []
+    if PERCENT.search(latex) and latex.count("%") == 1:
+        return [convert_to_pct(value) for value in _whole(PERCENT.sub("", latex))]
+    if OF_AN_ANGLE.search(latex):
+        latex = ANGLE.sub(r"\\frac{\1 \\pi}{180}", latex)
+    without = DEGREES.sub("", latex)
+    values = _whole(without)
+    is_angle = without != latex and DEGREES.sub("", latex, count=1) == without
+    return (
+        [*values, *(value * sympy.pi / 180 for value in values if isinstance(value, sympy.Expr))]
+        if is_angle
+        else values
+    )
 
 
 def _whole(latex: str) -> list[Any]:
@@ -128,17 +210,24 @@ def _whole(latex: str) -> list[Any]:
     return [] if isinstance(found, Raised) else [found]
 
 
-def _parse(text: str) -> list[Any]:
-    plain = text.replace("\\$", "")  # a currency, never the edge of a formula, yet math-verify trips over it
-    found: list[Any] = parse(plain, fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True)
-    return found
+def _meant(e: Any) -> Any:
+    """Return the expression with i as the imaginary unit, but where it counts; with real roots of negative numbers, as
+    schools take them; and with the derivative of a variable as another variable, where sympy takes it for 0."""
+    if not isinstance(e, sympy.Basic):
+        return e
+    meant: dict[Any, Any] = {}
+    if isinstance(e, sympy.Expr) and not e.has(sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit):
+        meant |= {i: sympy.I for i in e.free_symbols if i.name == "i"}
+    for part in sympy.preorder_traversal(e):
+        if isinstance(part, sympy.Derivative) and not part.expr.has(*part.variables):
+            [wrt, *_] = part.variables
+            meant[part] = sympy.Symbol(f"d{part.expr}", real=True) / sympy.Symbol(f"d{wrt}", real=True)
+        elif _is_odd_root(part):
+            root = sympy.Pow(-part.base, part.exp, evaluate=False)
+            meant[part] = root if part.exp.p % 2 == 0 else -root
+    return e.xreplace(meant) if meant else e
 
 
-def _complex(answer: list[Any]) -> list[Any]:
-    """With the i of an expression as the imaginary unit, but where it counts."""
-    return [
-        e.xreplace({i: sympy.I for i in e.free_symbols if i.name == "i"})
-        if isinstance(e, sympy.Expr) and not e.has(sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)
-        else e
-        for e in answer
-    ]
+def _is_odd_root(e: Any) -> bool:
+    is_root = isinstance(e, sympy.Pow) and isinstance(e.exp, sympy.Rational) and e.exp.q > 1 and e.exp.q % 2 == 1
+    return bool(is_root and e.base.is_number and e.base.is_negative)

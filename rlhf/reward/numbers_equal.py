@@ -23,8 +23,10 @@ def numbers_equal(a: Any, b: Any, *_: int) -> bool:
         return alike and all(numbers_equal(*cells) for cells in zip(a.flat(), b.flat(), strict=True))
     if not (isinstance(a, sympy.Expr) and isinstance(b, sympy.Expr)):
         return bool(a == b)
-    if _is_percent(a) != _is_percent(b) and _integer(a) is not None and _integer(a) == _integer(b):
-        return True  # "5%" for "5"
+    if _is_percent(a) != _is_percent(b):
+        a_number, b_number = (e.args[0] if _is_percent(e) else e for e in (a, b))
+        if (_is_percent(a) or sympy.Ge(abs(a_number), 1) is sympy.true) and numbers_equal(a_number, b_number):
+            return True  # "5%" for "5", but not "0.5%" for "0.5"
     a, b = a.doit(), b.doit()
     if a == b:
         return True
@@ -40,8 +42,3 @@ def numbers_equal(a: Any, b: Any, *_: int) -> bool:
 
 def _is_percent(e: Any) -> bool:
     return isinstance(e, sympy.Mul) and e.args[1:] == (sympy.UnevaluatedExpr(sympy.Rational(1, 100)),)
-
-
-def _integer(e: Any) -> Any:
-    number = e.args[0] if _is_percent(e) else e
-    return number if isinstance(number, sympy.Integer) else None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlhf.errors import ConfigError
+from rlhf.errors import ConfigError, NoReference
 from rlhf.reward.code.scoring import CodeScorer
 from rlhf.reward.combine import CombinedReward, WeightedReward
 from rlhf.reward.config import RewardConfig, ScorerConfig
@@ -75,8 +75,11 @@ class QuickScorer:
     async def start(self) -> None:
         pass
 
-    async def score(self, response: str, row: Mapping[str, Any]) -> Scored:
-        return Scored(value=self._rule(response, row))
+    async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
+        try:
+            return Scored(value=self._rule(response, row))
+        except NoReference as error:
+            return Unscored(kind="no answer", detail=str(error))
 
     async def close(self) -> None:
         pass
@@ -86,18 +89,19 @@ def make_reward(config: RewardConfig, log: Path | None = None, model: LiveReward
     """Return the reward that `config` names. Nothing is started before `start` or the first score. `log` receives the
     output of a function's scorers; `model` is the reward model of kind `model`, alone or as a part."""
     if config.kind != "combined":
-        return _with_its_failures(config, _scorer(config, log, model))
+        return make_scorer(config, log, model)
     return CombinedReward(
         {
-            name: WeightedReward(weight=part.weight, reward=_with_its_failures(part, _scorer(part, log, model)))
+            name: WeightedReward(weight=part.weight, reward=make_scorer(part, log, model))
             for name, part in config.parts.items()
         }
     )
 
 
-def _with_its_failures(config: ScorerConfig, reward: LiveReward) -> LiveReward:
-    """Return the reward, with a score for replies that make it fail, where the recipe or the kind sets one."""
-    value = config.worth_of_failures
+def make_scorer(config: ScorerConfig, log: Path | None = None, model: LiveReward | None = None) -> LiveReward:
+    """Return the reward of one scorer, with a score for replies that make it fail, where the recipe or the kind sets
+    one."""
+    reward, value = _scorer(config, log, model), config.worth_of_failures
     return reward if value is None else FailuresValued(reward, value)
 
 

@@ -9,10 +9,22 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from rlhf.errors import NoReference
+from rlhf.models.thinking import after_thinking, where_thinking_ends
+
+
+def reference_of(row: Mapping[str, Any]) -> str:
+    """Return the reference answer without surrounding whitespace. Raises `NoReference` where it is empty: an empty
+    reply would equal it."""
+    reference = str(row["answer"]).strip()
+    if not reference:
+        raise NoReference("the reference answer is empty")
+    return reference
+
 
 def exact(response: str, row: Mapping[str, Any]) -> float:
-    """1 when the reply equals the answer, ignoring surrounding whitespace; else 0."""
-    return float(response.strip() == row["answer"].strip())
+    """1 when the reply, after its thinking, equals the answer, ignoring surrounding whitespace; else 0."""
+    return float(after_thinking(response).strip() == reference_of(row))
 
 
 def zero_reward(response: str, row: Mapping[str, Any]) -> float:
@@ -23,13 +35,16 @@ def zero_reward(response: str, row: Mapping[str, Any]) -> float:
 def regex(response: str, row: Mapping[str, Any]) -> float:
     """1 when the pattern is found; with a group, when the group of its last match equals the answer.
 
-    The last match counts because people and models state their answer at the end.
+    The last match counts because people and models state their answer at the end. A pattern may describe the whole
+    reply, its thinking included, but what it finds must end after the thinking, and its group must be there.
     """
-    pattern = re.compile(row["pattern"])
-    matches = list(pattern.finditer(response))
+    said, pattern = where_thinking_ends(response), re.compile(row["pattern"])
+    reference = reference_of(row) if pattern.groups else ""
+    matches = [match for match in pattern.finditer(response) if said is not None and match.end() >= said]
     if not matches or pattern.groups == 0:
         return float(bool(matches))
-    return float((matches[-1][1] or "").strip() == row["answer"].strip())
+    found = matches[-1][1] if matches[-1].start(1) >= (said or 0) else None
+    return float((found or "").strip() == reference)
 
 
 def tagged_blocks(response: str, row: Mapping[str, Any]) -> float:

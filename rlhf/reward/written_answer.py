@@ -1,41 +1,157 @@
-"""An answer that stands alone, as people write it: a number with a currency or a unit, or a formula without its
-delimiters. What is read of it is the whole of it: what the parser would pass over makes it no answer."""
+"""An answer that stands alone, as people write it, as LaTeX of which a parser reads everything: without delimiters,
+label and unit, plain notation as LaTeX, and words that are numbers or operations as what they mean. What the parser
+would pass over makes it no answer."""
 
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 NUMBER = re.compile(
-    r"[-+]?[$€£¥]?[-+]?((\d+|\d{1,3}(,\d{3})+)?(\.\d+)?|\d+/\d+(?!%))(?<=\d)(%|°|cm|mm|km|kg|mg|ml|mL|ft|lbs?|oz|mph)?",
-    re.ASCII,
+    r"([-+]?)\s?[$€£¥₹]?\s?([-+]?)(\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(\.\d*)?\s?(\\?%|[$€£¥]|°)?", re.ASCII
 )
-UNIT = re.compile(
-    r"([A-Za-z]{3,}|is|at|of|in|am|pm|an|hr|ft|lb|oz|yd|mi|mL|[mckd]?m|[mk]?[gl]|sq|[shL])[,:.]?|[$€£¥%°]"
-    r"|(in|ft|yd|mi|[mckd]?m)(\^[23]|[²³])|(ft|mi|k?m|k?g)/(s|h|hr|min|L|ml|m)"
+"""A bare number, with a sign before or behind the currency."""
+GREEK_NAMES = "alpha beta gamma delta epsilon theta lambda mu phi psi rho sigma tau omega pi Delta Omega Phi Psi Sigma"
+FUNCTION_NAMES = "sqrt sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log ln exp gcd lcm max min det infty"
+OTHER_NAMES = {
+    **{f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan")},
+    **dict.fromkeys(("infinity", "inf", "oo"), "infty"),
+}
+NAMES = frozenset(GREEK_NAMES.split()) | frozenset(FUNCTION_NAMES.split()) | OTHER_NAMES.keys()
+"""Names that plain notation writes without a backslash."""
+CHANGING_WORDS = """
+am pm noon midnight squared cubed square cube root factorial half halves third thirds quarter quarters fourths fifths
+sixths eighths tenths hundredths thousandths dozen dozens score gross hundred hundreds thousand thousands million
+millions billion billions trillion lakh crore negative minus plus times over div divided multiplied mod modulo
+remainder base power powers never not no none nor neither except without isn cannot least most than under above below
+between from through until before after past and or to if unless twice double triple thrice zero one two three four
+five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety point prime bar
+choose inverse reciprocal opposite conjugate fold ish wrong incorrect false impossible excluded invalid undefined
+maybe
+"""
+CHANGING = frozenset(CHANGING_WORDS.split())
+"""Words that make another number of the one beside them, and so are no units."""
+UNIT_NAMES = """
+cm mm km dm kg mg ml ft lb oz yd mi hr in sq cu mL kL dL dB Hz kJ kW eV Pa kN Nm pt qt bp Rs per kmh m s g h L l N J V
+W K C F A ohm
+"""
+SHORT_UNITS = frozenset(UNIT_NAMES.split())
+"""Units of one or two letters, or in no dictionary."""
+BEFORE = re.compile(
+    r"(?i)(?:(?:so|thus|hence|therefore|approximately|approx|about|roughly|around|exactly|only|just|a total of)\b"
+    r"\.?,?\s*|\\approx\s*|≈\s*|=\s*|~\s*)+"
 )
-"""Words around a number. What may be a product of variables, such as xy, is none."""
-FORMULAS = re.compile(
-    "pi|sqrt|sin|cos|tan|log|ln|exp|mod|div|and|or|to|minus|plus|times|over|negative|half|dozen|hundred|thousand"
-    "|[mbtr]+illion|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|phi|psi|rho|sigma|tau|omega|infinity"
-    "|not|than|least|most",
-    re.IGNORECASE,
+LABEL = re.compile(
+    r"(?:[A-Za-z' ]*[A-Za-z ]\b(?:is|are|equals|be)\b\s*:?\s*"
+    r"|(?=[A-Za-z]{4}|[A-Za-z]{2,} [A-Za-z])[A-Za-z' ]+[:=]\s*)(?=[^\s:=])"
 )
-"""Words that make another number of the one beside them."""
-DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"))
+"""Words before an answer that only say that it comes: "The answer is", "Area ="."""
+UNICODE = str.maketrans(
+    {
+        "π": "\\pi ",
+        "θ": "\\theta ",
+        "∞": "\\infty ",
+        "∅": "\\emptyset ",
+        "\u211d": "\\mathbb{R}",
+        "\u2124": "\\mathbb{Z}",
+        "\u00d7": "\\cdot ",
+        "·": "\\cdot ",
+        "⋅": "\\cdot ",
+        "\u2217": "*",
+        "÷": "/",
+        "\u2044": "/",
+        "\u2215": "/",
+        "\u2212": "-",
+        "±": "\\pm ",
+        "≤": "\\le ",
+        "≥": "\\ge ",
+        "≠": "\\ne ",
+        "\u222a": "\\cup ",
+        "∩": "\\cap ",
+        "∈": "\\in ",
+        "\u2216": "\\setminus ",
+        "½": "\\frac{1}{2}",
+        "¼": "\\frac{1}{4}",
+        "¾": "\\frac{3}{4}",
+        "⅓": "\\frac{1}{3}",
+        "⅔": "\\frac{2}{3}",
+        "°": "^{\\circ}",
+        "\uff05": "%",
+        "\u00a0": " ",
+        "\u202f": " ",
+        "\u2009": " ",
+        "\uff0c": ",",
+        "\uff08": "(",
+        "\uff09": ")",
+    }
+)
+SUPERSCRIPTS, SUBSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "₀₁₂₃₄₅₆₇₈₉₋₊"
+RAISED = re.compile(f"[{SUPERSCRIPTS}]+|[{SUBSCRIPTS}]+")
+LEVELLED = str.maketrans(SUPERSCRIPTS + SUBSCRIPTS, "0123456789-+" * 2)
+DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]|\\\$|[$`]|\\(?:display|text)style|\\[lr]?vphantom|\*\*(?![\w(\\{])")
+AROUND = re.compile(r"^(?:\\[,;:! ]|\\q?quad(?![A-Za-z])|[\s*_,;~])+|(?:\\[,;:!]?|\\q?quad|[\s*_.,;~])+$")
+SPACES = re.compile(r"(?<!\\)\\[,;: ]|(?<!\\)\\!|\\q?quad(?![A-Za-z])|~|\\hspace\{[^{}]*\}|\s+")
+TEXT = re.compile(
+    r"\\(?:(?:text|math)(?:rm|bf|it|sf|tt|normal)?|mbox|operatorname\*?)\s*\{([^{}]*)\}|\{\\rm\s+([^{}]*)\}"
+)
+FRACTION = r"\\[dtc]?frac"
+THOUSANDS = re.compile(r"(?<![\d.,^_])(?<![\^_]\{)(\d{1,3})((?:,\d{3})+)(?!,?\d)")
+SEPARATED = re.compile(r",\s|;|\band\b|\bor\b")
+MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+MULTIPLES |= {"lakh": 10**5, "crore": 10**7}
+SPELLED = tuple(
+    (re.compile(pattern, re.IGNORECASE), instead)
+    for pattern, instead in (
+        (r"\bplus or minus\b", r"\\pm "),
+        (r"\b(?:negative|minus)\s+(?=[\d\\.(a-z])", "-"),
+        (r"\bplus\b", "+"),
+        (r"(?<=\d)\s+to\s+(?=\d)", ":"),
+        (r"\btimes\b", r"\\cdot "),
+        (r"\bdivided by\b|(?<=\d)\s+over\s+(?=\d)", "/"),
+        (r"\b(?:the )?square root of\s+([\w.]+)", r"\\sqrt{\1}"),
+        (r"\b(?:the )?cube root of\s+([\w.]+)", r"\\sqrt[3]{\1}"),
+        (r"([\w.)}]+)\s+to the power(?: of)?\s+(-?[\w.]+)", r"\1^{\2}"),
+        (r"([\w.)}]+)\s+squared\b", r"\1^{2}"),
+        (r"([\w.)}]+)\s+cubed\b", r"\1^{3}"),
+        (r"\s*(?:\bper\s?cent\b|\bpercent(?:age)?(?: points?)?\b|\bpct\b)", r"\\%"),
+        (r"(?<=\d)\s*(?:\^\s*\{?\s*)?(?:st|nd|rd|th)\b(?:\s*\})?", ""),
+        *((rf"(?<=\d)\s*{name}\b", rf" \\cdot {value} ") for name, value in MULTIPLES.items()),
+        (r"(?<=\d)\s*(?:\^\s*\{?\s*\\circ\s*\}?|\bdegrees?\b)(?:\s*(?:celsius|fahrenheit|[CF])\b)?", r"^{\\circ}"),
+    )
+)
+"""Words that are numbers or operations, and what they mean."""
+COUNTING = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
+nineteen twenty
+"""
+COUNTED = {word: str(number) for number, word in enumerate(COUNTING.split())}
+COUNT = re.compile(rf"(?i)\b({'|'.join(COUNTED)})\b(?!-)")
+
+
+def _primed(letter: re.Match[str]) -> str:
+    """Return the name of a derivative; the parser would drop the prime."""
+    return f"{letter[1]}_{{{'p' * len(letter[2])}}}"
+
+
 FORMS = tuple(
     (re.compile(pattern), instead)
     for pattern, instead in (
-        (r"^\s*(\\approx|≈|=)", ""),
-        (r"\\(?:math|text)(?:rm|bf|it|normal)|\\mbox", r"\\text"),
-        (r"\\text\s*\{([^A-Za-z{}]*)\}|\\text\s*\{\s*([ei])\s*\}|\{\\rm\s+([ei])\s*\}", r" \1\2\3 "),
-        (r"(?<=\d)(?:\{,\}|,\\!|\\[,! ]|~)\s*(?=\d{3}(?!\d))", ""),  # thousands
-        (r"(?<!\\)\\[,;:! ]|~", " "),
-        (r"\\[dtc]?frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
+        (r"√\s*(\d+(?:\.\d+)?|[A-Za-z])", r"\\sqrt{\1}"),
+        (r"∛\s*(\d+(?:\.\d+)?|[A-Za-z])", r"\\sqrt[3]{\1}"),
+        (r"√\s*", r"\\sqrt"),
+        (r"\*\*", "^"),
+        (r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r" \\cdot "),
+        (r"(?<=\S)\s*(?:\\approx|≈)\s*[-\d.,]+$", ""),  # what it is about, behind what it is
+        (rf"{FRACTION}\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
         (r"\^(-?\d+)", r"^{\1}"),  # an exponent of several characters as LaTeX wants it
-        (r"(\d+)\s*/\s*(\d+)\s*\\?%", r"\\frac{\1}{\2 \\cdot 100}"),
-        (r"(?<!\d)(?<!\d )\\[dtc]?frac\s*\{(\d+)\}\s*\{(\d+)\}\s*\\?%", r"\\frac{\1}{\2 \\cdot 100}"),
+        (r"(?<![\\A-Za-z])I(?![A-Za-z])", r"\\text{I}"),  # a variable, where the parser reads the imaginary unit
+        (r"\\gamma(?![A-Za-z]|\s*\()", r"\\text{smallgamma}"),  # and here Euler's constant, for both
+        (r"\\Gamma(?![A-Za-z]|\s*\()", r"\\text{largegamma}"),
+        (r"(?<![A-Za-z\\])([A-Za-z])(['\u2032]+)", _primed),
+        (r"\babs\(([^()]*)\)", r"|\1|"),
+        (r"\\varnothing|\\(?:left)?\\\{\s*\\(?:right)?\\\}", r"\\emptyset"),
         # A product, no mixed number.
-        (r"(?<=[\d)\]])(?<!_\d)\s*(?=(?:\\left\s*)?[(\[])|(?<=\))\s*(?=\\[dtc]?frac|\d)", r" \\cdot "),
+        (rf"(?<=[\d)\]])(?<!_\d)\s*(?=(?:\\left\s*)?[(\[])|(?<=\))\s*(?={FRACTION}|\d)", r" \\cdot "),
     )
 )
 """How the same formula is written for the parser."""
@@ -52,77 +168,192 @@ def _repeating(decimal: re.Match[str]) -> str:
 ALONE = tuple(
     (re.compile(pattern), instead)
     for pattern, instead in (
-        (r"(-?\d{1,3}) (\d{3})", r"\1\2"),
-        (r"(-?\d+) (\d+)/(\d+)", r"\1\\frac{\2}{\3}"),
+        (r"(-?\d{1,3})((?: \d{3})+)", lambda number: number[0].replace(" ", "")),
+        (r"(-?\d+) (?:and )?(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),
         (r"(-?)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?", _repeating),
         (r"([-+]?(?:\d+\.?\d*|\.\d+))e([-+]?\d+)", r"\1E\2"),
-        (r"(\d[\dA-F]*)_\{?(\d+)\}?", r"\\text{\1 base \2}"),  # the digits, not their value, are what is asked for
+        (r"([\dA-F]*\d[\dA-F]*)_\s*\{?(\d+)\}?", r"\\text{\1 base \2}"),  # the digits, not their value, are asked for
+        (r"([\dA-F]*\d[\dA-F]*)\s+(?:in )?base\s+(\d+)", r"\\text{\1 base \2}"),
     )
 )
 """Forms of a number that are no formula."""
-LABEL = re.compile(r"^\\text\s*\{[A-Za-z ]*(?::|\bis)\s*\}(?=.)")
-WITH_UNIT = re.compile(r"\s*\\text\s*\{([^{}]*)\}\s*(?:\^\s*\{?[23]\}?)?$")
-WITH_WORDS = re.compile(r"(?<=[\d})])\s+([A-Za-z]{4,}(?:\s[A-Za-z]+)*)$")
-WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-VARIABLE = re.compile(r"\\text\s*\{\s*([A-Za-z])\s*\}")
-ONE_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
-CONNECTED = re.compile(r",?\s*\\text\s*\{\s*(?:and|or)\s*\}")
+LAST_WORD = re.compile(r"(?:/|\\cdot|\bper\b|-)?\s*(?<![\\A-Za-z_])([A-Za-z]+)\.?\s*(?:\^\s*\{?-?\d\}?)?[.,]?\s*$")
+NUMBERS_END = re.compile(r"[\d)}\]%!]$|(?:\\pi|\\infty)$")
+WORD = re.compile(r"\\(?:begin|end|operatorname|text)\s*\{[^{}]*\}|\\[A-Za-z]+|_\s*\{[^{}]*\}|(?P<word>[A-Za-z]{2,})")
+PRODUCT = re.compile(
+    r"(?!is|it|in|on|of|to|be|by|he|we|me|my|no|so|do|go|us|up|an|as|at|if|or|am)[a-z]{2}|[a-d]{3}|[^aeiou]{3}",
+    re.IGNORECASE,
+)
+"""Letters that are variables, and no word."""
+CONNECTED = re.compile(r",?\s*(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
+RELATION = re.compile(r"[<>]|\\(?:[lg]e(?:q|qslant)?|neq?|[lg]t)(?![A-Za-z])")
+ARGUMENT = re.compile(r"(\\sqrt(?:\[[^\]]*\])?|\^)\s*\(")
 PASSED_OVER = re.compile(
     r"\.\.\.|…|\\[lc]?dots|\\phantom|\\approx|≈|['\"\u2032\u2033]"  # parsers drop them, with what they say
-    r"|\b\d{1,2}:[0-5]\d\b|:[^:]*:"  # the time of day, and ratios of three
+    r"|:[^:]*:"  # ratios of three
     r"|\d\s*_|(?<![\d._^])[\d.]+\s+\.?\d"  # digits of another base, and numbers side by side
     r"|\d\s*(?!(?:and|or)\b)[A-Za-z]{2,}\s*\d"  # words between numbers
-    r"|(?<![A-Za-z])(?:dozen|hundred|thousand|[mbtr]+illion)|\d\.\d+\.\d|!!|\\overline\s*\{?\s*\d"
-    r"|\\text"
+    r"|\d\.\d+\.\d|!!|\\overline\s*\{?\s*\d|\\p?mod|\\equiv"
 )
 """What a formula says and its reading would not."""
 
 
+TRAPS = (
+    (re.compile("\u2212"), "-"),
+    (re.compile(r"\b(?:negative|minus)\s+(?=[$\d.])", re.IGNORECASE), "-"),
+    (
+        re.compile(
+            r"(?<![\d,.])(\d[\d,]*+(?:\.\d+)?+)\s*+(dozen|hundred|thousand|million|billion|trillion|lakh|crore)\b",
+            re.IGNORECASE,
+        ),
+        lambda found: f"{Decimal(found[1].replace(',', '')) * MULTIPLES[found[2].lower()]:f}",
+    ),
+    (
+        re.compile(
+            r"(?:\b(?:not|never|half|root|twice|double)\b|n't)\s+(?:of\s+|equal to\s+|be\s+)?\$?-?\d[\d,./]*+\$?"
+            r"|\$?(?<![\d,./])\d[\d,./]*+\$?\s*+(?:squared|cubed|factorial|choose|to the|[ap]\.?m\b)"
+            r"|\b\d{1,2}:\d\d\b|\b\d++\s*+(?:hours?|feet|ft|pounds?|years?|weeks?|days?|minutes?),?\s*(?:and\s*)?\d+\s*[a-z]+",
+            re.IGNORECASE,
+        ),
+        " ",
+    ),
+)
+"""Numbers in prose that are others, or none, for a reader who knows the words beside them."""
+
+
+def without_traps(prose: str) -> str:
+    """Return prose in which every number that a parser finds is the number that is meant."""
+    for pattern, instead in TRAPS:
+        prose = pattern.sub(instead, prose)
+    return prose.replace("\\$", "")  # a currency, never the edge of a formula, yet math-verify trips over it
+
+
 def undressed(text: str) -> str:
-    """Return the text without what delimits it."""
-    bare = text.strip(" \t\n*").replace("\\$", "$")
-    for opener, closer in DELIMITERS:
-        if bare.startswith(opener) and bare.endswith(closer) and len(bare) >= len(opener + closer):
-            bare = bare[len(opener) : -len(closer)].strip()
-    said = ONE_TEXT.fullmatch(bare)
-    return said[1].strip() if said and is_number(said[1]) else bare
-
-
-def is_number(text: str) -> bool:
-    """Whether the whole text is one number as people write it: "$1,080", "5 hours", "about 42 cm^2.", "**7**"."""
-    words = text.strip(" \t*.").split()
-    numbers = [word for word in words if NUMBER.fullmatch(word)]
-    others = [word for word in words if not NUMBER.fullmatch(word)]
-    return len(numbers) == 1 and _are_units(others)
+    """Return the text without what delimits it, emphasises it and ends it."""
+    bare = RAISED.sub(_levelled, text).translate(UNICODE)
+    bare = DELIMITERS.sub(" ", bare)
+    bare = bare if "..." in bare else AROUND.sub("", bare)
+    for opener, closer in (("\\text{", "}"), ("\\mathbf{", "}"), ("\\textbf{", "}")):
+        inside = bare.removeprefix(opener).removesuffix(closer)
+        if bare.startswith(opener) and bare.endswith(closer) and "{" not in inside:
+            bare = inside.strip()
+    return bare
 
 
 def as_formula(text: str) -> str | None:
-    """Return the text as LaTeX of which a parser reads everything, without its unit; None where that cannot be."""
+    """Return undressed text as LaTeX of which a parser reads everything, without its unit; None where it cannot."""
     if "..." in text:
         return None
-    latex = text.strip(" \t*.,;")
-    for pattern, instead in ALONE:
-        if pattern.fullmatch(latex):
-            return pattern.sub(instead, latex)
+    latex = _alone(" ".join(text.split()))
+    if latex is not None:
+        return latex
+    latex = re.sub(r"(?<=\d)(?:\{,\}|,\\!|\\[,! ]|~)\s*(?=\d{3}(?!\d))", "", text)
+    latex = SPACES.sub(" ", _spoken(_without_unit_text(latex))).strip(" .,;")
+    latex = BEFORE.sub("", latex, count=1) if BEFORE.match(latex) else latex
+    latex = _without_label(latex)
+    if SEPARATED.search(latex) or not re.search(r"[(\[]|\\\{", latex):
+        latex = THOUSANDS.sub(lambda number: number[1] + number[2].replace(",", ""), latex)
+    for pattern, instead in (*SPELLED, *(() if "\\" in latex else ((COUNT, _counted),))):
+        latex = pattern.sub(instead, latex)
+    latex = _without_unit(latex.strip())
+    return _alone(latex) or _formed(latex) or None
+
+
+def _formed(latex: str) -> str | None:
     for pattern, instead in FORMS:
         latex = pattern.sub(instead, latex)
-    latex = _without_unit(LABEL.sub("", latex.strip()))
-    if not ONE_TEXT.fullmatch(latex):
-        latex = CONNECTED.sub(",", VARIABLE.sub(r" \1 ", latex))
-        if PASSED_OVER.search(latex):
-            return None
-    return latex or None
-
-
-def _without_unit(latex: str) -> str:
-    unit = WITH_UNIT.search(latex)
-    if unit and unit.start() and _are_units(unit[1].split()):
-        return latex[: unit.start()]
-    words = WITH_WORDS.search(latex)
-    if words and _are_units(words[1].split()) and not WORD.search(latex[: words.start()]):
-        return latex[: words.start()]
+    latex = _braced(WORD.sub(_named, latex if RELATION.search(latex) else CONNECTED.sub(",", latex)))
+    left = {found["word"] for found in WORD.finditer(latex) if found["word"]} - {"and", "or"}
+    if PASSED_OVER.search(latex) or not all(PRODUCT.fullmatch(word) and word not in CHANGING for word in left):
+        return None
     return latex
 
 
-def _are_units(words: list[str]) -> bool:
-    return all(UNIT.fullmatch(word) and not FORMULAS.fullmatch(word.rstrip(",:.")) for word in words)
+def _levelled(digits: re.Match[str]) -> str:
+    return ("^{" if digits[0][0] in SUPERSCRIPTS else "_{") + digits[0].translate(LEVELLED) + "}"
+
+
+def _counted(word: re.Match[str]) -> str:
+    return COUNTED[word[0].lower()]
+
+
+def _alone(latex: str) -> str | None:
+    for pattern, instead in ALONE:
+        if pattern.fullmatch(latex):
+            return pattern.sub(instead, latex)
+    return None
+
+
+def _spoken(latex: str) -> str:
+    """Return the LaTeX with the words and letters of its texts as such."""
+    return TEXT.sub(lambda text: f" {text[1] or text[2] or ''} ", latex)
+
+
+def _without_label(latex: str) -> str:
+    label = LABEL.match(latex)
+    if label and not any(word in CHANGING for word in re.findall("[a-z]+", label[0].lower())):
+        return latex[label.end() :]
+    return latex
+
+
+def _without_unit_text(latex: str) -> str:
+    """Return the LaTeX without a unit in `\\text` at its end, where single letters are units too."""
+    rest = latex.strip(" .,;")
+    while text := re.search(
+        r"(?:/|\\cdot)?\s*\\(?:text|math)(?:rm|it|normal)?\s*\{([^{}]*)\}\s*(?:\^\s*\{?-?[\d\u00b2]\}?)?$", rest
+    ):
+        words = re.findall(r"[A-Za-z]+", text[1])
+        if not words or not all(map(is_unit, words)) or re.search(r"\d", text[1].replace("^2", "")):
+            return latex
+        rest = SPACES.sub(" ", rest[: text.start()]).rstrip()
+    return rest if NUMBERS_END.search(rest) else latex
+
+
+def _without_unit(latex: str) -> str:
+    rest = latex.strip(" .,;")
+    while word := LAST_WORD.search(rest):
+        spaced = word[0][0] != word[1][0] or len(word[1]) > 1
+        is_area = word[1] in ("square", "cubic") and rest != latex.strip(" .,;")
+        if not (is_unit(word[1]) or is_area) or not spaced:
+            return latex
+        rest = rest[: word.start()].rstrip()
+    return rest if NUMBERS_END.search(rest) else latex
+
+
+def is_unit(word: str) -> bool:
+    """Whether a word beside a number says what is counted, and leaves the number what it is. What may be a product of
+    variables, such as xy, does not."""
+    lower = word.lower()
+    if word in SHORT_UNITS:
+        return True
+    return (len(word) > 2 and not PRODUCT.fullmatch(word) and lower not in CHANGING and word not in NAMES) or lower in (
+        "of",
+        "a",
+        "is",
+        "at",
+    )
+
+
+def _named(found: re.Match[str]) -> str:
+    """Return a name that plain notation writes without a backslash as LaTeX, also behind a factor: `2xsin`."""
+    word = found["word"]
+    if word is None:
+        return found[0]
+    word = OTHER_NAMES.get(word, word)
+    if word in NAMES:
+        return f"\\{word} "
+    factor = next((word[:at] for at in (1, 2) if word[at:] in NAMES), None)
+    return word if factor is None else f"{factor}\\{word.removeprefix(factor)} "
+
+
+def _braced(latex: str) -> str:
+    """Return the LaTeX with braces around what a root or an exponent has in parentheses."""
+    while opened := ARGUMENT.search(latex):
+        depth, end = 1, opened.end()
+        while depth and end < len(latex):
+            depth += (latex[end] == "(") - (latex[end] == ")")
+            end += 1
+        if depth:
+            return latex
+        latex = f"{latex[: opened.start()]}{opened[1]}{{{latex[opened.end() : end - 1]}}}{latex[end:]}"
+    return latex

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from rlhf.errors import ModelError, RlhfError
 from rlhf.protocols import RolloutEngine
-from rlhf.rollout.history import History, Renderer, history_of
+from rlhf.rollout.history import History, Renderer, history_of, reply_text
 from rlhf.types import (
     Completion,
     EpisodeStatus,
@@ -146,7 +146,8 @@ async def generate_reply(state: EpisodeState, policy: PolicyClient, turn: int) -
         session=policy.session,
     )
     state.generate_seconds += time.monotonic() - began
+    state.response = reply_text(policy.renderer, state.history.context, completion)
     state.history.context.say(completion)
-    state.response, state.engine = policy.renderer.text(completion.token_ids), completion.engine
+    state.engine = completion.engine
     state.out_of_time = completion.finish_reason is FinishReason.TIME
     return completion

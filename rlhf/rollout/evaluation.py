@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import RlhfError
+from rlhf.models.thinking import after_thinking
 from rlhf.rollout.at_k import average, majority_at, pass_at, passes, vote_of
 from rlhf.rollout.group import GroupRollout, lost_to_environment
 from rlhf.runs.lost_samples import commonest_failure, failures_of
@@ -108,7 +109,7 @@ async def evaluate_set(one: EvaluationSet, version: int) -> SetResult:
 def problem_metrics(group: Group, config: EvaluationSetConfig) -> dict[str, float]:
     """Return one problem's metrics over its scored replies: a reply without a score is not counted as zero."""
     rewards = [score.value for _, _, score in group.trainable]
-    votes = [vote_of(trajectory.response, config.vote_after) for _, trajectory, _ in group.trainable]
+    votes = [vote_of(after_thinking(trajectory.response), config.vote_after) for _, trajectory, _ in group.trainable]
     passed = sum(passes(reward, config.pass_reward) for reward in rewards)
     return (
         {f"avg@{config.samples}": average(rewards)}

@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from rlhf.errors import ModelError
 from rlhf.models.conversation import joined
+from rlhf.models.thinking import begun_thinking
 from rlhf.rollout.context import Context
 from rlhf.rollout.tool_calls import Spoken
-from rlhf.types import Message, Prompt, Segment, Tool
+from rlhf.types import Completion, Message, Prompt, Segment, Tool
+
+HEADER_TOKENS = 16
+"""Enough for the end of a reply's header, a `<think>` in letters included."""
 
 
 class Renderer(Protocol):
@@ -28,6 +32,13 @@ class Renderer(Protocol):
     def marked_text(self, token_ids: NDArray[np.int32]) -> str: ...
     def whole_text(self, token_ids: NDArray[np.int32]) -> str: ...
     def spoken(self, text: str, before: NDArray[np.int32]) -> Spoken: ...
+
+
+def reply_text(renderer: Renderer, context: Context, completion: Completion) -> str:
+    """Return a reply to the context as text. The `<think>` that the template wrote itself is its beginning: without it,
+    nobody could tell a reply that never stops thinking from one that never began."""
+    header = renderer.whole_text(context.token_ids[-HEADER_TOKENS:])
+    return begun_thinking(header) + renderer.text(completion.token_ids)
 
 
 class History(Protocol):

@@ -15,13 +15,12 @@ from rlhf.errors import ModelError
 from rlhf.models.chat import NONE, ChatTokenizer, arguments_with_tools, check_parts, prompt_ids, prompt_text
 from rlhf.models.increments import QUESTION, Increments
 from rlhf.models.turn_end import mark_text, turn_end
+from rlhf.rollout.history import HEADER_TOKENS
 from rlhf.rollout.thinking import begins_thinking
 from rlhf.rollout.tool_calls import Spoken, ToolFormat, plain_text
 from rlhf.types import Message, Prompt, Task, Tool
 
 REMEMBERED_OFFERS = 64
-HEADER_TOKENS = 16
-"""Tokens before a reply in which its header may open the thinking."""
 WHOLE_MARK = re.compile(r".*[\n>\]]", re.DOTALL)
 
 

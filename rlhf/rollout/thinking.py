@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from rlhf.models.thinking import begun_thinking
+
 BEGIN = re.compile(r"<think>|\[THINK\]")
 END = re.compile(r"</think>|\[/THINK\]")
-BEGUN = re.compile(rf"(?:{BEGIN.pattern})\s*\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ NO_MARKS = CallMarks()
 
 def begins_thinking(header: str) -> bool:
     """Whether the header of a reply opens the thinking, as some chat templates do."""
-    return BEGUN.search(header) is not None
+    return bool(begun_thinking(header))
 
 
 def thought_and_said(text: str, marks: CallMarks, *, thinking: bool = False) -> tuple[str, str]:

@@ -42,6 +42,21 @@ def test_the_file_that_is_scored_is_not_written_over(rlhf: Command, recipe: Path
     assert "replies.jsonl, line 1: byte 0xe9 is not UTF-8" in rlhf("score", recipe, replies).stderr
 
 
+def test_reference_answers_are_scored_against_themselves(rlhf: Command, recipe: Path, rows: Path, tmp_path: Path):
+    golds = ["5", "pi/2", "3 hours 20 minutes", "", "\\frac{1}{2}", "1, 2, \\ldots, 10"]
+    rows.write_text("".join(json.dumps({"question": "?", "answer": gold}) + "\n" for gold in golds))
+    told = (
+        "3 of 6 have no number against themselves, and their rows no reward: "
+        "'3 hours 20 minutes', '', '1, 2, \\\\ldots, 10'"
+    )
+    checked = rlhf("check", recipe, "reward.kind=math")
+    assert f"gold answers   {told}\n" in checked.stdout
+    scored = rlhf("score", recipe, rows, "reward.kind=math", "--gold")
+    assert f"gold answers: {told}\n" in scored.stderr
+    assert [json.loads(line).get("reward") for line in scored.stdout.splitlines()] == [1.0, 1.0, None, None, 1.0, None]
+    assert rlhf("score", recipe, rows, "reward.kind=code", "--gold").returncode == 2
+
+
 def test_a_reward_model_is_not_asked_about_texts(rlhf: Command, recipe: Path, tmp_path: Path):
     replies = tmp_path / "replies.jsonl"
     replies.write_text(json.dumps({"question": "1 + 1?", "answer": "2", "response": "2"}) + "\n")

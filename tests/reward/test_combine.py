@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -32,6 +33,24 @@ class Fixed:
 
     async def close(self) -> None:
         self.running = False
+
+
+@pytest.mark.waits
+async def test_the_documented_sum_of_form_and_answer_is_paid_in_full() -> None:
+    parts = {"answer": {"kind": "math", "weight": 1.0}, "form": {"kind": "format", "weight": 0.2}}
+    reward = make_reward(build(RewardConfig, {"kind": "combined", "parts": parts}))
+    full, thought, formless = await scored(
+        reward,
+        "<think>6 * 7</think><answer>42</answer>",
+        "<think>42</think><answer>41</answer>",
+        "<think>6 * 7</think>\n42",
+    )
+    assert [score.value for score in (full, thought, formless) if isinstance(score, Scored)] == [1.2, 0.2, 1.0]
+
+
+async def test_a_task_with_an_empty_answer_has_no_score() -> None:
+    task = replace(TASK, answer="")
+    assert kinds(await scored(make_reward(build(RewardConfig, {"kind": "exact"})), "", task=task)) == ["no answer"]
 
 
 def numbers(*values: float) -> Fixed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from rlhf.errors import NoReference
@@ -14,9 +16,28 @@ def test_exact_forgives_only_whitespace_around(response: str, value: float) -> N
     assert exact(response, {"answer": "12345"}) == value
 
 
+@pytest.mark.parametrize(("response", "value"), [("<think>7</think>\n7", 1), ("<think>7</think>8", 0), ("<think>7", 0)])
+def test_exact_reads_nothing_that_is_thought(response: str, value: float) -> None:
+    assert exact(response, {"answer": "7"}) == value
+
+
+@pytest.mark.parametrize("rule", [exact, regex, math])
+def test_an_empty_reference_is_none_for_an_empty_reply_would_equal_it(rule: Callable[..., float]) -> None:
+    for reply in ("", "<think>7", "7"):
+        with pytest.raises(NoReference, match="is empty"):
+            rule(reply, {"answer": " ", "pattern": "(.*)"})
+
+
 @pytest.mark.parametrize(
     ("pattern", "response", "value"),
     [
+        (r"<answer>(.*?)</answer>", "<think><answer>7</answer></think><answer>8</answer>", 0),
+        (r"<answer>(.*?)</answer>", "<think><answer>7</answer>", 0),
+        (r"<answer>(.*?)</answer>", "<think><answer>8</answer></think><answer>7</answer>", 1),
+        (r"(?s)^<think>.*</think>\s*<answer>.*</answer>$", "<think>a</think>\n<answer>8</answer>", 1),
+        (r"</think>\s*(\d+)", "<think>8</think> 7", 1),
+        (r"(?s)(\d+).*$", "<think>7</think>", 0),
+        (r"\bthank you\b", "<think>thank you</think>no", 0),
         (r"<answer>(.*?)</answer>", "so <answer> 7 </answer>", 1),
         (r"<answer>(.*?)</answer>", "<answer>8</answer> no, <answer>7</answer>", 1),
         (r"<answer>(.*?)</answer>", "<answer>7</answer> no, <answer>8</answer>", 0),

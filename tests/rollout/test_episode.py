@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import EnvironmentFailed
 from rlhf.models.chat import arguments_with_tools, prompt_ids
-from rlhf.models.tiny import byte_tokenizer
+from rlhf.models.tiny import CHAT_TEMPLATE, byte_tokenizer
 from rlhf.rollout.episode import AnswerOnce
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.types import EpisodeStatus, Failed, Message, Observation, Sampling, Task, TokenKind, Tool, Trajectory
@@ -250,6 +250,18 @@ async def test_an_environment_whose_reset_takes_the_whole_time_of_its_episode_is
 
     with pytest.raises(EnvironmentFailed, match=r"timeout: its reset took more than the 0\.1 s"):
         await played(tokenizer, ["again"], Slow(), timeout_seconds=0.1)
+
+
+async def test_the_thinking_that_a_template_begins_is_the_beginning_of_the_reply() -> None:
+    opens = tokenizer_with(CHAT_TEMPLATE.replace("assistant\n", "assistant\n<think>\n"))
+    assert opens.chat_template != CHAT_TEMPLATE
+    said = engine(opens, "five</think>4")
+    task = replace(TASK, messages=(Message(role="user", content="2+2?"),))
+    [trajectory] = await AnswerOnce()(task, policy(said, opens), 9)
+    assert isinstance(trajectory, Trajectory)
+    assert trajectory.response == "<think>\nfive</think>4"
+    action = trajectory.segments[0].token_ids[trajectory.segments[0].action_mask]
+    assert opens.decode(action) == "five</think>4<|im_end|>"
 
 
 async def test_with_last_n_every_turn_is_a_segment_with_the_question_and_the_last_turns(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlhf.errors import ModelError
 from rlhf.rollout.context import Context
 from rlhf.rollout.endpoint.marks import AgentRequest, Mark, extended, message_marks
-from rlhf.rollout.history import Renderer
+from rlhf.rollout.history import Renderer, reply_text
 from rlhf.rollout.tool_calls import Spoken, with_ids
 from rlhf.types import Completion, EpisodeStatus, FinishReason, Message, Task, Timings, Trajectory
 
@@ -125,6 +125,7 @@ class Capture:
             thread.context.hear(question.heard)
             self._threads.remove(thread)
         self._asked.setdefault(question.mark, ThreadPosition(thread=thread, length=len(thread.context)))
+        self._response = reply_text(self._renderer, thread.context, completion)
         thread.context.say(completion)
         thread.taken = None
         self._threads.append(thread)
@@ -134,7 +135,6 @@ class Capture:
             self._said[mark].append(ThreadPosition(thread=thread, length=len(thread.context)))
         self.first = self.first or question.asked.messages
         self._conversation.extend((*question.new, message))
-        self._response = self._renderer.text(completion.token_ids)
         self._last, self._engine = completion.finish_reason, completion.engine
         self._replies, self._cut = self._replies + 1, self._cut + cut
         return Replied(message=message, token_ids=question.token_ids, completion=completion, cut=cut)

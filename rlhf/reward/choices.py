@@ -1,0 +1,65 @@
+"""Answers that are letters of options: `B`, `(B)`, `B) because …`, `\\textbf{(B)}`, `A and C`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+DRESSING = re.compile(r"\\(?:text|math)[a-z]*(?=\s*\{)|\\[mf]?box(?:ed)?(?=\s*\{)|\\[,;:! ]|\\q?quad|[$*`{}~]")
+NAMED = re.compile(
+    r"\s*(?:(?i:(?:the )?(?:(?:correct|final|best|right) )?(?:option|choice|answer)s?(?: is| are)?)\s*:?\s*)?"
+    r"([(\[]?)\s*([A-J])(?![A-Za-z0-9'])\s*([)\]]?)(.*)",
+    re.DOTALL,
+)
+ALONE = re.compile(r"[\s.,:;)\]]*")
+SAID = re.compile(
+    r"[):.]+(?:\s.*|$)|,?\s+(?:because|since|as|is)\b.*|,?\s*(?:-{1,3}|[\u2013\u2014])\s*[A-Za-z]{2}.*", re.DOTALL
+)
+"""What an option says, or a reason for it."""
+OTHER = re.compile(r"\s*(?:[,/&;]|and\b|or\b)\s*[(\[]?[A-J](?![A-Za-z0-9'])")
+SEVERAL = re.compile(r"(?:[\s(\[]*[A-J][\s)\]]*(?:,\s*and\b|,|;|&|and\b|$))+[\s.]*")
+CHOSEN = re.compile(r"(?i:\b(?:option|choice|choose|chose|pick|select)(?:\s+is)?)\W{0,6}([A-J])(?![A-Za-z0-9'])(.*)")
+ARTICLES = "AI"
+"""Letters that are also words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The letters of the options that are named, and what the one option says."""
+
+    letters: frozenset[str]
+    says: str = ""
+
+
+def choice_of(text: str, *, loosely: bool = False) -> Choice | None:
+    """Return the options that the whole text names; `loosely` also where the text of an option follows without any
+    sign, and for small letters. None for formulas, and where options are named that exclude one another."""
+    bare = DRESSING.sub(" ", text).strip()
+    if SEVERAL.fullmatch(bare):
+        return Choice(frozenset(re.findall("[A-J]", bare)))
+    if loosely and re.fullmatch(r"[(\[]?\s*[a-j]\s*[)\]]?[.:]?", bare):
+        bare = bare.upper()
+    named = NAMED.match(bare)
+    if not named:
+        return None
+    opened, letter, closed, rest = named.groups()
+    if ALONE.fullmatch(rest):
+        return Choice(frozenset(letter))
+    if OTHER.match(rest):
+        return None
+    if closed and not re.match(r"\s*[-+/^_=<>(!|]", rest):
+        return Choice(frozenset(letter), rest.strip(" :.)-"))
+    if opened:
+        return None
+    if SAID.fullmatch(rest) or (loosely and letter not in ARTICLES and re.match(r"\s+[A-Za-z]{2}", rest)):
+        return Choice(frozenset(letter), rest.strip(" :.)-"))
+    return None
+
+
+def chosen_in(prose: str) -> Choice | None:
+    """Return the option that prose names last, as in "I choose (B)", or alone on its last line."""
+    chosen = list(CHOSEN.finditer(prose))
+    if chosen and not OTHER.match(chosen[-1][2].lstrip(")]*$")):
+        return Choice(frozenset(chosen[-1][1]))
+    lines = prose.strip().splitlines()
+    return choice_of(lines[-1]) if lines and len(lines[-1]) < 100 else None
