@@ -15,7 +15,7 @@ MOST_SCANS = 4
 PYTHON = re.compile(r"\s*(?:\{\s*\.?)?py(?:thon)?[\d.]*(?![\w-])", re.IGNORECASE)
 WITHIN = re.compile(r"[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]+|>)*")
 """The prefix of every line of a block that is quoted, in a list, or indented."""
-FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([^`]*?)[ \t\r]*$")
+FENCE = re.compile(r"[ \t]*+(`{3,}+|~{3,}+)([^`]*+)$")
 TOKEN = re.compile(r"\\.|`{3,}|~{3,}|\"\"\"|'''|[\"'#]")
 """Tokens that decide where a Python block ends. Each line is scanned from its start, so the state of earlier lines
 never shifts token boundaries."""
@@ -35,7 +35,7 @@ class Scans:
 
 
 THINKS, THOUGHT = "<think>", "</think>"
-ANSWER = re.compile(r"^[ \t]*<answer>[ \t]*\n?(.*)", re.MULTILINE | re.DOTALL)
+ANSWER, ANSWERED = "<answer>", "</answer>"
 STATEMENT = re.compile(
     r"^(?:def|class|import|from|async|for|while|if|try|with|print\(|@|[A-Za-z_][\w.]* *[-+*]?=)", re.M
 )
@@ -50,8 +50,9 @@ def code_of(response: str) -> str:
     before, ended, answer = response.rpartition(THOUGHT)
     if not ended and before + answer == response and answer.lstrip().startswith(THINKS):
         return ""
-    if tagged := ANSWER.search(answer, max(answer.rfind("<answer>") - 1, 0)):
-        answer = tagged[1].rpartition("</answer>")[0] or tagged[1]
+    prose, tagged, inside = answer.rpartition(ANSWER)
+    if tagged and not set(prose.rpartition("\n")[2]) & set("\"'`#"):  # such a line may be one of the code
+        answer = (inside.rpartition(ANSWERED)[0] or inside).lstrip(" \t").removeprefix("\n")
     blocks = list(_python_blocks(answer))
     if not blocks and not STATEMENT.match(answer.lstrip()):
         blocks = list(_plain_blocks(answer))[-1:]
@@ -65,9 +66,10 @@ def _with_what_it_uses(blocks: Sequence[str]) -> str:
     for block in reversed(earlier):
         offered = _defined(block) - defined
         if offered & used:
-            parts.insert(0, block)
-            used, defined = used | set(WORD.findall(block)), defined | offered
-    return "\n".join(parts)
+            parts.append(block)
+            used.update(WORD.findall(block))
+            defined |= offered
+    return "\n".join(reversed(parts))
 
 
 def _defined(code: str) -> set[str]:
@@ -81,8 +83,8 @@ def _plain_blocks(response: str) -> Iterator[str]:
     for line in response.split("\n"):
         mark = FENCE.match(line)
         if not fence and mark:
-            fence, language, lines = mark[1], mark[2], []
-        elif fence and mark and mark[1].startswith(fence) and not mark[2]:
+            fence, language, lines = mark[1], mark[2].strip(), []
+        elif fence and mark and mark[1].startswith(fence) and not mark[2].strip():
             blocks += [] if language else ["\n".join([*lines, ""])]
             fence = ""
         elif fence:

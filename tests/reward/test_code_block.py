@@ -106,13 +106,20 @@ def test_a_fence_within_a_text_of_the_code_closes_no_block(reply: str, code: str
         "~~~py\n```py\n",
         ">>>>",
         "1. - > ",
+        "~",
+        "``` ",
+        "```\n",
+        "<answer>",
+        "import a, ",
+        "```py\ndef f(): g, h\n```\n",
     ],
 )
-def test_code_is_found_in_a_time_that_grows_with_the_reply_alone(piece: str) -> None:
+@pytest.mark.parametrize("before", ["```py\n'''\n```\n", "", "<answer>", "```py\ndef g(): h\n```\n~~~~"])
+def test_code_is_found_in_a_time_that_grows_with_the_reply_alone(before: str, piece: str) -> None:
     """It is looked for on the event loop of the trainer, where nothing else runs meanwhile."""
 
     def seconds(times: int) -> float:
-        reply = "```py\n'''\n```\n" + piece * times
+        reply = before + piece * times + "`x"
         began = time.process_time()
         code_of(reply)
         return time.process_time() - began
