@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlhf.trainer.arrays import Doubles
-from rlhf.types import ROUNDING
 
 STD_EPSILON = 1e-6
 
@@ -78,4 +77,4 @@ def per_group(estimate: Callable[..., Doubles], groups: ArrayLike, *columns: Arr
 
 
 def _incomparable(values: Doubles) -> bool:
-    return values.size < 2 or bool(np.allclose(values, values[0], rtol=ROUNDING, atol=ROUNDING))
+    return values.size < 2 or bool(np.all(values == values[0]))
