@@ -61,7 +61,7 @@ def _divisor(reader: Any, name: str, args: list[Any]) -> Any:
     return sympy.Function(name)(*sorted(args, key=sympy.default_sort_key))
 
 
-evaluated_divisor = _Latex2Sympy.handle_gcd_lcm
+evaluated_divisor: Callable[..., Any] = _Latex2Sympy.handle_gcd_lcm
 _Latex2Sympy.handle_gcd_lcm = _divisor
 parser.normalize_latex = _bounded(parser.normalize_latex)  # a formula that was found is first brought to one form,
 parser.latex2sympy = partial(_bounded(parser.latex2sympy), conversion_config=AS_WRITTEN)  # and then read
