@@ -144,8 +144,7 @@ def solution_of(row: Row, config: CodeRewardConfig) -> str:
 
 def _pairs_or_calls(values: Sequence[Any], row: Row, entry_point: str | None) -> Tests:
     cases = [case for value in values for case in _cases(value, row, entry_point)]
-    read = (lambda value: value) if cases[0][0] else _joined
-    pairs = [(read(given), read(wanted)) for _, given, wanted in cases]
+    pairs = [(given, wanted) if called else (_joined(given), _joined(wanted)) for called, given, wanted in cases]
     if len({function for function, _, _ in cases}) != 1:
         raise TestsError("the column holds no pairs, or pairs of several functions")
     if function := cases[0][0]:
