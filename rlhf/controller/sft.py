@@ -26,7 +26,7 @@ from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.sft import demonstration_batch
 from rlhf.types import Segment
 
-Rendered = Callable[[Demonstration], Segment]
+RenderDemonstration = Callable[[Demonstration], Segment]
 """A demonstration as tokens."""
 
 
@@ -112,7 +112,7 @@ def selected(
     return selection.tasks
 
 
-def demonstration_renderer(recipe: Recipe, tokenizer: ChatTokenizer) -> Rendered:
+def demonstration_renderer(recipe: Recipe, tokenizer: ChatTokenizer) -> RenderDemonstration:
     """Return a function that renders demonstrations by the chat template. It raises `ModelError`, which names the
     row."""
     arguments = recipe.data.chat_template_arguments
