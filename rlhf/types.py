@@ -7,7 +7,7 @@ always derived from `kinds`, never from token values.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from numbers import Real
@@ -93,6 +93,14 @@ class Observation:
     def done(self) -> bool:
         """Whether the episode has ended, terminated or truncated."""
         return self.terminated or self.truncated
+
+
+def exact_sum(numbers: Iterable[float]) -> float:
+    """Return the sum, rounded once: ten times 0.1 is 1. NaN where it overflows."""
+    try:
+        return math.fsum(numbers)
+    except (OverflowError, ValueError):  # of finite numbers, and of infinities with both signs
+        return math.nan
 
 
 def finite_number(given: object) -> float | None:

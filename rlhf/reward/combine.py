@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from rlhf.reward.live import LiveReward
-from rlhf.types import Scored, Task, Trajectory, Unscored
+from rlhf.types import Scored, Task, Trajectory, Unscored, exact_sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, floa
             return Unscored(kind=f"{name}: {score.kind}", detail=score.detail)
     numbers = {name: score for name, score in scores.items() if isinstance(score, Scored)}
     values = {name: score.value for name, score in numbers.items()}
-    total = math.fsum(weights[name] * value for name, value in values.items())
+    total = exact_sum(weights[name] * value for name, value in values.items())
     if not math.isfinite(total):
         return Unscored(kind="not finite", detail=f"the weighted sum of {values} is {total}")
     return Scored(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from math import fsum
 
-from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored
+from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored, exact_sum
 
 NAME = "environment"
 
@@ -29,5 +29,7 @@ def summed(trajectory: Trajectory) -> Scored | Unscored:
     rewards = [turn.reward for segment in trajectory.segments for turn in segment.turns if turn.reward is not None]
     if not rewards and trajectory.status is EpisodeStatus.TERMINATED:
         return Unscored(kind="no reward", detail="the environment ended the episode and gave it no reward")
-    value = fsum(rewards)
+    value = exact_sum(rewards)
+    if not math.isfinite(value):
+        return Unscored(kind="not finite", detail=f"the sum of {len(rewards)} rewards overflows")
     return Scored(value=value, parts={NAME: value}, turn_weight=1.0, only_turns=True)

@@ -15,6 +15,8 @@ UNPICKLERS = frozenset(
 """Modules that open pickles or code objects, or send pickles to other processes."""
 OWN_CHILDREN = {("rlhf/commands/gpu_checks/communication.py", "multiprocessing")}
 """A pool of processes that it starts itself, with arguments and results of its own."""
+OWN_FUNCTIONS = {("rlhf/recipe/from_python.py", name) for name in ("cloudpickle", "pickle")}
+"""It writes functions of the user's program to the user's own cache folder, for the run's processes."""
 LOADERS = frozenset(("load", "loads", "Unpickler", "read_pickle"))
 TORCH_LOADS = ("torch.load", "torch.jit.load", "torch.hub.load")
 UNSAFE_YAML = ("yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load")
@@ -42,7 +44,7 @@ def test_nothing_that_opens_pickles_is_imported() -> None:
         for name in imported(tree)
         if name.partition(".")[0] in UNPICKLERS or name in ("torch.multiprocessing", "numpy.load")
     }
-    assert found == OWN_CHILDREN
+    assert found == OWN_CHILDREN | OWN_FUNCTIONS
 
 
 def test_nothing_is_loaded_by_a_call_that_unpickles() -> None:
