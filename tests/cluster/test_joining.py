@@ -67,9 +67,10 @@ def test_a_node_that_comes_late_is_waited_for_and_told_from_the_other_on_its_mac
     cluster.add(2)
     answer = told(program)
     host = socket.gethostname()
-    assert answer["places"] == [f"{host}#1", f"{host}#1", f"{host}#2"], answer
-    first, second, third = answer["nodes"]
-    assert first == second != third, "two workers are on one node, the third on the other"
+    first, second, third = answer["places"]  # Ray chooses which of two equal nodes gets two workers
+    assert (first, third) == (f"{host}#1", f"{host}#2"), answer
+    assert second in (first, third)
+    assert len(set(zip(answer["places"], answer["nodes"], strict=True))) == 2, "each name is one node's"
 
 
 def test_workers_use_the_interface_that_leads_to_the_head_and_say_so(cluster: RayletCluster, tmp_path: Path) -> None:
