@@ -47,8 +47,8 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 
 def code_of(response: str) -> str:
     """Return the code of a reply; empty where the reply never ends to think."""
-    before, ended, answer = response.rpartition(THOUGHT)
-    if not ended and before + answer == response and answer.lstrip().startswith(THINKS):
+    _, ended, answer = response.rpartition(THOUGHT)
+    if not ended and answer.lstrip().startswith(THINKS):
         return ""
     prose, tagged, inside = answer.rpartition(ANSWER)
     if tagged and not set(prose.rpartition("\n")[2]) & set("\"'`#"):  # such a line may be one of the code
