@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from rlhf.models.thinking import after_thinking
+
 FENCES = ("```", "~~~")
 MOST_QUOTES = 9
 MOST_SCANS = 4
@@ -34,7 +36,6 @@ class Scans:
         return affordable
 
 
-THINKS, THOUGHT = "<think>", "</think>"
 ANSWER, ANSWERED = "<answer>", "</answer>"
 STATEMENT = re.compile(
     r"^(?:def|class|import|from|async|for|while|if|try|with|print\(|@|[A-Za-z_][\w.]* *[-+*]?=)", re.M
@@ -47,9 +48,7 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 
 def code_of(response: str) -> str:
     """Return the code of a reply; empty where the reply never ends to think."""
-    _, ended, answer = response.rpartition(THOUGHT)
-    if not ended and answer.lstrip().startswith(THINKS):
-        return ""
+    answer = after_thinking(response)
     prose, tagged, inside = answer.rpartition(ANSWER)
     if tagged and not set(prose.rpartition("\n")[2]) & set("\"'`#"):  # such a line may be one of the code
         answer = (inside.rpartition(ANSWERED)[0] or inside).lstrip(" \t").removeprefix("\n")

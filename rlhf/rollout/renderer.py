@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from rlhf.errors import ModelError
 from rlhf.models.chat import NONE, ChatTokenizer, arguments_with_tools, check_parts, prompt_ids, prompt_text
 from rlhf.models.increments import QUESTION, Increments
+from rlhf.models.thinking import begun_thinking
 from rlhf.models.turn_end import mark_text, turn_end
 from rlhf.rollout.history import HEADER_TOKENS
-from rlhf.rollout.thinking import begins_thinking
 from rlhf.rollout.tool_calls import Spoken, ToolFormat, plain_text
 from rlhf.types import Message, Prompt, Task, Tool
 
@@ -69,7 +69,7 @@ class ChatRenderer:
         """Return the tool calls in a reply's marked text, which followed the tokens `before`. Without tools there are
         none."""
         header = self.whole_text(before[-HEADER_TOKENS:])
-        return self._read(text, self._tools, thinking=begins_thinking(header)) if self._tools else Spoken()
+        return self._read(text, self._tools, thinking=bool(begun_thinking(header))) if self._tools else Spoken()
 
     def rendered(self, asked: Sequence[Message], reply: Message) -> ReplyAsWritten | None:
         """Return a reply as the template writes it; None where the template refuses the conversation."""
@@ -78,7 +78,7 @@ class ChatRenderer:
             whole = prompt_text(self.tokenizer, [*asked, reply], {**self._arguments, "add_generation_prompt": False})
         except ModelError:
             return None
-        same, thinking = prompt, begins_thinking(prompt)
+        same, thinking = prompt, bool(begun_thinking(prompt))
         if not whole.startswith(prompt):  # the template writes a header of its own before such a reply
             differ = next((n for n, (one, other) in enumerate(zip(prompt, whole, strict=False)) if one != other), 0)
             begun = WHOLE_MARK.match(whole[:differ])

@@ -21,6 +21,8 @@ from rlhf.models.thinking import after_thinking, begun_thinking
         ("<thinking>5</thinking>4", "4"),
         ("a < b > c", "a < b > c"),
         ("<think>" * 20_000, ""),
+        ("it begins with `<think>`", "it begins with `<think>`"),
+        ("<think>5 '</think>' 6</think>4", "4"),
     ],
 )
 def test_only_what_follows_the_last_thinking_is_said(reply: str, said: str) -> None:

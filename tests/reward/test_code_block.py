@@ -32,6 +32,7 @@ def fenced(code: str, language: str = "python") -> str:
         pytest.param(f"<think>\n{fenced(BAD)}</think>\n{GOOD}", f"\n{GOOD}", id="a thought"),
         pytest.param(f"{fenced(BAD)}</think>{fenced(GOOD)}", GOOD, id="a thought that the template began"),
         pytest.param(f"<think>\n{fenced(GOOD)}", "", id="thinking never ends"),
+        pytest.param(fenced('said = "<think>"\n'), 'said = "<think>"\n', id="a program about thinking"),
         pytest.param(f"{fenced(ADD)}and\n{fenced(USE)}", f"{ADD}\n{USE}", id="two blocks"),
         pytest.param(fenced("import math\nM = 7\n") + fenced("print(math.pi * M)\n"),
                      "import math\nM = 7\n\nprint(math.pi * M)\n", id="imports and a constant"),

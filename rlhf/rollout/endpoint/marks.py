@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 
-from rlhf.rollout.thinking import BEGIN, END, NO_MARKS, thought_and_said
+from rlhf.models.thinking import MARK, thought_and_said
 from rlhf.types import Message, Tool
 
 Mark = bytes
-MARKS = re.compile(f"{BEGIN.pattern}|{END.pattern}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +51,8 @@ def said(message: Message) -> str:
     calls = [[call.name, call.arguments] for call in message.tool_calls]
     if message.role != "assistant":
         return json.dumps([message.role, message.content, calls], sort_keys=True)
-    thought, content = thought_and_said(message.content, NO_MARKS)
-    thought = MARKS.sub("", thought).strip() or (message.reasoning_content or "").strip()
+    thought, content = thought_and_said(message.content)
+    thought = MARK.sub("", thought).strip() or (message.reasoning_content or "").strip()
     content = content.strip() if thought else message.content
     return json.dumps([message.role, thought, content, calls], sort_keys=True)
 
