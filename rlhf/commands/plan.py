@@ -14,10 +14,10 @@ import psutil
 from rlhf.cluster.machine import this_machine, this_machines_gpus
 from rlhf.cluster.roles import role_table
 from rlhf.models.model_files import Values
-from rlhf.recipe.fitting import Changes, EstimateOf, changes_that_fit, smallest_machine, with_changes
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.model_configs import model_values
 from rlhf.recipe.planning.estimate import Estimate, estimate_run
+from rlhf.recipe.planning.fitting import Changes, EstimateOf, changes_that_fit, smallest_machine, with_changes
 from rlhf.recipe.planning.known_shapes import known_model
 from rlhf.recipe.planning.layout import PROMPT_TOKENS, RunLayout, layout_of
 from rlhf.recipe.planning.machines import GIB, Machine, card_of_driver, machine_of

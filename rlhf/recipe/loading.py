@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.host import find_in
 from rlhf.config import (
     Origins,
+    OtherNames,
     build,
     has_module,
     is_installed,
@@ -20,7 +25,6 @@ from rlhf.config import (
     read_yaml,
 )
 from rlhf.errors import ConfigError
-from rlhf.recipe.other_names import OTHER_NAMES
 from rlhf.recipe.schema import Recipe
 from rlhf.trainer.algorithms.registry import adapter_layer, mismatch_layer, preset_layer
 
@@ -76,7 +80,7 @@ def _composed(
     beneath = _beneath(values)
     values, _ = merge(*bases, beneath, *layers)
     values, origins = merge(*bases, beneath, mismatch_layer(values), *layers, adapter_layer(values))
-    recipe = build(Recipe, values, OTHER_NAMES)
+    recipe = build(Recipe, values, other_names())
     given = tuple(str(Path(folder).expanduser().absolute()) for folder in recipe.python_path)
     found = _folders_of(values, files, given)
     if found:
@@ -85,6 +89,13 @@ def _composed(
     folders = [Path.cwd(), *(file.parent for file in files)]
     parts = {"python_path": (*given, *found), "data": recipe.data.at(lambda name: _placed(name, folders))}
     return LoadedRecipe(recipe.model_copy(update=parts), origins, path)
+
+
+@cache
+def other_names() -> OtherNames:
+    """Return the keys that names of TRL, verl, OpenRLHF and transformers mean, the likeliest first."""
+    table: dict[str, list[str]] = json.loads(resources.files("rlhf.recipe").joinpath("other_names.json").read_text())
+    return {name: tuple(key for key in table if name in table[key]) for name in chain(*table.values())}
 
 
 def _placed(name: str, folders: Sequence[Path]) -> str:

@@ -8,8 +8,7 @@ import pytest
 
 from rlhf.config import known_keys
 from rlhf.errors import ConfigError
-from rlhf.recipe.loading import recipe_from
-from rlhf.recipe.other_names import OTHER_NAMES
+from rlhf.recipe.loading import other_names, recipe_from
 from rlhf.recipe.schema import Recipe
 from tests.small_tasks import sorting
 
@@ -17,7 +16,7 @@ SORTING = {"model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind
 
 
 def test_every_key_that_is_offered_is_one() -> None:
-    offered = {key for keys in OTHER_NAMES.values() for key in keys}
+    offered = {key for keys in other_names().values() for key in keys}
     assert offered <= set(known_keys(Recipe))
 
 
