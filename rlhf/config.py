@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rlhf.errors import ConfigError, PieceFailed, Raised, RlhfError, catch, describe_error, log_traceback, traceback_of
+from rlhf.errors import ConfigError, PieceFailed, Raised, RlhfError, catch, describe_error, logged_error
 
 
 class Config(BaseModel):
@@ -320,9 +320,7 @@ def piece_failure(error: BaseException, name: str, setting: str) -> RlhfError:
     """Return the failure of the user's `name` that raised `error`, and log the traceback."""
     if isinstance(error, RlhfError):
         return error
-    line = describe_error(error)
-    log_traceback(line, traceback_of(error))
-    return PieceFailed(f"{setting} {name} failed: {line}")
+    return PieceFailed(f"{setting} {name} failed: {logged_error(error)}")
 
 
 def check_call(piece: Any, name: str, setting: str, arguments: Mapping[str, Any], *, given: int) -> None:

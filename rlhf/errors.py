@@ -1,6 +1,6 @@
 """Named failures. Every error that ends a run is one of these; the command line prints `str(error)` and exits with its
-code. `catch` and `catch_awaiting` run third-party code and return its outcome as data; `describe_error` and
-`log_traceback` tell an exception of it: one line that names the place in that code, and the traceback in the log, once.
+code. `catch` and `catch_awaiting` run third-party code and return its outcome as data; `logged_error` tells
+an exception of it: one line that names the place in that code, and the traceback in the log, once.
 
 Only two other places catch broadly: `rlhf/reward/code/`, which runs in a sandbox without this package, and the last
 frame of a process or of a run.
@@ -278,6 +278,13 @@ def place_of(text: str) -> str:
 def traceback_of(error: BaseException) -> str:
     """Return the whole traceback of an exception."""
     return "".join(traceback.format_exception(error))
+
+
+def logged_error(error: BaseException) -> str:
+    """Describe an exception in one line, and log its traceback."""
+    line = describe_error(error)
+    log_traceback(line, traceback_of(error))
+    return line
 
 
 def log_traceback(described: str, text: str) -> None:

@@ -16,8 +16,7 @@ from rlhf.errors import (
     catch,
     catch_awaiting,
     describe_error,
-    log_traceback,
-    traceback_of,
+    logged_error,
 )
 from rlhf.recipe.schema import CallbackConfig
 from rlhf.rollout.evaluation import Evaluation
@@ -75,6 +74,5 @@ class Guarded(Callback):
             return
         if isinstance(answer.error, RlhfError):
             raise answer.error
-        line = describe_error(answer.error)
-        log_traceback(line, traceback_of(answer.error))
+        line = logged_error(answer.error)
         raise CallbackFailed(f"{type(self._callback).__name__}.{method.__name__} failed: {line}") from answer.error

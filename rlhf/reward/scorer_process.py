@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, SupportsFloat
 
 from rlhf.cluster.child_side import connect_to_parent
-from rlhf.errors import NoReference, Raised, catch, describe_error, log_traceback, traceback_of
+from rlhf.errors import NoReference, Raised, catch, describe_error, logged_error
 from rlhf.reward.rows import read_line
 
 ScorerFunction = Callable[[str, dict[str, Any]], Any]
@@ -31,7 +31,7 @@ def scorer_process_main(function: str, descriptor: int, parent: int) -> None:
     limit_memory(settings["memory_bytes"])
     scorer = catch(lambda: load_scorer(function, settings["arguments"]))
     if isinstance(scorer, Raised):
-        connection.send(json.dumps({"kind": "import", "detail": told(scorer.error)}))
+        connection.send(json.dumps({"kind": "import", "detail": logged_error(scorer.error)}))
         return
     connection.send(json.dumps({"ready": True}))
     for line in connection:
@@ -57,7 +57,7 @@ def score_response(scorer: ScorerFunction, response: str, row: dict[str, Any]) -
         return answer
     if isinstance(answer.error, NoReference):
         return {"kind": "no answer", "detail": describe_error(answer.error)}
-    return {"kind": "raised", "detail": told(answer.error)}
+    return {"kind": "raised", "detail": logged_error(answer.error)}
 
 
 def _message(value: Any) -> dict[str, Any]:
@@ -74,13 +74,6 @@ def limit_memory(size: int) -> None:
     """Limit the address space to `size` bytes; code that exceeds it gets a MemoryError. 0 sets no limit."""
     if size:
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
-
-
-def told(error: BaseException) -> str:
-    """Describe an exception of the scorer in one line; its traceback goes to standard error, the scorers' log."""
-    line = describe_error(error)
-    log_traceback(line, traceback_of(error))
-    return line
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlhf.errors import Raised, describe_error, log_traceback, traceback_of
+from rlhf.errors import Raised, logged_error
 from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions
 from rlhf.rollout.episode import AGENT, PolicyClient
 from rlhf.rollout.programs import Late, NotStarted, Programs
@@ -65,9 +65,7 @@ class WithAgent:
                 "timeout", task, f"the agent had no reply, and did not end within {self.timeout_seconds:g} s"
             )
         if isinstance(returned, Raised):
-            line = describe_error(returned.error)
-            log_traceback(line, traceback_of(returned.error))
-            return _failed("raised", task, line)
+            return _failed("raised", task, logged_error(returned.error))
         if not session.capture.replies:
             return _failed("silent", task, "the agent has ended and was never given a reply")
         reward = finite_number(returned)
