@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
 from rlhf.models.model_files import Values, parameters, tensor_shapes
 from rlhf.models.supported_families import measurements
+from rlhf.models.tool_formats import AUTO
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.own_pieces import import_own_pieces
 from rlhf.recipe.planning.memory_check import check_memory
@@ -36,6 +38,7 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     preflight(loaded)
     import_own_pieces(loaded)
     check_memory(loaded)
+    check_tool_format(loaded)
     about_rows = [("rows", told) for told in check_rows(loaded)]
     updates = derived(loaded) if loaded.plays else from_data(loaded)
     about_training = [*training(found), *describe_gpus(loaded, roles)]
@@ -45,6 +48,20 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     if loaded.cluster.address:
         print(f"the run checks whether they fit when it joins the cluster at {loaded.cluster.address}")
     return 0
+
+
+def check_tool_format(recipe: Recipe) -> None:
+    """Check that the chat template writes tool calls in the format that is parsed, as the run does at its start. The
+    tools of an environment are not known here, so only a format that its recipe names is checked. Raises `ConfigError`.
+    """
+    named = recipe.environment is not None and recipe.environment.tool_format not in (AUTO, "none")
+    path = recipe.model.path
+    if not (named or recipe.agent) or path is None or is_hub_name(path):
+        return
+    from rlhf.controller.build import load_renderer
+    from rlhf.rollout.taught_format import PROBE
+
+    load_renderer(recipe, os.path.expanduser(path), [PROBE])
 
 
 def print_rows(rows: Sequence[LabelledText]) -> None:

@@ -67,7 +67,9 @@ async def serve_and_say(
     url = url_of(listener, tls=settings.access.certificate is not None)
     try:
         print(f"{escape_to_line(isolation.spec.name)} at {url}, {settings.max_sessions:,} sessions", flush=True)
-        await uvicorn.Server(environment_uvicorn_config(isolation, settings)).serve(sockets=[listener])
+        config = environment_uvicorn_config(isolation, settings)
+        await asyncio.sleep(0)  # a Ctrl-C that came meanwhile ends it here, before uvicorn has anything to undo
+        await uvicorn.Server(config).serve(sockets=[listener])
     finally:
         await isolation.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rlhf.controller.build import Serving
 
 TOOL_FORMAT = "--tool-format"
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,12 @@ async def serve_model(model: str, name: str, token: str | None, settings: Policy
     from rlhf.controller.inference import served_here
     from rlhf.rollout.taught_format import format_for
 
+    # An engine that is being loaded cannot be interrupted and has nothing to close: the guard removes what is left.
+    handlers = {ending: signal.signal(ending, lambda number, frame: os._exit(128 + number)) for ending in ENDINGS}
+
     async def answer(serving: Serving) -> int:
+        for ending, handler in handlers.items():
+            signal.signal(ending, handler)
         async with AsyncExitStack() as stack:
             keep = stack.enter_context(trajectory_writer(settings.trajectories))
             sessions = AgentSessions(capacity=settings.capacity, client_stop=settings.client_stop)

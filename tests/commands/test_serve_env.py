@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 
+from rlhf.commands import serve_env
+from rlhf.env.server.app import EnvironmentServerSettings, environment_uvicorn_config
 from tests.commanded import ROOT, commanded
 from tests.commands.conftest import Command
 from tests.pace import scaled
@@ -47,6 +50,19 @@ def test_what_cannot_be_served_or_checked_is_told_in_one_line(
     assert ended.returncode == 2
     assert told in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_a_ctrl_c_while_the_server_is_made_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    def made(*args: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return environment_uvicorn_config(*args)
+
+    monkeypatch.setattr(serve_env, "environment_uvicorn_config", made)
+    with pytest.raises(KeyboardInterrupt):
+        serve_env.run_serve_env(GUESS, "{}", "thread", EnvironmentServerSettings(port=0))
+    assert capfd.readouterr().err == ""
 
 
 def test_a_port_that_is_taken_is_told_in_one_line(rlhf: Command, monkeypatch: pytest.MonkeyPatch):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rlhf.commands.serve_policy import ENDINGS, PolicySettings, serve_model
 from tests.commands.conftest import Command
 
 
@@ -35,3 +41,21 @@ def test_a_folder_without_a_model_is_told(rlhf: Command, tmp_path: Path) -> None
     ended = rlhf("serve", "policy", tmp_path / "nothing")
     assert ended.returncode == 2
     assert "nothing" in ended.stderr
+
+
+def test_a_signal_ends_the_server_at_once_while_its_engine_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def loads(model: str, work: object) -> int:
+        for ending in ENDINGS:
+            signal.raise_signal(ending)
+        return 0
+
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setitem(sys.modules, "rlhf.controller.inference", SimpleNamespace(served_here=loads))
+    before = {ending: signal.getsignal(ending) for ending in ENDINGS}
+    try:
+        asyncio.run(serve_model("model", "model", None, PolicySettings()))
+    finally:
+        for ending, handler in before.items():
+            signal.signal(ending, handler)
+    assert ended == [130, 143, 129]

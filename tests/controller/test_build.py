@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlhf.commands.check import check_tool_format
 from rlhf.config import build
 from rlhf.controller.build import load_renderer, spawn_reward, start_engines, started_serving, stop_engines
 from rlhf.data.tasks import asking_tasks
@@ -119,7 +120,10 @@ async def test_a_template_that_writes_calls_in_another_format_ends_a_run_before_
     values = {"model": {"path": str(tmp_path)}, "data": {"train": sorting()}, "reward": {"kind": "environment"}}
     recipe, cluster = build(Recipe, values | played), Cluster()
     serving = started_serving(recipe, cluster, str(tmp_path), logs=tmp_path, publishes=False)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=rf"{key}.tool_format is hermes, .*; set {key}.tool_format: llama3_json"):
+    refused = rf"{key}.tool_format is hermes, .*; set {key}.tool_format: llama3_json"
+    with pytest.raises(ConfigError, match=refused):
+        check_tool_format(recipe)
+    with pytest.raises(ConfigError, match=refused):
         await serving.__aenter__()
     assert cluster.spawned == []
     auto = build(Recipe, values | {key: {name: value for name, value in played[key].items() if name != "tool_format"}})
