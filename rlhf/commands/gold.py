@@ -61,11 +61,11 @@ def gold_reply(reward: ScorerConfig, answer: str) -> str:
 
 
 def describe_golds(recipe: Recipe) -> list[str]:
-    """Say how many reference answers of the training sets earn 1 against themselves, and which do not."""
+    """Say how many reference answers of all sets earn 1 against themselves, and which do not."""
     scorers = [scorer for scorer in recipe.reward.scorers.values() if scorer.kind in COMPARED]
     if not scorers or not recipe.plays:
         return []
-    local = [one for one in recipe.data.train_sets.values() if one.path and local_files(one) and one.answer_column]
+    local = [one for one in recipe.data.sets.values() if one.path and local_files(one) and one.answer_column]
     placed = [(one, where, row) for one in local for where, row in islice(read_rows(one), GOLDS)]
     answers = [answer_of(one, row, where) or "" for one, where, row in placed]
     return [asyncio.run(score_golds(scorer, answers)).summary() for scorer in scorers if answers]

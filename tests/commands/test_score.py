@@ -46,13 +46,14 @@ def test_reference_answers_are_scored_against_themselves(rlhf: Command, recipe: 
     golds = ["5", "pi/2", "3 hours 20 minutes", "", "\\frac{1}{2}", "1, 2, \\ldots, 10"]
     rows.write_text("".join(json.dumps({"question": "?", "answer": gold}) + "\n" for gold in golds))
     told = (
-        "3 of 6 have no number against themselves, and their rows no reward: "
+        "3 of {} have no number against themselves, and their rows no reward: "
         "'3 hours 20 minutes', '', '1, 2, \\\\ldots, 10'"
     )
-    checked = rlhf("check", recipe, "reward.kind=math")
-    assert f"gold answers   {told}\n" in checked.stdout
+    held_out = (f"data.eval.path={rows}", "data.eval.limit=1")
+    checked = rlhf("check", recipe, "reward.kind=math", *held_out)
+    assert f"gold answers   {told.format(7)}\n" in checked.stdout
     scored = rlhf("score", recipe, rows, "reward.kind=math", "--gold")
-    assert f"gold answers: {told}\n" in scored.stderr
+    assert f"gold answers: {told.format(6)}\n" in scored.stderr
     assert [json.loads(line).get("reward") for line in scored.stdout.splitlines()] == [1.0, 1.0, None, None, 1.0, None]
     assert rlhf("score", recipe, rows, "reward.kind=code", "--gold").returncode == 2
 

@@ -100,9 +100,11 @@ def test_what_cannot_be_submitted_is_one_line(tools: Tools, submit: Submit, word
 def test_the_script_goes_to_sbatch_and_the_job_is_told(tools: Tools, submit: Submit, tmp_path: Path) -> None:
     tools.add("sinfo", SINFO)
     tools.add("sbatch", f'cat > {tmp_path / "given"}; echo "$*" > {tmp_path / "words"}; echo "4711;cluster"')
-    ended = submit("--nodes", "2")
-    assert ended.returncode == 0
-    assert ended.stdout.startswith("job 4711: 2 nodes\n")
+    two = ("rollout.gpus_per_engine=1", "trainer.deepspeed.gpus_per_rank=1", "name=mine")
+    ended = submit("--nodes", "4", "--gpus-per-node", "8", *two)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == "mine uses 2 of 32 GPUs\n"
+    assert ended.stdout.startswith("job 4711: 4 nodes\n")
     assert f"{tmp_path / 'run' / 'logs'}/slurm-4711.out" in ended.stdout
     assert (tmp_path / "words").read_text() == "--parsable\n"
     assert (tmp_path / "given").read_text().startswith("#!/usr/bin/env bash\n")

@@ -171,6 +171,15 @@ def gone(pid: int, seconds: float = 5.0) -> bool:
     return False
 
 
+async def test_the_traceback_of_a_scorer_is_in_the_log(tmp_path: Path) -> None:
+    pool = ScorerPool(f"{FAULTS}:misbehave", workers=1, timeout_seconds=DEADLINE, log=tmp_path / "scorers.log")
+    assert isinstance(await pool.score("raise", {}), Unscored)
+    await pool.close()
+    logged = (tmp_path / "scorers.log").read_text()
+    assert "Traceback" in logged
+    assert "faulty_scorers.py" in logged
+
+
 async def test_what_a_scorer_prints_is_in_the_log(tmp_path: Path) -> None:
     pool = ScorerPool(f"{FAULTS}:talk", workers=1, timeout_seconds=DEADLINE, log=tmp_path / "scorers.log")
     assert await pool.score("a reply", {}) == Scored(value=1.0)

@@ -114,7 +114,7 @@ async def test_an_async_agent_that_samples_at_once_has_a_segment_for_each() -> N
 @pytest.mark.parametrize(
     ("program", "kind", "detail"),
     [
-        ("raises", "agent_raised", "task t: KeyError: 'my own mistake'"),
+        ("raises", "agent_raised", "task t: KeyError: 'my own mistake' (at tests/rollout/endpoint/agents.py:"),
         ("raises_later", "agent_raised", "task t: SystemExit: 3"),
         ("cancels_itself", "agent_raised", "task t: CancelledError"),
         ("cancelled_inside", "agent_raised", "task t: CancelledError"),

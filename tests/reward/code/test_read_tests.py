@@ -32,7 +32,7 @@ STYLES: dict[str, tuple[str, dict[str, Any]]] = {
     "verification_info_stdin": ("stdin", {"tests_column": "verification_info.test_cases"}),
     "verification_info_pytext": ("stdin", {"tests_column": "verification_info.test_cases"}),
     "synthetic2": ("values", {"tests_column": "verification_info.ground_truth"}),
-    "rstar_coder": ("stdin", {}),
+    "rstar_coder": ("stdin", {"tests_column": "inputs"}),
     "deepcoder_primeintellect": ("stdin", {}),
     "deepcoder_lcb": ("values", {}),
     "leetcode_dataset": ("values", CHECKED),
@@ -54,8 +54,6 @@ async def test_every_style_takes_its_form_and_tells_right_from_wrong() -> None:
     found = {}
     for style in ROWS:
         name, row = style["dataset_style"], style["row"]
-        if name == "rstar_coder":  # the recipe joins two columns
-            row = {"tests": {"inputs": json.loads(row["inputs"]), "outputs": json.loads(row["outputs"])}}
         scorer = CodeScorer(CodeRewardConfig(score="all", **STYLES[name][1]), runner)
         scores = [await scorer.score(style[reply], row) for reply in ("right_reply", "wrong_reply")]
         details = [score.detail for score in scores if isinstance(score, Scored)]
