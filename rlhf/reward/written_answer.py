@@ -5,7 +5,16 @@ would pass over makes it no answer."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from decimal import Decimal
+
+Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
+"""A pattern, and what stands in the place of what it finds."""
+
+
+def _rules(*pairs: tuple[str, str | Callable[[re.Match[str]], str]], flags: int = 0) -> tuple[Rule, ...]:
+    return tuple((re.compile(pattern, flags), instead) for pattern, instead in pairs)
+
 
 NUMBER = re.compile(
     r"([-+]?)\s?[$€£¥₹]?\s?([-+]?)(\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(\.\d*)?\s?(\\?%|[$€£¥]|°)?", re.ASCII
@@ -38,7 +47,7 @@ W K C F A ohm
 SHORT_UNITS = frozenset(UNIT_NAMES.split())
 """Units of one or two letters, or in no dictionary."""
 BEFORE = re.compile(
-    r"(?i)(?:(?:so|thus|hence|therefore|approximately|approx|about|roughly|around|exactly|only|just|a total of)\b"
+    r"(?i)\A(?:(?:so|thus|hence|therefore|approximately|approx|about|roughly|around|exactly|only|just|a total of)\b"
     r"\.?,?\s*|\\approx\s*|≈\s*|=\s*|~\s*)+"
 )
 LABEL = re.compile(
@@ -46,45 +55,14 @@ LABEL = re.compile(
     r"|(?=[A-Za-z]{4}|[A-Za-z]{2,} [A-Za-z])[A-Za-z' ]+[:=]\s*)(?=[^\s:=])"
 )
 """Words before an answer that only say that it comes: "The answer is", "Area ="."""
-UNICODE = str.maketrans(
-    {
-        "π": "\\pi ",
-        "θ": "\\theta ",
-        "∞": "\\infty ",
-        "∅": "\\emptyset ",
-        "\u211d": "\\mathbb{R}",
-        "\u2124": "\\mathbb{Z}",
-        "\u00d7": "\\cdot ",
-        "·": "\\cdot ",
-        "⋅": "\\cdot ",
-        "\u2217": "*",
-        "÷": "/",
-        "\u2044": "/",
-        "\u2215": "/",
-        "\u2212": "-",
-        "±": "\\pm ",
-        "≤": "\\le ",
-        "≥": "\\ge ",
-        "≠": "\\ne ",
-        "\u222a": "\\cup ",
-        "∩": "\\cap ",
-        "∈": "\\in ",
-        "\u2216": "\\setminus ",
-        "½": "\\frac{1}{2}",
-        "¼": "\\frac{1}{4}",
-        "¾": "\\frac{3}{4}",
-        "⅓": "\\frac{1}{3}",
-        "⅔": "\\frac{2}{3}",
-        "°": "^{\\circ}",
-        "\uff05": "%",
-        "\u00a0": " ",
-        "\u202f": " ",
-        "\u2009": " ",
-        "\uff0c": ",",
-        "\uff08": "(",
-        "\uff09": ")",
-    }
-)
+UNICODE = str.maketrans({
+    "π": "\\pi ", "θ": "\\theta ", "∞": "\\infty ", "∅": "\\emptyset ", "\u211d": "\\mathbb{R}",
+    "\u2124": "\\mathbb{Z}", "\u00d7": "\\cdot ", "·": "\\cdot ", "⋅": "\\cdot ", "\u2217": "*", "÷": "/",
+    "\u2044": "/", "\u2215": "/", "\u2212": "-", "±": "\\pm ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ",
+    "\u222a": "\\cup ", "∩": "\\cap ", "∈": "\\in ", "\u2216": "\\setminus ", "½": "\\frac{1}{2}",
+    "¼": "\\frac{1}{4}", "¾": "\\frac{3}{4}", "⅓": "\\frac{1}{3}", "⅔": "\\frac{2}{3}", "°": "^{\\circ}",
+    "\uff05": "%", "\u00a0": " ", "\u202f": " ", "\u2009": " ", "\uff0c": ",", "\uff08": "(", "\uff09": ")",
+})  # fmt: skip
 SUPERSCRIPTS, SUBSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "₀₁₂₃₄₅₆₇₈₉₋₊"
 RAISED = re.compile(f"[{SUPERSCRIPTS}]+|[{SUBSCRIPTS}]+")
 LEVELLED = str.maketrans(SUPERSCRIPTS + SUBSCRIPTS, "0123456789-+" * 2)
@@ -99,25 +77,23 @@ THOUSANDS = re.compile(r"(?<![\d.,^_])(?<![\^_]\{)(\d{1,3})((?:,\d{3})+)(?!,?\d)
 SEPARATED = re.compile(r",\s|;|\band\b|\bor\b")
 MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 MULTIPLES |= {"lakh": 10**5, "crore": 10**7}
-SPELLED = tuple(
-    (re.compile(pattern, re.IGNORECASE), instead)
-    for pattern, instead in (
-        (r"\bplus or minus\b", r"\\pm "),
-        (r"\b(?:negative|minus)\s+(?=[\d\\.(a-z])", "-"),
-        (r"\bplus\b", "+"),
-        (r"(?<=\d)\s+to\s+(?=\d)", ":"),
-        (r"\btimes\b", r"\\cdot "),
-        (r"\bdivided by\b|(?<=\d)\s+over\s+(?=\d)", "/"),
-        (r"\b(?:the )?square root of\s+([\w.]+)", r"\\sqrt{\1}"),
-        (r"\b(?:the )?cube root of\s+([\w.]+)", r"\\sqrt[3]{\1}"),
-        (r"([\w.)}]+)\s+to the power(?: of)?\s+(-?[\w.]+)", r"\1^{\2}"),
-        (r"([\w.)}]+)\s+squared\b", r"\1^{2}"),
-        (r"([\w.)}]+)\s+cubed\b", r"\1^{3}"),
-        (r"\s*(?:\bper\s?cent\b|\bpercent(?:age)?(?: points?)?\b|\bpct\b)", r"\\%"),
-        (r"(?<=\d)\s*(?:\^\s*\{?\s*)?(?:st|nd|rd|th)\b(?:\s*\})?", ""),
-        *((rf"(?<=\d)\s*{name}\b", rf" \\cdot {value} ") for name, value in MULTIPLES.items()),
-        (r"(?<=\d)\s*(?:\^\s*\{?\s*\\circ\s*\}?|\bdegrees?\b)(?:\s*(?:celsius|fahrenheit|[CF])\b)?", r"^{\\circ}"),
-    )
+SPELLED = _rules(
+    (r"\bplus or minus\b", r"\\pm "),
+    (r"\b(?:negative|minus)\s+(?=[\d\\.(a-z])", "-"),
+    (r"\bplus\b", "+"),
+    (r"(?<=\d)\s+to\s+(?=\d)", ":"),
+    (r"\btimes\b", r"\\cdot "),
+    (r"\bdivided by\b|(?<=\d)\s+over\s+(?=\d)", "/"),
+    (r"\b(?:the )?square root of\s+([\w.]+)", r"\\sqrt{\1}"),
+    (r"\b(?:the )?cube root of\s+([\w.]+)", r"\\sqrt[3]{\1}"),
+    (r"([\w.)}]+)\s+to the power(?: of)?\s+(-?[\w.]+)", r"\1^{\2}"),
+    (r"([\w.)}]+)\s+squared\b", r"\1^{2}"),
+    (r"([\w.)}]+)\s+cubed\b", r"\1^{3}"),
+    (r"\s*(?:\bper\s?cent\b|\bpercent(?:age)?(?: points?)?\b|\bpct\b)", r"\\%"),
+    (r"(?<=\d)\s*(?:\^\s*\{?\s*)?(?:st|nd|rd|th)\b(?:\s*\})?", ""),
+    *((rf"(?<=\d)\s*{name}\b", rf" \\cdot {value} ") for name, value in MULTIPLES.items()),
+    (r"(?<=\d)\s*(?:\^\s*\{?\s*\\circ\s*\}?|\bdegrees?\b)(?:\s*(?:celsius|fahrenheit|[CF])\b)?", r"^{\\circ}"),
+    flags=re.IGNORECASE,
 )
 """Words that are numbers or operations, and what they mean."""
 COUNTING = """
@@ -125,34 +101,25 @@ zero one two three four five six seven eight nine ten eleven twelve thirteen fou
 nineteen twenty
 """
 COUNTED = {word: str(number) for number, word in enumerate(COUNTING.split())}
-COUNT = re.compile(rf"(?i)\b({'|'.join(COUNTED)})\b(?!-)")
-
-
-def _primed(letter: re.Match[str]) -> str:
-    """Return the name of a derivative; the parser would drop the prime."""
-    return f"{letter[1]}_{{{'p' * len(letter[2])}}}"
-
-
-FORMS = tuple(
-    (re.compile(pattern), instead)
-    for pattern, instead in (
-        (r"√\s*(\d+(?:\.\d+)?|[A-Za-z])", r"\\sqrt{\1}"),
-        (r"∛\s*(\d+(?:\.\d+)?|[A-Za-z])", r"\\sqrt[3]{\1}"),
-        (r"√\s*", r"\\sqrt"),
-        (r"\*\*", "^"),
-        (r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r" \\cdot "),
-        (r"(?<=\S)\s*(?:\\approx|≈)\s*[-\d.,]+$", ""),  # what it is about, behind what it is
-        (rf"{FRACTION}\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
-        (r"\^(-?\d+)", r"^{\1}"),  # an exponent of several characters as LaTeX wants it
-        (r"(?<![\\A-Za-z])I(?![A-Za-z])", r"\\text{I}"),  # a variable, where the parser reads the imaginary unit
-        (r"\\gamma(?![A-Za-z]|\s*\()", r"\\text{smallgamma}"),  # and here Euler's constant, for both
-        (r"\\Gamma(?![A-Za-z]|\s*\()", r"\\text{largegamma}"),
-        (r"(?<![A-Za-z\\])([A-Za-z])(['\u2032]+)", _primed),
-        (r"\babs\(([^()]*)\)", r"|\1|"),
-        (r"\\varnothing|\\(?:left)?\\\{\s*\\(?:right)?\\\}", r"\\emptyset"),
-        # A product, no mixed number.
-        (rf"(?<=[\d)\]])(?<!_\d)\s*(?=(?:\\left\s*)?[(\[])|(?<=\))\s*(?={FRACTION}|\d)", r" \\cdot "),
-    )
+[COUNTS] = _rules((rf"(?i)\b({'|'.join(COUNTED)})\b(?!-)", lambda word: COUNTED[word[0].lower()]))
+FORMS = _rules(
+    (r"√\s*(\d+(?:\.\d+)?|[A-Za-z])", r"\\sqrt{\1}"),
+    (r"∛\s*(\d+(?:\.\d+)?|[A-Za-z])", r"\\sqrt[3]{\1}"),
+    (r"√\s*", r"\\sqrt"),
+    (r"\*\*", "^"),
+    (r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r" \\cdot "),
+    (r"(?<=\S)\s*(?:\\approx|≈)\s*[-\d.,]+$", ""),  # what it is about, behind what it is
+    (rf"{FRACTION}\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
+    (r"\^(-?\d+)", r"^{\1}"),  # an exponent of several characters as LaTeX wants it
+    (r"(?<![\\A-Za-z])I(?![A-Za-z])", r"\\text{I}"),  # a variable, where the parser reads the imaginary unit
+    (r"\\gamma(?![A-Za-z]|\s*\()", r"\\text{smallgamma}"),  # and here Euler's constant, for both
+    (r"\\Gamma(?![A-Za-z]|\s*\()", r"\\text{largegamma}"),
+    # The name of a derivative: the parser would drop the prime.
+    (r"(?<![A-Za-z\\])([A-Za-z])(['\u2032]+)", lambda name: f"{name[1]}_{{{'p' * len(name[2])}}}"),
+    (r"\babs\(([^()]*)\)", r"|\1|"),
+    (r"\\varnothing|\\(?:left)?\\\{\s*\\(?:right)?\\\}", r"\\emptyset"),
+    # A product, no mixed number.
+    (rf"(?<=[\d)\]])(?<!_\d)\s*(?=(?:\\left\s*)?[(\[])|(?<=\))\s*(?={FRACTION}|\d)", r" \\cdot "),
 )
 """How the same formula is written for the parser."""
 
@@ -165,16 +132,13 @@ def _repeating(decimal: re.Match[str]) -> str:
     return f"{sign}\\frac{{{above}}}{{{10 ** len(once) * (10 ** len(again) - 1)}}}"
 
 
-ALONE = tuple(
-    (re.compile(pattern), instead)
-    for pattern, instead in (
-        (r"(-?\d{1,3})((?: \d{3})+)", lambda number: number[0].replace(" ", "")),
-        (r"(-?\d+) (?:and )?(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),
-        (r"(-?)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?", _repeating),
-        (r"([-+]?(?:\d+\.?\d*|\.\d+))e([-+]?\d+)", r"\1E\2"),
-        (r"([\dA-F]*\d[\dA-F]*)_\s*\{?(\d+)\}?", r"\\text{\1 base \2}"),  # the digits, not their value, are asked for
-        (r"([\dA-F]*\d[\dA-F]*)\s+(?:in )?base\s+(\d+)", r"\\text{\1 base \2}"),
-    )
+ALONE = _rules(
+    (r"(-?\d{1,3})((?: \d{3})+)", lambda number: number[0].replace(" ", "")),
+    (r"(-?\d+) (?:and )?(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),
+    (r"(-?)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?", _repeating),
+    (r"([-+]?(?:\d+\.?\d*|\.\d+))e([-+]?\d+)", r"\1E\2"),
+    (r"([\dA-F]*\d[\dA-F]*)_\s*\{?(\d+)\}?", r"\\text{\1 base \2}"),  # the digits, not their value, are asked for
+    (r"([\dA-F]*\d[\dA-F]*)\s+(?:in )?base\s+(\d+)", r"\\text{\1 base \2}"),
 )
 """Forms of a number that are no formula."""
 LAST_WORD = re.compile(r"(?:/|\\cdot|\bper\b|-)?\s*(?<![\\A-Za-z_])([A-Za-z]+)\.?\s*(?:\^\s*\{?-?\d\}?)?[.,]?\s*$")
@@ -198,34 +162,29 @@ PASSED_OVER = re.compile(
 """What a formula says and its reading would not."""
 
 
-TRAPS = (
-    (re.compile("\u2212"), "-"),
-    (re.compile(r"\b(?:negative|minus)\s+(?=[$\d.])", re.IGNORECASE), "-"),
+TRAPS = _rules(
+    ("\u2212", "-"),
+    (r"\b(?:negative|minus)\s+(?=[$\d.])", "-"),
     (
-        re.compile(
-            r"(?<![\d,.])(\d[\d,]*+(?:\.\d+)?+)\s*+(dozen|hundred|thousand|million|billion|trillion|lakh|crore)\b",
-            re.IGNORECASE,
-        ),
+        rf"(?<![\d,.])(\d[\d,]*+(?:\.\d+)?+)\s*+({'|'.join(MULTIPLES)})\b",
         lambda found: f"{Decimal(found[1].replace(',', '')) * MULTIPLES[found[2].lower()]:f}",
     ),
     (
-        re.compile(
-            r"(?:\b(?:not|never|half|root|twice|double)\b|n't)\s+(?:of\s+|equal to\s+|be\s+)?\$?-?\d[\d,./]*+\$?"
-            r"|\$?(?<![\d,./])\d[\d,./]*+\$?\s*+(?:squared|cubed|factorial|choose|to the|[ap]\.?m\b)"
-            r"|\b\d{1,2}:\d\d\b|\b\d++\s*+(?:hours?|feet|ft|pounds?|years?|weeks?|days?|minutes?),?\s*(?:and\s*)?\d+\s*[a-z]+",
-            re.IGNORECASE,
-        ),
+        r"(?:\b(?:not|never|half|root|twice|double)\b|n't)\s+(?:of\s+|equal to\s+|be\s+)?\$?-?\d[\d,./]*+\$?"
+        r"|\$?(?<![\d,./])\d[\d,./]*+\$?\s*+(?:squared|cubed|factorial|choose|to the|[ap]\.?m\b)"
+        r"|\b\d{1,2}:\d\d\b|\b\d++\s*+(?:hours?|feet|ft|pounds?|years?|weeks?|days?|minutes?),?\s*(?:and\s*)?\d+\s*[a-z]+",
         " ",
     ),
+    flags=re.IGNORECASE,
 )
 """Numbers in prose that are others, or none, for a reader who knows the words beside them."""
 
 
 def without_traps(prose: str) -> str:
     """Return prose in which every number that a parser finds is the number that is meant."""
-    for pattern, instead in TRAPS:
-        prose = pattern.sub(instead, prose)
-    return prose.replace("\\$", "")  # a currency, never the edge of a formula, yet math-verify trips over it
+    return _rewritten(prose, TRAPS).replace(
+        "\\$", ""
+    )  # a currency, never the edge of a formula, yet math-verify trips over it
 
 
 def undressed(text: str) -> str:
@@ -249,19 +208,15 @@ def as_formula(text: str) -> str | None:
         return latex
     latex = re.sub(r"(?<=\d)(?:\{,\}|,\\!|\\[,! ]|~)\s*(?=\d{3}(?!\d))", "", text)
     latex = SPACES.sub(" ", _spoken(_without_unit_text(latex))).strip(" .,;")
-    latex = BEFORE.sub("", latex, count=1) if BEFORE.match(latex) else latex
-    latex = _without_label(latex)
+    latex = _without_label(BEFORE.sub("", latex))
     if SEPARATED.search(latex) or not re.search(r"[(\[]|\\\{", latex):
         latex = THOUSANDS.sub(lambda number: number[1] + number[2].replace(",", ""), latex)
-    for pattern, instead in (*SPELLED, *(() if "\\" in latex else ((COUNT, _counted),))):
-        latex = pattern.sub(instead, latex)
-    latex = _without_unit(latex.strip())
+    latex = _without_unit(_rewritten(latex, SPELLED if "\\" in latex else (*SPELLED, COUNTS)).strip())
     return _alone(latex) or _formed(latex) or None
 
 
 def _formed(latex: str) -> str | None:
-    for pattern, instead in FORMS:
-        latex = pattern.sub(instead, latex)
+    latex = _rewritten(latex, FORMS)
     latex = _braced(WORD.sub(_named, latex if RELATION.search(latex) else CONNECTED.sub(",", latex)))
     left = {found["word"] for found in WORD.finditer(latex) if found["word"]} - {"and", "or"}
     if PASSED_OVER.search(latex) or not all(PRODUCT.fullmatch(word) and word not in CHANGING for word in left):
@@ -269,12 +224,14 @@ def _formed(latex: str) -> str | None:
     return latex
 
 
+def _rewritten(text: str, rules: Iterable[Rule]) -> str:
+    for pattern, instead in rules:
+        text = pattern.sub(instead, text)
+    return text
+
+
 def _levelled(digits: re.Match[str]) -> str:
     return ("^{" if digits[0][0] in SUPERSCRIPTS else "_{") + digits[0].translate(LEVELLED) + "}"
-
-
-def _counted(word: re.Match[str]) -> str:
-    return COUNTED[word[0].lower()]
 
 
 def _alone(latex: str) -> str | None:
@@ -323,15 +280,9 @@ def _without_unit(latex: str) -> str:
 def is_unit(word: str) -> bool:
     """Whether a word beside a number says what is counted, and leaves the number what it is. What may be a product of
     variables, such as xy, does not."""
-    lower = word.lower()
-    if word in SHORT_UNITS:
+    if word in SHORT_UNITS or word.lower() in ("of", "a", "is", "at"):
         return True
-    return (len(word) > 2 and not PRODUCT.fullmatch(word) and lower not in CHANGING and word not in NAMES) or lower in (
-        "of",
-        "a",
-        "is",
-        "at",
-    )
+    return len(word) > 2 and not PRODUCT.fullmatch(word) and word.lower() not in CHANGING and word not in NAMES
 
 
 def _named(found: re.Match[str]) -> str:
