@@ -1,11 +1,9 @@
-"""Syntax of tool calls whose arguments are JSON: each format says what stands around the JSON. Pure."""
+"""Read the JSON of tool calls, as far as it can be written again. Pure."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from rlhf.types import ToolCall
@@ -18,48 +16,6 @@ LENIENT = json.JSONDecoder(strict=False)
 
 class Malformed(ValueError):
     """A malformed tool call; the message is for the policy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonCalls:
-    """A format whose calls are JSON after `mark`. `head` matches from there to the JSON, and `tail` what follows it;
-    `closing` is the tail's name in errors.
-
-    With a `name` in the head, the JSON is the arguments, else a call, or with `lists` a list of calls. `around` is what
-    stands around all calls of a reply.
-    """
-
-    mark: str
-    head: re.Pattern[str]
-    tail: re.Pattern[str]
-    closing: str = ""
-    lists: bool = False
-    around: re.Pattern[str] | None = None
-
-    def read(self, text: str) -> tuple[tuple[ToolCall, ...], str]:
-        """Return the calls, and the text beside them. Raises `Malformed`: one malformed call invalidates all."""
-        calls, beside, at = list[ToolCall](), list[str](), 0
-        while (start := text.find(self.mark, at)) >= 0:
-            beside.append(text[at:start])
-            head = self.head.match(text, start)
-            if head is None:
-                raise Malformed(f"after {self.mark} stands no call")
-            value, end = decoded(text, head.end())
-            tail = self.tail.match(text, end)
-            if tail is None:
-                raise Malformed(f"{self.closing} is missing")
-            calls += self._calls(head, value)
-            at = tail.end()
-        beside.append(text[at:])
-        whole = "".join(beside)
-        return tuple(calls), (self.around.sub("", whole) if self.around else whole).strip()
-
-    def _calls(self, head: re.Match[str], value: Any) -> Iterator[ToolCall]:
-        found = head.groupdict()
-        if found.get("name") is None:
-            yield from (call_of(one) for one in (value if self.lists and isinstance(value, list) else [value]))
-        else:
-            yield call_of({"name": found["name"].strip(), "arguments": value, "id": found.get("id")})
 
 
 def decoded(text: str, at: int) -> tuple[Any, int]:

@@ -6,7 +6,7 @@ A custom format is `module:function` `(text) -> Spoken`; it receives what the re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from rlhf.config import is_piece, load_piece
 from rlhf.errors import ConfigError
 from rlhf.models.thinking import NO_MARKS, CallMarks, thought_and_said
 from rlhf.models.tool_formats import SHOWN, VLLM_FORMATS
-from rlhf.rollout.call_syntax import JsonCalls, Malformed, call_of, decoded
+from rlhf.rollout.call_syntax import Malformed, call_of, decoded
 from rlhf.types import Message, Tool, ToolCall
 
 PYTHON_TAG = "<|python_tag|>"
@@ -99,14 +99,46 @@ def taken_ids(messages: Sequence[Message]) -> set[str]:
     return calls | {message.tool_call_id for message in messages if message.tool_call_id}
 
 
-def _json_calls(syntax: JsonCalls) -> Parse:
-    """Return the parser of a format whose calls are JSON between marks."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonCalls:
+    """A format whose calls are JSON after `mark`. `head` matches from there to the JSON, and `tail` what follows it;
+    `closing` is the tail's name in errors.
 
-    def parse(text: str, tools: Sequence[Tool]) -> Spoken:
-        calls, beside = syntax.read(text)
-        return Spoken(calls=calls, beside=beside) if calls else Spoken()
+    With a `name` in the head, the JSON is the arguments, else a call, or with `lists` a list of calls. `around` is what
+    stands around all calls of a reply.
+    """
 
-    return parse
+    mark: str
+    head: re.Pattern[str]
+    tail: re.Pattern[str]
+    closing: str = ""
+    lists: bool = False
+    around: re.Pattern[str] | None = None
+
+    def __call__(self, text: str, tools: Sequence[Tool]) -> Spoken:
+        """Return the calls, and the text beside them. Raises `Malformed`: one malformed call invalidates all."""
+        calls, beside, at = list[ToolCall](), list[str](), 0
+        while (start := text.find(self.mark, at)) >= 0:
+            beside.append(text[at:start])
+            head = self.head.match(text, start)
+            if head is None:
+                raise Malformed(f"after {self.mark} stands no call")
+            value, end = decoded(text, head.end())
+            tail = self.tail.match(text, end)
+            if tail is None:
+                raise Malformed(f"{self.closing} is missing")
+            calls += self._calls(head, value)
+            at = tail.end()
+        whole = "".join([*beside, text[at:]])
+        beside_all = (self.around.sub("", whole) if self.around else whole).strip()
+        return Spoken(calls=tuple(calls), beside=beside_all) if calls else Spoken()
+
+    def _calls(self, head: re.Match[str], value: Any) -> Iterator[ToolCall]:
+        found = head.groupdict()
+        if found.get("name") is None:
+            yield from (call_of(one) for one in (value if self.lists and isinstance(value, list) else [value]))
+        else:
+            yield call_of({"name": found["name"].strip(), "arguments": value, "id": found.get("id")})
 
 
 def _llama3_json(text: str, tools: Sequence[Tool]) -> Spoken:
@@ -185,71 +217,59 @@ def _called(name: str, body: str, has_body: str) -> ToolCall:
     return call_of({"name": name, "arguments": arguments})
 
 
-def _plain_text(text: str, tools: Sequence[Tool]) -> Spoken:
-    return Spoken()
-
-
 TOOL_CALL = CallMarks(opening="<tool_call>", closing="</tool_call>")
 DEEPSEEK = CallMarks(opening=f"<{BAR}tool▁calls▁begin{BAR}>", closing=f"<{BAR}tool▁calls▁end{BAR}>")
 hermes = ToolFormat(
     name="hermes",
     marks=TOOL_CALL,
     only_offered=False,  # the environment or agent answers such calls itself
-    parse=_json_calls(
-        JsonCalls(
-            mark="<tool_call>",
-            head=re.compile(r"(?:<tool_call>\s*)+"),
-            tail=re.compile(r"\s*(?:</tool_call>|\Z)"),
-            closing="</tool_call>",
-        )
+    parse=JsonCalls(
+        mark="<tool_call>",
+        head=re.compile(r"(?:<tool_call>\s*)+"),
+        tail=re.compile(r"\s*(?:</tool_call>|\Z)"),
+        closing="</tool_call>",
     ),
 )
 """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, any number of them; the format of Hermes and Qwen."""
 llama3_json = ToolFormat(name="llama3_json", parse=_llama3_json)
 mistral = ToolFormat(
     name="mistral",
-    parse=_json_calls(
-        JsonCalls(
-            mark="[TOOL_CALLS]",
-            head=re.compile(
-                r"\[TOOL_CALLS\]\s*"
-                r"(?:(?P<name>[^\s\[{]+)\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?(?:\[ARGS\]\s*)?(?=\{)|(?=[\[{]))"
-            ),
-            tail=re.compile(""),
-            lists=True,
-        )
+    parse=JsonCalls(
+        mark="[TOOL_CALLS]",
+        head=re.compile(
+            r"\[TOOL_CALLS\]\s*"
+            r"(?:(?P<name>[^\s\[{]+)\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?(?:\[ARGS\]\s*)?(?=\{)|(?=[\[{]))"
+        ),
+        tail=re.compile(""),
+        lists=True,
     ),
 )
 """`[TOOL_CALLS] [{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}` of newer models."""
 deepseek_v3 = ToolFormat(
     name="deepseek_v3",
     marks=DEEPSEEK,
-    parse=_json_calls(
-        JsonCalls(
-            mark=CALL_BEGIN,
-            head=re.compile(rf"{CALL_BEGIN}\s*\w+{CALL_SEP}(?P<name>[^\n]+)\n```(?:json)?\s*"),
-            tail=re.compile(rf"\s*```\s*{CALL_END}"),
-            closing=f"``` and {CALL_END}",
-            around=CALLS,
-        )
+    parse=JsonCalls(
+        mark=CALL_BEGIN,
+        head=re.compile(rf"{CALL_BEGIN}\s*\w+{CALL_SEP}(?P<name>[^\n]+)\n```(?:json)?\s*"),
+        tail=re.compile(rf"\s*```\s*{CALL_END}"),
+        closing=f"``` and {CALL_END}",
+        around=CALLS,
     ),
 )
 deepseek_v31 = ToolFormat(
     name="deepseek_v31",
     marks=DEEPSEEK,
-    parse=_json_calls(
-        JsonCalls(
-            mark=CALL_BEGIN,
-            head=re.compile(rf"{CALL_BEGIN}(?P<name>[^\n<]+){CALL_SEP}\s*"),
-            tail=re.compile(rf"\s*{CALL_END}"),
-            closing=CALL_END,
-            around=CALLS,
-        )
+    parse=JsonCalls(
+        mark=CALL_BEGIN,
+        head=re.compile(rf"{CALL_BEGIN}(?P<name>[^\n<]+){CALL_SEP}\s*"),
+        tail=re.compile(rf"\s*{CALL_END}"),
+        closing=CALL_END,
+        around=CALLS,
     ),
 )
 glm4_0414 = ToolFormat(name="glm4_0414", parse=_glm4_0414)
 harmony = ToolFormat(name="harmony", parse=_harmony)
-plain_text = ToolFormat(name="none", parse=_plain_text)
+plain_text = ToolFormat(name="none", parse=lambda text, tools: Spoken())
 FORMATS: Mapping[str, ToolFormat] = {
     one.name: one
     for one in (hermes, llama3_json, mistral, deepseek_v3, deepseek_v31, glm4_0414, harmony, plain_text)
