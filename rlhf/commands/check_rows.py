@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.data.config import DatasetConfig, EvaluationSetConfig
-from rlhf.data.selection import check_room, distinct, doubtful, of_right_length
+from rlhf.data.selection import distinct, doubtful
 from rlhf.data.sources import load_demonstrations, load_pairs, load_tasks, local_files
-from rlhf.data.tasks import Tell
+from rlhf.data.tasks import Tell, fitting
 from rlhf.recipe.preflight import context_tokens, is_hub_name, read_model_config
 from rlhf.recipe.schema import Recipe
 from rlhf.types import Task
@@ -24,14 +24,17 @@ def check_rows(recipe: Recipe) -> list[str]:
     """
     told: list[str] = []
     for key, config in recipe.data.sets.items():
-        if config.path is None or recipe.is_own_kind or not local_files(config):
+        if recipe.is_own_kind or (config.path is not None and not local_files(config)):
             continue
         if recipe.kind in ("reward_model", "preference"):
-            told += filter(None, [load_pairs(config).describe()])
+            pairs = load_pairs(config)
+            told += filter(None, [f"{len(pairs.pairs):,} pairs in {key}", pairs.describe()])
+        elif config.path is None:
+            continue
         elif recipe.kind == "sft":
             _check_demonstrations(recipe, config, key, told.append)
         else:
-            told += _check_tasks(recipe, config, key)
+            _check_tasks(recipe, config, key, told.append)
     return told
 
 
@@ -44,15 +47,12 @@ def _check_demonstrations(recipe: Recipe, config: DatasetConfig, key: str, tell:
         selected(recipe, demonstrations, key, _tokenizer(recipe), context, tell)
 
 
-def _check_tasks(recipe: Recipe, config: DatasetConfig, key: str) -> list[str]:
-    tasks, context, told = load_tasks(config), _context(recipe), []
+def _check_tasks(recipe: Recipe, config: DatasetConfig, key: str, tell: Tell) -> None:
+    tasks, context = load_tasks(config), _context(recipe)
     if context and recipe.tasks_ask:
-        selected = of_right_length(tasks, config, _prompt_tokens(recipe), key)
-        tasks, told = selected.tasks, [selected.message]
-        check_room(tasks, context, _prompt_tokens(recipe), key)
+        tasks = fitting(tasks, config, _prompt_tokens(recipe), key, tell, context)
     if isinstance(config, EvaluationSetConfig):
-        told.append(distinct(tasks, key).message)
-    return [words for words in told if words]
+        distinct(tasks, key).told(tell)
 
 
 def _context(recipe: Recipe) -> int | None:

@@ -1,4 +1,4 @@
-"""What `rlhf check` says about training: the preset's settings, learning rates, critic, pairs and GPUs."""
+"""What `rlhf check` says about training: the preset's settings, learning rates, critic and GPUs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from collections.abc import Iterator, Sequence
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.roles import Role, used_gpus
 from rlhf.config import flatten
-from rlhf.data.config import DatasetConfig
-from rlhf.data.sources import load_pairs
 from rlhf.recipe.kinds import OF_EXAMPLES
 from rlhf.recipe.loading import LoadedRecipe
-from rlhf.recipe.preflight import is_hub_name
 from rlhf.recipe.schema import Recipe
 from rlhf.trainer.algorithms.registry import PRESETS
 from rlhf.trainer.config import CriticConfig, OptimizerConfig
@@ -31,8 +28,6 @@ def training(loaded: LoadedRecipe) -> Iterator[LabelledText]:
         yield "its rate", describe_rate(trainer.critic.optimizer, trainer.optimizer_steps)
     if recipe.kind == "preference":
         yield "loss on pairs", f"{trainer.preference.loss}, beta {trainer.preference.beta:g}"
-    if recipe.kind in ("preference", "reward_model"):
-        yield from (("pairs", text) for text in describe_pairs(recipe))
 
 
 def describe_preset(loaded: LoadedRecipe) -> Iterator[LabelledText]:
@@ -67,26 +62,6 @@ def describe_critic(critic: CriticConfig) -> str:
     start = critic.path or "the start model with a head of zeros"
     alone = f", trained alone for the first {critic.warmup_updates:,} updates" if critic.warmup_updates else ""
     return f"{start}{alone}"
-
-
-def describe_pairs(recipe: Recipe) -> Iterator[str]:
-    """Iterate over the number of pairs in every set."""
-    for config in recipe.data.train_sets.values():
-        yield f"{shown_count(count_pairs(config))} to train on"
-    for name, held_out in recipe.data.eval_sets.items():
-        yield f"{shown_count(count_pairs(held_out))} in {name}"
-
-
-def shown_count(count: int | None) -> str:
-    """Return a number of pairs as text."""
-    return "unknown, of a hub dataset," if count is None else f"{count:,}"
-
-
-def count_pairs(config: DatasetConfig) -> int | None:
-    """Return the number of pairs of a dataset that is here; None for one on the hub, which is not downloaded."""
-    if config.path is not None and is_hub_name(config.path):
-        return None
-    return len(load_pairs(config).pairs)
 
 
 def describe_gpus(recipe: Recipe, roles: Sequence[Role]) -> list[LabelledText]:

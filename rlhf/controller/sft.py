@@ -100,16 +100,14 @@ def selected(
     def prompt_tokens(one: Demonstration) -> int:
         return len(prompt_ids(tokenizer, one.prompt, arguments_with_tools(arguments, one.tools)))
 
-    selection = of_right_length(demonstrations, recipe.data.train_sets[key], prompt_tokens, key)
-    if selection.message:
-        tell(selection.message)
-    for one in doubtful(selection.tasks, context):
+    kept = of_right_length(demonstrations, recipe.data.train_sets[key], prompt_tokens, key).told(tell)
+    for one in doubtful(kept, context):
         if (length := len(render(one).token_ids)) > context:
             raise DataError(
                 f"{key}: {one.where}: the demonstration has {length} tokens, more than the model's context of "
                 f"{context}; shorten or remove it"
             )
-    return selection.tasks
+    return kept
 
 
 def demonstration_renderer(recipe: Recipe, tokenizer: ChatTokenizer) -> RenderDemonstration:

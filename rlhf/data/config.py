@@ -23,15 +23,9 @@ RENDERED_BY_US = (
 )
 """Arguments of `apply_chat_template` that rlhf sets itself."""
 OF_ROWS = {
-    "name",
-    "split",
-    "prompt_column",
-    "system_column",
-    "tools_column",
-    "answer_pattern",
-    "system_prompt",
+    "name", "split", "prompt_column", "system_column", "tools_column", "answer_pattern", "system_prompt",
     "prompt_suffix",
-}
+}  # fmt: skip
 """Settings that say how a row becomes a task."""
 
 

@@ -26,6 +26,12 @@ class Selection(Generic[T]):
     tasks: list[T]
     message: str = ""
 
+    def told(self, tell: Callable[[str], None]) -> list[T]:
+        """Return the remaining tasks, and tell the message if there is one."""
+        if self.message:
+            tell(self.message)
+        return self.tasks
+
 
 def doubtful(items: Iterable[T], tokens: int) -> Iterator[T]:
     """Iterate over the conversations that need a tokenizer to be judged: those that may have more than `tokens`, of

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rlhf.data.config import DataConfig, DatasetConfig
 from rlhf.data.mixing import MixedOrder
-from rlhf.data.selection import PromptTokens, Selection, check_room, distinct, of_right_length
+from rlhf.data.selection import PromptTokens, check_room, distinct, of_right_length
 from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
 from rlhf.types import Task
@@ -40,7 +40,7 @@ def training_tasks(
 ) -> list[list[Task]]:
     """Return the tasks of each training set, without prompts of a wrong length. Raises `DataError` for a prompt that
     leaves no room for a reply in the `context`."""
-    return [_fitting(loaded[key], config, prompt_tokens, key, tell, context) for key, config in data.train_sets.items()]
+    return [fitting(loaded[key], config, prompt_tokens, key, tell, context) for key, config in data.train_sets.items()]
 
 
 def mixed(data: DataConfig, rows: Sequence[Sequence[T]], seed: int) -> MixedOrder[T]:
@@ -55,26 +55,16 @@ def held_out_problems(
     problems = {}
     for name, config in data.eval_sets.items():
         key = data.eval_key(name)
-        tasks = _fitting(loaded[name], config, prompt_tokens, key, tell, context)
-        problems[name] = _told(distinct(tasks, key), tell)
+        tasks = fitting(loaded[name], config, prompt_tokens, key, tell, context)
+        problems[name] = distinct(tasks, key).told(tell)
     return problems
 
 
-def _fitting(
-    tasks: Sequence[Task],
-    config: DatasetConfig,
-    prompt_tokens: PromptTokens,
-    key: str,
-    tell: Tell,
-    context: int | None,
+def fitting(
+    tasks: Sequence[Task], config: DatasetConfig, prompt_tokens: PromptTokens, key: str, tell: Tell, context: int | None
 ) -> list[Task]:
-    fitting = _told(of_right_length(tasks, config, prompt_tokens, key), tell)
+    """Return the tasks of one set, as `training_tasks` does."""
+    kept = of_right_length(tasks, config, prompt_tokens, key).told(tell)
     if context is not None:
-        check_room(fitting, context, prompt_tokens, key)
-    return fitting
-
-
-def _told(selection: Selection[Task], tell: Tell) -> list[Task]:
-    if selection.message:
-        tell(selection.message)
-    return selection.tasks
+        check_room(kept, context, prompt_tokens, key)
+    return kept
