@@ -36,13 +36,21 @@ CONVERSATION = re.compile(r"\s*\[\s*\{\s*['\"](role|from|content|value)['\"]\s*:
 """The beginning of a conversation that is stored as text."""
 
 
-def chat_of(row: Row, column: str, key: str, where: str) -> list[Message]:
-    """Return the messages of a column; a text is one message of the user. Raises `DataError`."""
+def chat_of(row: Row, column: str, key: str, where: str, role: str = "user") -> list[Message]:
+    """Return the messages of a column; a text is one message of that role. Raises `DataError`."""
     value = column_of(row, column, key, where)
     text = as_text(value)
-    if text is not None and not is_stored_chat(text):
-        return [Message(role="user", content=_whole(text, where))]
-    return messages_in(value, column, key, where)
+    if text is not None and not CONVERSATION.match(text):
+        return [Message(role=role, content=_whole(text, where))]
+    return _messages_in(value, column, key, where)
+
+
+def check_answered(chat: Sequence[Message], column: str, where: str) -> None:
+    """Raise `DataError` unless the messages of a column end with the assistant's reply."""
+    if chat[-1].role != "assistant":
+        raise DataError(
+            f"{where}: column {column!r} must end with the assistant's reply, it ends with the {chat[-1].role}'s"
+        )
 
 
 def system_of(config: DatasetConfig, row: Row, where: str) -> str:
@@ -59,12 +67,7 @@ def system_of(config: DatasetConfig, row: Row, where: str) -> str:
     return column_text(row, column, "system_column", where)
 
 
-def is_stored_chat(text: str) -> bool:
-    """Whether a text is meant as a list of messages."""
-    return CONVERSATION.match(text) is not None
-
-
-def messages_in(value: Any, column: str, key: str, where: str) -> list[Message]:
+def _messages_in(value: Any, column: str, key: str, where: str) -> list[Message]:
     """Return the messages of a list, or of a list stored as text. Raises `DataError`."""
     given = from_json(value)
     if isinstance(given, str):

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlhf.data.columns import (
-    Row,
-    as_text,
-    check_columns,
-    column_of,
-    column_text,
-    from_json,
-    suggested_lines,
-)
+from rlhf.data.columns import Row, check_columns, suggested_lines
 from rlhf.data.config import DatasetConfig
-from rlhf.data.conversations import chat_of, is_stored_chat, messages_in, tools_of
+from rlhf.data.conversations import chat_of, check_answered, tools_of
 from rlhf.data.preference import PreferencePair
 from rlhf.data.rows import dressed, messages_of
 from rlhf.errors import DataError
@@ -45,7 +37,7 @@ def demonstration_from_row(config: DatasetConfig, row: Row, where: str) -> Demon
     check_columns(row, where, also=("response_column",), **wanted)
     tools = tools_of(config, row, where)
     if config.response_column:
-        return _answered(messages_of(config, row, where), row, config, where, tools)
+        return _answered(messages_of(config, row, where), row, config.response_column, config, where, tools)
     chat = chat_of(row, config.prompt_column, "prompt_column", where)
     lines = suggested_lines(row, "response_column")
     if chat[-1].role != "assistant" and (lines or all(one.role != "assistant" for one in chat)):
@@ -61,7 +53,7 @@ def demonstration_from_row(config: DatasetConfig, row: Row, where: str) -> Demon
 def demonstration_of_task(config: DatasetConfig, task: Task, where: str) -> Demonstration:
     """Return the demonstration of a task that a function made. Raises `DataError`."""
     if column := config.response_column or config.chosen_column:
-        return _answered(task.messages, task.row, config, where, task.tools, column)
+        return _answered(task.messages, task.row, column, config, where, task.tools)
     if not task.messages or task.messages[-1].role != "assistant":
         raise DataError(f"{where} ends with no reply to imitate; name the column of its row with response_column")
     return _imitating(task.messages, 0, config, where, task.tools)
@@ -74,20 +66,11 @@ def demonstration_of_pair(pair: PreferencePair) -> Demonstration:
 
 
 def _answered(
-    prompt: Sequence[Message], row: Row, config: DatasetConfig, where: str, tools: tuple[Tool, ...], column: str = ""
+    prompt: Sequence[Message], row: Row, column: str, config: DatasetConfig, where: str, tools: tuple[Tool, ...]
 ) -> Demonstration:
     """Return the prompt with the reply in a column: a text, or the messages that follow."""
-    column = column or str(config.response_column)
-    value = column_of(row, column, "response_column", where)
-    text = as_text(value)
-    if (text is not None and not is_stored_chat(text)) or not isinstance(from_json(value), Sequence):
-        said = [Message(role="assistant", content=column_text(row, column, "response_column", where))]
-    else:
-        said = messages_in(value, column, "response_column", where)
-    if said[-1].role != "assistant":
-        raise DataError(
-            f"{where}: column {column!r} must end with the assistant's reply, it ends with {said[-1].role}'s"
-        )
+    said = chat_of(row, column, "response_column", where, role="assistant")
+    check_answered(said, column, where)
     if said[0].role in ("system", "developer", "user"):
         raise DataError(
             f"{where}: column {column!r} holds a whole conversation; write prompt_column: {column} and leave out "

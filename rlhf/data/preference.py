@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rlhf.data.columns import Row, as_text, check_columns, column_of, short_value
+from rlhf.data.columns import Row, check_columns, column_of, short_value
 from rlhf.data.config import DatasetConfig
-from rlhf.data.conversations import is_stored_chat, messages_in, tools_of
+from rlhf.data.conversations import chat_of, check_answered, tools_of
 from rlhf.data.rows import dressed, messages_of
 from rlhf.errors import DataError
 from rlhf.types import Message, Task, Tool
@@ -120,16 +120,11 @@ def _conversation(
 ) -> tuple[tuple[Message, ...], str]:
     """Return the dressed prompt and the reply after it. Messages that begin with the assistant's follow the prompt of
     the prompt column."""
-    value = column_of(row, column, key, where)
-    text = as_text(value)
-    if text is not None and not TURN.match(text) and not is_stored_chat(text):
-        return messages_of(config, row, where), text
-    turns = _transcript(value) if text is not None and TURN.match(text) else messages_in(value, column, key, where)
+    text = column_of(row, column, key, where)
+    is_transcript = isinstance(text, str) and TURN.match(text)
+    turns = _transcript(text) if is_transcript else chat_of(row, column, key, where, role="assistant")
+    check_answered(turns, column, where)
     *before, last = turns
-    if last.role != "assistant":
-        raise DataError(
-            f"{where}: column {column!r} must end with the assistant's reply, it ends with the {last.role}'s"
-        )
     if last.tool_calls or last.reasoning_content:
         raise DataError(
             f"{where}: the reply in column {column!r} has {'tool_calls' if last.tool_calls else 'reasoning_content'}; "
