@@ -107,7 +107,8 @@ def explain(kind: type[Config], error: ValidationError, other_names: OtherNames 
     key = ".".join(key_of(problem))
     if problem["type"] == "extra_forbidden":
         known = known_keys(kind)
-        group = [f"{key}.{inner}" for inner, _ in flatten(_group(problem))]
+        inside = problem["input"] if isinstance(problem["input"], Mapping) else {}
+        group = [f"{key}.{inner}" for inner, _ in flatten(inside)]
         meant = {given: keys for given in [key, *group] if (keys := _meant(given, known, other_names))}
         if key in meant:
             return f"unknown key {key!r}; did you mean {meant[key]}?"
@@ -157,12 +158,6 @@ def nested_configs(annotation: Any) -> Iterable[type[Config]]:
         return
     for argument in getattr(annotation, "__args__", ()):
         yield from nested_configs(argument)
-
-
-def _group(problem: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings in an unknown group."""
-    given = problem.get("input")
-    return given if isinstance(given, Mapping) else {}
 
 
 def _meant(key: str, known: list[str], other_names: OtherNames) -> str:

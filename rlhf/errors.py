@@ -265,8 +265,7 @@ def describe_error(error: BaseException) -> str:
     text = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
     lines = list(_foreign_lines(error))
     own = [line for line in lines if not line.startswith(LIBRARIES)]
-    place = next(reversed(own or lines), None)
-    return f"{text} (at {_shown(place)})" if place else text
+    return f"{text} (at {(own or lines)[-1].removeprefix(os.getcwd() + os.sep)})" if lines else text
 
 
 def place_of(text: str) -> str:
@@ -315,8 +314,3 @@ def _foreign_lines(error: BaseException) -> Iterator[str]:
         inside = file.startswith((OURS, "<frozen ")) or (file.startswith(STANDARD) and not file.startswith(LIBRARIES))
         if not inside:
             yield f"{file}:{number}"
-
-
-def _shown(place: str) -> str:
-    """Return a place relative to the current folder if it is inside."""
-    return place.removeprefix(os.getcwd() + os.sep)

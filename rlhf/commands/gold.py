@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -11,9 +11,9 @@ from rlhf.data.rows import answer_of
 from rlhf.data.sources import local_files, read_rows
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig, ScorerConfig
-from rlhf.reward.live import LiveReward
+from rlhf.reward.live import score_reply
 from rlhf.reward.reward import make_scorer
-from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored
+from rlhf.types import Scored, Task, Unscored
 
 COMPARED = ("exact", "math")
 """Kinds for which a reply that states the reference answer is known."""
@@ -71,21 +71,15 @@ def describe_golds(recipe: Recipe) -> list[str]:
     return [asyncio.run(score_golds(scorer, answers)).summary() for scorer in scorers if answers]
 
 
-async def score_golds(scorer: ScorerConfig, answers: Iterable[str]) -> GoldTotals:
+async def score_golds(scorer: ScorerConfig, answers: Sequence[str]) -> GoldTotals:
     """Score reference answers against themselves."""
     reward, totals = make_scorer(scorer), GoldTotals()
     try:
         await reward.start()
-        waiting = [(answer, _score(reward, answer, gold_reply(scorer, answer))) for answer in answers]
-        for (answer, _), score in zip(waiting, await asyncio.gather(*(one for _, one in waiting)), strict=True):
+        tasks = [Task(id="gold", messages=(), answer=answer) for answer in answers]
+        scores = (score_reply(reward, task, gold_reply(scorer, str(task.answer))) for task in tasks)
+        for answer, score in zip(answers, await asyncio.gather(*scores), strict=True):
             totals.add(answer, score)
     finally:
         await reward.close()
     return totals
-
-
-async def _score(reward: LiveReward, answer: str, reply: str) -> Scored | Unscored:
-    task = Task(id="gold", messages=(), answer=answer, row={})
-    reply_to = Trajectory(task=task, segments=(), status=EpisodeStatus.TERMINATED, response=reply)
-    [score] = await reward(task, [reply_to])
-    return score

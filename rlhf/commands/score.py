@@ -23,10 +23,10 @@ from rlhf.http.untrusted_text import escape_json
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig
-from rlhf.reward.live import LiveReward
+from rlhf.reward.live import LiveReward, score_reply
 from rlhf.reward.reward import make_reward
 from rlhf.runs.lost_samples import FailureCounts
-from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored
+from rlhf.types import Scored, Task, Unscored
 
 AHEAD_PER_WORKER = 8
 """Responses in flight per worker: enough to keep it busy, few enough to stream files of any size."""
@@ -107,7 +107,8 @@ async def _score_all(settings: Recipe, rows: Path, target: TextIO, gold: bool) -
         await reward.start()
         async for recorded, outcome in _scored(reward, _recorded(rows, settings, gold), ahead):
             totals.add(outcome)
-            totals.golds.add(recorded.task.answer or "", outcome)
+            if gold:
+                totals.golds.add(recorded.task.answer or "", outcome)
             target.write(escape_json(json.dumps(scored_row(recorded.row, outcome), ensure_ascii=False)) + "\n")
     finally:
         await reward.close()
@@ -120,18 +121,13 @@ async def _scored(
     """Iterate over every record with its score, in order; `ahead` records are scored concurrently."""
     waiting: deque[tuple[RecordedResponse, asyncio.Task[Scored | Unscored]]] = deque()
     for recorded in records:
-        waiting.append((recorded, asyncio.create_task(_score_one(reward, recorded))))
+        score = score_reply(reward, recorded.task, recorded.response)
+        waiting.append((recorded, asyncio.create_task(score)))
         if len(waiting) >= ahead:
             first, outcome = waiting.popleft()
             yield first, await outcome
     for recorded, outcome in waiting:
         yield recorded, await outcome
-
-
-async def _score_one(reward: LiveReward, recorded: RecordedResponse) -> Scored | Unscored:
-    reply = Trajectory(task=recorded.task, segments=(), status=EpisodeStatus.TERMINATED, response=recorded.response)
-    (outcome,) = await reward(recorded.task, [reply])
-    return outcome
 
 
 def _recorded(path: Path, settings: Recipe, gold: bool) -> Iterator[RecordedResponse]:

@@ -1,10 +1,11 @@
-"""Interface of a reward function with `start` and `close`."""
+"""Interface of a reward function with `start` and `close`, and its score of one text."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from rlhf.protocols import RewardFunction
+from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored
 
 
 class LiveReward(RewardFunction, Protocol):
@@ -13,3 +14,10 @@ class LiveReward(RewardFunction, Protocol):
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...
+
+
+async def score_reply(reward: LiveReward, task: Task, reply: str) -> Scored | Unscored:
+    """Return the score of a reply that is text alone."""
+    played = Trajectory(task=task, segments=(), status=EpisodeStatus.TERMINATED, response=reply)
+    (score,) = await reward(task, [played])
+    return score
