@@ -44,7 +44,8 @@ BESIDE_THE_WAY = {
     "types.Prompt": "a request", "rollout.vllm.settings.GenerateRequest": "a request",
     "rollout.engine._Pending": "a request", "types.Failed": "not trained", "types.Filtered": "not trained",
     "types.TokenLogprobs": "the canary's answer", "rollout.evaluation.SetResult": "of an evaluation",
-    "types.TrainedSample": "the way back to the records", "trainer.answers.RankAnswer": "the way back to the records",
+    "types.TrainedSample": "the way back to the records",
+    "trainer.rank_answers.RankAnswer": "the way back to the records",
     "trainer.batching.pairs.PairOfSegments": "of preference pairs", "trainer.offline.Recording": "of recorded episodes",
 }  # fmt: skip
 """Other classes with per-token arrays, and what these are."""

@@ -16,7 +16,7 @@ from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
 from rlhf.models.model_files import Values, parameters, tensor_shapes
 from rlhf.models.supported_families import measurements
-from rlhf.models.tool_formats import AUTO
+from rlhf.models.tool_format_names import AUTO
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.own_pieces import import_own_pieces
 from rlhf.recipe.planning.memory_check import check_memory
@@ -38,7 +38,7 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     preflight(loaded)
     import_own_pieces(loaded)
     check_memory(loaded)
-    check_tool_format(loaded)
+    check_taught_format(loaded)
     about_rows = [("rows", told) for told in check_rows(loaded)]
     updates = derived(loaded) if loaded.plays else from_data(loaded)
     about_training = [*training(found), *describe_gpus(loaded, roles)]
@@ -50,7 +50,7 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     return 0
 
 
-def check_tool_format(recipe: Recipe) -> None:
+def check_taught_format(recipe: Recipe) -> None:
     """Check that the chat template writes tool calls in the format that is parsed, as the run does at its start. The
     tools of an environment are not known here, so only a format that its recipe names is checked. Raises `ConfigError`.
     """

@@ -19,7 +19,7 @@ from rlhf.data.sources import load_pairs
 from rlhf.data.tasks import Tell, mixed
 from rlhf.errors import DataError
 from rlhf.models.chat import arguments_with_tools, check_parts, comparison
-from rlhf.models.replies import ReplyEncoder
+from rlhf.models.reply_tokens import ReplyEncoder
 from rlhf.models.turn_end import turn_end
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult

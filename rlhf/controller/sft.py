@@ -18,7 +18,7 @@ from rlhf.data.sources import load_demonstrations
 from rlhf.data.tasks import Tell, mixed
 from rlhf.errors import DataError, ModelError
 from rlhf.models.chat import ChatTokenizer, arguments_with_tools, check_parts, demonstration, prompt_ids
-from rlhf.models.replies import ReplyEncoder, conversation
+from rlhf.models.reply_tokens import ReplyEncoder, conversation
 from rlhf.models.turn_end import turn_end
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult

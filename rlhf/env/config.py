@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from rlhf.config import Config, is_piece
 from rlhf.http.config import RecordingConfig, Url
-from rlhf.models.tool_formats import ToolFormatName
+from rlhf.models.tool_format_names import ToolFormatName
 
 IsolationKind = Literal["thread", "process"]
 """Isolation of an environment's code."""

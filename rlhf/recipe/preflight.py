@@ -37,7 +37,7 @@ from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_one_gpu
 from rlhf.rollout.tool_calls import check_tool_format
 from rlhf.rollout.vllm.environment import installed_device
-from rlhf.rollout.vllm.vllm_arguments import check_arguments, check_variables
+from rlhf.rollout.vllm.user_arguments import check_arguments, check_variables
 from rlhf.runs.recorded import episodes_file
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")

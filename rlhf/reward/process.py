@@ -13,7 +13,7 @@ from rlhf.cluster.child import Child, ChildEnded
 from rlhf.cluster.loop_thread import BackgroundLoop
 from rlhf.errors import ConfigError, DataError, DeadlinePassed
 from rlhf.http.untrusted_text import InvalidJson
-from rlhf.reward.rows import row_line
+from rlhf.reward.row_lines import row_line
 from rlhf.types import Scored, Unscored, finite_number
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from typing import Any, SupportsFloat
 
 from rlhf.cluster.child_side import connect_to_parent
 from rlhf.errors import NoReference, Raised, catch, describe_error, logged_error
-from rlhf.reward.rows import read_line
+from rlhf.reward.row_lines import read_line
 
 ScorerFunction = Callable[[str, dict[str, Any]], Any]
 

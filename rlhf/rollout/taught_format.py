@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rlhf.config import is_piece
 from rlhf.errors import ConfigError
-from rlhf.models.tool_formats import AUTO, VLLM_FORMATS
+from rlhf.models.tool_format_names import AUTO, VLLM_FORMATS
 from rlhf.rollout.renderer import ChatRenderer, ReplyAsWritten
 from rlhf.rollout.tool_calls import FORMATS, ToolFormat, check_tool_format, hermes, own_format, plain_text
 from rlhf.rollout.vllm.tool_parsers import vllm_format

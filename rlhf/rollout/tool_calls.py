@@ -13,8 +13,8 @@ from typing import Any
 from rlhf.config import is_piece, load_piece
 from rlhf.errors import ConfigError
 from rlhf.models.thinking import NO_MARKS, CallMarks, thought_and_said
-from rlhf.models.tool_formats import SHOWN, VLLM_FORMATS
-from rlhf.rollout.call_syntax import Malformed, call_of, decoded
+from rlhf.models.tool_format_names import SHOWN, VLLM_FORMATS
+from rlhf.rollout.call_json import Malformed, call_of, decoded
 from rlhf.types import Message, Tool, ToolCall
 
 PYTHON_TAG = "<|python_tag|>"

@@ -17,7 +17,6 @@ from rlhf.runs.durable import synced
 from rlhf.trainer.aggregation import Aggregation
 from rlhf.trainer.algorithms.credit import forward_columns, with_advantages
 from rlhf.trainer.algorithms.kl_control import kl_controller, read_controller, write_controller
-from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
 from rlhf.trainer.batching.batch import (
     ROW_TOKENS,
     Batch,
@@ -30,6 +29,7 @@ from rlhf.trainer.batching.forward_outputs import Column, with_forward_outputs
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.mismatch_report import explain_disagreement
 from rlhf.trainer.rank.learner_worker import LearnerWorker
+from rlhf.trainer.rank_answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
 from rlhf.trainer.rewards import shuffled_rewards
 from rlhf.trainer.settings import LearnerSettings, Residency, UpdateArguments
 from rlhf.types import Group, PolicyVersion, Routing, TrainedSample, Updated, Written

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.trainer.answers import Disagreement
 from rlhf.trainer.arrays import Ints
 from rlhf.trainer.batching.batch import Batch
+from rlhf.trainer.rank_answers import Disagreement
 from rlhf.types import PolicyVersion
 
 LONG = "only long ones: the attention window or the rope scaling of learner and engine differ; compare model.attention"

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlhf.trainer.answers import RankAnswer, reduce_metrics
 from rlhf.trainer.batching.batch import Minibatch
 from rlhf.trainer.batching.pairs import PairOfSegments, mismatched, pair_batch
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank.learner_worker import LearnerWorker
+from rlhf.trainer.rank_answers import RankAnswer, reduce_metrics
 from rlhf.trainer.settings import PairTerms
 
 

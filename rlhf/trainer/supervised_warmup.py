@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.models.config import WarmupConfig
-from rlhf.models.replies import ReplyEncoder, conversation
+from rlhf.models.reply_tokens import ReplyEncoder, conversation
 from rlhf.trainer.config import OptimizerConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings

@@ -21,7 +21,7 @@ from rlhf.data.config import DatasetConfig
 from rlhf.data.files import rows_in_file
 from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
-from rlhf.reward.rows import read_line, row_line
+from rlhf.reward.row_lines import read_line, row_line
 
 
 def answers(path: Path, **settings: Any) -> list[str | None]:

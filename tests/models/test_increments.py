@@ -7,7 +7,7 @@ import pytest
 from rlhf.errors import ModelError
 from rlhf.models.chat import arguments_with_tools, prompt_ids
 from rlhf.models.increments import Increments
-from rlhf.models.replies import ReplyEncoder, conversation
+from rlhf.models.reply_tokens import ReplyEncoder, conversation
 from rlhf.types import Message, Tool
 from tests.models.templates import (
     APPENDING,

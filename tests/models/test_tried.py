@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import ModelError
 from rlhf.models.chat import NONE, arguments_with_tools, comparison, demonstration, prompt_ids, prompt_text
-from rlhf.models.replies import ReplyEncoder, conversation
+from rlhf.models.reply_tokens import ReplyEncoder, conversation
 from rlhf.rollout.taught_format import format_for
 from rlhf.types import Message, Segment, Tool, ToolCall
 from tests.models.tried import (

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from rlhf.errors import ModelError
 from rlhf.models.chat import demonstration
 from rlhf.models.loading import declared_ends
-from rlhf.models.replies import ReplyEncoder, conversation
+from rlhf.models.reply_tokens import ReplyEncoder, conversation
 from rlhf.models.tiny import CHAT_TEMPLATE, byte_tokenizer
 from rlhf.models.turn_end import end_of_reply, turn_end
 from rlhf.rollout.renderer import ChatRenderer

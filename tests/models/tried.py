@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import ModelError
 from rlhf.models.chat import prompt_text
-from rlhf.models.replies import ReplyEncoder
+from rlhf.models.reply_tokens import ReplyEncoder
 from rlhf.models.turn_end import mark_text
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.types import Message, Tool

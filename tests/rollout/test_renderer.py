@@ -6,7 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.models.chat import demonstration
-from rlhf.models.replies import ReplyEncoder
+from rlhf.models.reply_tokens import ReplyEncoder
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.types import Message, Task

@@ -7,10 +7,10 @@ import pytest
 from rlhf.errors import WorkerDied, WorkerFailed
 from rlhf.trainer import learner as learner_module
 from rlhf.trainer.advantages import group_relative
-from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batching.batch import microbatches_of, places_of
 from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
+from rlhf.trainer.rank_answers import RankAnswer
 from rlhf.types import Group
 from rlhf.weight_sync.types import GroupAddress
 from tests.trainer.made import made_groups, without_score

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rlhf.config import Config, is_piece
-from rlhf.models.tool_formats import ToolFormatName
+from rlhf.models.tool_format_names import ToolFormatName
 
 ClientStop = Literal["refuse", "cut"]
 """What becomes of a request with `stop` texts."""

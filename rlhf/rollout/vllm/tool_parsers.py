@@ -13,7 +13,7 @@ from typing import Any
 from rlhf.errors import ConfigError
 from rlhf.models.chat import NONE, ChatTokenizer, arguments_with_tools
 from rlhf.models.thinking import NO_MARKS
-from rlhf.rollout.call_syntax import Malformed, call_of
+from rlhf.rollout.call_json import Malformed, call_of
 from rlhf.rollout.tool_calls import TOOL_CALL, Spoken, ToolFormat
 from rlhf.types import Tool, ToolCall
 

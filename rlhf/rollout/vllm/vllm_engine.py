@@ -25,7 +25,7 @@ from vllm.v1.engine import FinishReason as Ended
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rlhf.errors import DeadlinePassed, TransferError
-from rlhf.rollout.vllm.arguments import engine_args, usage_context
+from rlhf.rollout.vllm.engine_arguments import engine_args, usage_context
 from rlhf.rollout.vllm.process import shared_segments, uncompiled_classes, without_collecting
 from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_routing
 from rlhf.rollout.vllm.settings import (

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf.trainer.answers import Disagreement, RankAnswer
 from rlhf.trainer.losses import LossMetrics
+from rlhf.trainer.rank_answers import Disagreement, RankAnswer
 
 
 class MetricAccumulator:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from rlhf.trainer.answers import Disagreement
+from rlhf.trainer.rank_answers import Disagreement
 from rlhf.weight_sync.tolerance import EXACT, QUANTILE, LogprobTolerance, limits_of
 
 Columns = tuple[Tensor, Tensor, Tensor]

@@ -19,13 +19,13 @@ from rlhf.models.lora import save_adapter
 from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import ScalarHead
 from rlhf.runs.durable import files_below, synced
-from rlhf.trainer.answers import Disagreement
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.ema import Average
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.offload import RankOffload
 from rlhf.trainer.rank.process_memory import freed_at_once
 from rlhf.trainer.rank.tensor_files import export_weights
+from rlhf.trainer.rank_answers import Disagreement
 from rlhf.trainer.settings import LearnerSettings, Residency
 from rlhf.types import PolicyVersion, Written
 from rlhf.weight_sync import weights

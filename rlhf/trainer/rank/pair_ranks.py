@@ -11,7 +11,6 @@ from torch import Tensor
 
 from rlhf.models.probe import check_packed_forward
 from rlhf.models.scalar import is_scalar, load_scalar
-from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch
 from rlhf.trainer.batching.pairs import sides
 from rlhf.trainer.config import PreferenceConfig
@@ -23,6 +22,7 @@ from rlhf.trainer.rank.model_rank import ModelRank
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.rank.sequence_parallel import as_scalar_head
 from rlhf.trainer.rank.sharding import module_by_module
+from rlhf.trainer.rank_answers import RankAnswer
 from rlhf.trainer.settings import LearnerSettings, PairTerms
 
 

@@ -24,7 +24,6 @@ from rlhf.models.rounding import rounded as otherwise_rounded
 from rlhf.models.routing import RouterBalance, RoutingReplay, balance_of
 from rlhf.models.scalar import check_same_vocabulary
 from rlhf.trainer.algorithms.registry import needs_of, needs_reference
-from rlhf.trainer.answers import Disagreement, RankAnswer
 from rlhf.trainer.arrays import Floats
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch, microbatches_of
 from rlhf.trainer.batching.forward_outputs import Column
@@ -44,6 +43,7 @@ from rlhf.trainer.rank.mismatch import MismatchGuard
 from rlhf.trainer.rank.model_rank import ModelRank
 from rlhf.trainer.rank.sequence_parallel import as_policy
 from rlhf.trainer.rank.sharding import module_by_module
+from rlhf.trainer.rank_answers import Disagreement, RankAnswer
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.types import Routing
 from rlhf.weight_sync import weights

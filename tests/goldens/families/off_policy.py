@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf.trainer.answers import effective_sample_size
 from rlhf.trainer.losses import Actions
 from rlhf.trainer.losses.off_policy import RatioLevel, corrected, masked_ratios, ratio, truncated, within_bounds
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo
+from rlhf.trainer.rank_answers import effective_sample_size
 from tests.goldens.families.aggregations import COUNTS_EVERY_ROW, aggregated
 from tests.goldens.families.policy_loss import bounds
 from tests.goldens.records import Answer, Record

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rlhf.trainer.answers import reduce_metrics
 from rlhf.trainer.losses.preference import ScoredPairs, bradley_terry, divergence, dpo, implicit_reward, ipo, kto
 from rlhf.trainer.pair_learner import kto_baseline
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
+from rlhf.trainer.rank_answers import reduce_metrics
 from tests.goldens.records import Answer, Record
 from tests.goldens.tensors import gradient, leaf, numbers, tensor
 

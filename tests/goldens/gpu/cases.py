@@ -88,7 +88,7 @@ def engine_config(recipe: Recipe, model: Path) -> dict[str, Any]:
 
     from rlhf.controller.build import engine_settings
     from rlhf.recipe.workers import engine_roles, engine_sizes
-    from rlhf.rollout.vllm.arguments import engine_args, usage_context
+    from rlhf.rollout.vllm.engine_arguments import engine_args, usage_context
     from rlhf.rollout.vllm.settings import requests_have_seeds
 
     (role,) = engine_roles(recipe)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlhf.models.chat import comparison
-from rlhf.models.replies import ReplyEncoder
+from rlhf.models.reply_tokens import ReplyEncoder
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.trainer.batching.batch import build_minibatches
 from rlhf.trainer.batching.pairs import PairOfSegments, mismatched, pair_batch

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.distributed
 
-from rlhf.trainer.answers import Disagreement
 from rlhf.trainer.batching.batch import Batch, build_batch
 from rlhf.trainer.mismatch_report import ALL, LONG, SOME, explain_disagreement
 from rlhf.trainer.rank.mismatch import Columns, MismatchGuard
+from rlhf.trainer.rank_answers import Disagreement
 from rlhf.types import Group
 from rlhf.weight_sync.tolerance import EXACT, LogprobTolerance
 from tests.trainer.made import made_groups

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.reward.rows import TAG, read_line, row_line
+from rlhf.reward.row_lines import TAG, read_line, row_line
 
 UTC = datetime.UTC
 VALUES: list[Any] = [

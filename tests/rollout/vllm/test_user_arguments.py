@@ -11,7 +11,7 @@ from rlhf.errors import ConfigError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.preflight import check_engines
 from rlhf.recipe.schema import Recipe
-from rlhf.rollout.vllm.vllm_arguments import DECIDED, check_arguments, check_variables, vllm_arguments
+from rlhf.rollout.vllm.user_arguments import DECIDED, check_arguments, check_variables, vllm_arguments
 from tests.small_tasks import sorting
 
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import ModelError
 from rlhf.models.chat import arguments_with_tools, check_parts, demonstration, prompt_ids
-from rlhf.models.replies import ReplyEncoder, conversation
+from rlhf.models.reply_tokens import ReplyEncoder, conversation
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.types import Message, Segment, Task, Tool, ToolCall
 from tests.models.templates import APPENDING, FORGETS_THINKING, tokenizer_with

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rlhf.trainer.answers import (
+from rlhf.trainer.rank_answers import (
     RankAnswer,
     effective_sample_size,
     reduce_metrics,

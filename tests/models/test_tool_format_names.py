@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf.models.tool_formats import AUTO, OWN_FORMATS, TOOL_FORMATS, VLLM_FORMATS
+from rlhf.models.tool_format_names import AUTO, OWN_FORMATS, TOOL_FORMATS, VLLM_FORMATS
 from rlhf.rollout.tool_calls import FORMATS
 
 
