@@ -25,6 +25,15 @@ OWN = {
 }
 
 
+@pytest.fixture
+def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of a user in the current folder."""
+    for name, text in OWN.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
 def error_of(work: Callable[[], object]) -> BaseException:
     raised = catch(work)
     assert isinstance(raised, Raised)
@@ -40,13 +49,7 @@ def error_of(work: Callable[[], object]) -> BaseException:
         ("wrong_name", "NameError: name 'scroe' is not defined (at wrong_name.py:3)"),
     ],
 )
-def test_an_exception_names_the_innermost_line_of_the_users_own_code(
-    module: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in OWN.items():
-        (tmp_path / name).write_text(text)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_an_exception_names_the_innermost_line_of_the_users_own_code(module: str, told: str, own_files: None) -> None:
     assert describe_error(error_of(lambda: importlib.import_module(module).score({}))).endswith(told)
 
 
@@ -59,13 +62,7 @@ def test_an_exception_names_the_innermost_line_of_the_users_own_code(
         ("nowhere:score", "ModuleNotFoundError: No module named 'nowhere'"),
     ],
 )
-def test_a_piece_that_cannot_be_imported_says_why(
-    name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for file, text in OWN.items():
-        (tmp_path / file).write_text(text)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_a_piece_that_cannot_be_imported_says_why(name: str, told: str, own_files: None) -> None:
     sys.modules.pop(name.partition(":")[0], None)
     with pytest.raises(ConfigError) as refused:
         load_piece(name, "trainer.loss.policy")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.commands.check import check_tool_format
+from rlhf.commands.check import check_taught_format
 from rlhf.config import build
 from rlhf.controller.build import load_renderer, spawn_reward, start_engines, started_serving, stop_engines
 from rlhf.data.tasks import asking_tasks
@@ -122,7 +122,7 @@ async def test_a_template_that_writes_calls_in_another_format_ends_a_run_before_
     serving = started_serving(recipe, cluster, str(tmp_path), logs=tmp_path, publishes=False)  # type: ignore[arg-type]
     refused = rf"{key}.tool_format is hermes, .*; set {key}.tool_format: llama3_json"
     with pytest.raises(ConfigError, match=refused):
-        check_tool_format(recipe)
+        check_taught_format(recipe)
     with pytest.raises(ConfigError, match=refused):
         await serving.__aenter__()
     assert cluster.spawned == []
