@@ -39,12 +39,7 @@ POLL_SECONDS = 0.5
 class RayCluster:
     """One Ray actor process for every worker."""
 
-    def __init__(
-        self,
-        address: str | None = None,
-        placement_timeout_seconds: float = 60.0,
-        nodes: int = 1,
-    ) -> None:
+    def __init__(self, address: str | None = None, placement_timeout_seconds: float = 60.0, nodes: int = 1) -> None:
         """Join the cluster at `address` once it has `nodes` nodes; start a new one on this machine if `address` is
         None."""
         self._address, self._nodes = address, nodes

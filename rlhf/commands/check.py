@@ -181,10 +181,7 @@ def describe_folder(model: ModelConfig) -> list[LabelledText]:
     folder = Path(model.path).expanduser()
     config, shapes = read_model_config(folder), tensor_shapes(folder)
     size = "unknown without safetensors files" if shapes is None else f"{parameters(shapes):,}"
-    return [
-        ("family", f"{describe_family(config)}: {measurements().verdict_text(config)}"),
-        ("parameters", size),
-    ]
+    return [("family", f"{describe_family(config)}: {measurements().verdict_text(config)}"), ("parameters", size)]
 
 
 def describe_family(config: Values) -> str:

@@ -67,9 +67,7 @@ async def started_cluster(
         cluster: Cluster = LocalCluster()
     else:
         cluster = RayCluster(
-            address=config.address,
-            placement_timeout_seconds=config.placement_timeout_seconds,
-            nodes=config.nodes,
+            address=config.address, placement_timeout_seconds=config.placement_timeout_seconds, nodes=config.nodes
         )
     try:
         if config.kind == "ray":  # import the tokenizer's libraries while Ray and its workers start
@@ -271,13 +269,7 @@ def _form(task: Task) -> tuple[object, ...]:
 
 @asynccontextmanager
 async def started_serving(
-    recipe: Recipe,
-    cluster: Cluster,
-    model: str,
-    *,
-    logs: Path,
-    publishes: bool,
-    asked: Iterable[Task] = (),
+    recipe: Recipe, cluster: Cluster, model: str, *, logs: Path, publishes: bool, asked: Iterable[Task] = ()
 ) -> AsyncIterator[Serving]:
     """Start engines on `model`, the reward's workers, and environments or the agent's endpoint. Before that, check that
     the chat template renders `asked`."""
@@ -349,10 +341,7 @@ async def spawn_reward_model(
     )
     workers = await cluster.spawn(REWARD, lambda index: {"name": f"{REWARD}-{index}"})
     return ModelReward(
-        workers,
-        settings,
-        timeout_seconds=scorer.timeout_seconds,
-        start_timeout_seconds=scorer.start_timeout_seconds,
+        workers, settings, timeout_seconds=scorer.timeout_seconds, start_timeout_seconds=scorer.start_timeout_seconds
     )
 
 

@@ -78,10 +78,7 @@ async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, 
 
 
 async def _served(
-    recipe: Recipe,
-    model: str,
-    work: Callable[[Serving], Coroutine[Any, Any, T]],
-    asked: Iterable[Task] = (),
+    recipe: Recipe, model: str, work: Callable[[Serving], Coroutine[Any, Any, T]], asked: Iterable[Task] = ()
 ) -> T:
     """Run `work` with engines that serve `model`, and return its result. The engines' logs are deleted."""
 

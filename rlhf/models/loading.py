@@ -104,8 +104,7 @@ def ready_to_train(
     model.eval()  # type: ignore[no-untyped-call]
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(
-            gradient_checkpointing_kwargs={"use_reentrant": False},
-            every_n_layers=int(gradient_checkpointing),
+            gradient_checkpointing_kwargs={"use_reentrant": False}, every_n_layers=int(gradient_checkpointing)
         )
         for module in model.modules():  # layers recompute only in training mode; their submodules stay in evaluation
             module.training = vars(module).get("gradient_checkpointing", False)

@@ -103,13 +103,7 @@ class RemoteEngine:
     `EngineBroken` or `WorkerDied` when the engine can answer no further request.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        config: RolloutConfig,
-        *,
-        transfer_ranks: int = 1,
-    ) -> None:
+    def __init__(self, worker: Worker, config: RolloutConfig, *, transfer_ranks: int = 1) -> None:
         self.name, self.transfer_ranks = worker.name, transfer_ranks
         self._worker = WorkerHandle[EngineWorker](worker)
         self._start_seconds, self._generate_seconds = config.start_timeout_seconds, config.generate_timeout_seconds

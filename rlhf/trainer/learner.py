@@ -17,14 +17,7 @@ from rlhf.runs.durable import synced
 from rlhf.trainer.aggregation import Aggregation
 from rlhf.trainer.algorithms.credit import forward_columns, with_advantages
 from rlhf.trainer.algorithms.kl_control import kl_controller, read_controller, write_controller
-from rlhf.trainer.batching.batch import (
-    ROW_TOKENS,
-    Batch,
-    Minibatch,
-    build_batch,
-    build_minibatches,
-    refilled,
-)
+from rlhf.trainer.batching.batch import ROW_TOKENS, Batch, Minibatch, build_batch, build_minibatches, refilled
 from rlhf.trainer.batching.forward_outputs import Column, with_forward_outputs
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.mismatch_report import explain_disagreement

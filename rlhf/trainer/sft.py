@@ -24,12 +24,7 @@ class Imitator(Protocol):
 
 
 async def fine_tune(
-    learner: Imitator,
-    demonstrations: Iterable[Segment],
-    *,
-    updates: int,
-    batch_size: int,
-    watch: Watcher = ignore,
+    learner: Imitator, demonstrations: Iterable[Segment], *, updates: int, batch_size: int, watch: Watcher = ignore
 ) -> dict[str, float]:
     """Take `updates` optimizer steps on batches of `batch_size` demonstrations, in the given order.
 

@@ -14,15 +14,7 @@ import torch
 from torch import Tensor
 
 from rlhf.errors import TransferError
-from rlhf.weight_sync.buckets import (
-    Bucket,
-    Buffers,
-    bytes_of,
-    cut_buckets,
-    digest,
-    expect_digest,
-    pack_bucket,
-)
+from rlhf.weight_sync.buckets import Bucket, Buffers, bytes_of, cut_buckets, digest, expect_digest, pack_bucket
 from rlhf.weight_sync.store import ROOT
 from rlhf.weight_sync.types import Manifest, Rendezvous
 

@@ -16,16 +16,7 @@ from numpy.typing import NDArray
 from rlhf.errors import WeightSyncError, WorkerDied
 from rlhf.runs.tracing import Clock
 from rlhf.types import PolicyVersion, Routing
-from rlhf.weight_sync.canary import (
-    VERIFY_FACTOR,
-    WHOLE_EVERY,
-    Canary,
-    Start,
-    difference,
-    disagreement,
-    few,
-    staleness,
-)
+from rlhf.weight_sync.canary import VERIFY_FACTOR, WHOLE_EVERY, Canary, Start, difference, disagreement, few, staleness
 from rlhf.weight_sync.tolerance import LogprobTolerance, measured
 from rlhf.weight_sync.types import PublishTarget, Seconds, WeightSource
 
@@ -128,9 +119,7 @@ class Publisher:
             _abandon(scoring)
 
     async def _committed(
-        self,
-        scoring: Sequence[asyncio.Future[LearnerScores]],
-        prove: Callable[[Compared], Coroutine[Any, Any, None]],
+        self, scoring: Sequence[asyncio.Future[LearnerScores]], prove: Callable[[Compared], Coroutine[Any, Any, None]]
     ) -> None:
         """Finish a transaction, when every engine has the weights."""
         version = self._source.version

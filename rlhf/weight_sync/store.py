@@ -27,10 +27,5 @@ def open_store(rank: int, address: GroupAddress, timeout_seconds: float) -> Any:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=1024)
     return TCPStore(
-        host,
-        port,
-        is_master=True,
-        timeout=timeout,
-        wait_for_workers=False,
-        master_listen_fd=listening.detach(),
+        host, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listening.detach()
     )

@@ -9,15 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from rlhf.env.hosting.isolation import (
-    START_SECONDS,
-    Deadlines,
-    Factory,
-    checked,
-    is_async,
-    load_spec,
-    raised_failure,
-)
+from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory, checked, is_async, load_spec, raised_failure
 from rlhf.errors import (
     ConfigError,
     DeadlinePassed,

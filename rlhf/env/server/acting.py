@@ -39,11 +39,7 @@ async def act(session: EnvironmentSession, spec: EnvironmentSpec, data: Json) ->
 
 
 async def call_tool(
-    session: EnvironmentSession,
-    spec: EnvironmentSpec,
-    name: str,
-    arguments: object,
-    request_id: str | None = None,
+    session: EnvironmentSession, spec: EnvironmentSpec, name: str, arguments: object, request_id: str | None = None
 ) -> Json:
     """Perform one tool call as a step; an invalid call is answered without a step. Raises `EnvironmentRefused`."""
     try:

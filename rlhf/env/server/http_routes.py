@@ -12,16 +12,7 @@ from rlhf.env.encoding import answer_data, dumps, spec_data
 from rlhf.env.server.acting import act
 from rlhf.env.server.mcp import MCP_SESSION, answer_mcp
 from rlhf.env.server.sessions import EnvironmentSessions
-from rlhf.env.wire import (
-    EXTRAS_VERSION,
-    Action,
-    Code,
-    EnvironmentRefused,
-    Json,
-    ObservationData,
-    ResetData,
-    StateData,
-)
+from rlhf.env.wire import EXTRAS_VERSION, Action, Code, EnvironmentRefused, Json, ObservationData, ResetData, StateData
 from rlhf.http.serving import StrictRoute
 
 McpSessionId = Annotated[str | None, Header(alias=MCP_SESSION)]

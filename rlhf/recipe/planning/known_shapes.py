@@ -45,9 +45,7 @@ def _stored() -> dict[str, KnownModel]:
     table = json.loads(files("rlhf.recipe.planning").joinpath("known_shapes.json").read_text())
     return {
         name: KnownModel(
-            shape=ModelShape(**model["shape"]),
-            plain=tuple(model["plain"]),
-            checkpointed=tuple(model["checkpointed"]),
+            shape=ModelShape(**model["shape"]), plain=tuple(model["plain"]), checkpointed=tuple(model["checkpointed"])
         )
         for name, model in table.items()
     }

@@ -17,11 +17,7 @@ def engine_environment(device: Literal["cpu", "cuda"]) -> dict[str, str]:
     tensor-parallel processes keep the threads they are given, since vLLM would require a NUMA node for each; torch's
     message about the NUMA node of its memory is silenced; and freed memory is kept (`CPU_MEMORY`).
     """
-    environment = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
+    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
     on_cpu = CPU_MEMORY | {
         "TORCH_COMPILE_DISABLE": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",

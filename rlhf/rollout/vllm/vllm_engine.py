@@ -28,13 +28,7 @@ from rlhf.errors import DeadlinePassed, TransferError
 from rlhf.rollout.vllm.engine_arguments import engine_args, usage_context
 from rlhf.rollout.vllm.process import shared_segments, uncompiled_classes, without_collecting
 from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_routing
-from rlhf.rollout.vllm.settings import (
-    UNPUBLISHED,
-    EngineFacts,
-    EngineSettings,
-    GenerateRequest,
-    requests_have_seeds,
-)
+from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, GenerateRequest, requests_have_seeds
 from rlhf.rollout.vllm.sleeping import Sleeper
 from rlhf.types import Completion, FinishReason, PolicyVersion, Routing, TokenLogprobs
 from rlhf.weight_sync.lora import POLICY, adapter_names
@@ -344,8 +338,7 @@ def _scored(outputs: Sequence[RequestOutput], shape: tuple[int, ...]) -> TokenLo
         routing.append(_routing(output.outputs[0]))
     known = [experts for experts in routing if experts is not None]
     return TokenLogprobs(
-        np.stack(logprobs).reshape(*shape, -1),
-        np.stack(known).reshape(*shape, *known[0].shape) if known else None,
+        np.stack(logprobs).reshape(*shape, -1), np.stack(known).reshape(*shape, *known[0].shape) if known else None
     )
 
 

@@ -6,14 +6,7 @@ from collections.abc import Iterator
 
 from rlhf.config import is_piece
 from rlhf.trainer.algorithms.registry import ESTIMATORS, LOSSES, has_own_piece, is_corrected, needs_of
-from rlhf.trainer.config import (
-    AdvantageConfig,
-    CorrectionConfig,
-    KLConfig,
-    LossConfig,
-    OverlongConfig,
-    TrainerConfig,
-)
+from rlhf.trainer.config import AdvantageConfig, CorrectionConfig, KLConfig, LossConfig, OverlongConfig, TrainerConfig
 
 DISCOUNTING = ("gae", "vtrace", "reinforce_pp")
 """Estimators that assign rewards to individual actions."""

@@ -46,12 +46,7 @@ class Episodes:
 
 
 def episodes_of(
-    batch: Batch,
-    *,
-    overlong: OverlongConfig,
-    max_tokens: int,
-    kl_in_reward: float = 0.0,
-    estimator: KlEstimator = "k1",
+    batch: Batch, *, overlong: OverlongConfig, max_tokens: int, kl_in_reward: float = 0.0, estimator: KlEstimator = "k1"
 ) -> Episodes:
     """Return the episodes of a batch that has rewards, with the columns that the ranks computed.
     `kl_in_reward` is the price of a nat of KL to the reference, by `estimator`."""

@@ -95,10 +95,7 @@ def build_engine(
         lr_scheduler=lambda wrapped: torch.optim.lr_scheduler.LambdaLR(
             wrapped,
             lambda step: learning_rate_factor(
-                step,
-                schedule=config.schedule,
-                warmup_steps=config.warmup_steps,
-                total_steps=total_steps,
+                step, schedule=config.schedule, warmup_steps=config.warmup_steps, total_steps=total_steps
             ),
         ),
         config=deepspeed_config(settings, config, world_size, sum(map(elements, module.parameters()))),
