@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -33,16 +33,16 @@ def changes_that_fit(recipe: Recipe, machine: Machine, estimate_of: EstimateOf) 
     """
     machine = replace(machine, cores=ENOUGH_CORES)
     light = list(_light_changes(recipe, estimate_of(recipe, machine)))
+    held = dict(flatten(recipe.model_dump(mode="json")))
     for heavy, placed in product(HEAVY, _placements(recipe, machine)):
-        if _with_share(recipe, _joined(placed, *light, heavy), machine, estimate_of) is None:
+        found = _with_share(recipe, (placed, *light, heavy), machine, estimate_of)
+        if found is None:
             continue
-        needed = list(light)
+        needed = light
         for change in reversed(light):
             fewer = [one for one in needed if one is not change]
-            if _with_share(recipe, _joined(placed, *fewer, heavy), machine, estimate_of) is not None:
-                needed = fewer
-        found = _with_share(recipe, _joined(placed, *needed, heavy), machine, estimate_of) or {}
-        held = dict(flatten(recipe.model_dump(mode="json")))
+            if (fits := _with_share(recipe, (placed, *fewer, heavy), machine, estimate_of)) is not None:
+                needed, found = fewer, fits
         return {key: value for key, value in found.items() if held.get(key) != parse_override(f"{key}={value}")[1]}
     return None
 
@@ -75,10 +75,6 @@ def with_changes(recipe: Recipe, changes: Mapping[str, str]) -> Recipe:
     return build(Recipe, merge(("recipe", values), adapter_layer(values))[0])
 
 
-def _joined(*changes: Changes) -> Changes:
-    return {key: value for part in changes for key, value in part.items()}
-
-
 def _light_changes(recipe: Recipe, found: Estimate) -> Iterator[Changes]:
     """Iterate over changes that take time but no host memory, the most useful first."""
     sequence, tokens = found.run.prompt + found.run.reply, found.run.learner.tokens
@@ -107,8 +103,9 @@ def _placements(recipe: Recipe, machine: Machine) -> Iterator[Changes]:
             yield {**turns, **ranks, **engines}
 
 
-def _with_share(recipe: Recipe, changes: Changes, machine: Machine, estimate_of: EstimateOf) -> Changes | None:
-    """Return the changes, with a share of a GPU for engines if theirs does not fit; None if none does."""
+def _with_share(recipe: Recipe, parts: Sequence[Changes], machine: Machine, estimate_of: EstimateOf) -> Changes | None:
+    """Return all changes, with a share of a GPU for engines if theirs does not fit; None if none does."""
+    changes = {key: value for part in parts for key, value in part.items()}
     try:
         changed = with_changes(recipe, changes)
     except ConfigError:
