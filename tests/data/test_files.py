@@ -133,7 +133,7 @@ ROW = b'{"question": "?", "answer": "4"}\n'
         ("a.csv", b'question,answer\n"a\nb",4\n?,\n', "a.csv, row 2 (line 4) has no value in column 'answer'"),
         ("a.jsonl", ROW + b'{"question": "a\\ud800", "answer": ""}', "a.jsonl, row 2 has half of a character"),
         ("a.jsonl", ROW + b'\n{"question": " \\n", "answer": ""}', "a.jsonl, row 3: the question in column"),
-        ("a.jsonl.gz", gzip.compress(ROW * 99)[:-9], "a.jsonl.gz: cannot be read: "),
+        ("a.jsonl.gz", gzip.compress(ROW * 99, mtime=0)[:-9], "a.jsonl.gz: cannot be read: "),
         ("a.parquet", b"PAR1", "a.parquet: cannot be read as Parquet: "),
     ],
 )  # fmt: skip
