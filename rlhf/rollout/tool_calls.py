@@ -185,13 +185,12 @@ def _calls_a_tool(value: Any, names: Sequence[str]) -> bool:
 
 
 def _glm4_0414(text: str, tools: Sequence[Tool]) -> Spoken:
-    """Return the call of a reply that is a tool's name in a line of its own, followed by its arguments."""
-    head = GLM4_CALL.match(text)
-    if head is None or (tools and head["name"] not in {tool.name for tool in tools}):
-        return Spoken()
-    arguments, end = decoded(text, head.end())
-    call = call_of({"name": head["name"], "arguments": arguments})
-    return Spoken(calls=(call,), beside=text[end:].strip())
+    """Return the calls of a reply that begins with a tool's name in a line of its own, followed by its arguments."""
+    names, calls, at = {tool.name for tool in tools}, list[ToolCall](), 0
+    while (head := GLM4_CALL.match(text, at)) and (head["name"] in names or not names):
+        arguments, at = decoded(text, head.end())
+        calls.append(call_of({"name": head["name"], "arguments": arguments}))
+    return Spoken(calls=tuple(calls), beside=text[at:].strip()) if calls else Spoken()
 
 
 def _harmony(text: str, tools: Sequence[Tool]) -> Spoken:

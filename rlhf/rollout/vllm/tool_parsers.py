@@ -20,12 +20,13 @@ from rlhf.types import Tool, ToolCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XmlCalls:
-    """How a format writes calls: what opens a call and an argument, and what closes a call. `unclosed` finds an
+    """How a format writes calls: what opens a call and an argument, and what closes them. `unclosed` finds an
     argument whose end is missing; `closed` replaces it."""
 
     call: re.Pattern[str]
     argument: re.Pattern[str]
     closing: str
+    argument_closing: str
     unclosed: re.Pattern[str] | None = None
     closed: str = ""
 
@@ -35,13 +36,17 @@ XML_CALLS = {
         call=re.compile(r"<tool_call>\s*<function="),
         argument=re.compile(r"<parameter="),
         closing="</function>",
+        argument_closing="</parameter>",
         unclosed=re.compile(r"(<parameter=[^>\n]*>(?:(?!</?parameter|</function>).)*?)\s*(?=</function>)", re.DOTALL),
         closed=r"\1\n</parameter>\n",
     ),
     "glm45": XmlCalls(
-        call=re.compile(r"<tool_call>"), argument=re.compile(r"<arg_key>"), closing="</tool_call>"
+        call=re.compile(r"<tool_call>"),
+        argument=re.compile(r"<arg_key>"),
+        closing="</tool_call>",
+        argument_closing="</arg_value>",
     ),
-}  # fmt: skip
+}
 
 
 def vllm_format(name: str, tokenizer: ChatTokenizer, setting: str) -> ToolFormat:
@@ -79,6 +84,9 @@ def _check_nothing_dropped(xml: XmlCalls, text: str, calls: Sequence[ToolCall], 
     arguments, read = len(xml.argument.findall(text)), sum(len(call.arguments) for call in calls)
     if arguments > read:
         raise Malformed(f"{read} of {arguments} arguments can be read")
+    for end, ended in ((xml.closing, len(calls)), (xml.argument_closing, read)):
+        if calls and text.count(end) > ended:
+            raise Malformed(f"an argument contains {end}, which ends it there")
 
 
 def _call(found: Any) -> ToolCall:
