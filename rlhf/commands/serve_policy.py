@@ -80,7 +80,7 @@ def run_serve_policy(checkpoint: str, settings: PolicySettings) -> int:
 async def serve_model(model: str, name: str, token: str | None, settings: PolicySettings) -> int:
     """Start an engine with the model in a folder, and serve until cancelled."""
     from rlhf.controller.inference import served_here
-    from rlhf.rollout.taught_format import format_for
+    from rlhf.rollout.taught_format import format_for, told_of_tools
 
     # An engine that is being loaded cannot be interrupted and has nothing to close: the guard removes what is left.
     handlers = {ending: signal.signal(ending, lambda number, frame: os._exit(128 + number)) for ending in ENDINGS}
@@ -99,7 +99,8 @@ async def serve_model(model: str, name: str, token: str | None, settings: Policy
             app = policy_app(sessions, model=name, token=token, front=front, access=access, host=host)
             config = policy_uvicorn_config(app, access, host=host, port=settings.port)
             url = await stack.enter_async_context(listening(config))
-            print(f"policy {name} at {url}/v1", flush=True)
+            for words in (*told_of_tools(renderer), f"policy {name} at {url}/v1"):
+                print(words, flush=True)
             await front.sweep()
         return 0
 

@@ -40,6 +40,7 @@ from rlhf.errors import RlhfError, UserError, WorkerFailed
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import learner_starts_first
 from rlhf.rollout.evaluation import Evaluation
+from rlhf.rollout.taught_format import told_of_tools
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.plot import plot_rewards
 from rlhf.runs.provenance import Provenance
@@ -88,7 +89,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         publisher, phases = await make_publisher(recipe, learner, serving, context.clock), None
         if recipe.cluster.placement == "colocated":
             phases = DeviceTurns(learner, publisher, serving.engines, context.clock)
-        for words in serving.renderer.told:
+        for words in (*serving.renderer.told, *(told_of_tools(serving.renderer) if recipe.agent else ())):
             view.message(words)
         length, tell = serving.renderer.prompt_tokens, view.message
         most = serving.facts.max_context_tokens if recipe.tasks_ask else None

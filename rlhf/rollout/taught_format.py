@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlhf.config import is_piece
-from rlhf.errors import ConfigError
+from rlhf.errors import ConfigError, ModelError
 from rlhf.models.tool_format_names import AUTO, VLLM_FORMATS
 from rlhf.rollout.renderer import ChatRenderer, ReplyAsWritten
 from rlhf.rollout.tool_calls import FORMATS, ToolFormat, check_tool_format, hermes, own_format, plain_text
@@ -50,6 +50,16 @@ def format_for(renderer: ChatRenderer, name: str, setting: str) -> ToolFormat:
         f"{read} the tool calls that this model's chat template writes ({written.text.strip()[:SHOWN_CHARACTERS]!r}); "
         f"{use}"
     )
+
+
+def told_of_tools(renderer: ChatRenderer) -> tuple[str, ...]:
+    """Return a note for agents, which offer their tools in requests, if the chat template does not show them."""
+    try:
+        shown = renderer.whole_text(renderer.offering([PROBE]).prompt([ASKED]).token_ids)
+    except ModelError:  # some templates need more than one user message
+        return ()
+    note = "the chat template does not show the policy the tools that requests offer; an agent must describe its own"
+    return () if PROBE.name in shown else (note,)
 
 
 def _named(name: str, renderer: ChatRenderer, setting: str) -> ToolFormat:

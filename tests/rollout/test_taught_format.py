@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from rlhf.errors import ConfigError
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.rollout.renderer import ChatRenderer
-from rlhf.rollout.taught_format import format_for
+from rlhf.rollout.taught_format import format_for, told_of_tools
 from rlhf.types import Message
 from tests.models.vocabularies import tokenizer_of
 from tests.models.wire import BAR, WIRES
@@ -99,6 +99,11 @@ def test_a_template_that_writes_no_calls_leaves_the_choice_to_the_recipe() -> No
     renderer = ChatRenderer(byte_tokenizer(), tools=(ADD,))
     names = ("auto", "hermes", "llama3_json", "none", "tests.rollout.playing:always")
     assert [format_for(renderer, name, SETTING).name for name in names] == ["hermes", *names[1:]]
+
+
+def test_a_template_without_tools_is_told_to_those_whose_agents_offer_them() -> None:
+    assert told_of_tools(wire_renderer("llama3")) == ()
+    assert "does not show the policy the tools" in told_of_tools(ChatRenderer(byte_tokenizer()))[0]
 
 
 def test_what_the_recipe_reads_itself_or_not_at_all_is_not_compared_with_the_template() -> None:

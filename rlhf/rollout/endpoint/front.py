@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf.rollout.endpoint.marks import AgentRequest, message_marks
 from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions
@@ -17,7 +17,9 @@ SWEEPS_A_LEASE = 4
 
 
 class EndSessionRequest(BaseModel):
-    """The body with which a client ends its session."""
+    """The body with which a client ends its session. A misspelt `reward` would be an episode without one."""
+
+    model_config = ConfigDict(extra="forbid")
 
     reward: float | None = Field(None, allow_inf_nan=False)
 

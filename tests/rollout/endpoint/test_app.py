@@ -250,8 +250,8 @@ async def test_sessions_that_are_unknown_over_or_too_many_are_refused_each_by_it
     assert server.kept == [], "an episode without a reply is none"
 
 
-@pytest.mark.parametrize("reward", ["NaN", "Infinity", '"much"'])
-async def test_a_reward_is_a_number(reward: str) -> None:
+@pytest.mark.parametrize("reward", ["NaN", "Infinity", '"much"', 'null, "rewrad": 1'])
+async def test_a_reward_is_a_number_under_its_own_name(reward: str) -> None:
     async with served(scripted()) as server, httpx.AsyncClient(trust_env=False) as asking:
         session = (await post(server.url, "/sessions")).json()["id"]
         headers = {"content-type": "application/json"}
