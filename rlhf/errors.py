@@ -262,7 +262,9 @@ def describe_error(error: BaseException) -> str:
     The place is the innermost line outside the standard library and installed packages, else that of an installed
     package. An exception that only this package raised has none.
     """
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
+    said = catch(lambda: str(error))  # its text may be user code, which raises too
+    words = f"its text cannot be made ({type(said.error).__name__})" if isinstance(said, Raised) else said
+    text = " ".join(f"{type(error).__name__}: {words}".split())[:LONGEST]
     lines = list(_foreign_lines(error))
     own = [line for line in lines if not line.startswith(LIBRARIES)]
     return f"{text} (at {(own or lines)[-1].removeprefix(os.getcwd() + os.sep)})" if lines else text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from numbers import Real
 from typing import Any, NamedTuple
@@ -93,6 +93,19 @@ class Observation:
     def done(self) -> bool:
         """Whether the episode has ended, terminated or truncated."""
         return self.terminated or self.truncated
+
+
+def with_own_row(task: Task) -> Task:
+    """Return the task with a copy of its row for user code, which may change it: the episodes of a group, and their
+    rewards, read the same row."""
+    return replace(task, row=_copied(dict(task.row)))
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of the dicts and lists in a row; other values stay the same objects."""
+    if isinstance(value, dict):
+        return {key: _copied(one) for key, one in value.items()}
+    return [_copied(one) for one in value] if isinstance(value, list) else value
 
 
 def exact_sum(numbers: Iterable[float]) -> float:

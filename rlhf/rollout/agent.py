@@ -12,7 +12,7 @@ from rlhf.errors import Raised, logged_error
 from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions
 from rlhf.rollout.episode import AGENT, PolicyClient
 from rlhf.rollout.programs import Late, NotStarted, Programs
-from rlhf.types import Failed, Task, Tool, Trajectory, finite_number
+from rlhf.types import Failed, Task, Tool, Trajectory, finite_number, with_own_row
 
 AGENT_FAILURE = "agent_"
 """Prefix of the failure kinds that an agent caused."""
@@ -45,7 +45,7 @@ class WithAgent:
             session = self.sessions.open(policy, seconds=self.timeout_seconds)
             try:
                 base_url = f"{self.url}/sessions/{session.id}/v1"
-                given = (task, base_url, self.token)
+                given = (with_own_row(task), base_url, self.token)
                 returned = await self.programs.outcome_of(self.program, *given, seconds=self.timeout_seconds)
             finally:
                 self.sessions.close(session)

@@ -1,22 +1,21 @@
-"""Environment wrapper: waits are timed and have a deadline, and answers are validated."""
+"""Environment wrapper: waits are timed and have a deadline."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable
-from dataclasses import replace
 
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
-from rlhf.types import Message, Observation, Task, finite_number
+from rlhf.types import Message, Observation, Task
 
 
 class TimedEnvironment:
     """`seconds` is how long the episode has waited for the environment so far; `timeout_seconds` is the limit.
 
     After the timeout `step` returns None. Raises `EnvironmentFailed`: of kind `timeout` where `reset` exceeds the
-    limit, of kind `protocol` for an invalid observation; errors that the environment raises pass through.
+    limit, of kind `protocol` where it says nothing to reply to, or pays; what the environment raises passes through.
     """
 
     def __init__(self, environment: Environment, name: str, timeout_seconds: float) -> None:
@@ -32,6 +31,8 @@ class TimedEnvironment:
         if first.done or not first.messages:
             ended = "ended the episode" if first.done else "said nothing"
             raise EnvironmentFailed(self._name, "protocol", f"its reset {ended}: there is nothing to reply to")
+        if first.reward:
+            raise EnvironmentFailed(self._name, "protocol", f"its reset pays {first.reward:g}, which no action earned")
         return first
 
     async def step(self, action: Message) -> Observation | None:
@@ -48,16 +49,4 @@ class TimedEnvironment:
             return None
         finally:
             self.seconds += time.monotonic() - began
-        if wrong := _nonsense(heard):
-            raise EnvironmentFailed(self._name, "protocol", wrong)
-        return replace(heard, reward=finite_number(heard.reward))
-
-
-def _nonsense(heard: Observation) -> str | None:
-    """Return why an observation is invalid; None if it is valid."""
-    for message in heard.messages:
-        if not isinstance(message, Message) or not isinstance(message.content, str):
-            return f"it says {message!r:.80}, which is not a Message with text"
-    if heard.reward is not None and finite_number(heard.reward) is None:
-        return f"its reward is {heard.reward!r:.40}, which is not a number"
-    return None
+        return heard

@@ -84,6 +84,16 @@ class Async:
     async def close(self) -> None: ...
 
 
+class HalfAsync(Async):
+    def reset(self, task: Task, *, seed: int) -> Any:
+        raise KeyError("state")
+
+
+class TakesFromRow(Behaving):
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        return Observation(messages=(Message(role="user", content=task.row["moves"].pop()),))
+
+
 class Late(Behaving):
     def step(self, action: Message) -> Observation:
         time.sleep(0.4)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import time
+from dataclasses import replace
+from typing import Any
 
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool
 
@@ -87,9 +89,34 @@ class Adder:
     def close(self) -> None: ...
 
 
+class Unsayable(Exception):
+    """Neither it nor what contains it can be shown."""
+
+    def __str__(self) -> str:
+        return str(1 / 0)
+
+    def __repr__(self) -> str:
+        raise Unsayable
+
+
+ODD: dict[str, dict[str, Any]] = {
+    "huge": {"reward": 10**400},
+    "bare": {"messages": "well"},
+    "dict": {"messages": ({"role": "user"},)},
+    "number": {"messages": (Message(role="user", content=5),)},  # type: ignore[arg-type]
+    "words": {"terminated": "false"},
+    "uninformed": {"info": None},
+    "unreadable": {"reward": Unsayable()},
+    "half": {"messages": (Message(role="user", content="half a character: \ud83d"),)},
+    "nan": {"reward": float("nan")},
+    "info": {"info": {"loss": float("nan")}},
+}
+"""What a moody environment answers, in place of a good observation's parts."""
+
+
 class Moody:
-    """Does what it is told: `raise`, `give up`, `hang`, `sleep 0.5`, `exit`, `sys.exit`, `nan`,
-    `info`, `half`, `nothing`."""
+    """Does what it is told: `raise`, `unsayable`, `give up`, `hang`, `sleep 0.5`, `exit`, `sys.exit`, `nothing`, and
+    what is `ODD`."""
 
     spec = EnvironmentSpec(name="moody", description="Breaks on demand.")
 
@@ -115,10 +142,9 @@ class Moody:
             raise SystemExit(3)
         if word == "nothing":
             return None  # type: ignore[return-value]
-        if word == "half":
-            return Observation(messages=said("half a character: \ud83d"))
-        info = {"loss": float("nan")} if word == "info" else {}
-        return Observation(messages=said("well"), reward=float("nan") if word == "nan" else 0.5, info=info)
+        if word == "unsayable":
+            raise Unsayable
+        return replace(Observation(messages=said("well"), reward=0.5), **ODD.get(word, {}))
 
     def close(self) -> None: ...
 

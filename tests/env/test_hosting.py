@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -54,6 +55,23 @@ async def test_a_reward_of_numpy_is_a_plain_number(isolation: IsolationKind) -> 
         await session.close()
 
 
+async def test_a_session_has_a_row_of_its_own() -> None:
+    task = replace(TASK, row={"moves": ["left", "right"]})
+    async with hosted("TakesFromRow") as environments:
+        for _ in range(2):
+            session = await environments.open("s")
+            assert (await session.reset(task, seed=0)).messages[0].content == "right"
+            await session.close()
+
+
+async def test_a_plain_method_beside_async_ones_is_named() -> None:
+    async with hosted("HalfAsync") as environments:
+        session = await environments.open("s")
+        with pytest.raises(EnvironmentFailed, match=r"raised: reset: KeyError: 'state'"):
+            await session.reset(TASK, seed=0)
+        await session.close()
+
+
 async def test_an_environment_is_closed_once() -> None:
     before = Behaving.closed
     async with hosted("Behaving") as environments:
@@ -74,6 +92,14 @@ async def test_an_environment_is_closed_once() -> None:
         ("nan", "protocol", "its reward is nan, which is not a number"),
         ("half", "protocol", r"its text has half a character, a lone surrogate: 'half a character: \\ud83d'"),
         ("nothing", "protocol", "it returned None, not an Observation"),
+        ("huge", "protocol", f"its reward is 1{'0' * 39}, which is not a number"),
+        ("bare", "protocol", "its messages are 'well', not a tuple of them"),
+        ("dict", "protocol", "it says {'role': 'user'}, which is not a Message with text"),
+        ("number", "protocol", f"it says {Message(role='user', content=5)!r:.80}, which is not a Message with text"),
+        ("words", "protocol", "its end is 'false', which is neither true nor false"),
+        ("uninformed", "protocol", "its info is None, which is not a mapping"),
+        ("unsayable", "raised", "step: Unsayable: its text cannot be made (ZeroDivisionError)"),
+        ("unreadable", "raised", "step: Unsayable: its text cannot be made (ZeroDivisionError)"),
     ],
 )
 async def test_what_an_environment_does_wrong_has_a_kind_and_its_words(

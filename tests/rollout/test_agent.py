@@ -103,6 +103,12 @@ async def test_the_agents_arguments_are_those_of_the_recipe_and_no_reward_leaves
     assert all(isinstance(sample.trajectory, Trajectory) for sample in unscored.samples)
 
 
+async def test_an_agent_that_writes_into_its_row_does_so_for_no_other() -> None:
+    group = await group_of("writes_into_its_row", scripted("yes", "yes"))
+    assert isinstance(group, Group)
+    assert [score.value for _, _, score in group.trainable] == [1.0, 1.0]
+
+
 async def test_an_async_agent_that_samples_at_once_has_a_segment_for_each() -> None:
     engine = scripted("a", "b", "c")
     sample = await lost("at_once", engine)
@@ -116,6 +122,7 @@ async def test_an_async_agent_that_samples_at_once_has_a_segment_for_each() -> N
     [
         ("raises", "agent_raised", "task t: KeyError: 'my own mistake' (at tests/rollout/endpoint/agents.py:"),
         ("raises_later", "agent_raised", "task t: SystemExit: 3"),
+        ("raises_nonsense", "agent_raised", "task t: Unsayable: its text cannot be made (ZeroDivisionError)"),
         ("cancels_itself", "agent_raised", "task t: CancelledError"),
         ("cancelled_inside", "agent_raised", "task t: CancelledError"),
         ("aborts", "agent_raised", "task t: Abort: enough"),

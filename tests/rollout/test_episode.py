@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
@@ -193,26 +191,9 @@ async def test_a_reset_that_asks_nothing_is_a_failure(
         await played(tokenizer, [], ScriptedEnvironment(first))
 
 
-async def test_a_reward_of_numpy_is_a_plain_number_in_the_record(tokenizer: PreTrainedTokenizerBase) -> None:
-    reward: Any = np.float32(0.5)
-    over = says("so", reward=reward, terminated=True)
-    outcome = await played(tokenizer, ["one"], ScriptedEnvironment(says("go"), over))
-    assert isinstance(outcome, Trajectory)
-    [turn] = outcome.segments[0].turns
-    assert (turn.reward, type(turn.reward)) == (0.5, float)
-
-
-@pytest.mark.parametrize("reward", [float("nan"), float("inf"), "1", pytest.param(10**400, id="huge")])
-async def test_a_reward_that_is_no_number_is_a_failure(tokenizer: PreTrainedTokenizerBase, reward: Any) -> None:
-    with pytest.raises(EnvironmentFailed, match="which is not a number"):
-        await played(tokenizer, ["one"], ScriptedEnvironment(says("go"), says("so", reward=reward)))
-
-
-@pytest.mark.parametrize("said", [{"role": "user", "content": "go"}, Message(role="user", content=None)])
-async def test_words_that_are_no_message_are_a_failure(tokenizer: PreTrainedTokenizerBase, said: object) -> None:
-    nonsense = Observation(messages=(said,))
-    with pytest.raises(EnvironmentFailed, match=r"protocol: it says .* which is not a Message with text"):
-        await played(tokenizer, ["one"], ScriptedEnvironment(says("go"), nonsense))
+async def test_a_reward_before_any_action_is_a_failure(tokenizer: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(EnvironmentFailed, match=r"protocol: its reset pays 0\.25, which no action earned"):
+        await played(tokenizer, ["one"], ScriptedEnvironment(says("go", reward=0.25)))
 
 
 async def test_a_role_that_the_template_refuses_fails_the_episode() -> None:

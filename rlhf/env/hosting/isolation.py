@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
 from rlhf.config import load_piece
 from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch, describe_error
 from rlhf.http.untrusted_text import has_surrogate
@@ -89,20 +91,36 @@ def blocking(environment: LocalEnvironment | AsyncEnvironment) -> LocalEnvironme
 
 
 def checked(name: str, observation: object) -> Observation:
-    """Return an observation with its reward as a plain float. Raises `EnvironmentFailed` for anything else, and for
-    text with half a character, which a tokenizer refuses and JSON would change."""
+    """Return an observation as plain values. Raises `EnvironmentFailed` for anything else."""
     if not isinstance(observation, Observation):
         raise EnvironmentFailed(name, "protocol", f"it returned {observation!r:.100}, not an Observation")
-    for message in observation.messages:
-        if isinstance(message, Message) and isinstance(message.content, str) and has_surrogate(message.content):
-            said = message.content.encode(errors="backslashreplace").decode()
-            raise EnvironmentFailed(name, "protocol", f"its text has half a character, a lone surrogate: {said!r:.80}")
-    reward = finite_number(observation.reward)
-    if reward is None and observation.reward is not None:
-        raise EnvironmentFailed(name, "protocol", f"its reward is {observation.reward!r:.40}, which is not a number")
-    if reward is observation.reward:
+    if wrong := _wrong_with(observation):
+        raise EnvironmentFailed(name, "protocol", wrong)
+    reward, messages = finite_number(observation.reward), observation.messages
+    if reward is observation.reward and isinstance(messages, tuple):
         return observation  # a copy costs as much as parsing a frame
-    return replace(observation, reward=reward)
+    return replace(observation, reward=reward, messages=tuple(messages))
+
+
+def _wrong_with(observation: Observation) -> str | None:
+    """Return why the parts of an observation are invalid; None if they are valid. A tokenizer refuses text with half a
+    character, and JSON would change it."""
+    if not isinstance(observation.messages, (tuple, list)):
+        return f"its messages are {observation.messages!r:.80}, not a tuple of them"
+    for message in observation.messages:
+        if not isinstance(message, Message) or not isinstance(message.content, str):
+            return f"it says {message!r:.80}, which is not a Message with text"
+        if has_surrogate(message.content):
+            said = message.content.encode(errors="backslashreplace").decode()
+            return f"its text has half a character, a lone surrogate: {said!r:.80}"
+    for end in (observation.terminated, observation.truncated):
+        if not isinstance(end, (bool, np.bool_)):
+            return f"its end is {end!r:.40}, which is neither true nor false"
+    if not isinstance(observation.info, Mapping):
+        return f"its info is {observation.info!r:.40}, which is not a mapping"
+    if observation.reward is not None and finite_number(observation.reward) is None:
+        return f"its reward is {observation.reward!r:.40}, which is not a number"
+    return None
 
 
 def load_spec(factory: Factory, create: Callable[[], LocalEnvironment | AsyncEnvironment]) -> EnvironmentSpec:

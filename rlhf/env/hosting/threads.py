@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory, checked, is_async, load_spec, raised_failure
@@ -21,7 +21,7 @@ from rlhf.errors import (
     traceback_of,
 )
 from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment
-from rlhf.types import EnvironmentSpec, Message, Observation, Task
+from rlhf.types import EnvironmentSpec, Message, Observation, Task, with_own_row
 
 
 def logged_failure(name: str, method: str, error: BaseException) -> EnvironmentFailed:
@@ -154,12 +154,13 @@ class ThreadEnvironment:
             raise
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        work, seconds = lambda: self._environment.reset(task, seed=seed), self._deadlines.reset_seconds
-        return checked(self._name, await self._call("reset", work, seconds))
+        own = with_own_row(task)
+        work, seconds = lambda: self._environment.reset(own, seed=seed), self._deadlines.reset_seconds
+        return self._checked("reset", await self._call("reset", work, seconds))
 
     async def step(self, action: Message) -> Observation:
         work, seconds = lambda: self._environment.step(action), self._deadlines.step_seconds
-        return checked(self._name, await self._call("step", work, seconds))
+        return self._checked("step", await self._call("step", work, seconds))
 
     async def close(self) -> None:
         """Close the environment without waiting: its thread does so when the call that may still run has returned."""
@@ -171,6 +172,12 @@ class ThreadEnvironment:
     def _close(self) -> None:
         if self._environment is not None:
             self._environment.close()
+
+    def _checked(self, method: str, given: object) -> Observation:
+        observation = catch(lambda: checked(self._name, given))  # what it returned may raise when it is read
+        if isinstance(observation, Raised):
+            raise logged_failure(self._name, method, observation.error)
+        return observation
 
     async def _call(self, method: str, work: Callable[[], Any], seconds: float) -> Any:
         try:
@@ -203,9 +210,13 @@ class LoopEnvironment(ThreadEnvironment):
     async def _call(self, method: str, work: Callable[[], Any], seconds: float) -> Any:
         try:
             async with asyncio.timeout(seconds):
-                result = await catch_awaiting(work(), also=SystemExit)
+                result = await catch_awaiting(_called(work), also=SystemExit)
         except TimeoutError:
             raise EnvironmentFailed(self._name, "timeout", f"{method} did not return within {seconds:g} s") from None
         if isinstance(result, Raised):
             raise logged_failure(self._name, method, result.error)
         return result
+
+
+async def _called(work: Callable[[], Awaitable[Any]]) -> Any:
+    return await work()

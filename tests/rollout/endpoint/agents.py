@@ -11,6 +11,7 @@ import httpx
 import openai
 
 from rlhf.types import Task
+from tests.env.environments import Unsayable
 
 RELEASE = threading.Event()
 """Lets agents that hang go, at the end of a test."""
@@ -50,6 +51,18 @@ def raises(task: Task, base_url: str, api_key: str) -> float:
 
 async def raises_later(task: Task, base_url: str, api_key: str) -> float:
     raise SystemExit(3)
+
+
+async def raises_nonsense(task: Task, base_url: str, api_key: str) -> float:
+    raise Unsayable
+
+
+def writes_into_its_row(task: Task, base_url: str, api_key: str) -> float:
+    """Earns 1 if no other has written into its row."""
+    asking(base_url, api_key).chat.completions.create(model="m", messages=[{"role": "user", "content": "go"}])
+    others = len(task.row)
+    task.row["mine"] = 1  # type: ignore[index]
+    return 1.0 - others
 
 
 async def cancels_itself(task: Task, base_url: str, api_key: str) -> float:
