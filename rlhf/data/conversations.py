@@ -26,23 +26,35 @@ ROLES = {
     "observation": "tool", **{role: role for role in ("system", "developer", "user", "assistant", "tool")},
 }  # fmt: skip
 """The role of a message for each name that data sets give it."""
-NOT_READ = (
-    "function_call", "weight", "train", "loss", "mask", "thinking", "reasoning", "prefix", "images", "videos", "audio",
-)  # fmt: skip
+NOT_READ = ("function_call", "mask", "thinking", "reasoning", "prefix", "images", "videos", "audio")
 """Keys of a message that would change what is trained, and that are not read."""
-TRIVIAL = (None, "", 1)
-"""Values of these keys that change nothing."""
+WEIGHTS = ("weight", "train", "loss", "loss_weight", "loss_mask", "trainable", "training")
+"""More of them, which change nothing where they are 1."""
 CONVERSATION = re.compile(r"\s*\[\s*\{\s*['\"](role|from|content|value)['\"]\s*:")
 """The beginning of a conversation that is stored as text."""
+TURN = re.compile(r"\n\n(Human|Assistant):")
+"""The beginning of a turn in a transcript of HH-RLHF (arXiv 2204.05862)."""
 
 
 def chat_of(row: Row, column: str, key: str, where: str, role: str = "user") -> list[Message]:
     """Return the messages of a column; a text is one message of that role. Raises `DataError`."""
     value = column_of(row, column, key, where)
     text = as_text(value)
+    if text is not None and TURN.match(text):
+        return _transcript(text, where, unfinished=role == "user")
     if text is not None and not CONVERSATION.match(text):
         return [Message(role=role, content=_whole(text, where))]
     return _messages_in(value, column, key, where)
+
+
+def _transcript(text: str, where: str, *, unfinished: bool) -> list[Message]:
+    """Return the messages of a transcript. Where it is `unfinished`, it may end with a reply that is only begun."""
+    _, *pieces = TURN.split(_whole(text, where))
+    turns = [
+        Message(role=ROLES[speaker.lower()], content=said.strip())
+        for speaker, said in zip(pieces[::2], pieces[1::2], strict=True)
+    ]
+    return turns[:-1] if unfinished and len(turns) > 1 and not turns[-1].content else turns
 
 
 def check_answered(chat: Sequence[Message], column: str, where: str) -> None:
@@ -92,7 +104,10 @@ def _message(given: Mapping[str, Any], where: str) -> Message:
     role = ROLES.get(said.strip().lower()) if isinstance(said, str) else None
     if role is None:
         raise DataError(f"{where} has the role {said!r}; the roles are {', '.join(ROLES)}")
-    if unread := [key for key in NOT_READ if given.get(key) not in TRIVIAL]:
+    if unread := [
+        *(key for key in NOT_READ if given.get(key)),
+        *(key for key in WEIGHTS if given.get(key) not in (None, "", 1)),
+    ]:
         renamed = ", or name it reasoning_content" if unread[0] in ("thinking", "reasoning") else ""
         raise DataError(f"{where} has {unread[0]!r}, which is not read; remove it{renamed}")
     calls = tuple(_tool_call(one, where) for one in from_json(given.get("tool_calls")) or ())

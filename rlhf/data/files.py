@@ -92,11 +92,20 @@ def _parquet(file: Path) -> Iterator[Placed]:
     pyarrow, parquet = _pyarrow()
     with _opened(file) as content:
         try:
-            batches = (batch.to_pylist() for batch in parquet.ParquetFile(content).iter_batches())
+            batches = (_as_written(batch, pyarrow).to_pylist() for batch in parquet.ParquetFile(content).iter_batches())
             for number, row in enumerate((row for batch in batches for row in batch), 1):
                 yield f"{file}, row {number}", {name: _without_gaps(value) for name, value in row.items()}
         except pyarrow.ArrowException as error:
             raise DataError(f"{file}: cannot be read as Parquet: {error}") from error
+
+
+def _as_written(batch: Any, pyarrow: Any) -> Any:
+    """Return the batch with 0.1 where a float of 32 bits is 0.10000000149011612 in 64."""
+    for place, field in enumerate(batch.schema):
+        if field.type == pyarrow.float32():
+            text = batch.column(place).cast(pyarrow.string())
+            batch = batch.set_column(place, field.name, text.cast(pyarrow.float64()))
+    return batch
 
 
 def _without_gaps(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,10 +15,6 @@ from rlhf.data.conversations import chat_of, check_answered, tools_of
 from rlhf.data.rows import dressed, messages_of
 from rlhf.errors import DataError
 from rlhf.types import Message, Task, Tool
-
-SPEAKERS = {"Human": "user", "Assistant": "assistant"}
-"""Speakers in a transcript of Anthropic's pairs (arXiv 2204.05862), as roles."""
-TURN = re.compile(rf"\n\n({'|'.join(SPEAKERS)}):")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +115,7 @@ def _conversation(
 ) -> tuple[tuple[Message, ...], str]:
     """Return the dressed prompt and the reply after it. Messages that begin with the assistant's follow the prompt of
     the prompt column."""
-    text = column_of(row, column, key, where)
-    is_transcript = isinstance(text, str) and TURN.match(text)
-    turns = _transcript(text) if is_transcript else chat_of(row, column, key, where, role="assistant")
+    turns = chat_of(row, column, key, where, role="assistant")
     check_answered(turns, column, where)
     *before, last = turns
     if last.tool_calls or last.reasoning_content:
@@ -133,12 +126,6 @@ def _conversation(
     if before and before[0].role != "assistant":
         return dressed(config, row, before, where), last.content
     return (*messages_of(config, row, where), *before), last.content
-
-
-def _transcript(text: str) -> list[Message]:
-    _, *pieces = TURN.split(text)
-    turns = zip(pieces[::2], pieces[1::2], strict=True)
-    return [Message(role=SPEAKERS[speaker], content=text.strip()) for speaker, text in turns]
 
 
 def _margin(config: DatasetConfig, row: Row, where: str) -> float | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rlhf.data.columns import Row, check_columns, column_text, short_value
+from rlhf.data.columns import Row, check_columns, column_text, column_value, short_value
 from rlhf.data.config import DatasetConfig
 from rlhf.data.conversations import chat_of, system_of, tools_of
 from rlhf.errors import DataError
@@ -45,6 +45,8 @@ def answer_of(config: DatasetConfig, row: Row, where: str) -> str | None:
 def messages_of(config: DatasetConfig, row: Row, where: str) -> tuple[Message, ...]:
     """Return the messages of the prompt column, dressed. Raises `DataError`, also for a prompt that asks nothing."""
     prompt = chat_of(row, config.prompt_column, "prompt_column", where)
+    if config.prompt_column == "instruction" and column_value(row, "input") not in (None, ""):
+        raise DataError(f"{where} has an 'input' beside its 'instruction', which would not be asked; join them")
     last = prompt[-1]
     if last.role == "assistant":
         raise DataError(

@@ -17,8 +17,12 @@ SAID = re.compile(
 )
 """What an option says, or a reason for it."""
 OTHER = re.compile(r"\s*(?:[,/&;]|and\b|or\b)\s*[(\[]?[A-J](?![A-Za-z0-9'])")
-SEVERAL = re.compile(r"(?:[\s(\[]*[A-J][\s)\]]*(?:,\s*and\b|,|;|&|and\b|$))+[\s.]*")
-CHOSEN = re.compile(r"(?i:\b(?:option|choice|choose|chose|pick|select)(?:\s+is)?)\W{0,6}([A-J])(?![A-Za-z0-9'])(.*)")
+SEVERAL = re.compile(r"(?:[\s(\[]*[A-J][\s)\]]*(?:,\s*and\b|[,;&\u3001]|and\b|$))+[\s.]*")
+CHOSEN = re.compile(
+    r"(?i:(?:\b(?:option|choice|choose|chose|pick|select)|故选|应选|选择)(?:\s+is)?)\W{0,6}([A-J])(?![A-Za-z0-9'])(.*)"
+)
+TOGETHER = re.compile(r"(?=[A-J]{2})A?B?C?D?E?F?G?H?I?J?")
+"""Several letters without anything between, which may be a product too."""
 ARTICLES = "AI"
 """Letters that are also words."""
 
@@ -37,6 +41,8 @@ def choice_of(text: str, *, loosely: bool = False) -> Choice | None:
     bare = DRESSING.sub(" ", text).strip()
     if SEVERAL.fullmatch(bare):
         return Choice(frozenset(re.findall("[A-J]", bare)))
+    if loosely and TOGETHER.fullmatch(bare):
+        return Choice(frozenset(bare))
     if loosely and re.fullmatch(r"[(\[]?\s*[a-j]\s*[)\]]?[.:]?", bare):
         bare = bare.upper()
     named = NAMED.match(bare)

@@ -19,8 +19,11 @@ BETWEEN = re.compile(
     r"[\s$]*(?:\\[()\[\]]\s*)?(?:[A-Za-z]\s*=\s*)?"
 )
 """What stands between the boxes of one answer."""
-PHRASE = re.compile(r"(?i)\banswers?\b[^\n.:=]{0,60}?(?::|=|\bis\b|\bare\b|\bbe\b)[ \t:*_]*")
-SENTENCE_END = re.compile(r"[.!?](?=\s|$)|,?\s+(?:because|since|as|which|where|so)\b")
+PHRASE = re.compile(
+    r"(?i)(?:\banswers?\b[^\n.:=]{0,60}?(?::|=|\bis\b|\bare\b|\bbe\b)"
+    r"|答案[^\n\u3002\uff1a:=不]{0,20}?[\uff1a:=是为])[ \t:\uff1a*_]*"
+)
+SENTENCE_END = re.compile(r"[.!?](?=\s|$)|[\u3002\uff01]|,?\s+(?:because|since|as|which|where|so)\b")
 LONGEST_STATEMENT = 300
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rlhf.reward.written_answer import CHANGING, NAMES
+from rlhf.reward.written_answer import CHANGING, COUNTED, MULTIPLES, NAMES
 
 WRAPPING = re.compile(r"\\(?:text|math)(?:rm|bf|it|sf|tt|normal)?(?=\s*\{)|\\mbox(?=\s*\{)|\\[,;:! ]|[$*`{}~\"]")
 TEXT = re.compile(r"\s*[$*]*\\(?:text|mbox)[a-z]*\s*\{[^{}]*[A-Za-z]{2}[^{}]*\}[$*.]*\s*")
@@ -46,7 +46,7 @@ def plain_words(text: str) -> str | None:
     if not WORDS.fullmatch(bare):
         return None
     words = [word.lower() for word in WORD.findall(bare)]
-    if any(word in NAMES for word in words):
+    if any(word in NAMES for word in words) or COUNTED.keys() | MULTIPLES >= set(words):
         return None
     known = TEXT.fullmatch(text) or any(len(word) > 3 or word in SHORT or word in CHANGING for word in words)
     return bare.lower().removeprefix("the ").removeprefix("a ").removeprefix("an ") if known else None

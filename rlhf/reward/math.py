@@ -11,11 +11,12 @@ from typing import Any
 import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy, convert_to_pct
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
+from latex2sympy2_extended.sets import FiniteSet
 from math_verify import grader, parse, parser, verify
 
 from rlhf.errors import NoReference, Raised, catch
 from rlhf.models.thinking import after_thinking
-from rlhf.reward.choices import Choice, choice_of, chosen_in
+from rlhf.reward.choices import TOGETHER, Choice, choice_of, chosen_in
 from rlhf.reward.conditions import BUILDER, alternatives, same_condition
 from rlhf.reward.expression_size import TooLarge, check_reply, check_size, check_text, written_form
 from rlhf.reward.final_answer import Statement, statement_of
@@ -23,12 +24,12 @@ from rlhf.reward.in_words import same_words
 from rlhf.reward.named_values import by_name, without_names
 from rlhf.reward.numbers_equal import numbers_equal
 from rlhf.reward.rules import reference_of
-from rlhf.reward.written_answer import NUMBER, as_formula, undressed, without_traps
+from rlhf.reward.written_answer import AS_WRITTEN, NUMBER, as_formula, undressed, without_traps
 
 # math-verify's own deadline is an alarm signal that turns a time-out into "not equal"; here the worker is killed
 # instead and the response stays unscored. Every worker would print the warning that the deadline is off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
-AS_WRITTEN = ConversionConfig(lowercase_symbols=False)
+CASES_APART = ConversionConfig(lowercase_symbols=False)
 """R and r are two symbols."""
 BLANKS = re.compile(r"\s+")
 DIGITS = re.compile(r"\d+", re.ASCII)
@@ -64,7 +65,7 @@ def _divisor(reader: Any, name: str, args: list[Any]) -> Any:
 evaluated_divisor: Callable[..., Any] = _Latex2Sympy.handle_gcd_lcm
 _Latex2Sympy.handle_gcd_lcm = _divisor
 parser.normalize_latex = _bounded(parser.normalize_latex)  # a formula that was found is first brought to one form,
-parser.latex2sympy = partial(_bounded(parser.latex2sympy), conversion_config=AS_WRITTEN)  # and then read
+parser.latex2sympy = partial(_bounded(parser.latex2sympy), conversion_config=CASES_APART)  # and then read
 grader.INVERSE_RELATIONS[sympy.Ne] = sympy.Ne  # it is looked up for every relation, and raises for this one
 grader.sympy_compare_symbols = lambda gold, pred: str(gold) == str(pred)  # math-verify's own takes T_1 for t_1
 grader.sympy_numeric_eq = numbers_equal  # math-verify's own calls 0.0 equal to whatever is smaller than a millionth
@@ -86,6 +87,8 @@ def math(response: str, row: Mapping[str, Any]) -> float:
         if given or not choice.says:
             return float(given is not None and given.letters == choice.letters)
         text = choice.says
+    if TOGETHER.fullmatch(text) and (given := _chosen(statement, reply)) and len(given.letters) > 1:
+        return float(given.letters == frozenset(text))
     same = [same_words(text, said) for said in (*statement.texts, "")]
     if same[-1] is not None:
         return float(any(same))
@@ -155,11 +158,12 @@ def _readings(text: str, sure: bool = False) -> list[Any]:
     if number := NUMBER.fullmatch(bare):
         return _number(*number.groups(default=""))
     latex = as_formula(bare)
-    if latex is None:
-        return []
+    written = [sympy.Symbol(one) for one in (bare, latex) if one and AS_WRITTEN.fullmatch(one)][:1]
+    if latex is None or (written and sure):
+        return written
     check_text(latex)
     found = _meanings(latex)
-    return [] if sure and found and _passes_over_a_number(latex, found) else found
+    return [] if sure and found and _passes_over_a_number(latex, found) else [*written, *found]
 
 
 def _number(sign: str, inner_sign: str, whole: str, decimals: str, mark: str) -> list[Any]:
@@ -207,7 +211,12 @@ def _whole(latex: str) -> list[Any]:
     real = not grader.should_treat_as_complex(latex)
     read = partial(parser.latex2sympy, latex, is_real=real, convert_degrees=False, normalization_config=None)
     found = catch(read)
-    return [] if isinstance(found, Raised) else [found]
+    if isinstance(found, Raised):
+        return []
+    repeats = isinstance(found, FiniteSet) and len(found.args) > 1 and len(found._unsorted_args) > len(found.args)
+    if repeats:  # no set, although it is read as one
+        return [sympy.Tuple(*sorted(found._unsorted_args, key=sympy.default_sort_key))]
+    return [found]
 
 
 def _meant(e: Any) -> Any:

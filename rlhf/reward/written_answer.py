@@ -17,7 +17,7 @@ def _rules(*pairs: tuple[str, str | Callable[[re.Match[str]], str]], flags: int 
 
 
 NUMBER = re.compile(
-    r"([-+]?)\s?[$€£¥₹]?\s?([-+]?)(\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(\.\d*)?\s?(\\?%|[$€£¥]|°)?", re.ASCII
+    r"([-+]?)\s?[$€£¥₹]?\s?([-+]?)((?!0,)\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(\.\d*)?\s?(\\?%|[$€£¥]|°)?", re.ASCII
 )
 """A bare number, with a sign before or behind the currency."""
 GREEK_NAMES = "alpha beta gamma delta epsilon theta lambda mu phi psi rho sigma tau omega pi Delta Omega Phi Psi Sigma"
@@ -58,10 +58,11 @@ LABEL = re.compile(
 UNICODE = str.maketrans({
     "π": "\\pi ", "θ": "\\theta ", "∞": "\\infty ", "∅": "\\emptyset ", "\u211d": "\\mathbb{R}",
     "\u2124": "\\mathbb{Z}", "\u00d7": "\\cdot ", "·": "\\cdot ", "⋅": "\\cdot ", "\u2217": "*", "÷": "/",
-    "\u2044": "/", "\u2215": "/", "\u2212": "-", "±": "\\pm ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ",
+    "\u2044": "/", "\u2215": "/", "\u2212": "-", "\u2013": "-", "±": "\\pm ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ",
     "\u222a": "\\cup ", "∩": "\\cap ", "∈": "\\in ", "\u2216": "\\setminus ", "½": "\\frac{1}{2}",
     "¼": "\\frac{1}{4}", "¾": "\\frac{3}{4}", "⅓": "\\frac{1}{3}", "⅔": "\\frac{2}{3}", "°": "^{\\circ}",
     "\uff05": "%", "\u00a0": " ", "\u202f": " ", "\u2009": " ", "\uff0c": ",", "\uff08": "(", "\uff09": ")",
+    "\u3001": ",", "\uff1b": ";", "\uff1a": ":", "\u3002": ".",
 })  # fmt: skip
 SUPERSCRIPTS, SUBSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "₀₁₂₃₄₅₆₇₈₉₋₊"
 RAISED = re.compile(f"[{SUPERSCRIPTS}]+|[{SUBSCRIPTS}]+")
@@ -73,11 +74,14 @@ TEXT = re.compile(
     r"\\(?:(?:text|math)(?:rm|bf|it|sf|tt|normal)?|mbox|operatorname\*?)\s*\{([^{}]*)\}|\{\\rm\s+([^{}]*)\}"
 )
 FRACTION = r"\\[dtc]?frac"
-THOUSANDS = re.compile(r"(?<![\d.,^_])(?<![\^_]\{)(\d{1,3})((?:,\d{3})+)(?!,?\d)")
+UNIT_TEXT = r"\\(?:text|math)(?:rm)?\s*\{[^{}]*\}(?:\s*\^\s*\{?\d\}?)?"
+UNIT_FRACTION = re.compile(rf"{FRACTION}\s*\{{\s*({UNIT_TEXT})\s*\}}\s*\{{\s*({UNIT_TEXT})\s*\}}$")
+THOUSANDS = re.compile(r"(?<![\d.,^_])(?<![\^_]\{)((?!0)\d{1,3})((?:,\d{3})+)(?!,?\d)")
 SEPARATED = re.compile(r",\s|;|\band\b|\bor\b")
 MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 MULTIPLES |= {"lakh": 10**5, "crore": 10**7}
 SPELLED = _rules(
+    (r"(?<=[\d)}])\s*(?:(?![百千万亿萬億半多余以几成折点度不或])[\u4e00-\u9fff])+$", ""),  # a Chinese unit
     (r"\bplus or minus\b", r"\\pm "),
     (r"\b(?:negative|minus)\s+(?=[\d\\.(a-z])", "-"),
     (r"\bplus\b", "+"),
@@ -98,11 +102,18 @@ SPELLED = _rules(
 """Words that are numbers or operations, and what they mean."""
 COUNTING = """
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
-nineteen twenty
+nineteen
 """
-COUNTED = {word: str(number) for number, word in enumerate(COUNTING.split())}
-[COUNTS] = _rules((rf"(?i)\b({'|'.join(COUNTED)})\b(?!-)", lambda word: COUNTED[word[0].lower()]))
+TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+COUNTED = {word: number for number, word in enumerate(COUNTING.split())}
+COUNTED |= {word: 10 * number for number, word in enumerate(TENS.split(), 2)}
+[COUNTS] = _rules((
+    rf"(?i)\b(?:(?:{TENS.replace(' ', '|')})[- ](?:{'|'.join(COUNTING.split()[1:10])})|{'|'.join(COUNTED)})\b(?!-)",
+    lambda words: str(sum(COUNTED[word] for word in re.split("[- ]", words[0].lower()))),
+))  # fmt: skip
 FORMS = _rules(
+    (r"\s*;\s*", ","),  # also in intervals, as in Europe
+    (r"\^\s*(?:T|\{\s*T\s*\})", "^{1 T}"),  # which the parser takes for a transposition, and drops
     (r"√\s*(\d+(?:\.\d+)?|[A-Za-z])", r"\\sqrt{\1}"),
     (r"∛\s*(\d+(?:\.\d+)?|[A-Za-z])", r"\\sqrt[3]{\1}"),
     (r"√\s*", r"\\sqrt"),
@@ -141,6 +152,8 @@ ALONE = _rules(
     (r"([\dA-F]*\d[\dA-F]*)\s+(?:in )?base\s+(\d+)", r"\\text{\1 base \2}"),
 )
 """Forms of a number that are no formula."""
+AS_WRITTEN = re.compile(r"\d+(?:-\d+)+|\d+(?:/\d+){2}|(?!(?:IV|VI)$)(?=[XVI]{2})X{0,3}(?:IX|IV|V?I{0,3})")
+"""Ranges, dates, telephone and Roman numbers: their value is no difference, quotient or product. IV and VI may be."""
 LAST_WORD = re.compile(r"(?:/|\\cdot|\bper\b|-)?\s*(?<![\\A-Za-z_])([A-Za-z]+)\.?\s*(?:\^\s*\{?-?\d\}?)?[.,]?\s*$")
 NUMBERS_END = re.compile(r"[\d)}\]%!]$|(?:\\pi|\\infty)$")
 WORD = re.compile(r"\\(?:begin|end|operatorname|text)\s*\{[^{}]*\}|\\[A-Za-z]+|_\s*\{[^{}]*\}|(?P<word>[A-Za-z]{2,})")
@@ -192,7 +205,7 @@ def undressed(text: str) -> str:
     bare = RAISED.sub(_levelled, text).translate(UNICODE)
     bare = DELIMITERS.sub(" ", bare)
     bare = bare if "..." in bare else AROUND.sub("", bare)
-    for opener, closer in (("\\text{", "}"), ("\\mathbf{", "}"), ("\\textbf{", "}")):
+    for opener, closer in (("\\text{", "}"), ("\\mathrm{", "}"), ("\\mathbf{", "}"), ("\\textbf{", "}")):
         inside = bare.removeprefix(opener).removesuffix(closer)
         if bare.startswith(opener) and bare.endswith(closer) and "{" not in inside:
             bare = inside.strip()
@@ -206,12 +219,13 @@ def as_formula(text: str) -> str | None:
     latex = _alone(" ".join(text.split()))
     if latex is not None:
         return latex
-    latex = re.sub(r"(?<=\d)(?:\{,\}|,\\!|\\[,! ]|~)\s*(?=\d{3}(?!\d))", "", text)
+    latex = re.sub(r"(?<=\d)(?<!\b0)(?:\{,\}|,\\!|\\[,! ]|~)\s*(?=\d{3}(?!\d))", "", text)
+    latex = re.sub(r"(?<=\d)\{,\}(?=\d)", ".", latex)
     latex = SPACES.sub(" ", _spoken(_without_unit_text(latex))).strip(" .,;")
     latex = _without_label(BEFORE.sub("", latex))
     if SEPARATED.search(latex) or not re.search(r"[(\[]|\\\{", latex):
         latex = THOUSANDS.sub(lambda number: number[1] + number[2].replace(",", ""), latex)
-    latex = _without_unit(_rewritten(latex, SPELLED if "\\" in latex else (*SPELLED, COUNTS)).strip())
+    latex = _without_unit(_rewritten(latex, SPELLED if "\\" in latex else (COUNTS, *SPELLED)).strip())
     return _alone(latex) or _formed(latex) or None
 
 
@@ -255,7 +269,7 @@ def _without_label(latex: str) -> str:
 
 def _without_unit_text(latex: str) -> str:
     """Return the LaTeX without a unit in `\\text` at its end, where single letters are units too."""
-    rest = latex.strip(" .,;")
+    rest = UNIT_FRACTION.sub(r"\1/\2", latex.strip(" .,;"))
     while text := re.search(
         r"(?:/|\\cdot)?\s*\\(?:text|math)(?:rm|it|normal)?\s*\{([^{}]*)\}\s*(?:\^\s*\{?-?[\d\u00b2]\}?)?$", rest
     ):

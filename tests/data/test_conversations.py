@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -46,6 +47,7 @@ SHAPES = {
     "content in parts": [one(m["role"], [{"type": "text", "text": m["content"]}]) for m in MESSAGES],
     "bot and empty keys": [one("bot" if m["role"] == "assistant" else m["role"], m["content"], tool_calls=None)
                            for m in MESSAGES],
+    "empty keys": [one(m["role"], m["content"], images=[], weight=1, train=True, prefix=False) for m in MESSAGES],
 }  # fmt: skip
 
 
@@ -54,6 +56,20 @@ def test_every_shape_is_the_same_conversation(chat: Any) -> None:
     roles = ("system", "user", "assistant", "user")
     texts = ("Add.", ASKED, SAID, AGAIN)
     assert task(chat).messages == tuple(map(lambda role, text: Message(role=role, content=text), roles, texts))
+
+
+@pytest.mark.parametrize("end", ["", "\n\nAssistant:"])
+def test_a_transcript_is_a_conversation(end: str) -> None:
+    asked = task(f"\n\nHuman: {ASKED}\n\nAssistant: {SAID}\n\nHuman: {AGAIN}{end}").messages
+    assert asked == task(MESSAGES[1:]).messages
+
+
+def test_an_input_beside_an_instruction_is_never_left_out() -> None:
+    row, settings = {"instruction": "Add.", "input": "", "reply": SAID}, {"prompt_column": "instruction"}
+    assert task(None, row, **settings).messages == (Message(role="user", content="Add."),)
+    for read in (partial(task, None), shown):
+        with pytest.raises(DataError, match=r"row 7 has an 'input' beside its 'instruction', .*; join them"):
+            read(row | {"input": "2, 2"}, response_column="reply", **settings)
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "[INST] hi", "{'role': 'user'}", "[{1}]", "[]", "[{'a': 1}]"])
@@ -95,7 +111,7 @@ def test_the_tools_of_a_row_are_carried(tools: Any) -> None:
     ("chat", "settings", "message"),
     [
         ([one("narrator", "x")], {}, "message 1 of column 'chat' has the role 'narrator'; the roles are human, gpt"),
-        ([one("user", ASKED, function_call={})], {}, "of column 'chat' has 'function_call', which is not read"),
+        ([one("user", ASKED, function_call=ADD)], {}, "of column 'chat' has 'function_call', which is not read"),
         ([one("user", [{"type": "image_url"}])], {}, "message 1 of column 'chat' must have text as content"),
         ([one("assistant", "", tool_calls=[{"name": "add"}]), one("user", ASKED)], {}, "a tool call without a name"),
         ([one("user", None)], {}, "must have text as content, it reads None"),
@@ -105,6 +121,9 @@ def test_the_tools_of_a_row_are_carried(tools: Any) -> None:
         (MESSAGES, {"system_prompt": "Brief."}, "has a system message in its .*, and another in system_prompt"),
         ([one("user", ASKED, thinking="x")], {}, "has 'thinking', which is not read; .* name it reasoning_content"),
         ([one("user", ASKED), one("assistant", SAID, weight=0)], {}, "has 'weight', which is not read"),
+        ([one("user", ASKED), one("assistant", SAID, trainable=False)], {}, "has 'trainable', which is not read"),
+        ([one("user", ASKED), one("assistant", SAID, loss_weight=0.0)], {}, "has 'loss_weight', which is not read"),
+        ([one("user", ASKED), one("assistant", SAID, prefix=True)], {}, "has 'prefix', which is not read"),
         (MESSAGES[:3], {}, "column 'chat' ends with the assistant's reply, .* kind: sft learns from whole conv"),
         ([one("user", " ")], {}, "the question in column 'chat' is blank"),
         ([one("system", "Add.")], {}, "column 'chat' ends with the system message and asks nothing"),

@@ -75,6 +75,7 @@ def test_json_lines_may_be_named_json(tmp_path: Path) -> None:
         (pyarrow.array([True, False]), ["true", "false"]),
         (pyarrow.array(["016", "nan"]).dictionary_encode(), ["016", "nan"]),
         (pyarrow.array([2**53 + 1]), ["9007199254740993"]),
+        (pyarrow.array([0.1, 2.5, 123], pyarrow.float32()), ["0.1", "2.5", "123.0"]),
     ],
 )
 def test_values_of_parquet_are_exact(tmp_path: Path, values: Any, expected: list[str]) -> None:
