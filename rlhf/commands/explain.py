@@ -1,0 +1,40 @@
+"""`rlhf explain` says what a metric means, what is healthy, and what to do otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+from rlhf.errors import UserError
+from rlhf.http.untrusted_text import escape_to_line
+from rlhf.runs.metric_catalogue import Metric, catalogue, nearest_metric, search_metrics
+
+
+def explain(
+    metric: Annotated[str, typer.Argument(metavar="[METRIC]", help="Name of a metric, or the beginning of one.")] = "",
+) -> None:
+    """Explain a metric: its meaning, healthy range, and what to do outside of it; without a name, list all."""
+    found = search_metrics(metric) if metric else catalogue()
+    if not found:
+        close = nearest_metric(metric)
+        named = escape_to_line(metric)
+        raise UserError(f"no metric begins with {named!r}" + (f"; did you mean {close!r}?" if close else ""))
+    print("\n".join(list_of(found) if len(found) > 1 else explanation(found[0])))
+
+
+def list_of(metrics: Sequence[Metric]) -> Iterator[str]:
+    """Return a line for each metric."""
+    width = max(len(metric.name) for metric in metrics)
+    for metric in metrics:
+        healthy = f" (healthy: {metric.healthy})" if metric.healthy else ""
+        yield f"{metric.name:<{width}}  {metric.meaning}{healthy}"
+
+
+def explanation(metric: Metric) -> Iterator[str]:
+    """Return all that is known of a metric, as lines."""
+    yield metric.name
+    yield f"  meaning  {metric.meaning}"
+    parts = {"unit": metric.unit, "healthy": metric.healthy, "else": metric.remedy}
+    yield from (f"  {name:<7}  {text}" for name, text in parts.items() if text)

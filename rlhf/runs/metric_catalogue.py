@@ -1,0 +1,99 @@
+"""What every metric means, and its healthy range: the entries of `metric_catalogue.toml`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+NUMBERS = ("N", "K")
+PAIRS = "PAIRS"
+"""Stands for the metrics of preference pairs, without `pairs/`."""
+CAPITALS = re.compile(r"\b[A-Z]+\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One metric, or a family whose names differ in the words in capitals. The file says what each value means."""
+
+    name: str
+    meaning: str
+    unit: str = ""
+    """`share` is a number from 0 to 1."""
+    low: float | None = None
+    high: float | None = None
+    alarm: str = ""
+    remedy: str = ""
+    sometimes: bool = False
+    counter: bool = False
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Matches the names of the family."""
+        words = dict.fromkeys(NUMBERS, r"\d+") | {PAIRS: "|".join(_names_of_pairs())}
+        return re.compile(CAPITALS.sub(lambda word: f"(?:{words.get(word[0], '.+')})", re.escape(self.name)))
+
+    @property
+    def healthy(self) -> str:
+        """The healthy range as text; empty without one."""
+        match self.low, self.high:
+            case None, None:
+                return ""
+            case None, high:
+                return f"at most {self.format(high)}"
+            case low, None:
+                return f"at least {self.format(low)}"
+            case low, high:
+                return f"{low:g} to {high:g}"
+
+    def is_healthy(self, value: float) -> bool:
+        """Whether a value is in the healthy range; without one, every value is. NaN is in no range."""
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def format(self, value: float) -> str:
+        """Return a value with its unit."""
+        if self.unit == "share":
+            return f"{100 * value:.3g} %"
+        number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        return f"{number} {self.unit}".rstrip()
+
+
+@cache
+def catalogue() -> tuple[Metric, ...]:
+    """Return every entry, in the order of the file."""
+    return tuple(Metric(name=name, **entry) for name, entry in _entries().items())
+
+
+def find_metric(name: str) -> Metric | None:
+    """Return the entry of the metric: the one with this name, else the first family with it; None for a metric of the
+    user's own."""
+    entries = catalogue()
+    same = (entry for entry in entries if entry.name == name)
+    return next(same, None) or next((entry for entry in entries if entry.pattern.fullmatch(name)), None)
+
+
+def search_metrics(name: str) -> Sequence[Metric]:
+    """Return the entry of a metric, else all whose names begin with `name`."""
+    found = find_metric(name)
+    return [found] if found else [entry for entry in catalogue() if entry.name.startswith(name)]
+
+
+def nearest_metric(name: str) -> str | None:
+    """Return the name in the catalogue that is most like a misspelt one; its last part may be all that was given."""
+    names = {entry.name.rpartition("/")[2]: entry.name for entry in reversed(catalogue())}
+    names |= {entry.name: entry.name for entry in catalogue()}
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return names[close[0]] if close else None
+
+
+@cache
+def _entries() -> dict[str, dict[str, str | float | bool]]:
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+
+
+def _names_of_pairs() -> list[str]:
+    return [name.removeprefix("pairs/") for name in _entries() if name.startswith("pairs/")]
