@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 from pathlib import Path
 
 from rlhf.config import check_call, is_piece, load_bound, load_piece
+from rlhf.env.hosting.isolation import check_methods
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import ScorerConfig
 from rlhf.reward.process import ScorerPool
@@ -30,6 +32,8 @@ def import_own_pieces(recipe: Recipe) -> None:
     if environment is not None and environment.environment is not None and not environment.is_replayed:
         for arguments in (environment.arguments, environment.for_evaluation.arguments):
             load_bound(environment.environment, "environment.environment", arguments, given=0)
+        if inspect.isclass(made := load_piece(environment.environment, "environment.environment")):
+            check_methods(made, environment.environment, "environment.environment")
     if agent is not None:
         program = load_piece(agent.program, "agent.program")
         check_call(program, agent.program, "agent.program", agent.arguments, given=3)

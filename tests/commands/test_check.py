@@ -174,8 +174,14 @@ def estimate(episodes): ...
 def play(task, base_url, api_key): ...
 def open_model(): raise AssertionError("called")
 class Diary(Callback): ...
-class World:
+class Half:
     def __init__(self, top=9): ...
+    def step(self, action): ...
+    def close(self): ...
+class World(Half):
+    def reset(self, task, *, seed): ...
+class Seedless(Half):
+    def reset(self, task): ...
 """
 NAMED = (
     ("reward={kind: function, function: PIECE}", "score", "reward.function"),
@@ -213,6 +219,11 @@ def test_everything_that_a_recipe_names_is_imported(
         ("environment={environment: sound:World, eval_arguments: {all: 1}}", "it takes top"),
         ("agent={program: sound:play, arguments: {all: 1}}", "it takes task, base_url, api_key"),
         ("callbacks=[{call: sound:Diary, arguments: {all: 1}}]", "callbacks.0 is sound:Diary"),
+        (
+            "environment={environment: sound:Half}",
+            "sound:Half, which has no method reset; it needs reset, step",
+        ),
+        ("environment={environment: sound:Seedless}", "is sound:Seedless.reset, which cannot be called with 2 values"),
     ],
 )
 def test_arguments_that_are_not_accepted_are_told(

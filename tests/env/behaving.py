@@ -110,6 +110,22 @@ class CannotBeMade(Behaving):
         raise OSError("no such device")
 
 
+class Resetless:
+    spec = SPEC
+
+    def step(self, action: Message) -> Observation:
+        return MORE
+
+    def close(self) -> None: ...
+
+
+class PassesOn:
+    """Wraps another environment, as Gymnasium's wrappers do."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Behaving(), name)
+
+
 class Refusing(Behaving):
     """The first, which tells the spec, can be made; no other."""
 

@@ -10,9 +10,10 @@ import psutil
 import pytest
 
 from rlhf.env.config import IsolationKind
+from rlhf.env.hosting.isolation import check_methods
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.types import Message
-from tests.env.behaving import MORE, SPEC, Async, Behaving, CannotClose, Hangs, Lasting, Meets, Refusing
+from tests.env.behaving import MORE, SPEC, Async, Behaving, CannotClose, Hangs, Lasting, Meets, PassesOn, Refusing
 from tests.env.hosted import hosted
 from tests.env.serving import HERE
 from tests.fakes import TASK
@@ -215,6 +216,14 @@ async def test_an_environment_that_cannot_be_made_is_refused_at_the_start(isolat
     with pytest.raises(ConfigError, match="cannot be made with its arguments: OSError: no such device"):
         async with hosted("CannotBeMade", isolation=isolation):
             pass
+
+
+@pytest.mark.parametrize("isolation", KINDS)
+async def test_a_class_without_a_method_is_refused_at_the_start(isolation: IsolationKind) -> None:
+    with pytest.raises(ConfigError, match="Resetless, which has no method reset"):
+        async with hosted("Resetless", isolation=isolation):
+            pass
+    check_methods(PassesOn, "m:PassesOn", "the environment")
 
 
 async def test_a_session_that_cannot_be_made_gives_its_place_back() -> None:

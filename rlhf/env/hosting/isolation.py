@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from rlhf.config import load_piece
+from rlhf.config import check_call, load_piece
 from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch, describe_error
 from rlhf.http.untrusted_text import has_surrogate
 from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment
@@ -19,6 +19,8 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_numbe
 T = TypeVar("T")
 START_SECONDS = 120.0
 """An environment's module may import heavy libraries."""
+METHODS: Mapping[str, tuple[int, Mapping[str, Any]]] = {"reset": (1, {"seed": 0}), "step": (1, {}), "close": (0, {})}
+"""The number of values and the keyword arguments that each method of an environment receives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +125,24 @@ def _wrong_with(observation: Observation) -> str | None:
     return None
 
 
+def check_methods(environment: object, name: str, setting: str) -> None:
+    """Check that an environment, or its class, has the methods of one, with their parameters. Raises `ConfigError`."""
+    made = environment if inspect.isclass(environment) else type(environment)
+    for method, (given, arguments) in METHODS.items():
+        call = inspect.getattr_static(made, method, None)
+        if inspect.isfunction(call):
+            check_call(call, f"{name}.{method}", setting, arguments, given=given + 1)
+        elif not (call or hasattr(environment, method) or hasattr(made, "__getattr__")):
+            raise ConfigError(f"{setting} is {name}, which has no method {method}; it needs {', '.join(METHODS)}")
+
+
 def load_spec(factory: Factory, create: Callable[[], LocalEnvironment | AsyncEnvironment]) -> EnvironmentSpec:
     """Read the spec from one environment that is made and closed. Raises `ConfigError` when that fails."""
 
     def tried() -> object:
-        environment = blocking(create())
+        made = create()
+        check_methods(made, factory.name, "the environment")
+        environment = blocking(made)
         spec = environment.spec
         environment.close()
         return spec
