@@ -56,7 +56,7 @@ class Trainer:
         self.loaded = located(given)
         self.recipe = self.loaded.recipe
         self._clock = clock
-        self._model: str | None = None
+        self._fitted: RunFolder | None = None
 
     @classmethod
     def from_recipe(cls, path: str | Path, *overrides: str, callbacks: Sequence[Callback] = ()) -> Trainer:
@@ -68,20 +68,19 @@ class Trainer:
 
         With `resume` an earlier run in the same folder continues from its newest checkpoint. If all its checkpoints are
         damaged, it begins again only with `start_over`. `leaving` may end the run at an earlier update, with a
-        checkpoint; the summary then has `saved`.
+        checkpoint; the summary then has `saved`. The trained policy is that of the newest checkpoint.
         """
         self.loaded = located(self._given, resumed=resume)
         self.recipe = self.loaded.recipe
         preflight(self.recipe)
         messages: list[str] = []
         folder, point = run_folder(self.recipe, resume=resume, start_over=start_over, tell=messages.append)
+        self._fitted = folder
         try:
             with saying_what_is_intact(folder):
-                summary = self._run(folder, point, messages, leaving or Leaving())
+                return self._run(folder, point, messages, leaving or Leaving())
         finally:
             folder.give_back()
-        self._model = None if summary.saved else model_folder(str(folder.path))
-        return summary
 
     def _run(self, folder: RunFolder, point: ResumePoint | None, messages: Sequence[str], leaving: Leaving) -> Summary:
         """Train in the run folder and return the summary."""
@@ -120,6 +119,6 @@ class Trainer:
 
     @property
     def _trained(self) -> str:
-        if self._model is None:
+        if self._fitted is None:
             raise UserError("nothing is trained yet: call fit() first, or use `rlhf eval` on a checkpoint")
-        return self._model
+        return model_folder(str(self._fitted.path))
