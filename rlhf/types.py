@@ -304,6 +304,16 @@ class Unscored:
     detail: str = ""
 
 
+CAUSED_BY_REPLIES = frozenset(
+    {
+        "timeout", "raised", "died", "not a number", "not finite", "verdict", "too long", "unknown token", "empty",
+        "broke the sandbox",
+    }
+)  # fmt: skip
+"""Kinds of failed scores that a reply can cause. A missing server, a sandbox that does not start and a task without an
+answer are not among them: these leave a reply unscored whatever the recipe says."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Failed:
     """An episode or a group whose environment, engine or scorers failed. It is counted, never trained.

@@ -5,24 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlhf.reward.live import LiveReward
-from rlhf.types import Scored, Task, Trajectory, Unscored
-
-CAUSED_BY_REPLIES = frozenset(
-    (
-        "timeout",
-        "raised",
-        "died",
-        "not a number",
-        "not finite",
-        "verdict",
-        "too long",
-        "unknown token",
-        "empty",
-        "broke the sandbox",
-    )
-)
-"""Kinds of failures that a reply can cause. A missing server, a sandbox that does not start and a task without an
-answer are not among them: these leave a reply unscored whatever the recipe says."""
+from rlhf.types import CAUSED_BY_REPLIES, Scored, Task, Trajectory, Unscored
 
 
 class FailuresValued:

@@ -15,7 +15,18 @@ from rlhf.models.thinking import after_thinking
 from rlhf.rollout.at_k import average, majority_at, pass_at, passes, vote_of
 from rlhf.rollout.group import GroupRollout, lost_to_environment
 from rlhf.runs.lost_samples import commonest_failure, failures_of
-from rlhf.types import EpisodeStatus, Failed, Filtered, Group, Task, Ticket, Trajectory
+from rlhf.types import (
+    CAUSED_BY_REPLIES,
+    EpisodeStatus,
+    Failed,
+    Filtered,
+    Group,
+    Sample,
+    Task,
+    Ticket,
+    Trajectory,
+    Unscored,
+)
 
 ENVIRONMENT_ATTEMPTS = 3
 """Attempts for a problem whose environment fails; an environment that fails one call in a hundred then stops no
@@ -150,12 +161,21 @@ async def _asked(one: EvaluationSet, task: Task, ticket: Ticket) -> Group | Filt
 
 def _played(one: EvaluationSet, task: Task, outcome: Group | Filtered | Failed) -> Group:
     if isinstance(outcome, Failed):
-        raise EvaluationFailed(f"evaluation on {one.name}: task {task.id}: {outcome.kind}: {outcome.detail}")
+        raise EvaluationFailed(
+            f"evaluation on {one.name}: task {task.id}: {outcome.kind}: {outcome.detail}{_cure(outcome.samples)}"
+        )
     group = outcome.group if isinstance(outcome, Filtered) else outcome
     needed = max((1, *one.config.pass_at, *one.config.majority_at))
     if len(group.trainable) < needed:
         raise EvaluationFailed(
             f"evaluation on {one.name}: task {task.id}: {needed} scored replies are needed and {len(group.trainable)} "
-            f"of {one.config.samples} are scored; {commonest_failure(failures_of(group))}"
+            f"of {one.config.samples} are scored; {commonest_failure(failures_of(group))}{_cure(group.samples)}"
         )
     return group
+
+
+def _cure(samples: Sequence[Sample]) -> str:
+    """Say what gives a number to replies that made their scorer fail; empty where none did."""
+    if not any(isinstance(one.score, Unscored) and one.score.kind in CAUSED_BY_REPLIES for one in samples):
+        return ""
+    return "; an evaluation needs a score: correct the reward, or give such replies one by reward.on_scorer_failure"

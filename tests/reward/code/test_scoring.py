@@ -15,12 +15,12 @@ from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.read_tests import PythonTests, read_tests
 from rlhf.reward.code.scoring import CodeScorer, same_line
 from rlhf.reward.config import RewardConfig
-from rlhf.reward.failure import CAUSED_BY_REPLIES, FailuresValued
+from rlhf.reward.failure import FailuresValued
 from rlhf.reward.reward import make_reward
 from rlhf.sandbox.levels import ChosenIsolation, choose
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Program, ProgramResult, TerminationReason
-from rlhf.types import Scored, Unscored
+from rlhf.types import CAUSED_BY_REPLIES, Scored, Unscored
 
 CONFIG = CodeRewardConfig(timeout_seconds=4, memory_mb=256)
 TESTS = [
