@@ -125,7 +125,14 @@ class RayCluster:
             self._forks = ForkServer(self._temp_dir, imports, environment, log_dir / "forks.log")
         self._connected = True
         starting = partial(start_ray, self._temp_dir)
-        await self._thread.call("Ray's start", starting, self._placement_timeout_seconds)
+        seconds = self._placement_timeout_seconds
+        try:
+            await self._thread.call("Ray's start", starting, seconds)
+        except DeadlinePassed:
+            raise PlacementError(
+                f"Ray did not start within {seconds:g} s; if the machine is busy, raise "
+                "cluster.placement_timeout_seconds, or train without Ray by cluster.kind=local"
+            ) from None
 
     async def _join(self, address: str) -> None:
         try:
