@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlhf.controller.resume import TIMES
 from rlhf.controller.run import Callback, Pace, Run
 from rlhf.data.config import HELD_OUT
 from rlhf.rollout.evaluation import Evaluation, SetResult
@@ -96,19 +97,24 @@ class Reports(Callback):
 
     async def on_step_end(self, run: Run) -> None:
         spans = run.clock.drain()
-        pace = self._pace(run, spans)
         run.kind.count(run.version, run.metrics)
-        run.view.update(run.kind.line(run, pace))
-        times = {f"seconds/{name}": value for name, value in pace.phase_seconds.items()}
+        point = run.context.point
+        times = point.times if point and run.version == self._first_version else self._shown(run, spans)
         evaluation = run.evaluation.metrics if run.evaluation else {}
-        logged = {**run.metrics, **times, "seconds/update": pace.seconds, **run.kind.metrics(), **evaluation}
-        self._loggers.log(run.version, logged)
+        self._loggers.log(run.version, {**run.metrics, **times, **run.kind.metrics(), **evaluation})
         self._write(spans)
 
     def on_train_end(self, run: Run, summary: Summary) -> None:
         self._write(run.clock.drain())
         self._spans.close()
         self._loggers.close()
+
+    def _shown(self, run: Run, spans: Sequence[Span]) -> dict[str, float]:
+        """Display an update of this process, and return its times. One from before a resume keeps those it had."""
+        pace = self._pace(run, spans)
+        run.view.update(run.kind.line(run, pace))
+        phases = {f"{TIMES}{name}": value for name, value in pace.phase_seconds.items()}
+        return phases | {f"{TIMES}update": pace.seconds}
 
     def _pace(self, run: Run, spans: Sequence[Span]) -> Pace:
         now = run.clock.elapsed_seconds

@@ -5,9 +5,10 @@ Everything written after the checkpoint is discarded: its episodes are played ag
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ DATA_KEYS = ("seed", "kind", "kind_arguments", "data", "trainer.groups_per_updat
 """Settings that determine the order of tasks. They cannot change during a run."""
 BY_CONTENT = (".path", ".episodes")
 """Ends of keys of data that may have another place; `rlhf.runs.provenance` compares its content."""
+TIMES = "seconds/"
+"""Beginning of the names of an update's logged times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,8 @@ class ResumePoint:
     path: Path
     manifest: CheckpointManifest
     trainer_state: TrainerState
+    times: Mapping[str, float] = field(default_factory=dict)
+    """The logged times of the checkpoint's update; empty where the run ended before it logged them."""
 
     @property
     def version(self) -> PolicyVersion:
@@ -81,8 +86,24 @@ def newest_usable(folder: RunFolder) -> tuple[ResumePoint | None, list[str]]:
         except CheckpointError as error:
             refused.append(str(error))
         else:
-            return ResumePoint(path=path, manifest=manifest, trainer_state=trainer_state), refused
+            times = logged_times(folder, trainer_state)
+            return ResumePoint(path=path, manifest=manifest, trainer_state=trainer_state, times=times), refused
     return None, refused
+
+
+def logged_times(folder: RunFolder, trainer_state: TrainerState) -> dict[str, float]:
+    """Return the times in the line of `metrics.jsonl` that follows the checkpoint; none where that line is incomplete
+    or damaged."""
+    lines = trainer_state.lines
+    if folder.metrics.name not in lines or not folder.metrics.exists():
+        return {}
+    with folder.metrics.open("rb") as file:
+        file.seek(lines[folder.metrics.name])
+        try:
+            line = json.loads(file.readline())
+        except ValueError:
+            return {}
+    return {name: value for name, value in line.items() if name.startswith(TIMES) and value is not None}
 
 
 def has_checkpoints(folder: RunFolder) -> bool:

@@ -206,8 +206,13 @@ async def test_a_run_that_must_leave_saves_and_its_resume_does_what_was_left(tmp
     assert (summary.outcome, summary.saved, made.kind.learner.saved, made.kind.asked) == (
         "saved: SIGUSR1", True, [1], [0],
     )  # fmt: skip
+    (before,) = made.logged()
     again = Made(tmp_path / "run", FakeKind(0.75), resume=True, eval_every=1)
     summary = await again.finish()
+    assert again.logged()[0] == before | {"time": again.logged()[0]["time"]} | again.run.evaluations[1][1].metrics
+    assert [line[:10] for line in again.shown.getvalue().splitlines() if line.startswith("update")] == [
+        "update 2/3", "update 3/3",
+    ]  # fmt: skip
     assert (again.kind.asked, again.kind.learner.saved) == ([1, 2, 3], [3])
     assert [line["update"] for line in again.logged()] == [1, 2, 3]
     evaluations = [(version, one.reward) for version, one in again.run.evaluations]
