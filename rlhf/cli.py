@@ -13,7 +13,7 @@ import typer
 
 from rlhf import commands
 from rlhf.commands.arguments import Overrides, RecipeFile
-from rlhf.commands.explain import explain
+from rlhf.commands.explain import explain_metric
 from rlhf.commands.failures import print_failure
 from rlhf.commands.kubernetes import kubernetes
 from rlhf.commands.launch import launch
@@ -182,7 +182,7 @@ def check(recipe: RecipeFile, overrides: Overrides = None) -> None:
 
 app.command()(launch)
 app.command()(kubernetes)
-app.command()(explain)
+app.command("explain")(explain_metric)
 
 
 @app.command()

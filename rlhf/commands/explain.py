@@ -12,7 +12,7 @@ from rlhf.http.untrusted_text import escape_to_line
 from rlhf.runs.metric_catalogue import Metric, catalogue, nearest_metric, search_metrics
 
 
-def explain(
+def explain_metric(
     metric: Annotated[str, typer.Argument(metavar="[METRIC]", help="Name of a metric, or the beginning of one.")] = "",
 ) -> None:
     """Explain a metric: its meaning, healthy range, and what to do outside of it; without a name, list all."""

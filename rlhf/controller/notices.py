@@ -87,7 +87,7 @@ class SignalNotices:
     def notice(self, version: PolicyVersion, groups: Sequence[Group], statistics: Mapping[str, float]) -> None:
         """Count updates without a signal."""
         one_reward = statistics["reward/std"] <= ROUNDING
-        silent = one_reward or (self._siblings and statistics["reward/equal_groups"] == 1.0)
+        silent = one_reward or (self._siblings and statistics.get("reward/equal_groups", 1.0) == 1.0)
         self._equal = self._equal + 1 if silent else 0
         if self._equal == EQUAL_UPDATES:
             what = (

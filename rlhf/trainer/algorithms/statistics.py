@@ -44,13 +44,14 @@ def reward_statistics(groups: Sequence[Group]) -> dict[str, float]:
     scores = [group.baseline.score for group in groups if group.baseline]
     baselines = [score.value for score in scores if isinstance(score, Scored)]
     by_role = [(role, values) for group in groups for role, values in group.rewards_by_role.items()]
+    compared = [group.all_equal for group in groups if max(map(len, group.rewards_by_role.values()), default=0) > 1]
     roles = dict.fromkeys(role for role, _ in by_role) if len({role for role, _ in by_role}) > 1 else ()
     return (
         {
             "reward/mean": float(rewards.mean()),
             "reward/std": float(rewards.std()),
-            "reward/equal_groups": float(np.mean([group.all_equal for group in groups])),
         }
+        | ({"reward/equal_groups": float(np.mean(compared))} if compared else {})
         | {f"reward/{role}": float(np.mean([v for one, vs in by_role if one == role for v in vs])) for role in roles}
         | ({"reward/greedy_baseline": float(np.mean(baselines))} if baselines else {})
     )

@@ -1,0 +1,83 @@
+"""What is wrong with a run, as sentences: its metrics against the healthy ranges of the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+
+from rlhf.runs.metric_catalogue import Metric, catalogue, find_metric
+from rlhf.runs.stored_run import Row
+
+PATIENCE = 3
+"""Updates in a row for which a value must be outside of its range, or missing: a single update is often odd."""
+Series = Sequence[tuple[int, float | None]]
+"""The updates that measured a metric, with its values; None for NaN and infinity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """A metric is not healthy since update `since`."""
+
+    metric: str
+    since: int
+    what: str
+    """For instance: engine and learner differ by 0.02 nats."""
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.what} since update {self.since}"
+
+
+def alarms(rows: Sequence[Row]) -> list[Alarm]:
+    """Return what is wrong at the last of these updates, in the order of the catalogue."""
+    order = {entry.name: place for place, entry in enumerate(catalogue())}
+    entries = {name: find_metric(name) for name in dict.fromkeys(name for row in rows for name in row)}
+    known = {name: entry for name, entry in entries.items() if entry}
+    found = [
+        alarm
+        for name, entry in sorted(known.items(), key=lambda item: order[item[1].name])
+        for alarm in _of_metric(name, entry, rows)
+    ]
+    return found + [
+        alarm for name in sorted(entries.keys() - known.keys()) for alarm in _not_a_number(name, series(rows, name))
+    ]
+
+
+def series(rows: Sequence[Row], name: str) -> Series:
+    """Return the values of a metric."""
+    return [(int(row["update"] or 0), row[name]) for row in rows if name in row]
+
+
+def _of_metric(name: str, entry: Metric, rows: Sequence[Row]) -> Iterator[Alarm]:
+    values = series(rows, name)
+    yield from _not_a_number(name, values)
+    yield from _missing(name, entry, rows, values)
+    yield from _outside(name, entry, values)
+
+
+def _not_a_number(name: str, values: Series) -> Iterator[Alarm]:
+    since = _last_updates(values, lambda value: value is None)
+    if since:
+        yield Alarm(metric=name, since=since[0], what=f"{name} is not a number")
+
+
+def _missing(name: str, entry: Metric, rows: Sequence[Row], values: Series) -> Iterator[Alarm]:
+    """Tell of a metric of every update that was in every one, and is no longer."""
+    there, gone = len(values), len(rows) - len(values)
+    if not entry.sometimes and gone >= PATIENCE and all(name in row for row in rows[:there]):
+        yield Alarm(metric=name, since=int(rows[there]["update"] or 0), what=f"{name} is missing")
+
+
+def _outside(name: str, entry: Metric, values: Series) -> Iterator[Alarm]:
+    measured = [(update, value) for update, value in values if value is not None]
+    if entry.counter:
+        measured = [(update, value - before) for (_, before), (update, value) in pairwise([(0, 0.0), *measured])]
+    since = _last_updates(measured, lambda value: value is not None and not entry.is_healthy(value))
+    if entry.alarm and len(since) >= PATIENCE:
+        yield Alarm(metric=name, since=since[0], what=entry.alarm.format(value=entry.format(measured[-1][1])))
+
+
+def _last_updates(values: Series, bad: Callable[[float | None], bool]) -> list[int]:
+    """Return the last updates in a row whose values are bad, oldest first."""
+    return [update for update, _ in takewhile(lambda one: bad(one[1]), reversed(values))][::-1]
