@@ -286,7 +286,9 @@ def serve_policy(
 
 @serve.command("env")
 def serve_env(
-    environment: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="Subclass of LocalEnvironment.")],
+    environment: Annotated[
+        str, typer.Argument(metavar="MODULE:CLASS", help="A class with spec, reset, step and close.")
+    ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     host: Annotated[str, typer.Option(help="Address; other than loopback it needs a token.")] = "127.0.0.1",
     arguments: Annotated[str, typer.Option(metavar="JSON", help="Arguments of the class: an object, or @FILE.")] = "{}",

@@ -72,7 +72,7 @@ def print_rows(rows: Sequence[LabelledText]) -> None:
 
 def parts(recipe: Recipe) -> list[LabelledText]:
     """Return the model, the data, the environment and the run folder."""
-    held_out = [describe_evaluation(name, dataset) for name, dataset in recipe.data.eval_sets.items()]
+    held_out = [describe_evaluation(name, dataset, recipe) for name, dataset in recipe.data.eval_sets.items()]
     return [
         ("run", f"{recipe.name}, kind {recipe.kind}, in {recipe.run_dir}"),
         ("model", describe_model(recipe.model)),
@@ -219,11 +219,13 @@ def describe_training(config: TrainingSetConfig) -> str:
     return describe_dataset(config) + (f", weight {config.weight:g}" if config.weight else "")
 
 
-def describe_evaluation(name: str, config: EvaluationSetConfig) -> str:
-    """Return the evaluation set in one line: its rows, and how they are sampled."""
+def describe_evaluation(name: str, config: EvaluationSetConfig, recipe: Recipe) -> str:
+    """Return the evaluation set in one line: its rows, and how replies to them are sampled, if they are."""
+    described = ("" if name == HELD_OUT else f"{name}: ") + describe_dataset(config)
+    if not recipe.plays:
+        return described
     sampled = "greedily" if config.temperature == 0 else f"at temperature {config.temperature:g}"
-    label = "" if name == HELD_OUT else f"{name}: "
-    return f"{label}{describe_dataset(config)}; {count(config.samples, 'sample')} of each problem, {sampled}"
+    return f"{described}; {count(config.samples, 'sample')} of each problem, {sampled}"
 
 
 def describe_dataset(config: DatasetConfig) -> str:

@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -81,6 +81,8 @@ def type_name(annotation: Any) -> str:
     """Return the type in the notation of the list: `int | null`, `sdpa | eager`, `list of text`."""
     names = {int: "int", float: "number", str: "text", bool: "true | false", type(None): "null"}
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return type_name(arguments[0])
     if origin is Literal:
         return " | ".join(str(value) for value in arguments)
     if origin in (types.UnionType, typing.Union):
@@ -95,10 +97,11 @@ def type_name(annotation: Any) -> str:
 
 def default_text(field: FieldInfo) -> str:
     """Return the default in the notation of a recipe."""
-    if field.default is PydanticUndefined:
+    default = field.get_default(call_default_factory=True)
+    if default is PydanticUndefined:
         return "required"
-    if isinstance(field.default, str):
-        return field.default or '""'
-    if isinstance(field.default, float):
-        return f"{field.default:g}"
-    return json.dumps(field.default)
+    if isinstance(default, str):
+        return default or '""'
+    if isinstance(default, float):
+        return f"{default:g}"
+    return json.dumps(default)

@@ -262,10 +262,12 @@ def test_the_pairs_and_beta_of_a_preference_run_are_told(rlhf: Command, recipe: 
         "check", recipe, "kind=preference", "trainer.preference.beta=0.3", "data.train.prompt_column=prompt",
         "data.train.chosen_column=chosen", "data.train.rejected_column=rejected", "trainer.updates=3",
         "trainer.groups_per_update=4",
+        f"data.eval={{path: {rows}, prompt_column: prompt, chosen_column: chosen, rejected_column: rejected}}",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     for line in (
         "loss on pairs  dpo, beta 0.3",
+        f"held out       {rows}, split train",
         "rows           7 pairs in data.train",
         "the run        3 updates of 4 from the data: 12 in all",
         "checkpoints    at the end, and as often as costs 2 % of the time, the newest 2 are kept",

@@ -103,6 +103,10 @@ def test_types_and_defaults_read_as_one_writes_them():
     fields = {key: option for option in all_options() if (key := option.key)}
     assert fields["trainer.optimizer.learning_rate"].default == "1e-06"
     assert default_text(Recipe.model_fields["model"]) == "required"
+    assert fields["sampling.stop_token_ids"].type == "list of int"
+    assert fields["reward.on_scorer_failure"].type == "unscored | number | null"
+    assert fields["callbacks.arguments"].default == "{}"
+    assert not [option for option in fields.values() if option.type != option.type.lower()], "names of Python's types"
 
 
 def test_the_doctor_finds_this_machine_fit(rlhf: Command):
