@@ -100,6 +100,9 @@ def build(kind: type[C], values: Mapping[str, Any], other_names: OtherNames = Ma
 SCALARS = ("bool", "int", "float", "str")
 """Ends of pydantic's locations for values of several possible types."""
 
+MISSPELT = 0.85
+"""Least similarity of a misspelt group of settings to the one that was meant."""
+
 
 def explain(kind: type[Config], error: ValidationError, other_names: OtherNames = MappingProxyType({})) -> str:
     """Return the first problem of a validation error as one line."""
@@ -109,6 +112,9 @@ def explain(kind: type[Config], error: ValidationError, other_names: OtherNames 
         known = known_keys(kind)
         inside = problem["input"] if isinstance(problem["input"], Mapping) else {}
         group = [f"{key}.{inner}" for inner, _ in flatten(inside)]
+        alike = difflib.get_close_matches(key, known, n=1, cutoff=MISSPELT)
+        if alike and inside and all(f"{alike[0]}{inner.removeprefix(key)}" in known for inner in group):
+            return f"unknown key {key!r}; did you mean {alike[0]!r}?"
         meant = {given: keys for given in [key, *group] if (keys := _meant(given, known, other_names))}
         if key in meant:
             return f"unknown key {key!r}; did you mean {meant[key]}?"

@@ -90,7 +90,7 @@ def _data_set(value: Any, key: str) -> Any:
 def _rows_file(rows: Any, key: str) -> Path:
     """Write rows to a file named after them, and return it. Raises `ConfigError`."""
     if hasattr(rows, "to_parquet"):  # a `datasets.Dataset`, or a table of pandas
-        return _kept(lambda file: rows.to_parquet(str(file)), "parquet")
+        return _kept(lambda file: rows.to_parquet(str(file)), "parquet", key)
     if not isinstance(rows, list | tuple):
         raise ConfigError(f"{key} is {type(rows).__name__}; give a path, a list of rows or a datasets.Dataset")
     lines = []
@@ -101,16 +101,16 @@ def _rows_file(rows: Any, key: str) -> Path:
             lines.append(json.dumps(row, ensure_ascii=False) + "\n")
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{key}: row {number} cannot be written as JSON: {error}") from None
-    return _kept(lambda file: file.write_text("".join(lines), encoding="utf-8"), "jsonl")
+    return _kept(lambda file: file.write_text("".join(lines), encoding="utf-8"), "jsonl", key)
 
 
-def _kept(write: Callable[[Path], object], ending: str) -> Path:
-    """Return the file that `write` writes, named after its content."""
+def _kept(write: Callable[[Path], object], ending: str, kind: str = "piece") -> Path:
+    """Return the file that `write` writes, named after its content, and after its `kind`: errors about rows name it."""
     folder = KEPT_IN.expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     new = folder / f"{os.getpid()}.new"
     write(new)
-    kept = folder / f"piece_{hashlib.sha256(new.read_bytes()).hexdigest()[:16]}.{ending}"
+    kept = folder / f"{kind}_{hashlib.sha256(new.read_bytes()).hexdigest()[:16]}.{ending}"
     new.replace(kept)
     return kept
 

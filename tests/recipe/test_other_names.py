@@ -42,6 +42,8 @@ def test_every_key_that_is_offered_is_one() -> None:
             {"actor_rollout_ref": {"actor": {"optim": {"lr": 1}, "strategy": "fsdp"}}},
             "'actor_rollout_ref'; did you mean: actor_rollout_ref.actor.optim.lr is 'trainer.optimizer.learning_rate'?",
         ),
+        ({"clip_range": 0.3}, "'clip_range'; did you mean 'trainer.loss.clip_low' or 'trainer.loss.clip_high'?"),
+        ({"trainer": {"optimiser": {"learning_rate": 1}}}, "'trainer.optimiser'; did you mean 'trainer.optimizer'?"),
         ({"trainer": {"update": 8}}, "'trainer.update'; did you mean 'trainer.updates'?"),
         ({"nonsense": {"of": "mine"}}, "'nonsense'; `rlhf options` lists every key"),
     ],
