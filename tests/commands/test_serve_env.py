@@ -38,6 +38,8 @@ def test_a_served_environment_conforms_and_ends_with_its_signal(rlhf: Command, i
         (("serve", "env", GUESS, "--isolation", "hope"), "thread, process"),
         (("serve", "env", GUESS, "--host", "0.0.0.0"), "there is no token"),
         (("serve", "env", GUESS, "--host", "0.0.0.0", "--token-env", "NO_SUCH_TOKEN"), "NO_SUCH_TOKEN"),
+        (("env", "check", GUESS), f"serve it first: rlhf serve env {GUESS}"),
+        (("env", "check", "127.0.0.1:9"), "for instance http://127.0.0.1:9"),
         (("env", "check", "http://127.0.0.1:9"), "no environment server"),
         (("env", "check", "http://127.0.0.1:9", "--action", "{"), "not JSON"),
     ],
