@@ -101,13 +101,16 @@ class SignalNotices:
 
 
 def shown_reply(version: PolicyVersion, trajectory: Trajectory, score: Scored) -> str:
-    """Return a reply with its question and its reward as text, shortened and without control characters."""
+    """Return a reply with its question and its reward as text, shortened and without control characters; for one of
+    several turns also how the conversation begins."""
     messages = trajectory.conversation or trajectory.task.messages
     replies = [place for place, message in enumerate(messages) if message.role == "assistant"]
     asked = messages[: replies[-1]] if replies else messages
     question = asked[-1].content if asked else ""
+    first = next((message.content for message in asked if message.role == "user"), "")
+    begins = f"  begins    {in_one_line(first)}\n" if len(replies) > 1 else ""
     return (
-        f"a reply of update {version}, reward {score.value:.3f}\n"
+        f"a reply of update {version}, reward {score.value:.3f}\n{begins}"
         f"  question  {in_one_line(question)}\n"
         f"  reply     {in_one_line(trajectory.response)}"
     )

@@ -84,7 +84,7 @@ def test_a_shown_reply_is_short_has_no_control_characters_and_comes_with_its_que
         ),
     )  # fmt: skip
     assert shown_reply(1, played, Scored(value=1.0)).splitlines()[1:] == [
-        "  question  Wrong, again.", "  reply     the last",
+        "  begins    What is 6 x 7?", "  question  Wrong, again.", "  reply     the last",
     ]  # fmt: skip
 
 
