@@ -203,10 +203,8 @@ def limit_lines(found: Estimate) -> Iterable[str]:
     """Describe the largest micro-batch and KV cache that fit."""
     run = found.run
     if found.microbatch is not None:
-        yield (
-            f"micro-batch  {run.learner.tokens:,} tokens a rank; at most {found.microbatch:,} fit; "
-            f"longest sequence {found.context or 0:,} tokens"
-        )
+        fits = f"at most {found.microbatch:,} fit; longest sequence {found.context:,} tokens"
+        yield f"micro-batch  {run.learner.tokens:,} tokens a rank; {fits if found.context else 'no sequence fits'}"
     for layout, tokens in zip(run.engines, found.cache_tokens, strict=True):
         each, size = tokens // (run.prompt + run.reply), f" of {layout.parallel}" if len(run.engines) > 1 else ""
         yield f"KV cache     {tokens:,} tokens an engine{size}: {each:,} sequences of full length at once"

@@ -50,8 +50,8 @@ def slurm(
         warn_seconds=warn_seconds,
     )
     check_job(job)
-    if job.main.gpus or job.used_gpus:
-        print(f"{job.name} {job.gpu_use}", file=sys.stderr)
+    if job.use:
+        print(f"{job.name} {job.use}", file=sys.stderr)
     script = render(job)
     if output is not None:
         write_script(output, script)

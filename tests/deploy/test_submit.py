@@ -107,6 +107,7 @@ def test_the_script_goes_to_sbatch_and_the_job_is_told(tools: Tools, submit: Sub
     assert ended.stdout.startswith("job 4711: 4 nodes\n")
     assert f"{tmp_path / 'run' / 'logs'}/slurm-4711.out" in ended.stdout
     assert (tmp_path / "words").read_text() == "--parsable\n"
+    assert submit("--nodes", "2", "--cpus-per-node", "4", "name=mine").stderr == "mine uses 1 of 8 cores\n"
     assert (tmp_path / "given").read_text().startswith("#!/usr/bin/env bash\n")
     assert (tmp_path / "run" / "logs").is_dir(), "SLURM makes no folders for its output"
 

@@ -30,7 +30,8 @@ class SlurmJob:
     """One run of a recipe. `main` are the machines of learners and engines; `servers` are machines without GPUs, for
     the servers of environments and rewards. Relative paths start at `folder`; `rlhf` is the command on the nodes. SLURM
     signals the run to save `warn_seconds` before the time limit. `join_seconds` is the deadline for all nodes to join,
-    which import Ray from a shared file system at the same time. The recipe's workers reserve `used_gpus`."""
+    which import Ray from a shared file system at the same time. The recipe's workers reserve `used_gpus`
+    and `used_cores`."""
 
     name: str
     recipe: str
@@ -45,11 +46,14 @@ class SlurmJob:
     warn_seconds: int = 300
     join_seconds: int = 300
     used_gpus: float = 0.0
+    used_cores: float = 0.0
 
     @property
-    def gpu_use(self) -> str:
-        """The GPUs that the run uses of those that the job asks for: `uses 2 of 32 GPUs`."""
-        return f"uses {self.used_gpus:g} of {self.main.nodes * self.main.gpus} GPUs"
+    def use(self) -> str:
+        """What the run uses of what the job asks for: `uses 2 of 32 GPUs`; empty for whole nodes without GPUs."""
+        if self.main.gpus or self.used_gpus:
+            return f"uses {self.used_gpus:g} of {self.main.nodes * self.main.gpus} GPUs"
+        return f"uses {self.used_cores:g} of {self.nodes * self.main.cpus} cores" if self.main.cpus else ""
 
     @property
     def parts(self) -> tuple[NodeGroup, ...]:

@@ -40,6 +40,7 @@ def job_of(
     if checked.cluster.kind != "ray":
         raise ConfigError(f"cluster.kind is {checked.cluster.kind}, which stays in one process; use cluster.kind=ray")
     preflight(checked)
+    roles = roles_of(checked)
     return SlurmJob(
         name=name or checked.name,
         recipe=str(recipe),
@@ -52,7 +53,8 @@ def job_of(
         time=time,
         account=account,
         warn_seconds=warn_seconds,
-        used_gpus=used_gpus(roles_of(checked)),
+        used_gpus=used_gpus(roles),
+        used_cores=sum(role.count * role.cpus for role in roles),
         join_seconds=max(LEAST_JOIN_SECONDS, round(checked.cluster.placement_timeout_seconds)),
     )
 
