@@ -186,6 +186,12 @@ app.command("explain")(explain_metric)
 
 
 @app.command()
+def top(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
+    """Show a run in the terminal while it goes on: curves, and what is wrong. It ends with the run, or by the key q."""
+    raise typer.Exit(commands.top.run_top(run))
+
+
+@app.command()
 def doctor(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Check the GPUs (takes minutes); exit code 2 without one.")

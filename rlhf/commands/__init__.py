@@ -22,12 +22,13 @@ if TYPE_CHECKING:
         serve_env,
         serve_policy,
         serve_reward,
+        top,
         train,
     )
 
 __all__ = [
     "check", "doctor", "env_check", "eval", "export", "generate", "options", "plan", "reward_check", "score",
-    "serve_env", "serve_policy", "serve_reward", "train",
+    "serve_env", "serve_policy", "serve_reward", "top", "train",
 ]  # fmt: skip
 
 

@@ -27,16 +27,17 @@ PHASE_COLOURS = {
 
 
 class LiveView:
-    """Redraws a panel on a terminal. Its clock keeps running between updates."""
+    """Redraws a panel on a terminal. Its clock keeps running between updates; `elapsed` seconds have passed already."""
 
-    def __init__(self, name: str, updates: int, stream: TextIO) -> None:
+    def __init__(self, name: str, updates: int, stream: TextIO, elapsed: float = 0.0) -> None:
         self._name, self._updates = name, updates
-        self._began = time.monotonic()
+        self._began = time.monotonic() - elapsed
         self._phase: str | None = "starting"
         self._spinner = Spinner("dots", style="cyan")
         self._last: UpdateLine | None = None
         self._rewards: list[float] = []
         self._evaluations: dict[str, list[EvaluationLine]] = {}
+        self._more: Sequence[tuple[str, RenderableType]] = ()
         self._console = Console(file=stream)
         self._live = Live(get_renderable=self._panel, console=self._console, refresh_per_second=8)
         self._live.start()
@@ -52,6 +53,10 @@ class LiveView:
     def evaluation(self, line: EvaluationLine) -> None:
         self._evaluations.setdefault(line.name, []).append(line)
 
+    def show(self, rows: Sequence[tuple[str, RenderableType]]) -> None:
+        """Show these rows, each with its label, below the others."""
+        self._more = rows
+
     def message(self, text: str) -> None:
         self._console.print(escape_controls(text), markup=False, highlight=False)
 
@@ -60,10 +65,11 @@ class LiveView:
         self._live.stop()
 
     def _panel(self) -> RenderableType:
+        rows = (*self._rows(), *self._more)
         table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True, min_width=9)
+        table.add_column(style="dim", no_wrap=True, min_width=max(9, *(len(label) for label, _ in rows), 0))
         table.add_column(no_wrap=True)
-        for label, cell in self._rows():
+        for label, cell in rows:
             table.add_row(Text(escape_to_line(label)), cell)
         return Panel(
             Group(self._progress(), Text(), table), title=Text(escape_to_line(self._name), "bold"), title_align="left",
@@ -92,13 +98,17 @@ class LiveView:
             return rows + self._reinforced(line)
         watched = "   ".join(f"{name} {value:.3f}" for name, value in line.lesson.items())
         rate = f"{watched}   rate {format_number(line.learning_rate, '.1e')}"
-        return [*rows, ("learning", Text(rate)), ("an update", phases(line.seconds, line.phase_seconds)), speed(line)]
+        rows += [("learning", Text(rate)), *self._evaluated()]
+        return [*rows, ("an update", phases(line.seconds, line.phase_seconds)), speed(line)]
+
+    def _evaluated(self) -> list[tuple[str, RenderableType]]:
+        return [(name or "held out", held_out(lines)) for name, lines in self._evaluations.items()]
 
     def _reinforced(self, line: UpdateLine | None) -> list[tuple[str, RenderableType]]:
         rows: list[tuple[str, RenderableType]] = []
         if line is not None:
             rows.append(("reward", reward(line.reward, self._rewards)))
-        rows.extend((name or "held out", held_out(lines)) for name, lines in self._evaluations.items())
+        rows.extend(self._evaluated())
         if line is not None:
             rows.append(("an update", phases(line.seconds, line.phase_seconds)))
             rows.append(speed(line, f"   staleness {line.staleness:.2f}"))

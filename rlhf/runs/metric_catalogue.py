@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 NUMBERS = ("N", "K")
 PAIRS = "PAIRS"
@@ -40,15 +41,11 @@ class Metric:
     @property
     def healthy(self) -> str:
         """The healthy range as text; empty without one."""
-        match self.low, self.high:
-            case None, None:
-                return ""
-            case None, high:
-                return f"at most {self.format(high)}"
-            case low, None:
-                return f"at least {self.format(low)}"
-            case low, high:
-                return f"{low:g} to {high:g}"
+        if self.low is not None and self.high is not None:
+            return f"{self.low:g} to {self.high:g}"
+        if self.low is not None:
+            return f"at least {self.format(self.low)}"
+        return "" if self.high is None else f"at most {self.format(self.high)}"
 
     def is_healthy(self, value: float) -> bool:
         """Whether a value is in the healthy range; without one, every value is. NaN is in no range."""
@@ -91,7 +88,7 @@ def nearest_metric(name: str) -> str | None:
 
 
 @cache
-def _entries() -> dict[str, dict[str, str | float | bool]]:
+def _entries() -> dict[str, dict[str, Any]]:
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 
 

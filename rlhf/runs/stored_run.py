@@ -32,8 +32,10 @@ class StoredRun:
     """The resolved recipe as text."""
     rows: tuple[Row, ...]
     """By update."""
+    writing: bool
+    """Whether a process writes the folder, as far as this machine can tell."""
     summary: Mapping[str, Any] | None
-    """None while the run goes on."""
+    """None while the run goes on, and for one that was killed."""
 
 
 def read_run(path: Path) -> StoredRun:
@@ -50,8 +52,14 @@ def read_run(path: Path) -> StoredRun:
         raise DataError(f"{folder.recipe} is not the recipe of a run") from None
     except OSError as error:
         raise UserError(f"{folder.recipe} cannot be read ({error.strerror})") from None
-    rows, summary = read_metrics(folder.metrics), read_summary(folder)
-    return StoredRun(folder=folder, name=title, updates=updates, recipe=text, rows=rows, summary=summary)
+    return _with_records(folder, title, updates, text)
+
+
+def read_again(run: StoredRun) -> StoredRun:
+    """Read metrics and summary anew. Raises as `read_run`, also once the folder is gone."""
+    if not run.folder.recipe.is_file():
+        raise UserError(f"{run.folder.path} was moved or deleted")
+    return _with_records(run.folder, run.name, run.updates, run.recipe)
 
 
 def read_metrics(path: Path) -> tuple[Row, ...]:
@@ -67,26 +75,34 @@ def read_metrics(path: Path) -> tuple[Row, ...]:
     return tuple(rows[update] for update in sorted(rows))
 
 
-def read_summary(folder: RunFolder) -> Mapping[str, Any] | None:
-    """Read `summary.json`; None if there is none, or only one of before the run was resumed."""
+def is_written(folder: RunFolder) -> bool:
+    """Whether a process owns the folder. A process of another machine, which is not seen from here, does until it
+    gives the folder back."""
+    owner = folder.path / OWNER
+    claim = read_claim(owner / name(newest_fence(owner)))
+    if claim is None or claim.ended:
+        return False
+    return claim.machine != machine() or began(claim.pid) == claim.began
+
+
+def _with_records(folder: RunFolder, title: str, updates: int, recipe: str) -> StoredRun:
+    writing = is_written(folder)  # asked first: a run writes its summary before it gives the folder back
+    rows, summary = read_metrics(folder.metrics), None if writing else _summary(folder.summary)
+    return StoredRun(
+        folder=folder, name=title, updates=updates, recipe=recipe, rows=rows, writing=writing, summary=summary
+    )
+
+
+def _summary(path: Path) -> Mapping[str, Any] | None:
     try:
-        if folder.summary.stat().st_mtime_ns < folder.recipe.stat().st_mtime_ns:
-            return None
-        summary = json.loads(folder.summary.read_text())
+        summary = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except ValueError:
         summary = None
     if not isinstance(summary, dict):
-        raise DataError(f"{folder.summary} is not the summary of a run")
+        raise DataError(f"{path} is not the summary of a run")
     return summary
-
-
-def writer_died(folder: RunFolder) -> bool:
-    """Whether the process that wrote the folder has ended. False if it may be on another machine."""
-    owner = folder.path / OWNER
-    claim = read_claim(owner / name(newest_fence(owner)))
-    return claim is not None and (claim.ended or (claim.machine == machine() and began(claim.pid) != claim.began))
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -56,7 +56,7 @@ class EvaluationLine:
     """Name of the set; empty for a single, unnamed set."""
     reward: float | None
     """None for preference pairs."""
-    problems: int
+    problems: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics besides the reward, for instance `pass@8`."""
 
@@ -151,7 +151,7 @@ def format_evaluation(line: EvaluationLine) -> str:
         *([line.name] if line.name else []),
         *([] if line.reward is None else [f"reward {line.reward:.3f}"]),
         *(f"{name} {value:.3f}" for name, value in line.metrics.items()),
-        f"{'pairs' if line.reward is None else 'problems'} {line.problems}",
+        *([] if line.problems is None else [f"{'pairs' if line.reward is None else 'problems'} {line.problems}"]),
     ]
     return "  ".join(columns)
 

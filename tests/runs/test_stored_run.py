@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from rlhf.errors import UserError
-from rlhf.runs.owner import Owner
-from rlhf.runs.stored_run import read_metrics, read_run, writer_died
+from rlhf.runs.owner import Claim, Owner, write_claim
+from rlhf.runs.stored_run import read_metrics, read_run
 from tests.runs.made_run import made_run
 
 
@@ -24,9 +23,10 @@ def test_a_run_is_read_while_it_is_written_and_when_it_has_ended(tmp_path: Path)
 
 def test_a_summary_of_before_the_resumption_is_not_the_end(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "run", [], summary={"outcome": "saved: SIGTERM"})
-    later = os.stat(folder / "summary.json").st_mtime_ns + 1
-    os.utime(folder / "recipe.yaml", ns=(later, later))
-    assert read_run(folder).summary is None
+    owner = Owner.claim(folder)
+    assert (read_run(folder).writing, read_run(folder).summary) == (True, None)
+    owner.give_back()
+    assert (read_run(folder).writing, read_run(folder).summary) == (False, {"outcome": "saved: SIGTERM"})
 
 
 def test_rows_of_one_update_are_joined_and_a_line_that_is_being_written_is_left(tmp_path: Path) -> None:
@@ -61,10 +61,12 @@ def test_what_is_no_run_or_is_damaged_is_one_clear_error(
         read_run(folder)
 
 
-def test_a_run_whose_process_has_ended_is_known_by_its_claim(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("claim", "writing"),
+    [(Claim(), True), (Claim(ended=True), False), (Claim(began=1), False), (Claim(machine="another", began=1), True)],
+)
+def test_who_writes_is_known_by_the_claim(tmp_path: Path, claim: Claim, writing: bool) -> None:
     folder = made_run(tmp_path / "run", [])
-    assert not writer_died(read_run(folder).folder), "nobody knows"
-    owner = Owner.claim(folder)
-    assert not writer_died(read_run(folder).folder)
-    owner.give_back()
-    assert writer_died(read_run(folder).folder)
+    (folder / "owner").mkdir()
+    write_claim(folder / "owner" / "000001", claim)
+    assert read_run(folder).writing == writing
