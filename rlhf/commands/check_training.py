@@ -1,4 +1,4 @@
-"""What `rlhf check` says about training: the preset's settings, learning rates, critic and GPUs."""
+"""What `rlhf check` says about training: the preset's settings, loss, KL, learning rates, critic and GPUs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ from collections.abc import Iterator, Sequence
 
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.roles import Role, used_gpus
-from rlhf.config import flatten
+from rlhf.config import flatten, is_piece
 from rlhf.recipe.kinds import OF_EXAMPLES
 from rlhf.recipe.loading import LoadedRecipe
 from rlhf.recipe.schema import Recipe
-from rlhf.trainer.algorithms.registry import PRESETS
-from rlhf.trainer.config import CriticConfig, OptimizerConfig
+from rlhf.trainer.algorithms.registry import LOSSES, PRESETS
+from rlhf.trainer.config import CriticConfig, KLConfig, LossConfig, OptimizerConfig
 
 LabelledText = tuple[str, str]
 """A label and its text."""
 
 
 def training(loaded: LoadedRecipe) -> Iterator[LabelledText]:
-    """Iterate over what decides an update: preset, rates and their warm-up, critic, the loss on pairs."""
+    """Iterate over what decides an update: preset, loss, KL, rates and their warm-up, critic, the loss on pairs."""
     recipe, trainer = loaded.recipe, loaded.recipe.trainer
     yield from describe_preset(loaded)
+    if recipe.plays:
+        yield "loss", describe_loss(trainer.loss)
+        yield "KL penalty", describe_kl(trainer.kl)
+        yield "sampling", f"at temperature {recipe.sampling.temperature:g}"
     steps = trainer.updates if recipe.kind in OF_EXAMPLES else trainer.policy_steps
     yield "learning rate", describe_rate(trainer.optimizer, steps)
     if trainer.critic is not None:
@@ -55,6 +59,23 @@ def describe_rate(optimizer: OptimizerConfig, steps: int) -> str:
     if optimizer.warmup_steps < steps:
         return text
     return f"{text}: longer than the run, which has {steps:,}, so the rate never reaches {optimizer.learning_rate:g}"
+
+
+def describe_loss(loss: LossConfig) -> str:
+    """Return the policy loss with the settings that it reads."""
+    if is_piece(loss.policy):
+        return loss.policy
+    values = loss.model_dump(include=set(LOSSES[loss.policy].settings), exclude_none=True)
+    return ", ".join([loss.policy, *(f"{key} {value:g}" for key, value in values.items())])
+
+
+def describe_kl(kl: KLConfig) -> str:
+    """Return the weight and place of the KL penalty, and what changes it or ends an update."""
+    stop = f"; an update ends above {kl.stop:g} nats per token from the sampling policy" if kl.stop else ""
+    if not kl.coefficient:
+        return f"none{stop}"
+    target = f", adapted towards {kl.target:g} nats per token" if kl.target else ""
+    return f"coefficient {kl.coefficient:g} in the {kl.place}{target}{stop}"
 
 
 def describe_critic(critic: CriticConfig) -> str:

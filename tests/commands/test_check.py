@@ -239,7 +239,7 @@ def test_preset_rates_critic_and_a_warm_up_that_never_ends_are_told(rlhf: Comman
     ended = rlhf(
         "check", recipe, "trainer.algorithm=ppo", "trainer.loss.clip_high=0.3", "trainer.updates=10",
         "trainer.critic.warmup_updates=2", "trainer.optimizer={learning_rate: 2e-6, warmup_steps: 64}",
-        "trainer.critic.optimizer={schedule: cosine, warmup_steps: 8}",
+        "trainer.critic.optimizer={schedule: cosine, warmup_steps: 8}", "trainer.kl={coefficient: 0.02, target: 0.1}",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     (preset,) = [line for line in ended.stdout.splitlines() if line.startswith("preset ")]
@@ -250,6 +250,9 @@ def test_preset_rates_critic_and_a_warm_up_that_never_ends_are_told(rlhf: Comman
         "learning rate  2e-06, constant, warm-up of 64 steps: longer than the run, which has 64, so the rate never"
         " reaches 2e-06",
         "critic         the start model with a head of zeros, trained alone for the first 2 updates",
+        "loss           ppo, clip_low 0.2, clip_high 0.3",
+        "KL penalty     coefficient 0.02 in the reward, adapted towards 0.1 nats per token",
+        "sampling       at temperature 1",
         "its rate       1e-05, cosine, warm-up of 8 steps",
     ):
         assert f"{line}\n" in ended.stdout
