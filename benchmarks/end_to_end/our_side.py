@@ -23,7 +23,8 @@ from benchmarks.end_to_end.workload import (
 from rlhf.recipe.loading import recipe_from
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
-from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, read_episodes
+from rlhf.runs.episode_parts import read_episodes
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from rlhf.runs.tracing import Span, busy_seconds
 from rlhf.types import Completion, Prompt, Sampling
 
@@ -67,7 +68,7 @@ def measure(*, lengths: Lengths, staleness: int, warmup: int, updates: int, **gi
         total = warmup + updates + staleness
         plan = recipe(**given, longest=max(drawn), staleness=staleness, updates=total, folder=str(folder))
         Trainer(recipe_from(plan)).fit()
-        check_trained(read_episodes(folder / "episodes.jsonl"), drawn, samples=total * SAMPLES_PER_UPDATE)
+        check_trained(read_episodes(folder / "episodes"), drawn, samples=total * SAMPLES_PER_UPDATE)
         spans = read_spans(folder / "spans.jsonl")
     return steady_state(spans, warmup=warmup, updates=updates)
 
@@ -96,7 +97,7 @@ def check_trained(episodes: Iterable[EpisodeRecord], drawn: Sequence[int], *, sa
     trained = [episode for episode in episodes if episode.outcome is EpisodeOutcome.TRAINED]
     assert len(trained) == samples, "not every sample was trained"
     for episode in trained:
-        sampled = sum(version is not None for version in episode.versions or ())
+        sampled = 0 if episode.versions is None else int((episode.versions >= 0).sum())
         assert sampled == drawn[place(episode.ordinal, episode.sample)], "a reply has not the length drawn for it"
 
 

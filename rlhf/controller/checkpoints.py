@@ -74,7 +74,7 @@ def make_room(folder: RunFolder) -> None:
 
 
 def sync_records(folder: RunFolder, trainer_state: TrainerState) -> None:
-    """Sync the records that the trainer state counts, and the file names in and around the run folder."""
+    """Sync the record files that the trainer state counts, and the file names in and around the run folder."""
     for name in trainer_state.lines:
         sync_file(folder.path / name)
     for path in (folder.checkpoints, folder.path, folder.path.parent):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from rlhf.runs.episodes import EpisodeWriter
+from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.records import (
     EpisodeOutcome,
@@ -22,7 +22,7 @@ class EpisodeLog:
 
     def __init__(self, folder: RunFolder, samples: int, outcomes: Mapping[str, int] = MappingProxyType({})) -> None:
         """Begin a log of groups of `samples` episodes. A resumed run continues from the `outcomes` already written."""
-        self._writer = EpisodeWriter(folder.episodes, outcomes, folder.check)
+        self._parts = EpisodeParts(folder.episodes, outcomes, folder.check)
         self._samples = samples
         self._out: dict[int, tuple[Ticket, Task, Group | None]] = {}
 
@@ -34,37 +34,41 @@ class EpisodeLog:
         _, task, _ = self._out.pop(ticket.ordinal)
         match outcome:
             case Failed():
-                self._writer.write(records_of_failed(ticket, task, outcome, self._samples))
+                self._parts.add(records_of_failed(ticket, task, outcome, self._samples))
             case Filtered(group=group) if kept:
                 self._out[ticket.ordinal] = (ticket, task, group)
             case Filtered():
-                self._writer.write(records_of_filtered(outcome))
+                self._parts.add(records_of_filtered(outcome))
             case Group():
                 self._out[ticket.ordinal] = (ticket, task, outcome)
 
     def trained(self, groups: Sequence[Group], updated: Updated, update: int) -> None:
         for group in groups:
             del self._out[group.ticket.ordinal]
-        self._writer.write(records_of_update(groups, updated, update))
-        self._writer.flush()
+        self._parts.add(records_of_update(groups, updated, update))
+        self._parts.cut()
 
     @property
     def outcomes(self) -> dict[str, int]:
-        return self._writer.outcomes
+        return self._parts.outcomes
 
-    @property
-    def written_bytes(self) -> int:
-        return self._writer.written_bytes
+    def cut(self) -> int:
+        """Hand everything recorded so far to the disk; return the number of parts."""
+        return self._parts.cut()
+
+    async def written(self) -> None:
+        """Wait until every part that was cut is on disk."""
+        await self._parts.written()
 
     @property
     def sample_counts(self) -> dict[str, int]:
         """Episodes by outcome; those of outstanding tickets are in flight, written or not."""
-        out, counts = len(self._out) * self._samples, self._writer.counts
+        out, counts = len(self._out) * self._samples, self._parts.counts
         return counts | {name: counts[name] + out for name in ("admitted", EpisodeOutcome.IN_FLIGHT.value)}
 
     def close(self) -> None:
         """Write the records of outstanding tickets, whose outcome is the end of the run."""
         for ticket, task, group in self._out.values():
-            self._writer.write(records_in_flight(ticket, task, self._samples, group))
+            self._parts.add(records_in_flight(ticket, task, self._samples, group))
         self._out.clear()
-        self._writer.close()
+        self._parts.close()

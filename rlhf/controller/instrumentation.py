@@ -10,7 +10,7 @@ from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.notices import BatchNotices, LossNotices
 from rlhf.protocols import Learner, Rollout, WeightSync
 from rlhf.rollout.evaluation import Evaluation, Evaluator
-from rlhf.runs.episodes import EpisodeWriter
+from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.records import records_of_evaluation
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
@@ -98,16 +98,16 @@ class ObservedEvaluator:
     """An evaluator that records its episodes, tells losses, and then releases the episodes: a run keeps the metrics of
     all its evaluations."""
 
-    def __init__(self, evaluator: Evaluator, *, records: EpisodeWriter, notices: LossNotices) -> None:
+    def __init__(self, evaluator: Evaluator, *, records: EpisodeParts, notices: LossNotices) -> None:
         self._evaluator, self._records, self._notices = evaluator, records, notices
 
     async def __call__(self, version: PolicyVersion) -> Evaluation:
         evaluation = await self._evaluator(version)
         for result in evaluation.sets:
-            self._records.write(records_of_evaluation(result.groups, result.name))
+            self._records.add(records_of_evaluation(result.groups, result.name))
             for group in result.groups:
                 self._notices.notice(group)
-        self._records.flush()
+        self._records.cut()
         return Evaluation(sets=tuple(replace(result, groups=()) for result in evaluation.sets))
 
 

@@ -15,7 +15,7 @@ from rlhf.data.order import TaskOrder
 from rlhf.data.tasks import Tell
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult
-from rlhf.runs.recorded import episodes_file
+from rlhf.runs.recorded import recorded_episodes
 from rlhf.trainer.algorithms.statistics import batch_statistics
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.offline import Recording, check_fit, read_recording
@@ -71,7 +71,7 @@ class OfflineTrainer:
 
 async def start_offline(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> OfflineTrainer:
     """Start the ranks on the policy in `model`, and read the episodes to train on."""
-    file = episodes_file(str(recipe.data.episodes))
+    file = recorded_episodes(str(recipe.data.episodes))
     recording = await asyncio.to_thread(read_recording, recipe.trainer, file)
     tell(recording.describe())
     if recipe.data.eval is not None:

@@ -17,6 +17,7 @@ from rlhf.config import flatten, read_yaml
 from rlhf.controller.trainer_state import TrainerState, check_records, read_trainer_state
 from rlhf.errors import CheckpointError, ConfigError
 from rlhf.recipe.schema import Recipe
+from rlhf.runs.episode_parts import drop_parts_after, lost_parts
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.trainer.checkpoint import CheckpointManifest, checkpoints, read_checkpoint, unfinished, verify
@@ -66,6 +67,9 @@ def resume_point(
         tell(f"{folder.path} has no checkpoint to resume from: starting from the beginning")
         return None
     tell(f"resuming from {point.path.name}: {point.version} of {recipe.trainer.updates} updates are behind it")
+    for name, last in point.trainer_state.parts.items():
+        for words in lost_parts(folder.path / name, last):
+            tell(words)
     for key, (before, now) in changes(read_yaml(folder.recipe), recipe.model_dump(mode="json")).items():
         if any(key == fixed or key.startswith(f"{fixed}.") for fixed in DATA_KEYS) and not key.endswith(BY_CONTENT):
             raise ConfigError(f"{key} was {before!r} in {folder.path} and is {now!r}: a resumed run keeps its data")
@@ -118,7 +122,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tupl
 
 
 def rewind(folder: RunFolder, point: ResumePoint) -> None:
-    """Rename newer, unusable checkpoints to `damaged-NUMBER`, then truncate the records to this checkpoint."""
+    """Rename newer, unusable checkpoints to `damaged-NUMBER`, then cut the records down to those of this checkpoint."""
     for path in checkpoints(folder.checkpoints):
         if path.name > point.path.name:
             folder.check()
@@ -127,6 +131,9 @@ def rewind(folder: RunFolder, point: ResumePoint) -> None:
         folder.check()
         if (folder.path / name).exists():
             os.truncate(folder.path / name, length)
+    for name, last in point.trainer_state.parts.items():
+        folder.check()
+        drop_parts_after(folder.path / name, last)
 
 
 def damaged_name(path: Path) -> Path:

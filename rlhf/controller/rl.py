@@ -41,7 +41,7 @@ from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import learner_starts_first
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.rollout.taught_format import told_of_tools
-from rlhf.runs.episodes import EpisodeWriter
+from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.plot import plot_rewards
 from rlhf.runs.provenance import Provenance
 from rlhf.runs.summary import Summary
@@ -149,7 +149,7 @@ class Playing:
             greedy_baseline=needs_of(recipe.trainer).baseline,
         )
         self._episodes = EpisodeLog(folder, rollout.samples, before.episodes if before else {})
-        self._evaluations = EpisodeWriter(folder.evaluations, may_write=folder.check)
+        self._evaluations = EpisodeParts(folder.evaluations, may_write=folder.check)
         max_tokens = recipe.sampling.max_tokens
         evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=recipe.seed)
         notices = LossNotices(view.message, folder.logs)
@@ -225,17 +225,20 @@ class Playing:
             seconds_to_first_update=self._observed.seconds_to_first_update,
         )
 
-    def position(self) -> Position:
-        return Position(
+    async def position(self) -> Position:
+        position = Position(
             next_ordinal=self._buffer.next_ordinal,
             outstanding=self._buffer.outstanding,
             groups=self._buffer.settled_accounts,
             episodes=self._episodes.outcomes,
-            lines={
-                self._folder.episodes.name: self._episodes.written_bytes,
-                self._folder.evaluations.name: self._evaluations.written_bytes,
+            parts={
+                self._folder.episodes.name: self._episodes.cut(),
+                self._folder.evaluations.name: self._evaluations.cut(),
             },
         )
+        await self._episodes.written()
+        await self._evaluations.written()
+        return position
 
     def close(self) -> None:
         each(self._episodes.close, self._evaluations.close)

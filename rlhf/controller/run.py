@@ -44,13 +44,13 @@ class Counts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """The position of a run, all at one moment: the next task's ordinal and the outstanding ones, the counts of groups
-    and episodes by outcome, and the lengths of the record files in bytes."""
+    and episodes by outcome, and the number of parts in each folder of episodes."""
 
     next_ordinal: int
     outstanding: tuple[int, ...] = ()
     groups: Accounts = field(default_factory=lambda: Accounts(admitted=0, trained=0, filtered=0, failed=0, in_flight=0))
     episodes: Mapping[str, int] = field(default_factory=dict)
-    lines: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,8 @@ class Kind(Protocol):
 
     `train` makes `updates` updates and calls `boundary` between them. `evaluate` evaluates every held-out set, for
     kinds and recipes that have any. `count` receives every reported update, also those before a resume. `line` returns
-    the display of one, `metrics` the kind's additional logged metrics; `close` closes the kind's records.
+    the display of one, `position` the position once its episodes are on disk, `metrics` the kind's additional logged
+    metrics; `close` closes the kind's records.
     """
 
     @property
@@ -87,7 +88,7 @@ class Kind(Protocol):
     def line(self, run: Run, pace: Pace) -> UpdateLine: ...
     def metrics(self) -> Metrics: ...
     def counts(self) -> Counts: ...
-    def position(self) -> Position: ...
+    async def position(self) -> Position: ...
     def close(self) -> None: ...
     @property
     def callbacks(self) -> tuple[Callback, ...]: ...
@@ -171,7 +172,7 @@ class Run:
 
     async def save(self) -> None:
         """Write a new checkpoint, and delete the oldest. Raises `SaveFailed`."""
-        position = self.kind.position()  # with the state: groups are played on while the ranks save
+        position = await self.kind.position()  # with the state: groups are played on while the ranks save
         checkpoint = await save_run(
             self.folder,
             self.kind.learner,
@@ -235,7 +236,8 @@ class Run:
             plan=plan_of(self.recipe),
             groups=position.groups,
             episodes=position.episodes,
-            lines={**lines, **position.lines},
+            lines=lines,
+            parts=position.parts,
             metrics=self.metrics,
             evaluations=tuple(self.evaluations),
             wall_seconds=self.wall_seconds,

@@ -119,7 +119,7 @@ class LearningFromData:
     def counts(self) -> Counts:
         return replace(self._trainer.counts, seconds_to_first_update=self._seconds_to_first_update)
 
-    def position(self) -> Position:
+    async def position(self) -> Position:
         return Position(next_ordinal=self.learner.version * self._batch_size)
 
     def close(self) -> None:

@@ -28,6 +28,8 @@ class TrainerState:
     """Records by outcome."""
     lines: Mapping[str, int]
     """Lengths of the record files in bytes, by name."""
+    parts: Mapping[str, int] = field(default_factory=dict)
+    """Number of parts in each folder of episodes, by name."""
     metrics: Mapping[str, float]
     """Metrics of the checkpoint's update: it is reported after the checkpoint is written."""
     evaluations: VersionedEvaluations

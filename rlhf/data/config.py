@@ -198,7 +198,7 @@ class DataConfig(Config):
     train: TrainingSets | None = None
     """Training tasks: a dataset, or a list of datasets that are mixed by weight."""
     episodes: str | None = None
-    """Recorded episodes to learn from, for kind: offline: a run folder, or an `episodes.jsonl`."""
+    """Recorded episodes to learn from, for kind: offline: a run folder, or its folder or file of episodes."""
     eval: EvaluationSets | None = None
     """Held-out tasks: a dataset, or several by name."""
     shuffle: bool = True

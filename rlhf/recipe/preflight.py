@@ -38,7 +38,7 @@ from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_
 from rlhf.rollout.tool_calls import check_tool_format
 from rlhf.rollout.vllm.environment import installed_device
 from rlhf.rollout.vllm.user_arguments import check_arguments, check_variables
-from rlhf.runs.recorded import episodes_file
+from rlhf.runs.recorded import recorded_episodes
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -207,7 +207,7 @@ def check_episodes(recipe: Recipe) -> None:
     """
     if recipe.data.episodes is None:
         return
-    recorded = episodes_file(recipe.data.episodes).with_name("recipe.yaml")
+    recorded = recorded_episodes(recipe.data.episodes).with_name("recipe.yaml")
     sampling = read_yaml(recorded).get("sampling", {}) if recorded.is_file() else {}
     if sampling.get("temperature", recipe.sampling.temperature) != recipe.sampling.temperature:
         raise ConfigError(

@@ -193,7 +193,7 @@ class Recipe(Config):
             if self.data.train is None:
                 raise ValueError("data.train is required and was not given")
         elif self.data.episodes is None:
-            raise ValueError("data.episodes is required by kind: offline: a run folder, or an episodes.jsonl")
+            raise ValueError("data.episodes is required by kind: offline: a run folder, or its episodes")
         elif self.trainer.loss.policy == "policy_gradient" and not is_corrected(self.trainer):
             raise ValueError(
                 "loss.policy policy_gradient is right only for the weights that sampled, and other weights sampled the "

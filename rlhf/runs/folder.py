@@ -17,9 +17,10 @@ from rlhf.runs.owner import FOLDER as OWNER
 from rlhf.runs.owner import Notify, Owner, silent
 from rlhf.runs.resolved import resolved_yaml
 
+EPISODES, EVALUATIONS = "episodes", "evaluations"
 FOLDERS = ("logs", "checkpoints", "tensorboard")
 RECORDS = (
-    "recipe.yaml", "metrics.jsonl", "episodes.jsonl", "evaluations.jsonl", "spans.jsonl", "summary.json", "reward.png",
+    "recipe.yaml", "metrics.jsonl", EPISODES, EVALUATIONS, "spans.jsonl", "summary.json", "reward.png",
     "tensorboard",
 )  # fmt: skip
 
@@ -100,11 +101,11 @@ class RunFolder:
 
     @property
     def episodes(self) -> Path:
-        return self.path / "episodes.jsonl"
+        return self.path / EPISODES
 
     @property
     def evaluations(self) -> Path:
-        return self.path / "evaluations.jsonl"
+        return self.path / EVALUATIONS
 
     @property
     def spans(self) -> Path:

@@ -15,7 +15,8 @@ from rlhf.data.config import DataConfig, DatasetConfig
 from rlhf.data.sources import local_files, read_rows
 from rlhf.errors import ConfigError
 from rlhf.runs.durable import checksum
-from rlhf.runs.recorded import episodes_file
+from rlhf.runs.episode_parts import parts
+from rlhf.runs.recorded import recorded_episodes
 
 BLOCK_BYTES, BLOCKS = 1 << 20, 64
 """Size and number of evenly spaced blocks that are read from a large file; training changes every weight, so any other
@@ -33,7 +34,7 @@ def provenance(
     """Read data and models; return the digests of the inputs of a run on `data` from the start model in `model`."""
     return {
         **{key: data_digest(config) for key, config in data.sets.items() if config.path is not None},
-        **({"data.episodes": checksum(episodes_file(data.episodes))} if data.episodes else {}),
+        **({"data.episodes": episodes_digest(recorded_episodes(data.episodes))} if data.episodes else {}),
         "model.path": model_digest(model),
         TEMPLATE: template_digest(model, trust_remote_code=trust_remote_code),
         **({"trainer.reference_path": model_digest(reference)} if reference else {}),
@@ -58,6 +59,13 @@ def data_digest(config: DatasetConfig) -> str:
     for _, row in () if files else read_rows(config):
         digest.update(json.dumps(row, sort_keys=True, default=str).encode())
     return digest.hexdigest()
+
+
+def episodes_digest(recorded: Path) -> str:
+    """Return the digest of recorded episodes: of a file, or of all parts in a folder."""
+    if recorded.is_file():
+        return checksum(recorded)
+    return blake2b(" ".join(map(checksum, parts(recorded))).encode(), digest_size=16).hexdigest()
 
 
 def model_digest(name: str) -> str:

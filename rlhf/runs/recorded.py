@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from rlhf.errors import DataError
-from rlhf.runs.folder import RunFolder
-from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, read_episodes
+from rlhf.runs.episode_parts import parts, read_episodes
+from rlhf.runs.folder import EPISODES, RunFolder
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from rlhf.types import (
     EpisodeStatus,
     Failed,
@@ -40,13 +41,16 @@ class RecordedEpisode:
     beside: bool
 
 
-def episodes_file(path: str) -> Path:
-    """Return the episodes file at `path` or in the run folder there. Raises `DataError` if it is missing."""
+def recorded_episodes(path: str) -> Path:
+    """Return the recorded episodes at `path` or in the run folder there: a folder of parts, a part, or a JSONL file.
+
+    Raises `DataError` if there are none.
+    """
     named = Path(path).expanduser()
-    file = RunFolder(named).episodes if named.is_dir() else named
-    if not file.is_file():
-        raise DataError(f"{file}: there are no recorded episodes; give a run folder or its episodes.jsonl")
-    return file
+    found = RunFolder(named).episodes if (named / EPISODES).is_dir() else named
+    if not (parts(found) if found.is_dir() else found.is_file()):
+        raise DataError(f"{found}: there are no recorded episodes; give a run folder, its episodes folder, or a file")
+    return found
 
 
 def recorded_groups(file: Path) -> list[Group]:
@@ -57,7 +61,7 @@ def recorded_groups(file: Path) -> list[Group]:
     played: dict[int, dict[int, RecordedEpisode]] = defaultdict(dict)
     for record in _records(file):
         if record.outcome is EpisodeOutcome.EVALUATED:
-            raise DataError(f"{file} holds episodes of evaluations, which are held out; give an episodes.jsonl")
+            raise DataError(f"{file} holds episodes of evaluations, which are held out; give a run's episodes")
         if record.sample in played[record.ordinal]:
             raise DataError(f"{file} has sample {record.sample} of group {record.ordinal} twice; give one run's file")
         played[record.ordinal][record.sample] = _recorded(record, file)
@@ -118,25 +122,31 @@ def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
 
 
 def _segments(record: EpisodeRecord, file: Path) -> tuple[Segment, ...]:
-    kinds = np.array(record.kinds, np.int8)
-    logprobs = np.array([0.0 if value is None else value for value in record.engine_logprobs or ()], np.float32)
-    known = np.array([value is not None for value in record.engine_logprobs or ()], bool)
-    versions = np.array([-1 if value is None else value for value in record.versions or ()], np.int32)
-    columns = (np.array(record.token_ids, np.int32), kinds, logprobs, versions)
+    token_ids, kinds, logprobs, versions = record.token_ids, record.kinds, record.engine_logprobs, record.versions
     stops = np.cumsum([0, *(record.segment_lengths or ())])
-    if any(len(column) != stops[-1] for column in columns) or not known[kinds == TokenKind.ACTION].all():
-        raise DataError(
-            f"{file}: sample {record.sample} of group {record.ordinal} lacks tokens, or log-probs of sampled ones"
-        )
+    if token_ids is None or kinds is None or logprobs is None or versions is None:
+        raise _incomplete(record, file)
+    acted = kinds == TokenKind.ACTION
+    if any(len(column) != stops[-1] for column in (token_ids, kinds, logprobs, versions)):
+        raise _incomplete(record, file)
+    if not np.isfinite(logprobs[acted]).all():
+        raise _incomplete(record, file)
+    logprobs = np.where(acted, logprobs, np.float32(0))
     return tuple(
         Segment(
-            token_ids=columns[0][start:stop],
+            token_ids=token_ids[start:stop],
             kinds=kinds[start:stop],
             logprobs=logprobs[start:stop],
             versions=versions[start:stop],
             turns=_turns(record, number),
         )
         for number, (start, stop) in enumerate(pairwise(stops))
+    )
+
+
+def _incomplete(record: EpisodeRecord, file: Path) -> DataError:
+    return DataError(
+        f"{file}: sample {record.sample} of group {record.ordinal} lacks tokens, or log-probs of sampled ones"
     )
 
 

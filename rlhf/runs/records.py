@@ -1,21 +1,20 @@
 """The record of an episode: its task, tokens, score, training data and outcome.
 
 Every per-token column of a record has the length `[T]` of its concatenated segments, and `segment_lengths` the length
-of each. Log-probs and versions are null at tokens that the policy did not sample.
+of each. Log-probs and advantages are NaN, and versions -1, at tokens that the policy did not sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.runs.jsonl import finite, read_jsonl
+from rlhf.runs.jsonl import finite
 from rlhf.types import (
     Failed,
     Filtered,
@@ -54,9 +53,9 @@ class EpisodeOutcome(StrEnum):
     """An external agent played it with a served policy, outside of any run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EpisodeRecord:
-    """One line of `episodes.jsonl`. Values that do not apply are null."""
+    """One row of the recorded episodes. Values that do not apply are null."""
 
     ordinal: int
     """Position of the group in the order of training."""
@@ -90,7 +89,7 @@ class EpisodeRecord:
     """The weight of the rewards of `turns` in the reward, if they are part of it."""
     advantage: float | None = None
     """Mean advantage of its sampled tokens."""
-    advantages: list[float | None] | None = None
+    advantages: NDArray[np.float32] | None = None
     """Advantage of every token, only where advantages differ within the episode (with a critic)."""
     failure_kind: str | None = None
     """The failure, or the reason of the filter, in one word."""
@@ -109,15 +108,15 @@ class EpisodeRecord:
     cut_replies: int | None = None
     """Number of replies that end at a stop text of the agent, where `client_stop` is `cut`."""
     segment_lengths: list[int] | None = None
-    token_ids: list[int] | None = None
-    kinds: list[int] | None = None
+    token_ids: NDArray[np.int32] | None = None
+    kinds: NDArray[np.int8] | None = None
     """0 prompt, 1 action (sampled by the policy), 2 environment."""
-    engine_logprobs: list[float | None] | None = None
+    engine_logprobs: NDArray[np.float32] | None = None
     """The engine's log-probs, in the distribution sampled from."""
-    learner_logprobs: list[float | None] | None = None
+    learner_logprobs: NDArray[np.float32] | None = None
     """The learner's log-probs in the forward pass of the episode's first optimizer step; with one step per update,
     those of the weights before the update."""
-    versions: list[int | None] | None = None
+    versions: NDArray[np.int32] | None = None
     """Policy version that sampled each token."""
     turns: list[dict[str, Any]] | None = None
     """Every turn: its `segment`, the range `start`, `stop` of its actions there, the environment's `reward` or null,
@@ -125,6 +124,12 @@ class EpisodeRecord:
 
 
 COLUMNS = tuple(field.name for field in fields(EpisodeRecord))
+UNKNOWN_VERSION = -1
+PER_TOKEN: Mapping[str, type[np.generic]] = {
+    "advantages": np.float32, "token_ids": np.int32, "kinds": np.int8, "engine_logprobs": np.float32,
+    "learner_logprobs": np.float32, "versions": np.int32,
+}  # fmt: skip
+"""The per-token columns, each an array `[T]`."""
 
 
 def records_of_update(groups: Sequence[Group], updated: Updated, update: int) -> list[EpisodeRecord]:
@@ -174,14 +179,15 @@ def records_in_flight(ticket: Ticket, task: Task, group_size: int, group: Group 
 
 
 def as_row(record: EpisodeRecord) -> dict[str, Any]:
-    """Return the record as a JSON object (`dataclasses.asdict` would copy every list token by token)."""
-    return {column: getattr(record, column) for column in COLUMNS}
+    """Return the record as a JSON object, with null where a token has no value."""
+    row = {column: getattr(record, column) for column in COLUMNS}
+    return row | {name: None if row[name] is None else _nullable(row[name]) for name in PER_TOKEN}
 
 
-def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
-    """Iterate over the records of `episodes.jsonl`, in the order in which their outcomes became known."""
-    for row in read_jsonl(path):
-        yield EpisodeRecord(**(row | {"outcome": EpisodeOutcome(row["outcome"])}))
+def record_of_row(row: Mapping[str, Any]) -> EpisodeRecord:
+    """Return the record of a JSON object made by `as_row`."""
+    arrays = {name: _array(row[name], dtype) for name, dtype in PER_TOKEN.items() if row.get(name) is not None}
+    return EpisodeRecord(**{**row, **arrays, "outcome": EpisodeOutcome(row["outcome"])})
 
 
 def _updated(group: Group, trained: Mapping[tuple[int, int], TrainedSample], update: int) -> list[EpisodeRecord]:
@@ -290,10 +296,10 @@ def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:
     versions = _joined([segment.versions for segment in segments], np.int32)
     return {
         "segment_lengths": [len(segment.token_ids) for segment in segments],
-        "token_ids": _joined([segment.token_ids for segment in segments], np.int32).tolist(),
-        "kinds": _joined([segment.kinds for segment in segments], np.int8).tolist(),
-        "engine_logprobs": _at(acted, _joined([segment.logprobs for segment in segments], np.float32)[acted]),
-        "versions": [v if acts else None for v, acts in zip(versions.tolist(), acted.tolist(), strict=True)],
+        "token_ids": _joined([segment.token_ids for segment in segments], np.int32),
+        "kinds": _joined([segment.kinds for segment in segments], np.int8),
+        "engine_logprobs": np.where(acted, _joined([one.logprobs for one in segments], np.float32), np.float32(np.nan)),
+        "versions": np.where(acted, versions, np.int32(UNKNOWN_VERSION)),
         "turns": [{"segment": n} | asdict(turn) for n, segment in enumerate(segments) for turn in segment.turns],
     }
 
@@ -330,16 +336,24 @@ def _joined(arrays: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
     return np.concatenate([np.zeros(0, dtype), *arrays])
 
 
-def _at(acted: NDArray[np.bool_], values: NDArray[np.float32]) -> list[float | None]:
-    """Spread `values` `[A]` over the sampled tokens, with null elsewhere: `[T]`."""
-    numbers = iter(short_floats(values))
-    return [next(numbers) if acts else None for acts in acted.tolist()]
+def _at(acted: NDArray[np.bool_], values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Spread `values` `[A]` over the sampled tokens, with NaN elsewhere: `[T]`."""
+    spread = np.full(len(acted), np.nan, np.float32)
+    spread[acted] = values
+    return spread
 
 
-def short_floats(values: NDArray[np.float32]) -> list[float | None]:
-    """Round to nine significant digits, which reproduce every float32 in half the text of a float64."""
-    numbers = [float(f"{value:.9g}") for value in values.tolist()]
-    return [*numbers] if np.isfinite(values).all() else [finite(number) for number in numbers]
+def _nullable(values: NDArray[Any]) -> list[float | int | None]:
+    """Return the values as JSON: floats with nine significant digits, which reproduce every float32 in half the text of
+    a float64."""
+    if values.dtype.kind == "f":
+        return [finite(float(f"{value:.9g}")) for value in values.tolist()]
+    return [None if value == UNKNOWN_VERSION else value for value in values.tolist()]
+
+
+def _array(values: Sequence[float | None], dtype: type[np.generic]) -> NDArray[Any]:
+    unknown = np.nan if np.issubdtype(dtype, np.floating) else UNKNOWN_VERSION
+    return np.array([unknown if value is None else value for value in values], dtype)
 
 
 def _finite_parts(parts: Mapping[str, float]) -> dict[str, float | None]:

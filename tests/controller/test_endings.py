@@ -19,9 +19,10 @@ from rlhf.controller.checkpoints import saying_what_is_intact
 from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.preemption import Leaving
 from rlhf.errors import DiskFailed, RlhfError, RunTaken, SaveFailed, WorkerDied
+from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter
-from rlhf.runs.records import EpisodeOutcome, read_episodes
+from rlhf.runs.records import EpisodeOutcome
 from rlhf.runs.summary import STOPPED, Summary
 from rlhf.types import Failed, Task, Ticket
 from tests.runs.test_power_cut import Sat, SavingLearner, sit
@@ -80,7 +81,7 @@ def test_records_for_which_there_is_no_room_end_the_run_and_leave_whole_lines(
     assert isinstance(failure, DiskFailed)
     assert "cannot be written (No space left on device)" in str(failure)
     assert str(failure).endswith("is intact, and --resume continues from it")
-    for name in ("episodes.jsonl", "metrics.jsonl", "spans.jsonl"):
+    for name in ("metrics.jsonl", "spans.jsonl"):
         text = (tmp_path / "run" / name).read_text()
         assert text == "" or text.endswith("}\n")
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["outcome"] in str(failure)
@@ -138,7 +139,7 @@ def test_a_group_that_failed_or_was_in_flight_leaves_records(tmp_path: Path) -> 
         log.admitted(ticket, Task(id="t", messages=()))
     log.settled(failed, Failed(kind="timeout"), kept=False)
     log.close()
-    outcomes = [(record.ordinal, record.outcome) for record in read_episodes(tmp_path / "episodes.jsonl")]
+    outcomes = [(record.ordinal, record.outcome) for record in read_episodes(tmp_path / "episodes")]
     assert outcomes == [(0, EpisodeOutcome.FAILED)] * 2 + [(1, EpisodeOutcome.IN_FLIGHT)] * 2
 
 

@@ -83,7 +83,8 @@ class TestOffline:
         offline = recipe("offline", data={"episodes": str(tmp_path)}, sampling={"temperature": 0.7})
         with pytest.raises(DataError, match="there are no recorded episodes"):
             check_episodes(offline)
-        (tmp_path / "episodes.jsonl").touch()
+        (tmp_path / "episodes").mkdir()
+        (tmp_path / "episodes" / "part-000001.parquet").touch()
         check_episodes(offline)
         (tmp_path / "recipe.yaml").write_text("sampling: {temperature: 1.0}")
         with pytest.raises(ConfigError, match=r"sampling\.temperature is 0\.7, but .* was sampled at 1\.0"):

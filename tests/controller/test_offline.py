@@ -15,7 +15,7 @@ from rlhf.data.order import TaskOrder
 from rlhf.errors import DataError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
-from rlhf.runs.episodes import EpisodeWriter
+from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.records import records_in_flight
 from rlhf.trainer.offline import Recording, check_fit, read_recording
 from rlhf.types import Group, Scored, TrainedSample, Updated
@@ -45,11 +45,11 @@ SILENT = without_score(without_score(without_score(SILENT, 0), 1), 2)
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """Four groups: sound, with equal rewards, with one survivor, with none."""
-    writer = EpisodeWriter(tmp_path / "episodes.jsonl")
+    writer = EpisodeParts(tmp_path / "episodes")
     for group in (SOUND, EQUAL, LONELY, SILENT):
-        writer.write(records_in_flight(group.ticket, group.task, 3, group))
+        writer.add(records_in_flight(group.ticket, group.task, 3, group))
     writer.close()
-    return tmp_path / "episodes.jsonl"
+    return tmp_path / "episodes"
 
 
 def ordinals(groups: Sequence[Group]) -> list[int]:

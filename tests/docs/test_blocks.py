@@ -24,7 +24,8 @@ from typer.core import TyperGroup
 from rlhf.cli import app
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
-from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, as_row
+from rlhf.runs.episode_parts import EpisodeParts
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from tests.docs.blocks import PAGES, ROOT, Block, Said, blocks, commands
 from tests.small_tasks import sorting
 from tests.warm.command_line import rlhf
@@ -205,7 +206,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: Block) -> Pat
         ordinal=0, sample=0, task="t", outcome=EpisodeOutcome.TRAINED, admitted_version=0, reward=1.0, response="12345",
         prompt=[{"role": "user", "content": "52431"}],
     )  # fmt: skip
-    (run / "episodes.jsonl").write_text(json.dumps(as_row(record)) + "\n")
+    recorded = EpisodeParts(run / "episodes")
+    recorded.add([record])
+    recorded.close()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     return tmp_path

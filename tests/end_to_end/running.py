@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlhf.cluster.fork_client import SOCKET
-from rlhf.runs.records import EpisodeRecord, read_episodes
+from rlhf.runs.episode_parts import read_episodes
+from rlhf.runs.records import UNKNOWN_VERSION, EpisodeRecord
 from tests.pace import scaled
 from tests.warm import client as warm
 
@@ -36,7 +39,7 @@ class Run:
 
     @property
     def episodes(self) -> list[EpisodeRecord]:
-        return list(read_episodes(self.folder / "episodes.jsonl"))
+        return list(read_episodes(self.folder / "episodes"))
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -108,11 +111,14 @@ def logs(folder: Path) -> str:
 def largest_difference(episodes: Sequence[EpisodeRecord]) -> float:
     """Largest |engine - learner| log-prob over every sampled token that was trained."""
     gaps = [
-        abs(engine - learner)
+        float(np.nanmax(abs(episode.engine_logprobs - episode.learner_logprobs)))
         for episode in episodes
-        if episode.engine_logprobs and episode.learner_logprobs
-        for engine, learner in zip(episode.engine_logprobs, episode.learner_logprobs, strict=True)
-        if engine is not None and learner is not None
+        if episode.engine_logprobs is not None and episode.learner_logprobs is not None
     ]
     assert gaps, "no trained token was recorded"
     return max(gaps)
+
+
+def versions_of(episode: EpisodeRecord) -> list[int]:
+    """The policy version of each sampled token."""
+    return [] if episode.versions is None else episode.versions[episode.versions != UNKNOWN_VERSION].tolist()

@@ -66,7 +66,7 @@ def test_behind_a_server_the_same_episodes_are_played_bit_for_bit(run: Run, tmp_
     with served("CalculatorEnvironment", module="rlhf.env.tools:", arguments={"digits": 3}) as url:
         changes = ("environment.environment=null", "environment.arguments={}", f"environment.urls=[{url}]")
         remote = train(tmp_path / "run", cache, *SMALL, *changes, recipe=RECIPE)
-    assert [one.token_ids for one in remote.episodes] == [one.token_ids for one in run.episodes]
+    assert [one.token_ids.tolist() for one in remote.episodes] == [one.token_ids.tolist() for one in run.episodes]
     assert [one.turns for one in remote.episodes] == [one.turns for one in run.episodes]
 
 
@@ -86,4 +86,6 @@ def test_it_trains_on_servers_that_it_starts_and_repeats_offline_bit_for_bit(tmp
 def played(run: Run) -> list[tuple[object, ...]]:
     """Every episode as it was played, in order of training."""
     ordered = sorted(run.episodes, key=lambda one: (one.ordinal, one.sample))
-    return [(one.ordinal, one.sample, one.token_ids, one.turns, one.reward, one.conversation) for one in ordered]
+    return [
+        (one.ordinal, one.sample, one.token_ids.tolist(), one.turns, one.reward, one.conversation) for one in ordered
+    ]

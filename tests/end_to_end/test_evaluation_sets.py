@@ -10,8 +10,9 @@ from statistics import fmean
 import pytest
 
 from rlhf.rollout.at_k import majority_at, pass_at, vote_of
-from rlhf.runs.records import EpisodeRecord, read_episodes
-from tests.end_to_end.running import Run, run_warm, train
+from rlhf.runs.episode_parts import read_episodes
+from rlhf.runs.records import EpisodeRecord
+from tests.end_to_end.running import Run, run_warm, train, versions_of
 
 pytestmark = pytest.mark.engine
 
@@ -55,7 +56,7 @@ def run(recipe: Path) -> Run:
 def replies(run: Run, name: str, version: int) -> dict[str, list[EpisodeRecord]]:
     """The recorded replies of one set by their problem."""
     by_problem: dict[str, list[EpisodeRecord]] = defaultdict(list)
-    for record in read_episodes(run.folder / "evaluations.jsonl"):
+    for record in read_episodes(run.folder / "evaluations"):
         if (record.evaluation_set, record.admitted_version) == (name, version):
             by_problem[record.task].append(record)
     return by_problem
@@ -80,7 +81,7 @@ def test_each_set_is_asked_its_own_way_and_each_problem_counts_once(run: Run) ->
         greedy, sampled = replies(run, "greedy", version), replies(run, "sampled", version)
         assert [len(its) for its in greedy.values()] == [1] * 5
         assert [len(its) for its in sampled.values()] == [6] * 3
-        assert max(len(one.versions) - one.versions.count(None) for its in sampled.values() for one in its) == 3
+        assert max(len(versions_of(one)) for its in sampled.values() for one in its) == 3
 
 
 def test_the_metrics_can_be_found_again_from_the_recorded_replies(run: Run) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlhf.runs.records import EpisodeRecord
-from tests.end_to_end.running import ROOT, SMALL, largest_difference, train
-from tests.end_to_end.test_plans import LOCAL, versions
+from tests.end_to_end.running import ROOT, SMALL, largest_difference, train, versions_of
+from tests.end_to_end.test_plans import LOCAL
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -34,8 +35,10 @@ def test_engine_and_learner_agree_on_every_token_while_adapters_change_under_run
     run = train(tmp_path / "run", cache, *MOVING, LOCAL, f"model.lora.weight_sync={form}", recipe=RECIPE)
     assert largest_difference([fresh(episode) for episode in run.episodes]) <= 1e-4
     assert largest_difference(run.episodes) > 1e-2, "older tokens are of other adapters: every update moved them"
-    assert any(len(set(versions(episode))) > 1 for episode in run.episodes), "some episode was sampled by two versions"
-    assert all(versions(episode) == sorted(versions(episode)) for episode in run.episodes)
+    assert any(len(set(versions_of(episode))) > 1 for episode in run.episodes), (
+        "some episode was sampled by two versions"
+    )
+    assert all(versions_of(episode) == sorted(versions_of(episode)) for episode in run.episodes)
     written = {path.name for path in run.model.parent.iterdir()}
     assert {"huggingface", "huggingface_ema", "adapter"} <= written
 
@@ -45,9 +48,8 @@ def fresh(episode: EpisodeRecord) -> EpisodeRecord:
     assert episode.engine_logprobs is not None
     assert episode.versions is not None
     assert episode.update is not None
-    scores = zip(episode.engine_logprobs, episode.versions, strict=True)
-    newest = [score if version == episode.update - 1 else None for score, version in scores]
-    return replace(episode, engine_logprobs=newest)
+    newest = episode.versions == episode.update - 1
+    return replace(episode, engine_logprobs=np.where(newest, episode.engine_logprobs, np.nan))
 
 
 @pytest.mark.slow

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.runs.records import EpisodeRecord
-from tests.end_to_end.running import SMALL, Run, largest_difference, left_as_they_were, train
+from tests.end_to_end.running import SMALL, Run, largest_difference, left_as_they_were, train, versions_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
@@ -73,7 +72,7 @@ def test_staleness_stays_within_its_bound_and_nothing_is_lost(
     )  # fmt: skip
     episodes = run.episodes
     assert {episode.outcome for episode in episodes} == {"trained"}, "no group is discarded for being slow"
-    measured = {episode.update - 1 - version for episode in episodes for version in versions(episode)}
+    measured = {episode.update - 1 - version for episode in episodes for version in versions_of(episode)}
     assert max(measured) == staleness
     assert min(measured) >= 0
     assert_books_balance(run)
@@ -90,10 +89,6 @@ def test_a_run_with_spoiled_groups_finishes_and_its_books_balance(tmp_path: Path
     assert groups["filtered"] > 0
     assert groups["trained"] == 6 * 8, "every update was whole"
     assert_books_balance(run)
-
-
-def versions(episode: EpisodeRecord) -> list[int]:
-    return [version for version in episode.versions or [] if version is not None]
 
 
 def assert_books_balance(run: Run) -> None:

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipes.tasks import sorting
-from rlhf.runs.records import read_episodes
-from tests.end_to_end.running import Run, largest_difference, run_warm, train
+from rlhf.runs.episode_parts import read_episodes
+from tests.end_to_end.running import Run, largest_difference, run_warm, train, versions_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 
@@ -46,7 +46,7 @@ def test_every_episode_is_recorded_and_the_accounts_balance(quickstart: Run) -> 
 
 
 def test_every_evaluated_problem_is_recorded_with_its_reward(quickstart: Run) -> None:
-    records = list(read_episodes(quickstart.folder / "evaluations.jsonl"))
+    records = list(read_episodes(quickstart.folder / "evaluations"))
     last = [record for record in records if record.admitted_version == quickstart.summary["updates"]]
     assert len(last) == quickstart.summary["eval_problems"]
     assert sum(record.reward for record in last) / len(last) == quickstart.summary["eval_reward_end"]
@@ -59,7 +59,7 @@ def test_engine_and_learner_agree_on_every_sampled_token_of_the_run(quickstart: 
 
 def test_at_staleness_0_every_token_is_sampled_by_the_weights_it_trains(quickstart: Run) -> None:
     for episode in quickstart.episodes:
-        assert {version for version in episode.versions or [] if version is not None} == {episode.update - 1}
+        assert set(versions_of(episode)) == {episode.update - 1}
 
 
 def test_plain_transformers_score_the_exported_folder_the_same(quickstart: Run) -> None:

@@ -16,7 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.end_to_end.running import QUICKSTART, RUN_SECONDS, SMALL, Run, train, warm_environment
+from rlhf.runs.episode_parts import read_episodes
+from rlhf.runs.records import as_row
+from tests.end_to_end.running import QUICKSTART, RUN_SECONDS, SMALL, Run, train, versions_of, warm_environment
 from tests.warm import client as warm
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -66,7 +68,7 @@ def test_ten_updates_are_five_and_a_resume_and_five(
     assert "resuming from version-000005: 5 of 10 updates are behind it" in told
     assert same_to_the_bit(resumed, run)
     after = [one for one in resumed.episodes if one.update == 6]
-    assert {version for one in after for version in one.versions or () if version is not None} == {5}
+    assert {version for one in after for version in versions_of(one)} == {5}
 
 
 def test_a_run_that_is_asked_to_saves_and_leaves_and_goes_on(whole: Run, tmp_path: Path, cache: Path) -> None:
@@ -152,7 +154,7 @@ def timeless(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def evaluations(run: Run) -> list[dict[str, Any]]:
-    return [timeless(json.loads(line)) for line in (run.folder / "evaluations.jsonl").read_text().splitlines()]
+    return [timeless(as_row(record)) for record in read_episodes(run.folder / "evaluations")]
 
 
 def same_state(one: Any, other: Any) -> bool:

@@ -18,8 +18,9 @@ from rlhf.protocols import Environments
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.turns import TurnRules, WithEnvironment
+from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, read_episodes
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView
 from rlhf.trainer.buffer import Accounts, TicketBuffer

@@ -15,7 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rlhf.cli import app
-from rlhf.runs.records import EpisodeRecord, read_episodes
+from rlhf.runs.episode_parts import read_episodes
+from rlhf.runs.records import EpisodeRecord
 from tests.pace import scaled
 from tests.warm import client as warm
 
@@ -74,7 +75,7 @@ def trained(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def episodes(trained: Path) -> list[EpisodeRecord]:
-    return list(read_episodes(trained / "episodes.jsonl"))
+    return list(read_episodes(trained / "episodes"))
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

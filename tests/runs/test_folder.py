@@ -106,7 +106,8 @@ def test_a_folder_without_any_record_has_nothing_to_set_aside(tmp_path: Path) ->
 def test_records_without_a_checkpoint_are_set_aside_and_logs_stay(tmp_path: Path) -> None:
     folder = RunFolder.keep(tmp_path)
     (folder.logs / "slurm-1.out").write_text("told")
-    folder.episodes.write_text("{}\n")
+    folder.episodes.mkdir()
+    (folder.episodes / "part-000001.parquet").touch()
     folder.set_records_aside()
-    assert (tmp_path / "aside.1" / "episodes.jsonl").read_text() == "{}\n"
+    assert (tmp_path / "aside.1" / "episodes" / "part-000001.parquet").exists()
     assert (not folder.episodes.exists(), (folder.logs / "slurm-1.out").exists()) == (True, True)

@@ -28,8 +28,8 @@ from rlhf.recipe.loading import recipe_from
 from rlhf.rollout.group import GroupRollout
 from rlhf.runs import owner
 from rlhf.runs.durable import synced
+from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.jsonl import read_jsonl
-from rlhf.runs.records import read_episodes
 from rlhf.runs.summary import Summary
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView
@@ -164,7 +164,7 @@ def balanced(run: Path, summary: Summary) -> bool:
     groups = summary.group_counts
     assert groups["trained"] == UPDATES * GROUPS
     assert groups["admitted"] == sum(groups[outcome] for outcome in ("trained", "filtered", "failed", "in_flight"))
-    records = list(read_episodes(run / "episodes.jsonl"))
+    records = list(read_episodes(run / "episodes"))
     trained = Counter((one.ordinal, one.sample, one.update) for one in records if one.outcome == "trained")
     assert trained == {(n, sample, n // GROUPS + 1): 1 for n in range(UPDATES * GROUPS) for sample in range(SAMPLES)}
     outcomes = Counter(one.outcome.value for one in records)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlhf.errors import DataError
-from rlhf.runs.episodes import EpisodeWriter
+from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.recorded import recorded_groups
 from rlhf.runs.records import (
     EpisodeRecord,
@@ -87,10 +87,10 @@ def updated(group: Group) -> Updated:
 
 
 def written(folder: Path, records: list[EpisodeRecord]) -> Path:
-    writer = EpisodeWriter(folder / "episodes.jsonl")
-    writer.write(records)
+    writer = EpisodeParts(folder / "episodes")
+    writer.add(records)
     writer.close()
-    return folder / "episodes.jsonl"
+    return folder / "episodes"
 
 
 def assert_same_segment(one: Segment, other: Segment) -> None:
@@ -141,7 +141,7 @@ def test_groups_come_in_order_of_their_ordinals_and_what_was_lost_stays_lost(tmp
 
 def without_logprobs() -> list[EpisodeRecord]:
     first, *rest = records_of_update([sound(1)], updated(sound(1)), 1)
-    return [replace(first, engine_logprobs=[None] * len(first.engine_logprobs or ())), *rest]
+    return [replace(first, engine_logprobs=np.full_like(first.engine_logprobs, np.nan)), *rest]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_records_that_are_no_training_episodes_are_refused(
 
 @pytest.mark.parametrize("text", ["", '{"a": 1}\n', "nonsense\n"])
 def test_what_are_no_episodes_is_one_named_error(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "episodes.jsonl"
+    file = tmp_path / "episodes"
     file.write_text(text)
     with pytest.raises(DataError, match=str(file)):
         recorded_groups(file)

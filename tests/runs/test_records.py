@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from rlhf.runs.episodes import EpisodeWriter
+from rlhf.runs.episode_parts import EpisodeParts, read_episodes
 from rlhf.runs.records import (
     EpisodeOutcome,
-    read_episodes,
+    as_row,
+    record_of_row,
     records_in_flight,
     records_of_evaluation,
     records_of_failed,
     records_of_filtered,
     records_of_update,
-    short_floats,
 )
 from rlhf.types import (
     EpisodeStatus,
@@ -92,11 +92,12 @@ def test_a_trained_episode_tells_all_of_its_story():
     assert (record.answer, record.response, record.status) == ("123", "123", "terminated")
     assert (record.reward, record.reward_parts, record.reward_detail) == (1.0, {"exact": 1.0}, "all of it")
     assert (record.advantage, record.advantages) == (0.5, None)
-    assert record.token_ids == [10, 11, 12]
-    assert record.kinds == [0, 1, 1]
-    assert record.engine_logprobs == [None, -0.125, -0.125]
-    assert record.learner_logprobs == [None, -0.25, -0.5]
-    assert record.versions == [None, 2, 2]
+    row = as_row(record)
+    assert row["token_ids"] == [10, 11, 12]
+    assert row["kinds"] == [0, 1, 1]
+    assert row["engine_logprobs"] == [None, -0.125, -0.125]
+    assert row["learner_logprobs"] == [None, -0.25, -0.5]
+    assert row["versions"] == [None, 2, 2]
     assert (record.engine, record.generate_seconds) == ("engine-1", 0.25)
 
 
@@ -104,7 +105,7 @@ def test_advantages_that_differ_within_an_episode_are_kept_token_by_token():
     updated = Updated(metrics={}, samples=(trained(0, [1.0, 0.0], [0, 0]),))
     (record,) = records_of_update([group(sound())], updated, update=3)
     assert record.advantage == 0.5
-    assert record.advantages == [None, 1.0, 0.0]
+    assert as_row(record)["advantages"] == [None, 1.0, 0.0]
 
 
 def test_segments_follow_one_another_and_their_lengths_say_where_one_ends():
@@ -115,15 +116,15 @@ def test_segments_follow_one_another_and_their_lengths_say_where_one_ends():
     updated = Updated(metrics={}, samples=(trained(0, [0, 0, 0], [-1, -2, -3]),))
     (record,) = records_of_update([group(two)], updated, update=3)
     assert record.segment_lengths == [2, 4]
-    assert record.token_ids == [10, 11, 50, 51, 52, 53]
-    assert record.learner_logprobs == [None, -1, None, None, -2, -3]
+    assert record.token_ids.tolist() == [10, 11, 50, 51, 52, 53]
+    assert as_row(record)["learner_logprobs"] == [None, -1, None, None, -2, -3]
 
 
 def test_a_sample_whose_scorer_or_engine_broke_has_its_own_fate_within_a_trained_group():
     updated = Updated(metrics={}, samples=(trained(1, [0, 0], [0, 0]),))
     unscored, kept, failed = records_of_update([group(UNSCORED, sound(), BROKEN)], updated, update=3)
     assert (unscored.outcome, unscored.failure_kind, unscored.reward) == (EpisodeOutcome.UNSCORED, "timeout", None)
-    assert unscored.token_ids == [10, 11, 12], "what was sampled is kept for whoever mends the scorer"
+    assert unscored.token_ids.tolist() == [10, 11, 12], "what was sampled is kept for whoever mends the scorer"
     assert kept.outcome == EpisodeOutcome.TRAINED
     assert (failed.outcome, failed.failure_kind, failed.failure_detail) == (EpisodeOutcome.FAILED, "engine", "lost")
     assert (failed.token_ids, failed.reward, failed.update) == (None, None, None)
@@ -156,15 +157,15 @@ def test_an_evaluated_episode_names_its_set_and_is_not_in_the_books(tmp_path: Pa
         (EpisodeOutcome.EVALUATED, "hard"),
         (EpisodeOutcome.UNSCORED, "hard"),
     ]
-    writer = EpisodeWriter(tmp_path / "evaluations.jsonl")
-    writer.write(records[:1])
+    writer = EpisodeParts(tmp_path / "episodes")
+    writer.add(records[:1])
     assert writer.counts["admitted"] == 0
 
 
 def test_a_baseline_is_recorded_beside_its_group_and_is_not_in_the_books(tmp_path: Path):
     played = Group(ticket=TICKET, task=TASK, samples=(sound(), UNSCORED), baseline=sound(0.25))
     updated = Updated(metrics={}, samples=(trained(0, [0, 0], [0, 0]),))
-    writer = EpisodeWriter(tmp_path / "episodes.jsonl")
+    writer = EpisodeParts(tmp_path / "episodes")
     for records in (
         records_of_update([played], updated, update=3),
         records_of_filtered(Filtered(group=played, reason="equal rewards")),
@@ -172,7 +173,7 @@ def test_a_baseline_is_recorded_beside_its_group_and_is_not_in_the_books(tmp_pat
     ):
         assert (records[-1].outcome, records[-1].sample, records[-1].reward) == (EpisodeOutcome.BASELINE, 2, 0.25)
         assert records[-1].response == "123"
-        writer.write(records)
+        writer.add(records)
     assert writer.counts == {
         "admitted": 6, "trained": 1, "filtered": 1, "failed": 0, "unscored": 3, "in_flight": 1,
     }  # fmt: skip
@@ -181,10 +182,10 @@ def test_a_baseline_is_recorded_beside_its_group_and_is_not_in_the_books(tmp_pat
 def test_records_come_back_from_the_file_as_they_were(tmp_path: Path):
     updated = Updated(metrics={}, samples=(trained(0, [0.25, 0.5], [-1.5, -20.125]),))
     records = records_of_update([group(sound(), UNSCORED, BROKEN)], updated, update=3)
-    writer = EpisodeWriter(tmp_path / "episodes.jsonl")
-    writer.write(records)
+    writer = EpisodeParts(tmp_path / "episodes")
+    writer.add(records)
     writer.close()
-    assert list(read_episodes(tmp_path / "episodes.jsonl")) == records
+    assert list(map(as_row, read_episodes(tmp_path / "episodes"))) == list(map(as_row, records))
     assert writer.counts == {
         "admitted": 3, "trained": 1, "filtered": 0, "failed": 1, "unscored": 1, "in_flight": 0,
     }  # fmt: skip
@@ -193,15 +194,17 @@ def test_records_come_back_from_the_file_as_they_were(tmp_path: Path):
 def test_every_float32_survives_the_text():
     random = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32).view(np.float32)
     values = random[np.isfinite(random)]
-    back = np.array(json.loads(json.dumps(short_floats(values))), np.float32)
-    assert (back == values).all()
-    assert short_floats(np.array([np.nan, np.inf, -np.inf, 1], np.float32)) == [None, None, None, 1.0]
+    (record,) = records_in_flight(TICKET, TASK, 1, group(sound()))
+    back = record_of_row(json.loads(json.dumps(as_row(replace(record, engine_logprobs=values)))))
+    assert (back.engine_logprobs == values).all()
+    odd = replace(record, engine_logprobs=np.array([np.nan, np.inf, -np.inf, 1], np.float32))
+    assert as_row(odd)["engine_logprobs"] == [None, None, None, 1.0]
 
 
 def test_outcomes_go_on_from_those_that_were_written(tmp_path: Path):
-    writer = EpisodeWriter(tmp_path / "episodes.jsonl", {"trained": 5, "failed": 2, "evaluated": 9})
+    writer = EpisodeParts(tmp_path / "episodes", {"trained": 5, "failed": 2, "evaluated": 9})
     records = records_of_failed(TICKET, TASK, Failed(kind="engine"), group_size=1)
-    writer.write(
+    writer.add(
         [replace(records[0], outcome=EpisodeOutcome.TRAINED), replace(records[0], outcome=EpisodeOutcome.UNSCORED)]
     )
     assert writer.outcomes == {"trained": 6, "failed": 2, "evaluated": 9, "unscored": 1}

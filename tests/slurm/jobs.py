@@ -11,8 +11,9 @@ from typing import Any
 
 import psutil
 
+from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.jsonl import read_jsonl
-from rlhf.runs.records import EpisodeRecord, read_episodes
+from rlhf.runs.records import EpisodeRecord
 from tests.end_to_end.running import QUICKSTART, ROOT, SMALL, command, environment, logs
 from tests.slurm.private import PrivateSlurm
 from tests.slurm.processes import until, with_variable
@@ -59,7 +60,7 @@ class Job:
 
     @property
     def episodes(self) -> list[EpisodeRecord]:
-        return list(read_episodes(self.folder / "episodes.jsonl"))
+        return list(read_episodes(self.folder / "episodes"))
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

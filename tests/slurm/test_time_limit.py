@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.running import versions_of
 from tests.slurm.jobs import GOING_ON, LONG, OVER_BOTH_NODES, START_SECONDS, UNHURRIED, Job, submit
 from tests.slurm.private import PrivateSlurm
 from tests.slurm.processes import until
@@ -40,6 +41,6 @@ def test_every_prompt_was_trained_exactly_once_and_in_order(job: Job) -> None:
     assert [line["update"] for line in job.metrics] == list(range(1, UPDATES + 1))
     assert [one.update for one in job.episodes] == sorted(one.update for one in job.episodes)
     for episode in job.episodes:
-        assert {version for version in episode.versions or [] if version is not None} == {episode.update - 1}
+        assert set(versions_of(episode)) == {episode.update - 1}
     accounts = job.summary["sample_counts"]
     assert accounts["admitted"] == accounts["trained"] == len(job.episodes) == len(trained)

@@ -1,0 +1,175 @@
+"""The records of episodes as Parquet files: one part for every update, and for every evaluation.
+
+A thread converts and writes them beside training. A part gets its name when it is whole and on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rlhf.errors import DataError, DiskFailed
+from rlhf.runs.durable import private, private_folder, sync_file, sync_folder, unguarded
+from rlhf.runs.episode_table import SCHEMA, check_version, records_of, table_of
+from rlhf.runs.jsonl import read_jsonl
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, record_of_row
+
+NEVER_ADMITTED = (EpisodeOutcome.EVALUATED, EpisodeOutcome.BASELINE, EpisodeOutcome.SERVED)
+"""Outcomes of episodes that were never admitted for training."""
+REPEATING = [
+    *(field.name for field in SCHEMA if not pa.types.is_nested(field.type)),
+    "kinds.list.element",
+    "versions.list.element",
+]
+"""Columns that are dictionary and run-length encoded; log-probs and tokens hardly repeat."""
+READ_AT_A_TIME = 64
+"""Episodes that are decoded at a time: a part may hold more tokens than memory."""
+
+
+class EpisodeParts:
+    """Writes records to `part-000001.parquet`, … in `folder`, after those that are there, and counts outcomes, starting
+    from `outcomes`.
+
+    It calls `may_write` before each part, which raises if writing is forbidden. A failed write is raised by the next
+    call of `cut`, `written` or `close`, as `DiskFailed`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        outcomes: Mapping[str, int] = MappingProxyType({}),
+        may_write: Callable[[], None] = unguarded,
+    ) -> None:
+        private_folder(folder)
+        self._folder, self._may_write = folder, may_write
+        self._outcomes = Counter({EpisodeOutcome(outcome): count for outcome, count in outcomes.items()})
+        self._parts = max((part_number(path) for path in parts(folder)), default=0)
+        self._waiting: list[EpisodeRecord] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="episodes")
+        self._writes: list[Future[None]] = []
+
+    def add(self, records: Iterable[EpisodeRecord]) -> None:
+        """Count the records, and keep them for the next part."""
+        for record in records:
+            self._outcomes[record.outcome] += 1
+            self._waiting.append(record)
+
+    def cut(self) -> int:
+        """Hand the records since the last cut to the thread, as one part. Return the number of parts."""
+        self._raise_failures()
+        if self._waiting:
+            self._may_write()
+            self._parts += 1
+            self._writes.append(self._thread.submit(_write, self._folder, self._parts, self._waiting, self._may_write))
+            self._waiting = []
+        return self._parts
+
+    async def written(self) -> None:
+        """Wait until every part that was cut is on disk."""
+        await asyncio.to_thread(wait, self._writes)
+        self._raise_failures()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Episodes per outcome, and their sum `admitted`, without episodes that were never meant for training."""
+        outcomes = {
+            outcome.value: self._outcomes[outcome] for outcome in EpisodeOutcome if outcome not in NEVER_ADMITTED
+        }
+        return {"admitted": sum(outcomes.values())} | outcomes
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """The number of records of every outcome."""
+        return {outcome.value: count for outcome, count in self._outcomes.items()}
+
+    def close(self) -> None:
+        """Write what waits, and end the thread."""
+        try:
+            self.cut()
+        finally:
+            self._thread.shutdown()
+        self._raise_failures()
+
+    def _raise_failures(self) -> None:
+        ended, self._writes = [w for w in self._writes if w.done()], [w for w in self._writes if not w.done()]
+        for write in ended:
+            write.result()
+
+
+def read_episodes(path: Path, tell: Callable[[str], None] = print) -> Iterator[EpisodeRecord]:
+    """Iterate over the records in a folder of parts, in one part, or in a JSONL file, in the order in which their
+    outcomes became known.
+
+    A part that is damaged is told and left out; a newer schema raises `DataError`.
+    """
+    if path.is_file() and path.suffix != ".parquet":
+        yield from map(record_of_row, read_jsonl(path))
+        return
+    for part in parts(path) if path.is_dir() else [path]:
+        if (why := damage(part)) is not None:
+            tell(f"{part} is damaged ({why}): its episodes are left out")
+            continue
+        with pq.ParquetFile(part) as file:
+            for batch in file.iter_batches(READ_AT_A_TIME):
+                yield from records_of(batch)
+
+
+def parts(folder: Path) -> list[Path]:
+    """Return the parts of a folder, in the order in which they were written."""
+    return sorted(folder.glob("part-*.parquet"), key=part_number)
+
+
+def part_number(part: Path) -> int:
+    """Return the place of a part, from 1."""
+    return int(part.stem.removeprefix("part-"))
+
+
+def damage(part: Path) -> str | None:
+    """Return why a part cannot be read, or None. Raises `DataError` for a newer schema, and a file of other content."""
+    try:
+        schema = pq.read_schema(part)
+    except (pa.ArrowInvalid, OSError) as error:
+        return str(error).splitlines()[0].rstrip(".")
+    try:
+        check_version(schema)
+    except DataError as error:
+        raise DataError(f"{part}: {error}") from None
+    return None
+
+
+def lost_parts(folder: Path, last: int) -> list[str]:
+    """Return a sentence for each of the parts up to `last` that is missing or damaged."""
+    present = {part_number(part): damage(part) for part in parts(folder)}
+    why = {number: present.get(number, "it is missing") for number in range(1, last + 1)}
+    return [f"part {number} of {folder} is lost ({reason})" for number, reason in why.items() if reason is not None]
+
+
+def drop_parts_after(folder: Path, last: int) -> None:
+    """Delete the parts that were written after part `last`."""
+    for part in parts(folder):
+        if part_number(part) > last:
+            part.unlink()
+
+
+def _write(folder: Path, number: int, records: list[EpisodeRecord], may_write: Callable[[], None]) -> None:
+    part = folder / f"part-{number:06}.parquet"
+    beside = part.with_name(f".{part.name}")
+    table = table_of(records)
+    try:
+        with open(beside, "wb", opener=private) as file:
+            pq.write_table(table, file, compression="zstd", use_dictionary=REPEATING)
+        sync_file(beside)
+        may_write()
+        os.replace(beside, part)
+        sync_folder(folder)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise DiskFailed(f"{part} cannot be written ({error.strerror or error})") from error
