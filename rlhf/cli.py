@@ -13,6 +13,7 @@ import typer
 
 from rlhf import commands
 from rlhf.commands.arguments import Overrides, RecipeFile
+from rlhf.commands.episodes import episodes
 from rlhf.commands.explain import explain_metric
 from rlhf.commands.failures import print_failure
 from rlhf.commands.kubernetes import kubernetes
@@ -180,6 +181,7 @@ def check(recipe: RecipeFile, overrides: Overrides = None) -> None:
     raise typer.Exit(commands.check.run_check(recipe, overrides or []))
 
 
+app.command()(episodes)
 app.command()(launch)
 app.command()(kubernetes)
 app.command("explain")(explain_metric)

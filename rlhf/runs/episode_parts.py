@@ -113,10 +113,7 @@ def read_episodes(path: Path, tell: Callable[[str], None] = print) -> Iterator[E
     if path.is_file() and path.suffix != ".parquet":
         yield from map(record_of_row, read_jsonl(path))
         return
-    for part in parts(path) if path.is_dir() else [path]:
-        if (why := damage(part)) is not None:
-            tell(f"{part} is damaged ({why}): its episodes are left out")
-            continue
+    for part in sound_parts(path, tell):
         with pq.ParquetFile(part) as file:
             for batch in file.iter_batches(READ_AT_A_TIME):
                 yield from records_of(batch)
@@ -125,6 +122,15 @@ def read_episodes(path: Path, tell: Callable[[str], None] = print) -> Iterator[E
 def parts(folder: Path) -> list[Path]:
     """Return the parts of a folder, in the order in which they were written."""
     return sorted(folder.glob("part-*.parquet"), key=part_number)
+
+
+def sound_parts(path: Path, tell: Callable[[str], None] = print) -> Iterator[Path]:
+    """Iterate over the parts of a folder, or the one at `path`, that can be read. Tell of those that are damaged."""
+    for part in parts(path) if path.is_dir() else [path]:
+        if (why := damage(part)) is None:
+            yield part
+        else:
+            tell(f"{part} is damaged ({why}): its episodes are left out")
 
 
 def part_number(part: Path) -> int:

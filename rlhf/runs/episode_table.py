@@ -65,6 +65,7 @@ SCHEMA = pa.schema(
         "engine": pa.string(),
         "generate_seconds": pa.float64(),
         "environment_seconds": pa.float64(),
+        "sampled_tokens": pa.int32(),
         "conversation": _MESSAGES,
         "role": pa.string(),
         "malformed_calls": pa.int32(),

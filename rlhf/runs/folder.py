@@ -120,6 +120,10 @@ class RunFolder:
         return self.path / "reward.png"
 
     @property
+    def tokenizer(self) -> Path:
+        return self.path / "tokenizer"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 

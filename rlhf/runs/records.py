@@ -98,6 +98,8 @@ class EpisodeRecord:
     """Name of the engine that sampled it."""
     generate_seconds: float | None = None
     environment_seconds: float | None = None
+    sampled_tokens: int | None = None
+    """Number of tokens that the policy sampled."""
     conversation: list[dict[str, Any]] | None = None
     """With an environment: all messages in order, each with `role`, `content` and, if any, `tool_calls`. Training reads
     `token_ids`."""
@@ -261,6 +263,7 @@ def _played(sample: Sample) -> dict[str, Any]:
         "engine": trajectory.engine or None,
         "generate_seconds": round(trajectory.timings.generate_seconds, 6),
         "environment_seconds": round(trajectory.timings.environment_seconds, 6),
+        "sampled_tokens": trajectory.action_tokens,
     } | (_surrounded(trajectory) if trajectory.conversation else {})  # fmt: skip
 
 

@@ -1,0 +1,83 @@
+"""Questions to recorded episodes in SQL: DuckDB reads the parts where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+from duckdb import DuckDBPyConnection, DuckDBPyRelation
+
+from rlhf.errors import DataError, UserError
+from rlhf.runs.episode_parts import read_episodes, sound_parts
+from rlhf.runs.episode_table import SCHEMA, table_of
+from rlhf.runs.folder import EPISODES, EVALUATIONS
+
+MAP_OF_PARTS = "* REPLACE (map_from_entries(reward_parts) AS reward_parts)"
+"""`reward_parts['exact']` is then the part's value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Which episodes, in which order, and which of their columns; `where`, `columns` and `order` are SQL."""
+
+    where: str | None = None
+    columns: Sequence[str] = ()
+    order: str | None = None
+    limit: int | None = None
+
+
+def open_episodes(path: Path, tell: Callable[[str], None]) -> DuckDBPyConnection:
+    """Return a connection with a view `episodes`, and `evaluations` for a run folder: it can read nothing else, and
+    write nothing. `path` is a run folder, a folder of parts, a part, or a JSONL file.
+
+    Damaged parts are told and left out. Raises `DataError` if there are no episodes.
+    """
+    if not path.exists():
+        raise DataError(f"{path} does not exist")
+    connection = duckdb.connect()
+    folders = {name: path / name for name in (EPISODES, EVALUATIONS) if (path / name).is_dir()} or {EPISODES: path}
+    files: list[str] = []
+    for name, place in folders.items():
+        if place.is_file() and place.suffix != ".parquet":
+            relation = connection.from_arrow(table_of(list(read_episodes(place))))
+        else:
+            found = [str(part) for part in sound_parts(place, tell)]
+            files += found
+            relation = (
+                connection.read_parquet(found, union_by_name=True)
+                if found
+                else connection.from_arrow(SCHEMA.empty_table())
+            )
+        relation.project(MAP_OF_PARTS).create_view(name)
+    if EPISODES in folders and path.is_dir() and not files:
+        raise DataError(f"{path}: there are no recorded episodes; give a run folder, or its folder or file of episodes")
+    connection.execute("SET allowed_paths = ?", [files])
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def ask(connection: DuckDBPyConnection, view: str, question: Question) -> DuckDBPyRelation:
+    """Return the answer, which is computed when it is fetched. Raises `UserError` for an expression that is no SQL, or
+    names an unknown column."""
+    with explaining_sql():
+        found = connection.view(view)
+        if question.where:
+            found = found.filter(question.where)
+        if question.order:
+            found = found.order(question.order)
+        if question.limit is not None:
+            found = found.limit(question.limit)
+        return found.project(", ".join(question.columns)) if question.columns else found
+
+
+@contextmanager
+def explaining_sql() -> Iterator[None]:
+    """Turn an error of DuckDB in the block into a `UserError` of one line."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise UserError(" ".join(str(error).split("\n\nLINE")[0].split())) from None
