@@ -131,11 +131,9 @@ def _message_text(message: Mapping[str, Any]) -> str:
 def _least_likely(row: Mapping[str, Any], text_of: Callable[[int], str]) -> str:
     logprobs = row["learner_logprobs"] or row["engine_logprobs"] or ()
     places = sorted((value, place) for place, value in enumerate(logprobs) if value is not None)[:UNSURE]
-    texts = [escape_controls(text_of(row["token_ids"][place])) for _, place in places]
-    quoted = [json.dumps(text, ensure_ascii=False) for text in texts]
-    return ", ".join(
-        f"{text} at token {place} ({value:.2f})" for text, (value, place) in zip(quoted, places, strict=True)
-    )
+    texts = [json.dumps(text_of(row["token_ids"][place]), ensure_ascii=False) for _, place in places]
+    told = [f"{text} at token {place} ({value:.2f})" for text, (value, place) in zip(texts, places, strict=True)]
+    return escape_controls(", ".join(told))
 
 
 def _cell(value: object) -> str:

@@ -89,6 +89,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         publisher, phases = await make_publisher(recipe, learner, serving, context.clock), None
         if recipe.cluster.placement == "colocated":
             phases = DeviceTurns(learner, publisher, serving.engines, context.clock)
+        await asyncio.to_thread(serving.renderer.tokenizer.save_pretrained, context.folder.tokenizer)
         for words in (*serving.renderer.told, *(told_of_tools(serving.renderer) if recipe.agent else ())):
             view.message(words)
         length, tell = serving.renderer.prompt_tokens, view.message
