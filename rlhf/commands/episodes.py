@@ -72,14 +72,12 @@ def episodes(
             return
         rows = (row for batch in answer for row in batch.to_pylist(maps_as_pydicts="lossy"))
         if text:
-            lines = (episode_text(row, token_text(run)) for row in rows)
+            text_of = token_text(run)
+            _write_lines((episode_text(row, text_of) for row in rows), output)
+        elif tabular:
+            _write_lines(table_lines(list(rows)), output)
         else:
-            lines = (
-                table_lines(list(rows))
-                if tabular
-                else (escape_json(json.dumps(row, ensure_ascii=False)) for row in rows)
-            )
-        _write_lines(lines, output)
+            _write_lines((escape_json(json.dumps(row, ensure_ascii=False)) for row in rows), output)
 
 
 def table_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
