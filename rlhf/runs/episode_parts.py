@@ -51,7 +51,7 @@ class EpisodeParts:
         private_folder(folder)
         self._folder, self._may_write = folder, may_write
         self._outcomes = Counter({EpisodeOutcome(outcome): count for outcome, count in outcomes.items()})
-        self._parts = max((part_number(path) for path in parts(folder)), default=0)
+        self._parts = max((part_number(path) for path in parts_in(folder)), default=0)
         self._waiting: list[EpisodeRecord] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="episodes")
         self._writes: list[Future[None]] = []
@@ -119,14 +119,14 @@ def read_episodes(path: Path, tell: Callable[[str], None] = print) -> Iterator[E
                 yield from records_of(batch)
 
 
-def parts(folder: Path) -> list[Path]:
+def parts_in(folder: Path) -> list[Path]:
     """Return the parts of a folder, in the order in which they were written."""
     return sorted(folder.glob("part-*.parquet"), key=part_number)
 
 
 def sound_parts(path: Path, tell: Callable[[str], None] = print) -> Iterator[Path]:
     """Iterate over the parts of a folder, or the one at `path`, that can be read. Tell of those that are damaged."""
-    for part in parts(path) if path.is_dir() else [path]:
+    for part in parts_in(path) if path.is_dir() else [path]:
         if (why := damage(part)) is None:
             yield part
         else:
@@ -153,14 +153,14 @@ def damage(part: Path) -> str | None:
 
 def lost_parts(folder: Path, last: int) -> list[str]:
     """Return a sentence for each of the parts up to `last` that is missing or damaged."""
-    present = {part_number(part): damage(part) for part in parts(folder)}
+    present = {part_number(part): damage(part) for part in parts_in(folder)}
     why = {number: present.get(number, "it is missing") for number in range(1, last + 1)}
     return [f"part {number} of {folder} is lost ({reason})" for number, reason in why.items() if reason is not None]
 
 
 def drop_parts_after(folder: Path, last: int) -> None:
     """Delete the parts that were written after part `last`."""
-    for part in parts(folder):
+    for part in parts_in(folder):
         if part_number(part) > last:
             part.unlink()
 

@@ -15,7 +15,7 @@ from rlhf.data.config import DataConfig, DatasetConfig
 from rlhf.data.sources import local_files, read_rows
 from rlhf.errors import ConfigError
 from rlhf.runs.durable import checksum
-from rlhf.runs.episode_parts import parts
+from rlhf.runs.episode_parts import parts_in
 from rlhf.runs.recorded import recorded_episodes
 
 BLOCK_BYTES, BLOCKS = 1 << 20, 64
@@ -65,7 +65,7 @@ def episodes_digest(recorded: Path) -> str:
     """Return the digest of recorded episodes: of a file, or of all parts in a folder."""
     if recorded.is_file():
         return checksum(recorded)
-    return blake2b(" ".join(map(checksum, parts(recorded))).encode(), digest_size=16).hexdigest()
+    return blake2b(" ".join(map(checksum, parts_in(recorded))).encode(), digest_size=16).hexdigest()
 
 
 def model_digest(name: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rlhf.errors import DataError
-from rlhf.runs.episode_parts import parts, read_episodes
+from rlhf.runs.episode_parts import parts_in, read_episodes
 from rlhf.runs.folder import EPISODES, RunFolder
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from rlhf.types import (
@@ -48,7 +48,7 @@ def recorded_episodes(path: str) -> Path:
     """
     named = Path(path).expanduser()
     found = RunFolder(named).episodes if (named / EPISODES).is_dir() else named
-    if not (parts(found) if found.is_dir() else found.is_file()):
+    if not (parts_in(found) if found.is_dir() else found.is_file()):
         raise DataError(f"{found}: there are no recorded episodes; give a run folder, its episodes folder, or a file")
     return found
 

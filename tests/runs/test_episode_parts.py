@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf.errors import DataError, DiskFailed
-from rlhf.runs.episode_parts import EpisodeParts, drop_parts_after, lost_parts, parts, read_episodes
+from rlhf.runs.episode_parts import EpisodeParts, drop_parts_after, lost_parts, parts_in, read_episodes
 from rlhf.runs.episode_table import SCHEMA, VERSION_KEY, records_of, table_of
 from rlhf.runs.records import COLUMNS, EpisodeOutcome, EpisodeRecord, as_row
 
@@ -75,7 +75,7 @@ def test_a_slice_of_a_table_has_its_own_tokens() -> None:
 def test_a_writer_goes_on_after_the_parts_that_are_there_and_a_resumed_run_drops_the_newer(tmp_path: Path) -> None:
     written(tmp_path / "parts", [PLAYED], [FAILED])
     written(tmp_path / "parts", [PLAYED, PLAYED])
-    names = [part.name for part in parts(tmp_path / "parts")]
+    names = [part.name for part in parts_in(tmp_path / "parts")]
     assert names == ["part-000001.parquet", "part-000002.parquet", "part-000003.parquet"]
     drop_parts_after(tmp_path / "parts", 1)
     assert rows(tmp_path / "parts") == [as_row(PLAYED)]
@@ -83,13 +83,13 @@ def test_a_writer_goes_on_after_the_parts_that_are_there_and_a_resumed_run_drops
 
 def test_a_part_cut_in_the_middle_is_told_in_a_line_and_the_others_are_read(tmp_path: Path) -> None:
     folder = written(tmp_path / "parts", [PLAYED], [FAILED], [PLAYED])
-    broken = parts(folder)[0]
+    broken = parts_in(folder)[0]
     os.truncate(broken, broken.stat().st_size // 2)
     told: list[str] = []
     assert rows(folder, tell=told.append) == [as_row(FAILED), as_row(PLAYED)]
     (line,) = told
     assert line.startswith(f"{broken} is damaged (")
-    parts(folder)[1].unlink()
+    parts_in(folder)[1].unlink()
     damaged, missing = lost_parts(folder, 3)
     assert damaged.startswith(f"part 1 of {folder} is lost (Parquet")
     assert missing == f"part 2 of {folder} is lost (it is missing)"
