@@ -18,6 +18,7 @@ BENCHMARKS = {
     "memory_of_ranks": "benchmarks.memory_of_ranks.command",
     "memory": "benchmarks.memory.command",
     "publish": "benchmarks.publish.command",
+    "records": "benchmarks.records.command",
     "sandbox": "benchmarks.sandbox.command",
 }
 """Name to the module whose `main(arguments)` runs it; imported only when asked for."""

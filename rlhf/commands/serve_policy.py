@@ -28,8 +28,9 @@ from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.history import Renderer
 from rlhf.rollout.seeds import request_seed
 from rlhf.rollout.tool_calls import check_tool_format
+from rlhf.runs.ended import ended_served, records_of
 from rlhf.runs.jsonl import JsonlWriter
-from rlhf.runs.records import as_row, record_of_served
+from rlhf.runs.records import as_row
 from rlhf.trainer.checkpoint import model_folder
 from rlhf.types import Sampling, Trajectory
 
@@ -127,6 +128,8 @@ def trajectory_writer(file: Path | None) -> Iterator[Callable[[Trajectory, float
         return
     lines, numbers = JsonlWriter(file, buffered_lines=1), itertools.count()
     try:
-        yield lambda trajectory, reward: lines.write([as_row(record_of_served(next(numbers), trajectory, reward))])
+        yield lambda trajectory, reward: lines.write(
+            map(as_row, records_of(ended_served(next(numbers), trajectory, reward)))
+        )
     finally:
         lines.close()

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from rlhf.runs.ended import ended_by_failure, ended_by_filter, ended_in_flight, ended_in_update
 from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.records import (
-    EpisodeOutcome,
-    records_in_flight,
-    records_of_failed,
-    records_of_filtered,
-    records_of_update,
-)
+from rlhf.runs.records import EpisodeOutcome
 from rlhf.types import Failed, Filtered, Group, Task, Ticket, Updated
 
 
@@ -34,18 +29,18 @@ class EpisodeLog:
         _, task, _ = self._out.pop(ticket.ordinal)
         match outcome:
             case Failed():
-                self._parts.add(records_of_failed(ticket, task, outcome, self._samples))
+                self._parts.add(ended_by_failure(ticket, task, outcome, self._samples))
             case Filtered(group=group) if kept:
                 self._out[ticket.ordinal] = (ticket, task, group)
             case Filtered():
-                self._parts.add(records_of_filtered(outcome))
+                self._parts.add(ended_by_filter(outcome))
             case Group():
                 self._out[ticket.ordinal] = (ticket, task, outcome)
 
     def trained(self, groups: Sequence[Group], updated: Updated, update: int) -> None:
         for group in groups:
             del self._out[group.ticket.ordinal]
-        self._parts.add(records_of_update(groups, updated, update))
+        self._parts.add(*ended_in_update(groups, updated, update))
         self._parts.cut()
 
     @property
@@ -69,6 +64,6 @@ class EpisodeLog:
     def close(self) -> None:
         """Write the records of outstanding tickets, whose outcome is the end of the run."""
         for ticket, task, group in self._out.values():
-            self._parts.add(records_in_flight(ticket, task, self._samples, group))
+            self._parts.add(ended_in_flight(ticket, task, self._samples, group))
         self._out.clear()
         self._parts.close()

@@ -10,8 +10,8 @@ from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.notices import BatchNotices, LossNotices
 from rlhf.protocols import Learner, Rollout, WeightSync
 from rlhf.rollout.evaluation import Evaluation, Evaluator
+from rlhf.runs.ended import ended_in_evaluation
 from rlhf.runs.episode_parts import EpisodeParts
-from rlhf.runs.records import records_of_evaluation
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
 from rlhf.trainer.algorithms.statistics import batch_statistics
@@ -104,7 +104,7 @@ class ObservedEvaluator:
     async def __call__(self, version: PolicyVersion) -> Evaluation:
         evaluation = await self._evaluator(version)
         for result in evaluation.sets:
-            self._records.add(records_of_evaluation(result.groups, result.name))
+            self._records.add(*ended_in_evaluation(result.groups, result.name))
             for group in result.groups:
                 self._notices.notice(group)
         self._records.cut()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from rlhf.errors import DataError, DiskFailed
 from rlhf.runs.durable import private, private_folder, sync_file, sync_folder, unguarded
-from rlhf.runs.episode_table import SCHEMA, check_version, records_of, table_of
+from rlhf.runs.ended import EndedGroup, records_of
+from rlhf.runs.episode_table import SCHEMA, check_version, records_in, table_of
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, record_of_row
 
@@ -52,24 +53,24 @@ class EpisodeParts:
         self._folder, self._may_write = folder, may_write
         self._outcomes = Counter({EpisodeOutcome(outcome): count for outcome, count in outcomes.items()})
         self._parts = max((part_number(path) for path in parts_in(folder)), default=0)
-        self._waiting: list[EpisodeRecord] = []
+        self._waiting: list[EndedGroup] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="episodes")
         self._writes: list[Future[None]] = []
 
-    def add(self, records: Iterable[EpisodeRecord]) -> None:
-        """Count the records, and keep them for the next part."""
-        for record in records:
-            self._outcomes[record.outcome] += 1
-            self._waiting.append(record)
+    def add(self, *groups: EndedGroup) -> None:
+        """Count the episodes of the groups, and keep them for the next part."""
+        for group in groups:
+            self._outcomes.update(group.outcomes)
+            self._waiting.append(group)
 
     def cut(self) -> int:
-        """Hand the records since the last cut to the thread, as one part. Return the number of parts."""
+        """Hand the groups since the last cut to the thread, as one part. Return the number of parts."""
         self._raise_failures()
         if self._waiting:
             self._may_write()
             self._parts += 1
-            self._writes.append(self._thread.submit(_write, self._folder, self._parts, self._waiting, self._may_write))
-            self._waiting = []
+            waiting, self._waiting = self._waiting, []
+            self._writes.append(self._thread.submit(self._write, self._parts, waiting))
         return self._parts
 
     async def written(self) -> None:
@@ -98,6 +99,9 @@ class EpisodeParts:
             self._thread.shutdown()
         self._raise_failures()
 
+    def _write(self, number: int, groups: Sequence[EndedGroup]) -> None:
+        write_part(self._folder, number, (record for group in groups for record in records_of(group)), self._may_write)
+
     def _raise_failures(self) -> None:
         ended, self._writes = [w for w in self._writes if w.done()], [w for w in self._writes if not w.done()]
         for write in ended:
@@ -116,7 +120,7 @@ def read_episodes(path: Path, tell: Callable[[str], None] = print) -> Iterator[E
     for part in sound_parts(path, tell):
         with pq.ParquetFile(part) as file:
             for batch in file.iter_batches(READ_AT_A_TIME):
-                yield from records_of(batch)
+                yield from records_in(batch)
 
 
 def parts_in(folder: Path) -> list[Path]:
@@ -165,7 +169,10 @@ def drop_parts_after(folder: Path, last: int) -> None:
             part.unlink()
 
 
-def _write(folder: Path, number: int, records: list[EpisodeRecord], may_write: Callable[[], None]) -> None:
+def write_part(
+    folder: Path, number: int, records: Iterable[EpisodeRecord], may_write: Callable[[], None] = unguarded
+) -> None:
+    """Write records as the part of that number, and wait until it is on disk. Raises `DiskFailed`."""
     part = folder / f"part-{number:06}.parquet"
     beside = part.with_name(f".{part.name}")
     table = table_of(records)

@@ -7,7 +7,7 @@ a record has NaN, or version -1. Text is valid UTF-8: half a surrogate pair is w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -20,7 +20,7 @@ from rlhf.runs.records import PER_TOKEN, UNKNOWN_VERSION, EpisodeOutcome, Episod
 
 VERSION_KEY, VERSION = b"rlhf.episodes", 1
 """Metadata key of a table, and the version of its schema: newer ones are refused."""
-CHUNK = 256
+CHUNK = 64
 """Records converted at a time: Arrow holds the interpreter lock while it reads Python objects."""
 
 _MESSAGES = pa.list_(
@@ -82,13 +82,13 @@ SCHEMA = pa.schema(
 )
 
 
-def table_of(records: Sequence[EpisodeRecord]) -> pa.Table:
+def table_of(records: Iterable[EpisodeRecord]) -> pa.Table:
     """Return the records as a table with `SCHEMA`."""
     rest = iter(records)
     return pa.concat_tables([SCHEMA.empty_table(), *iter(lambda: _chunk(list(islice(rest, CHUNK))), None)])
 
 
-def records_of(table: pa.Table | pa.RecordBatch) -> Iterator[EpisodeRecord]:
+def records_in(table: pa.Table | pa.RecordBatch) -> Iterator[EpisodeRecord]:
     """Iterate over the records of a table; columns that it lacks are null. Raises `DataError` for a newer schema."""
     check_version(table.schema)
     names = [name for name in table.schema.names if name in SCHEMA.names]

@@ -15,8 +15,8 @@ from rlhf.data.order import TaskOrder
 from rlhf.errors import DataError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
+from rlhf.runs.ended import ended_in_flight
 from rlhf.runs.episode_parts import EpisodeParts
-from rlhf.runs.records import records_in_flight
 from rlhf.trainer.offline import Recording, check_fit, read_recording
 from rlhf.types import Group, Scored, TrainedSample, Updated
 from tests.trainer.made import made_groups, without_score
@@ -47,7 +47,7 @@ def file(tmp_path: Path) -> Path:
     """Four groups: sound, with equal rewards, with one survivor, with none."""
     writer = EpisodeParts(tmp_path / "episodes")
     for group in (SOUND, EQUAL, LONELY, SILENT):
-        writer.add(records_in_flight(group.ticket, group.task, 3, group))
+        writer.add(ended_in_flight(group.ticket, group.task, 3, group))
     writer.close()
     return tmp_path / "episodes"
 

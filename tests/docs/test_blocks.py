@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 from rlhf.cli import app
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
-from rlhf.runs.episode_parts import EpisodeParts
+from rlhf.runs.episode_parts import write_part
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from tests.docs.blocks import PAGES, ROOT, Block, Said, blocks, commands
 from tests.small_tasks import sorting
@@ -206,9 +206,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: Block) -> Pat
         ordinal=0, sample=0, task="t", outcome=EpisodeOutcome.TRAINED, admitted_version=0, reward=1.0, response="12345",
         prompt=[{"role": "user", "content": "52431"}],
     )  # fmt: skip
-    recorded = EpisodeParts(run / "episodes")
-    recorded.add([record])
-    recorded.close()
+    (run / "episodes").mkdir()
+    write_part(run / "episodes", 1, [record])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     return tmp_path

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +117,8 @@ def leave_after(updates: int, folder: Path, cache: Path, *overrides: str) -> Run
 
 def same_to_the_bit(one: Run, other: Run) -> bool:
     """Weights, optimizer, generators, metrics, evaluations, and episodes with every token and log-prob."""
-    assert [timeless(asdict(record)) for record in one.episodes] == [
-        timeless(asdict(record)) for record in other.episodes
+    assert [timeless(as_row(record)) for record in one.episodes] == [
+        timeless(as_row(record)) for record in other.episodes
     ]
     assert evaluations(one) == evaluations(other)
     assert [timeless(line) for line in one.metrics] == [timeless(line) for line in other.metrics]

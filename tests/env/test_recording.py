@@ -18,7 +18,7 @@ from rlhf.env.starting import started_environments
 from rlhf.errors import EnvironmentFailed, RecordingError
 from rlhf.http.recording import Recorder, Replay
 from rlhf.rollout.timed_environment import TimedEnvironment
-from rlhf.runs.records import EpisodeRecord
+from rlhf.runs.records import as_row
 from rlhf.types import Message, Observation, Task, ToolCall
 from tests.env.fated import RETURN, met
 from tests.env.looping import Books, run_to_the_end
@@ -35,10 +35,10 @@ async def run(config: EnvironmentConfig, folder: Path) -> Books:
         return await run_to_the_end(environments, folder, UPDATES)
 
 
-def episodes(books: Books) -> list[EpisodeRecord]:
+def episodes(books: Books) -> list[dict[str, Any]]:
     """Return the records without their seconds, in order of training."""
     untimed = [replace(one, generate_seconds=None, environment_seconds=None) for one in books.records]
-    return sorted(untimed, key=lambda one: (one.ordinal, one.sample))
+    return [as_row(record) for record in sorted(untimed, key=lambda one: (one.ordinal, one.sample))]
 
 
 @pytest.mark.engine

@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf.errors import DataError, DiskFailed
-from rlhf.runs.episode_parts import EpisodeParts, drop_parts_after, lost_parts, parts_in, read_episodes
-from rlhf.runs.episode_table import SCHEMA, VERSION_KEY, records_of, table_of
+from rlhf.runs.ended import ended_by_failure
+from rlhf.runs.episode_parts import EpisodeParts, drop_parts_after, lost_parts, parts_in, read_episodes, write_part
+from rlhf.runs.episode_table import SCHEMA, VERSION_KEY, records_in, table_of
 from rlhf.runs.records import COLUMNS, EpisodeOutcome, EpisodeRecord, as_row
+from rlhf.types import Failed, Task, Ticket
 
 PLAYED = EpisodeRecord(
     ordinal=3, sample=1, task="t/1", outcome=EpisodeOutcome.TRAINED, admitted_version=1, update=2,
@@ -38,11 +40,9 @@ FAILED = EpisodeRecord(
 
 
 def written(folder: Path, *groups: list[EpisodeRecord]) -> Path:
-    writer = EpisodeParts(folder)
-    for records in groups:
-        writer.add(records)
-        writer.cut()
-    writer.close()
+    folder.mkdir(exist_ok=True)
+    for number, records in enumerate(groups, 1 + len(parts_in(folder))):
+        write_part(folder, number, records)
     return folder
 
 
@@ -68,7 +68,7 @@ def test_text_that_is_no_unicode_is_written_with_its_escape(tmp_path: Path) -> N
 
 
 def test_a_slice_of_a_table_has_its_own_tokens() -> None:
-    (record,) = records_of(table_of([FAILED, PLAYED, PLAYED]).slice(1, 1))
+    (record,) = records_in(table_of([FAILED, PLAYED, PLAYED]).slice(1, 1))
     assert as_row(record) == as_row(PLAYED)
 
 
@@ -117,7 +117,7 @@ async def test_a_full_disk_is_told_at_the_next_cut_and_leaves_no_half_part(
 
     writer = EpisodeParts(tmp_path / "parts")
     monkeypatch.setattr(pq, "write_table", full)
-    writer.add([PLAYED])
+    writer.add(ended_by_failure(Ticket(ordinal=0, version=0), Task(id="t", messages=()), Failed(kind="engine"), 1))
     writer.cut()
     with pytest.raises(DiskFailed, match=r"part-000001\.parquet cannot be written \(No space left"):
         await writer.written()

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from rlhf.errors import DataError
+from rlhf.runs.ended import (
+    EndedGroup,
+    ended_by_failure,
+    ended_by_filter,
+    ended_in_evaluation,
+    ended_in_flight,
+    ended_in_update,
+)
 from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.recorded import recorded_groups
-from rlhf.runs.records import (
-    EpisodeRecord,
-    records_in_flight,
-    records_of_evaluation,
-    records_of_failed,
-    records_of_filtered,
-    records_of_update,
-)
 from rlhf.types import (
     EpisodeStatus,
     Failed,
@@ -86,9 +86,9 @@ def updated(group: Group) -> Updated:
     return Updated(metrics={}, samples=tuple(samples))
 
 
-def written(folder: Path, records: list[EpisodeRecord]) -> Path:
+def written(folder: Path, records: list[EndedGroup]) -> Path:
     writer = EpisodeParts(folder / "episodes")
-    writer.add(records)
+    writer.add(*records)
     writer.close()
     return folder / "episodes"
 
@@ -111,7 +111,7 @@ def assert_same(group: Group, other: Group) -> None:
 
 def test_a_trained_group_comes_back_bit_for_bit(tmp_path: Path) -> None:
     group = replace(sound(4), baseline=sound(9).samples[1])
-    (back,) = recorded_groups(written(tmp_path, records_of_update([group], updated(group), 1)))
+    (back,) = recorded_groups(written(tmp_path, ended_in_update([group], updated(group), 1)))
     assert_same(back, group)
     assert back.baseline is not None
     assert back.baseline.score == group.baseline.score
@@ -123,10 +123,10 @@ def test_groups_come_in_order_of_their_ordinals_and_what_was_lost_stays_lost(tmp
     maimed = replace(sound(7), samples=(sound(7).samples[1], broken, unscored))
     failed = Failed(kind="too_few_survivors", samples=(sound(3).samples[0], broken))
     records = [
-        *records_of_update([maimed], updated(maimed), 1),
-        *records_of_failed(Ticket(ordinal=3, version=0), sound(3).task, failed, 3),
-        *records_of_filtered(Filtered(group=sound(2), reason="equal rewards")),
-        *records_in_flight(Ticket(ordinal=9, version=1), sound(9).task, 3),
+        *ended_in_update([maimed], updated(maimed), 1),
+        ended_by_failure(Ticket(ordinal=3, version=0), sound(3).task, failed, 3),
+        ended_by_filter(Filtered(group=sound(2), reason="equal rewards")),
+        ended_in_flight(Ticket(ordinal=9, version=1), sound(9).task, 3),
     ]
     groups = recorded_groups(written(tmp_path, records))
     assert [group.ticket.ordinal for group in groups] == [2, 3, 7, 9]
@@ -139,22 +139,27 @@ def test_groups_come_in_order_of_their_ordinals_and_what_was_lost_stays_lost(tmp
     assert crash.score == Unscored(kind="crash", detail="it fell")
 
 
-def without_logprobs() -> list[EpisodeRecord]:
-    first, *rest = records_of_update([sound(1)], updated(sound(1)), 1)
-    return [replace(first, engine_logprobs=np.full_like(first.engine_logprobs, np.nan)), *rest]
+def without_logprobs() -> list[EndedGroup]:
+    group = sound(1)
+    first, *rest = group.samples
+    unknown = [
+        replace(segment, logprobs=np.full_like(segment.logprobs, np.nan)) for segment in first.trajectory.segments
+    ]
+    first = replace(first, trajectory=replace(first.trajectory, segments=tuple(unknown)))
+    return ended_in_update([replace(group, samples=(first, *rest))], updated(group), 1)
 
 
 @pytest.mark.parametrize(
     ("records", "words"),
     [
-        (records_of_evaluation([sound(1)], "held_out"), "held out"),
-        (records_of_update([sound(1)], updated(sound(1)), 1) * 2, "sample 0 of group 1 twice"),
+        (ended_in_evaluation([sound(1)], "held_out"), "held out"),
+        (ended_in_update([sound(1)], updated(sound(1)), 1) * 2, "sample 0 of group 1 twice"),
         (without_logprobs(), "lacks tokens, or log-probs"),
     ],
     ids=["an evaluation", "the same episode twice", "a sampled token without a log-prob"],
 )
 def test_records_that_are_no_training_episodes_are_refused(
-    tmp_path: Path, records: list[EpisodeRecord], words: str
+    tmp_path: Path, records: list[EndedGroup], words: str
 ) -> None:
     with pytest.raises(DataError, match=words):
         recorded_groups(written(tmp_path, records))

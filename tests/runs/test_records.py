@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from rlhf.runs.episode_parts import EpisodeParts, read_episodes
-from rlhf.runs.records import (
-    EpisodeOutcome,
-    as_row,
-    record_of_row,
-    records_in_flight,
-    records_of_evaluation,
-    records_of_failed,
-    records_of_filtered,
-    records_of_update,
+from rlhf.runs.ended import (
+    EndedGroup,
+    ended_by_failure,
+    ended_by_filter,
+    ended_in_evaluation,
+    ended_in_flight,
+    ended_in_update,
+    records_of,
 )
+from rlhf.runs.episode_parts import EpisodeParts, read_episodes
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, as_row, record_of_row
 from rlhf.types import (
     EpisodeStatus,
     Failed,
@@ -77,6 +77,10 @@ def group(*samples: Sample) -> Group:
     return Group(ticket=TICKET, task=TASK, samples=samples)
 
 
+def recorded(*ended: EndedGroup) -> list[EpisodeRecord]:
+    return [record for group in ended for record in records_of(group)]
+
+
 def trained(sample: int, advantages: list[float], logprobs: list[float]) -> TrainedSample:
     return TrainedSample(
         ordinal=5, sample=sample, advantages=np.array(advantages, np.float32), logprobs=np.array(logprobs, np.float32)
@@ -85,7 +89,7 @@ def trained(sample: int, advantages: list[float], logprobs: list[float]) -> Trai
 
 def test_a_trained_episode_tells_all_of_its_story():
     updated = Updated(metrics={}, samples=(trained(0, [0.5, 0.5], [-0.25, -0.5]),))
-    (record,) = records_of_update([group(sound())], updated, update=3)
+    (record,) = recorded(*ended_in_update([group(sound())], updated, update=3))
     assert (record.ordinal, record.sample, record.task, record.outcome) == (5, 0, "sort/7", EpisodeOutcome.TRAINED)
     assert (record.admitted_version, record.update) == (2, 3)
     assert record.prompt == [{"role": "user", "content": "231"}]
@@ -103,7 +107,7 @@ def test_a_trained_episode_tells_all_of_its_story():
 
 def test_advantages_that_differ_within_an_episode_are_kept_token_by_token():
     updated = Updated(metrics={}, samples=(trained(0, [1.0, 0.0], [0, 0]),))
-    (record,) = records_of_update([group(sound())], updated, update=3)
+    (record,) = recorded(*ended_in_update([group(sound())], updated, update=3))
     assert record.advantage == 0.5
     assert as_row(record)["advantages"] == [None, 1.0, 0.0]
 
@@ -114,7 +118,7 @@ def test_segments_follow_one_another_and_their_lengths_say_where_one_ends():
         score=Scored(value=0.0),
     )
     updated = Updated(metrics={}, samples=(trained(0, [0, 0, 0], [-1, -2, -3]),))
-    (record,) = records_of_update([group(two)], updated, update=3)
+    (record,) = recorded(*ended_in_update([group(two)], updated, update=3))
     assert record.segment_lengths == [2, 4]
     assert record.token_ids.tolist() == [10, 11, 50, 51, 52, 53]
     assert as_row(record)["learner_logprobs"] == [None, -1, None, None, -2, -3]
@@ -122,7 +126,7 @@ def test_segments_follow_one_another_and_their_lengths_say_where_one_ends():
 
 def test_a_sample_whose_scorer_or_engine_broke_has_its_own_fate_within_a_trained_group():
     updated = Updated(metrics={}, samples=(trained(1, [0, 0], [0, 0]),))
-    unscored, kept, failed = records_of_update([group(UNSCORED, sound(), BROKEN)], updated, update=3)
+    unscored, kept, failed = recorded(*ended_in_update([group(UNSCORED, sound(), BROKEN)], updated, update=3))
     assert (unscored.outcome, unscored.failure_kind, unscored.reward) == (EpisodeOutcome.UNSCORED, "timeout", None)
     assert unscored.token_ids.tolist() == [10, 11, 12], "what was sampled is kept for whoever mends the scorer"
     assert kept.outcome == EpisodeOutcome.TRAINED
@@ -131,14 +135,14 @@ def test_a_sample_whose_scorer_or_engine_broke_has_its_own_fate_within_a_trained
 
 
 def test_a_filtered_group_names_why_and_keeps_its_rewards():
-    records = records_of_filtered(Filtered(group=group(sound(), UNSCORED), reason="equal_rewards"))
+    records = recorded(ended_by_filter(Filtered(group=group(sound(), UNSCORED), reason="equal_rewards")))
     assert [record.outcome for record in records] == [EpisodeOutcome.FILTERED, EpisodeOutcome.UNSCORED]
     assert (records[0].failure_kind, records[0].reward) == ("equal_rewards", 1.0)
 
 
 def test_a_failed_group_leaves_a_record_for_every_episode_it_was_to_have():
     failed = Failed(kind="engine", detail="engine-0 died", samples=(sound(), BROKEN))
-    records = records_of_failed(TICKET, TASK, failed, group_size=4)
+    records = recorded(ended_by_failure(TICKET, TASK, failed, size=4))
     assert [record.sample for record in records] == [0, 1, 2, 3]
     assert {record.outcome for record in records} == {EpisodeOutcome.FAILED}
     assert records[0].response == "123"
@@ -146,19 +150,19 @@ def test_a_failed_group_leaves_a_record_for_every_episode_it_was_to_have():
 
 
 def test_what_the_end_of_the_run_found_unfinished_is_in_flight():
-    records = records_in_flight(TICKET, TASK, group_size=3, group=group(sound()))
+    records = recorded(ended_in_flight(TICKET, TASK, size=3, group=group(sound())))
     assert [record.outcome for record in records] == [EpisodeOutcome.IN_FLIGHT] * 3
     assert [record.reward for record in records] == [1.0, None, None]
 
 
 def test_an_evaluated_episode_names_its_set_and_is_not_in_the_books(tmp_path: Path):
-    records = records_of_evaluation([group(sound(), UNSCORED)], "hard")
+    records = recorded(*ended_in_evaluation([group(sound(), UNSCORED)], "hard"))
     assert [(record.outcome, record.evaluation_set) for record in records] == [
         (EpisodeOutcome.EVALUATED, "hard"),
         (EpisodeOutcome.UNSCORED, "hard"),
     ]
     writer = EpisodeParts(tmp_path / "episodes")
-    writer.add(records[:1])
+    writer.add(*ended_in_evaluation([group(sound())], "hard"))
     assert writer.counts["admitted"] == 0
 
 
@@ -166,14 +170,15 @@ def test_a_baseline_is_recorded_beside_its_group_and_is_not_in_the_books(tmp_pat
     played = Group(ticket=TICKET, task=TASK, samples=(sound(), UNSCORED), baseline=sound(0.25))
     updated = Updated(metrics={}, samples=(trained(0, [0, 0], [0, 0]),))
     writer = EpisodeParts(tmp_path / "episodes")
-    for records in (
-        records_of_update([played], updated, update=3),
-        records_of_filtered(Filtered(group=played, reason="equal rewards")),
-        records_in_flight(TICKET, TASK, group_size=2, group=played),
+    for ended in (
+        *ended_in_update([played], updated, update=3),
+        ended_by_filter(Filtered(group=played, reason="equal rewards")),
+        ended_in_flight(TICKET, TASK, size=2, group=played),
     ):
+        records = recorded(ended)
         assert (records[-1].outcome, records[-1].sample, records[-1].reward) == (EpisodeOutcome.BASELINE, 2, 0.25)
         assert records[-1].response == "123"
-        writer.add(records)
+        writer.add(ended)
     assert writer.counts == {
         "admitted": 6, "trained": 1, "filtered": 1, "failed": 0, "unscored": 3, "in_flight": 1,
     }  # fmt: skip
@@ -181,11 +186,11 @@ def test_a_baseline_is_recorded_beside_its_group_and_is_not_in_the_books(tmp_pat
 
 def test_records_come_back_from_the_file_as_they_were(tmp_path: Path):
     updated = Updated(metrics={}, samples=(trained(0, [0.25, 0.5], [-1.5, -20.125]),))
-    records = records_of_update([group(sound(), UNSCORED, BROKEN)], updated, update=3)
+    (ended,) = ended_in_update([group(sound(), UNSCORED, BROKEN)], updated, update=3)
     writer = EpisodeParts(tmp_path / "episodes")
-    writer.add(records)
+    writer.add(ended)
     writer.close()
-    assert list(map(as_row, read_episodes(tmp_path / "episodes"))) == list(map(as_row, records))
+    assert list(map(as_row, read_episodes(tmp_path / "episodes"))) == list(map(as_row, recorded(ended)))
     assert writer.counts == {
         "admitted": 3, "trained": 1, "filtered": 0, "failed": 1, "unscored": 1, "in_flight": 0,
     }  # fmt: skip
@@ -194,7 +199,7 @@ def test_records_come_back_from_the_file_as_they_were(tmp_path: Path):
 def test_every_float32_survives_the_text():
     random = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32).view(np.float32)
     values = random[np.isfinite(random)]
-    (record,) = records_in_flight(TICKET, TASK, 1, group(sound()))
+    (record,) = recorded(ended_in_flight(TICKET, TASK, 1, group(sound())))
     back = record_of_row(json.loads(json.dumps(as_row(replace(record, engine_logprobs=values)))))
     assert (back.engine_logprobs == values).all()
     odd = replace(record, engine_logprobs=np.array([np.nan, np.inf, -np.inf, 1], np.float32))
@@ -203,10 +208,8 @@ def test_every_float32_survives_the_text():
 
 def test_outcomes_go_on_from_those_that_were_written(tmp_path: Path):
     writer = EpisodeParts(tmp_path / "episodes", {"trained": 5, "failed": 2, "evaluated": 9})
-    records = records_of_failed(TICKET, TASK, Failed(kind="engine"), group_size=1)
-    writer.add(
-        [replace(records[0], outcome=EpisodeOutcome.TRAINED), replace(records[0], outcome=EpisodeOutcome.UNSCORED)]
-    )
+    failed = ended_by_failure(TICKET, TASK, Failed(kind="engine"), size=1)
+    writer.add(replace(failed, outcome=EpisodeOutcome.TRAINED), replace(failed, outcome=EpisodeOutcome.UNSCORED))
     assert writer.outcomes == {"trained": 6, "failed": 2, "evaluated": 9, "unscored": 1}
     assert writer.counts == {
         "admitted": 9, "trained": 6, "filtered": 0, "failed": 2, "unscored": 1, "in_flight": 0,
@@ -227,7 +230,7 @@ def test_an_episode_with_an_environment_is_recorded_with_all_that_was_said() -> 
         task=TASK,
         samples=(Sample(trajectory=played, score=Scored(value=1.0, turn_weight=1.0, only_turns=True)),),
     )
-    [record] = records_of_evaluation([group], "held_out")
+    [record] = recorded(*ended_in_evaluation([group], "held_out"))
     assert record.conversation == [
         {"role": "user", "content": "1+1?"},
         {"role": "assistant", "content": "", "tool_calls": [{"name": "add", "arguments": {"x": 1}}]},
