@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from rlhf.errors import DataError, DiskFailed
 from rlhf.runs.durable import private, private_folder, sync_file, sync_folder, unguarded
 from rlhf.runs.ended import EndedGroup, records_of
-from rlhf.runs.episode_table import SCHEMA, check_version, records_in, table_of
+from rlhf.runs.episode_table import SCHEMA, records_in, table_of
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, record_of_row
 
@@ -31,6 +31,7 @@ REPEATING = [
     "versions.list.element",
 ]
 """Columns that are dictionary and run-length encoded; log-probs and tokens hardly repeat."""
+PARQUET_END = b"PAR1"
 READ_AT_A_TIME = 64
 """Episodes that are decoded at a time: a part may hold more tokens than memory."""
 
@@ -112,15 +113,18 @@ def read_episodes(path: Path, tell: Callable[[str], None] = print) -> Iterator[E
     """Iterate over the records in a folder of parts, in one part, or in a JSONL file, in the order in which their
     outcomes became known.
 
-    A part that is damaged is told and left out; a newer schema raises `DataError`.
+    A part that is cut off is told and left out. Raises `DataError` for a newer schema, and for what is no record.
     """
     if path.is_file() and path.suffix != ".parquet":
         yield from map(record_of_row, read_jsonl(path))
         return
     for part in sound_parts(path, tell):
-        with pq.ParquetFile(part) as file:
-            for batch in file.iter_batches(READ_AT_A_TIME):
-                yield from records_in(batch)
+        try:
+            with pq.ParquetFile(part) as file:
+                for batch in file.iter_batches(READ_AT_A_TIME):
+                    yield from records_in(batch)
+        except (pa.ArrowInvalid, OSError, DataError) as error:
+            raise DataError(f"{part}: {error}") from None
 
 
 def parts_in(folder: Path) -> list[Path]:
@@ -143,16 +147,11 @@ def part_number(part: Path) -> int:
 
 
 def damage(part: Path) -> str | None:
-    """Return why a part cannot be read, or None. Raises `DataError` for a newer schema, and a file of other content."""
-    try:
-        schema = pq.read_schema(part)
-    except (pa.ArrowInvalid, OSError) as error:
-        return str(error).splitlines()[0].rstrip(".")
-    try:
-        check_version(schema)
-    except DataError as error:
-        raise DataError(f"{part}: {error}") from None
-    return None
+    """Return why a part cannot be read, or None: it is cut off unless it ends as Parquet files end."""
+    with part.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - len(PARQUET_END), 0))
+        return None if file.read() == PARQUET_END else f"cut off after {size:,} bytes"
 
 
 def lost_parts(folder: Path, last: int) -> list[str]:

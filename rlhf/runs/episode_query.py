@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
+import pyarrow.parquet as pq
 from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 from rlhf.errors import DataError, UserError
 from rlhf.runs.episode_parts import read_episodes, sound_parts
-from rlhf.runs.episode_table import SCHEMA, table_of
+from rlhf.runs.episode_table import SCHEMA, check_version, table_of
 from rlhf.runs.folder import EPISODES, EVALUATIONS
 
 MAP_OF_PARTS = "* REPLACE (map_from_entries(reward_parts) AS reward_parts)"
@@ -46,11 +47,7 @@ def open_episodes(path: Path, tell: Callable[[str], None]) -> DuckDBPyConnection
         else:
             found = [str(part) for part in sound_parts(place, tell)]
             files += found
-            relation = (
-                connection.read_parquet(found, union_by_name=True)
-                if found
-                else connection.from_arrow(SCHEMA.empty_table())
-            )
+            relation = _parquet(connection, found) if found else connection.from_arrow(SCHEMA.empty_table())
         relation.project(MAP_OF_PARTS).create_view(name)
     if EPISODES in folders and path.is_dir() and not files:
         raise DataError(f"{path}: there are no recorded episodes; give a run folder, or its folder or file of episodes")
@@ -58,6 +55,14 @@ def open_episodes(path: Path, tell: Callable[[str], None]) -> DuckDBPyConnection
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection
+
+
+def _parquet(connection: DuckDBPyConnection, files: Sequence[str]) -> DuckDBPyRelation:
+    """Return the rows of all files. To unite schemas takes milliseconds a file, so it is done only where a run was
+    resumed by another version of rlhf."""
+    first, last = pq.read_schema(files[0]), pq.read_schema(files[-1])
+    check_version(last)
+    return connection.read_parquet(files, union_by_name=not first.equals(last))
 
 
 def ask(connection: DuckDBPyConnection, view: str, question: Question) -> DuckDBPyRelation:

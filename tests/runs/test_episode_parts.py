@@ -88,10 +88,10 @@ def test_a_part_cut_in_the_middle_is_told_in_a_line_and_the_others_are_read(tmp_
     told: list[str] = []
     assert rows(folder, tell=told.append) == [as_row(FAILED), as_row(PLAYED)]
     (line,) = told
-    assert line.startswith(f"{broken} is damaged (")
+    assert line.startswith(f"{broken} is damaged (cut off after ")
     parts_in(folder)[1].unlink()
     damaged, missing = lost_parts(folder, 3)
-    assert damaged.startswith(f"part 1 of {folder} is lost (Parquet")
+    assert damaged.startswith(f"part 1 of {folder} is lost (cut off after")
     assert missing == f"part 2 of {folder} is lost (it is missing)"
 
 
