@@ -95,7 +95,7 @@ class FakeKind:
     def counts(self) -> Counts:
         return Counts(samples=self.learner.version)
 
-    def position(self) -> Position:
+    async def position(self) -> Position:
         return Position(next_ordinal=self.learner.version)
 
     def close(self) -> None:
