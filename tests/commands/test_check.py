@@ -223,7 +223,10 @@ def test_everything_that_a_recipe_names_is_imported(
             "environment={environment: sound:Half}",
             "sound:Half, which has no method reset; it needs reset, step",
         ),
-        ("environment={environment: sound:Seedless}", "is sound:Seedless.reset, which cannot be called with 2 values"),
+        (
+            "environment={environment: sound:Seedless}",
+            "is sound:Seedless.reset, which cannot be called with 1 value and",
+        ),
     ],
 )
 def test_arguments_that_are_not_accepted_are_told(

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -131,7 +132,7 @@ def check_methods(environment: object, name: str, setting: str) -> None:
     for method, (given, arguments) in METHODS.items():
         call = inspect.getattr_static(made, method, None)
         if inspect.isfunction(call):
-            check_call(call, f"{name}.{method}", setting, arguments, given=given + 1)
+            check_call(partial(call, environment), f"{name}.{method}", setting, arguments, given=given)
         elif not (call or hasattr(environment, method) or hasattr(made, "__getattr__")):
             raise ConfigError(f"{setting} is {name}, which has no method {method}; it needs {', '.join(METHODS)}")
 
