@@ -193,6 +193,17 @@ def top(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")])
     raise typer.Exit(commands.top.run_top(run))
 
 
+@app.command("report")
+def write_report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="File to write; its name ends in .html or .md.")
+    ] = Path("report.html"),
+) -> None:
+    """Write a report of a run: curves, what is wrong, chosen episodes, recipe and provenance in one file."""
+    raise typer.Exit(commands.report.run_report(run, output))
+
+
 @app.command()
 def doctor(
     gpu: Annotated[

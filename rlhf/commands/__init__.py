@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         generate,
         options,
         plan,
+        report,
         reward_check,
         score,
         serve_env,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "check", "doctor", "env_check", "eval", "export", "generate", "options", "plan", "reward_check", "score",
+    "check", "doctor", "env_check", "eval", "export", "generate", "options", "plan", "report", "reward_check", "score",
     "serve_env", "serve_policy", "serve_reward", "top", "train",
 ]  # fmt: skip
 

@@ -29,12 +29,12 @@ def list_of(metrics: Sequence[Metric]) -> Iterator[str]:
     width = max(len(metric.name) for metric in metrics)
     for metric in metrics:
         healthy = f" (healthy: {metric.healthy})" if metric.healthy else ""
-        yield f"{metric.name:<{width}}  {metric.meaning}{healthy}"
+        yield f"{metric.name:<{width}}  {metric.plain_meaning}{healthy}"
 
 
 def explanation(metric: Metric) -> Iterator[str]:
     """Return all that is known of a metric, as lines."""
     yield metric.name
-    yield f"  meaning  {metric.meaning}"
+    yield f"  meaning  {metric.plain_meaning}"
     parts = {"unit": metric.unit, "healthy": metric.healthy, "else": metric.remedy}
     yield from (f"  {name:<7}  {text}" for name, text in parts.items() if text)

@@ -29,18 +29,18 @@ def run_top(path: Path) -> int:
     on_terminal = sys.stdout.isatty()
     view = LiveView(run.name, run.updates, sys.stdout, elapsed(run)) if on_terminal else PlainView(sys.stdout)
     with closing(view), keys(sys.stdin) as next_key, suppress(KeyboardInterrupt):
-        shown = show(view, run, shown)
+        shown = show_updates(view, run, shown)
         while run.writing and key != "q":
             key = next_key(LOOK_SECONDS)
             run = read_again(run)
-            shown = show(view, run, shown)
+            shown = show_updates(view, run, shown)
     if not run.writing:
         ending = str(run.summary.get("outcome")) if run.summary else "its process ended without a summary"
         print(f"{escape_to_line(run.name)}: {escape_to_line(ending)}")
     return 0
 
 
-def show(view: LiveView | PlainView, run: StoredRun, shown: int) -> int:
+def show_updates(view: LiveView | PlainView, run: StoredRun, shown: int) -> int:
     """Show the updates after the first `shown`, and what is watched. Return the number of updates."""
     for row, line in islice(zip(run.rows, update_lines(run.rows, run.updates), strict=True), shown, None):
         for evaluation in evaluation_lines(row):

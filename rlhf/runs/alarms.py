@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
 from rlhf.runs.metric_catalogue import Metric, catalogue, find_metric
-from rlhf.runs.stored_run import Row
+from rlhf.runs.stored_run import MetricRow
 
 PATIENCE = 3
 """Updates in a row for which a value must be outside of its range, or missing: a single update is often odd."""
@@ -29,7 +29,7 @@ class Alarm:
         return f"{self.what} since update {self.since}"
 
 
-def alarms(rows: Sequence[Row]) -> list[Alarm]:
+def alarms(rows: Sequence[MetricRow]) -> list[Alarm]:
     """Return what is wrong at the last of these updates, in the order of the catalogue."""
     order = {entry.name: place for place, entry in enumerate(catalogue())}
     entries = {name: find_metric(name) for name in dict.fromkeys(name for row in rows for name in row)}
@@ -44,12 +44,12 @@ def alarms(rows: Sequence[Row]) -> list[Alarm]:
     ]
 
 
-def series(rows: Sequence[Row], name: str) -> Series:
+def series(rows: Sequence[MetricRow], name: str) -> Series:
     """Return the values of a metric."""
     return [(int(row["update"] or 0), row[name]) for row in rows if name in row]
 
 
-def _of_metric(name: str, entry: Metric, rows: Sequence[Row]) -> Iterator[Alarm]:
+def _of_metric(name: str, entry: Metric, rows: Sequence[MetricRow]) -> Iterator[Alarm]:
     values = series(rows, name)
     yield from _not_a_number(name, values)
     yield from _missing(name, entry, rows, values)
@@ -62,7 +62,7 @@ def _not_a_number(name: str, values: Series) -> Iterator[Alarm]:
         yield Alarm(metric=name, since=since[0], what=f"{name} is not a number")
 
 
-def _missing(name: str, entry: Metric, rows: Sequence[Row], values: Series) -> Iterator[Alarm]:
+def _missing(name: str, entry: Metric, rows: Sequence[MetricRow], values: Series) -> Iterator[Alarm]:
     """Tell of a metric of every update that was in every one, and is no longer."""
     there, gone = len(values), len(rows) - len(values)
     if not entry.sometimes and gone >= PATIENCE and all(name in row for row in rows[:there]):

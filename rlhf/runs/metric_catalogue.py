@@ -14,6 +14,7 @@ from typing import Any
 NUMBERS = ("N", "K")
 PAIRS = "PAIRS"
 """Stands for the metrics of preference pairs, without `pairs/`."""
+LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 CAPITALS = re.compile(r"\b[A-Z]+\b")
 
 
@@ -37,6 +38,11 @@ class Metric:
         """Matches the names of the family."""
         words = dict.fromkeys(NUMBERS, r"\d+") | {PAIRS: "|".join(_names_of_pairs())}
         return re.compile(CAPITALS.sub(lambda word: f"(?:{words.get(word[0], '.+')})", re.escape(self.name)))
+
+    @property
+    def plain_meaning(self) -> str:
+        """The meaning without the markup of the documentation."""
+        return LINK.sub(r"\1", self.meaning).replace("`", "")
 
     @property
     def healthy(self) -> str:

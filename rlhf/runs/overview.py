@@ -12,7 +12,7 @@ from rlhf.http.untrusted_text import escape_to_line
 from rlhf.runs.alarms import alarms, series
 from rlhf.runs.live import curve
 from rlhf.runs.metric_catalogue import find_metric
-from rlhf.runs.stored_run import Row
+from rlhf.runs.stored_run import MetricRow
 from rlhf.runs.view import EvaluationLine, UpdateLine
 
 PLAYED = "groups/failed"
@@ -27,7 +27,7 @@ WATCHED = (
 CURVE_WIDTH = 32
 
 
-def update_lines(rows: Sequence[Row], updates: int) -> Iterator[UpdateLine]:
+def update_lines(rows: Sequence[MetricRow], updates: int) -> Iterator[UpdateLine]:
     """Return the line of every update of a run with `updates` updates."""
     lost = 0.0
     for row in rows:
@@ -59,13 +59,13 @@ def update_lines(rows: Sequence[Row], updates: int) -> Iterator[UpdateLine]:
         )
 
 
-def seconds_left(first: Row, last: Row, updates: int) -> float | None:
+def seconds_left(first: MetricRow, last: MetricRow, updates: int) -> float | None:
     """Estimate the seconds to the end from the mean time of an update; None after the first."""
     done, spent = (last["update"] or 0) - (first["update"] or 0), (last.get("time") or 0) - (first.get("time") or 0)
     return spent / done * (updates - (last["update"] or 0)) if done else None
 
 
-def evaluation_lines(row: Row) -> list[EvaluationLine]:
+def evaluation_lines(row: MetricRow) -> list[EvaluationLine]:
     """Return the line of every set that was evaluated after this update."""
     sets: dict[str, dict[str, float]] = defaultdict(dict)
     for name, value in row.items():
@@ -85,7 +85,7 @@ def _evaluation(update: int, name: str, metrics: dict[str, float]) -> Evaluation
     return EvaluationLine(update=update, name="" if name == HELD_OUT else name, reward=reward, metrics=shown)
 
 
-def watched_rows(rows: Sequence[Row]) -> list[tuple[str, Text]]:
+def watched_rows(rows: Sequence[MetricRow]) -> list[tuple[str, Text]]:
     """Return the latest value and the curve of every watched metric, and the alarms."""
     found = []
     for name in WATCHED:

@@ -16,7 +16,7 @@ from rlhf.runs.folder import RunFolder
 from rlhf.runs.owner import FOLDER as OWNER
 from rlhf.runs.owner import began, machine, name, newest_fence, read_claim
 
-Row = Mapping[str, float | None]
+MetricRow = Mapping[str, float | None]
 """The metrics of an update, with its `update` and `time`; None for NaN and infinity."""
 
 
@@ -30,7 +30,7 @@ class StoredRun:
     """The number of updates that the recipe asks for."""
     recipe: str
     """The resolved recipe as text."""
-    rows: tuple[Row, ...]
+    rows: tuple[MetricRow, ...]
     """By update."""
     writing: bool
     """Whether a process writes the folder, as far as this machine can tell."""
@@ -62,7 +62,7 @@ def read_again(run: StoredRun) -> StoredRun:
     return _with_records(run.folder, run.name, run.updates, run.recipe)
 
 
-def read_metrics(path: Path) -> tuple[Row, ...]:
+def read_metrics(path: Path) -> tuple[MetricRow, ...]:
     """Read the whole lines of `metrics.jsonl`, by update; nothing if there is no such file. Raises `DataError` that
     names the damaged line."""
     rows: dict[int, dict[str, float | None]] = {}

@@ -35,7 +35,7 @@ def on_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     with os.fdopen(terminal, "w") as stream:
         run = read_run(folder)
         with closing(LiveView(run.name, run.updates, stream, top.elapsed(run))) as view:
-            top.show(view, run, 0)
+            top.show_updates(view, run, 0)
     return everything_on(controller)
 
 

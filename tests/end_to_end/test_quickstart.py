@@ -10,6 +10,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipes.tasks import sorting
 from rlhf.runs.episode_parts import read_episodes
+from rlhf.runs.report import report_of
+from rlhf.runs.stored_run import read_run
 from tests.end_to_end.running import Run, largest_difference, run_warm, train, versions_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
@@ -89,6 +91,14 @@ def test_the_run_folder_has_everything(quickstart: Run) -> None:
     assert {log.name for log in (folder / "logs").iterdir()} >= {"controller.log", "engine-0.log", "learner-0.log"}
     assert "update 24/24" in (folder / "logs" / "controller.log").read_text()
     assert "# override" in (folder / "recipe.yaml").read_text()
+
+
+def test_its_report_explains_every_metric_and_raises_no_alarm(quickstart: Run) -> None:
+    report = report_of(read_run(quickstart.folder))
+    assert [curve.name for curve in (*report.headlines, *report.others) if curve.metric is None] == []
+    assert report.alarms == []
+    assert [episode.why for episode in report.episodes] == ["best", "middle", "worst"]
+    assert dict(report.provenance).keys() >= {"model.path"}
 
 
 def test_the_checkpoint_answers_from_the_command_line(quickstart: Run) -> None:

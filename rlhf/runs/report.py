@@ -1,0 +1,190 @@
+"""What a report says of a run: facts, alarms, curves, chosen episodes, recipe and provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from duckdb import DuckDBPyConnection
+
+from rlhf.errors import UserError
+from rlhf.runs.alarms import Series, alarms, series
+from rlhf.runs.episode_query import Question, ask, explaining_sql, open_episodes
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.metric_catalogue import Metric, catalogue, find_metric
+from rlhf.runs.stored_run import StoredRun
+from rlhf.runs.view import duration
+
+LONGEST_TEXT, END_OF_TEXT = 20_000, 5_000
+"""Characters of a text that are shown, and how many of them are its end."""
+HEADLINES = (
+    "reward/mean", "eval/reward", "sft/nll", "pairs/accuracy", "policy/entropy", "policy/approx_kl",
+    "policy/kl_reference", "response/tokens_mean", "response/truncated", "policy/clip_fraction_high",
+    "policy/logprob_difference", "staleness/mean", "reward/equal_groups",
+)  # fmt: skip
+"""The curves that are shown first."""
+COLUMNS = (
+    "task", "sample", "reward", "reward_parts", "reward_detail", "status", "sampled_tokens", "prompt", "answer",
+    "response", "conversation",
+)  # fmt: skip
+Facts = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricCurve:
+    """A metric over the updates; `metric` is None for one of the user's own."""
+
+    name: str
+    points: Series
+    metric: Metric | None
+
+    @property
+    def last(self) -> str:
+        """The latest number, with its unit."""
+        value = next((value for _, value in reversed(self.points) if value is not None), None)
+        if value is None:
+            return "no number"
+        return self.metric.format(value) if self.metric else f"{value:.4g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenEpisode:
+    """An episode of the last update, and why it was chosen; every text in it may come from a model."""
+
+    why: str
+    facts: Facts
+    said: Sequence[tuple[str, str]]
+    """Roles and texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that is reported, in the order of the report."""
+
+    name: str
+    facts: Facts
+    alarms: Sequence[str]
+    headlines: Sequence[MetricCurve]
+    others: Sequence[MetricCurve]
+    episodes: Sequence[ChosenEpisode]
+    untold: Sequence[str]
+    """Why episodes are left out."""
+    provenance: Facts
+    recipe: str
+
+
+def report_of(run: StoredRun) -> Report:
+    """Read what is to be reported."""
+    curves = [*curves_of(run)]
+    untold: list[str] = []
+    return Report(
+        name=run.name,
+        facts=[*run_facts(run)],
+        alarms=[alarm.sentence for alarm in alarms(run.rows)],
+        headlines=[curve for name in HEADLINES for curve in curves if curve.name == name],
+        others=[curve for curve in curves if curve.name not in HEADLINES],
+        episodes=chosen_episodes(run.folder, untold),
+        untold=untold,
+        provenance=provenance_of(run.folder),
+        recipe=run.recipe,
+    )
+
+
+def run_facts(run: StoredRun) -> Iterator[tuple[str, str]]:
+    """Return what became of the run, and its evaluations at start and end."""
+    done = int(run.rows[-1]["update"] or 0) if run.rows else 0
+    state = "goes on" if run.writing else "its process ended without a summary"
+    summary = run.summary or {"outcome": state}
+    yield "outcome", str(summary.get("outcome"))
+    yield "updates", f"{done} of {run.updates}"
+    if "samples" in summary:
+        yield "trained episodes", f"{summary['samples']}"
+    if seconds := summary.get("wall_seconds"):
+        yield "time", duration(seconds)
+    for name, one in (summary.get("evaluations") or {}).items():
+        start, end = one.get("start") or {}, one.get("end") or {}
+        for metric, value in start.items():
+            after = f" → {end[metric]:.4g}" if metric in end else ""
+            yield f"evaluation {name}: {metric}", f"{value:.4g}{after}"
+
+
+def curves_of(run: StoredRun) -> Iterator[MetricCurve]:
+    """Return the curve of every metric, in the order of the catalogue; the user's own come last."""
+    places = {entry.name: place for place, entry in enumerate(catalogue())}
+    entries = {name: find_metric(name) for row in run.rows for name in row if name not in ("update", "time")}
+    ordered = sorted(entries.items(), key=lambda item: places[item[1].name] if item[1] else len(places))
+    for name, entry in ordered:
+        yield MetricCurve(name=name, points=series(run.rows, name), metric=entry)
+
+
+def chosen_episodes(folder: RunFolder, untold: list[str]) -> list[ChosenEpisode]:
+    """Return the episodes of the last update with the highest, the middle and the lowest reward. What cannot be read is
+    told to `untold`."""
+    if not folder.episodes.is_dir():
+        return []
+    try:
+        episodes = open_episodes(folder.path, untold.append)
+        with explaining_sql():
+            return [_chosen(why, row) for why, row in _ends_and_middle(episodes)]
+    except UserError as error:
+        untold.append(str(error))
+        return []
+
+
+def _ends_and_middle(episodes: DuckDBPyConnection) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    trained = "outcome = 'trained' AND reward IS NOT NULL"
+    last = f"{trained} AND update = (SELECT max(update) FROM episodes WHERE {trained})"
+    question = Question(where=last, columns=("ordinal", "sample"), order="reward DESC, ordinal, sample")
+    found = ask(episodes, "episodes", question).fetchall()
+    best, middle, worst = 0, len(found) // 2, len(found) - 1
+    for place, why in sorted({middle: "middle", worst: "worst", best: "best"}.items()) if found else ():
+        ordinal, sample = found[place]
+        one = Question(where=f"{last} AND ordinal = {ordinal} AND sample = {sample}", columns=COLUMNS)
+        (row,) = ask(episodes, "episodes", one).to_arrow_table().to_pylist(maps_as_pydicts="lossy")
+        yield why, row
+
+
+def provenance_of(folder: RunFolder) -> Facts:
+    """Return the digests of the inputs, as the newest checkpoint has them."""
+    states = sorted(folder.checkpoints.glob("version-*/trainer_state.json"))
+    if not states:
+        return []
+    try:
+        digests = json.loads(states[-1].read_text()).get("provenance") or {}
+    except (OSError, ValueError):
+        return []
+    return [(str(key), str(digest)) for key, digest in digests.items()]
+
+
+def without_middle(text: str) -> str:
+    """Leave out the middle of a very long text."""
+    left_out = len(text) - LONGEST_TEXT
+    if left_out <= 0:
+        return text
+    return f"{text[: LONGEST_TEXT - END_OF_TEXT]}\n… {left_out} characters left out …\n{text[-END_OF_TEXT:]}"
+
+
+def _chosen(why: str, row: Mapping[str, Any]) -> ChosenEpisode:
+    parts = ", ".join(f"{name} {value:.4g}" for name, value in (row["reward_parts"] or {}).items() if value is not None)
+    facts = {
+        "reward": f"{row['reward']:.4g}" + (f" ({parts})" if parts else ""),
+        "task": row["task"],
+        "sample": row["sample"],
+        "status": row["status"],
+        "sampled tokens": row["sampled_tokens"],
+        "expected": row["answer"],
+        "detail": row["reward_detail"],
+    }
+    said = row["conversation"] or [*row["prompt"], {"role": "assistant", "content": row["response"] or ""}]
+    return ChosenEpisode(
+        why=why,
+        facts=[(name, without_middle(str(fact))) for name, fact in facts.items() if fact is not None],
+        said=[(str(message["role"]), without_middle(_text(message))) for message in said],
+    )
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    calls = [f"→ {call['name']}({call['arguments']})" for call in message.get("tool_calls") or ()]
+    return "\n".join([message["content"] or "", *calls])
