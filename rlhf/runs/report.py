@@ -135,15 +135,17 @@ def chosen_episodes(folder: RunFolder, untold: list[str]) -> list[ChosenEpisode]
 
 def _ends_and_middle(episodes: DuckDBPyConnection) -> Iterator[tuple[str, Mapping[str, Any]]]:
     trained = "outcome = 'trained' AND reward IS NOT NULL"
-    last = f"{trained} AND update = (SELECT max(update) FROM episodes WHERE {trained})"
+    newest = Question(where=trained, columns=("update",), order="update DESC", limit=1)
+    updates = [update for (update,) in ask(episodes, "episodes", newest).fetchall()]
+    last = f"{trained} AND update = {max(updates, default=0)}"  # a number, by which DuckDB leaves out other parts
     question = Question(where=last, columns=("ordinal", "sample"), order="reward DESC, ordinal, sample")
     found = ask(episodes, "episodes", question).fetchall()
-    best, middle, worst = 0, len(found) // 2, len(found) - 1
-    for place, why in sorted({middle: "middle", worst: "worst", best: "best"}.items()) if found else ():
-        ordinal, sample = found[place]
-        one = Question(where=f"{last} AND ordinal = {ordinal} AND sample = {sample}", columns=COLUMNS)
-        (row,) = ask(episodes, "episodes", one).to_arrow_table().to_pylist(maps_as_pydicts="lossy")
-        yield why, row
+    places = {len(found) // 2: "middle", len(found) - 1: "worst", 0: "best"} if found else {}  # of one it is the best
+    chosen = {found[place]: why for place, why in places.items()}
+    either = " OR ".join(f"(ordinal = {ordinal} AND sample = {sample})" for ordinal, sample in chosen) or "false"
+    one_of = Question(where=f"{last} AND ({either})", columns=("ordinal", *COLUMNS), order=question.order)
+    for row in ask(episodes, "episodes", one_of).to_arrow_table().to_pylist(maps_as_pydicts="lossy"):
+        yield chosen[row["ordinal"], row["sample"]], row
 
 
 def provenance_of(folder: RunFolder) -> Facts:
