@@ -22,6 +22,7 @@ from rlhf.commands.node import node
 from rlhf.commands.serve_sandbox import sandbox
 from rlhf.commands.server_options import Certificate, Key, LimitTexts, Names, access_of
 from rlhf.commands.slurm import slurm
+from rlhf.commands.view import view
 from rlhf.errors import RlhfError, UserError
 from rlhf.http.binding import POLICY, REWARD
 
@@ -182,6 +183,7 @@ def check(recipe: RecipeFile, overrides: Overrides = None) -> None:
 
 
 app.command()(episodes)
+app.command()(view)
 app.command()(launch)
 app.command()(kubernetes)
 app.command("explain")(explain_metric)

@@ -1,0 +1,141 @@
+"""What the page asks for, as JSON: overviews, tables of episodes, and one episode token by token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from duckdb import DuckDBPyConnection
+from tokenizers import Tokenizer
+
+from rlhf.errors import UserError
+from rlhf.runs.alarms import alarms
+from rlhf.runs.episode_query import Question, ask, explaining_sql
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.metric_catalogue import find_metric
+from rlhf.runs.stored_run import StoredRun, read_run
+
+VIEWS = ("episodes", "evaluations")
+LISTED = (
+    "update", "admitted_version", "evaluation_set", "task", "ordinal", "sample", "role", "outcome", "status", "reward",
+    "reward_parts", "advantage", "sampled_tokens", "failure_kind", "left(answer, 200) AS answer",
+    "left(response, 400) AS response",
+)  # fmt: skip
+"""Columns of the table of episodes."""
+PER_TOKEN = ("token_ids", "kinds", "engine_logprobs", "learner_logprobs", "advantages", "versions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which episode: of which view, and there of which group, sample, evaluated version and set."""
+
+    view: str
+    ordinal: int
+    sample: int
+    version: int
+    evaluation_set: str | None = None
+
+
+def card(name: str, folder: RunFolder) -> dict[str, Any]:
+    """Return what the list of runs shows of one; of a damaged one, why."""
+    try:
+        run = read_run(folder.path)
+    except UserError as error:
+        return {"name": name, "error": str(error)}
+    last = run.rows[-1] if run.rows else {}
+    return {
+        "name": name,
+        "updates": run.updates,
+        "made": last.get("update", 0),
+        "reward": last.get("reward/mean"),
+        "outcome": run.summary["outcome"] if run.summary else None,
+    }
+
+
+def overview(run: StoredRun) -> dict[str, Any]:
+    """Return the metrics by name, each with its values at `updates`, its meaning and its healthy range."""
+    names = dict.fromkeys(name for row in run.rows for name in row if name not in ("update", "time"))
+    return {
+        "name": run.name,
+        "updates": run.updates,
+        "summary": run.summary,
+        "alarms": [{"sentence": alarm.sentence, "metric": alarm.metric} for alarm in alarms(run.rows)],
+        "update": [row["update"] for row in run.rows],
+        "time": [row.get("time") for row in run.rows],
+        "metrics": {name: {"values": [row.get(name) for row in run.rows]} | _meaning(name) for name in names},
+        "recipe": run.recipe,
+    }
+
+
+def table(connection: DuckDBPyConnection, view: str, question: Question) -> dict[str, Any]:
+    """Return the episodes that match, and how many there are of them in all."""
+    listed = Question(where=question.where, order=question.order, limit=question.limit, columns=LISTED)
+    count = Question(where=question.where, columns=("count(*)",))
+    with explaining_sql():
+        rows = ask(connection, _known(view), listed).to_arrow_table().to_pylist(maps_as_pydicts="lossy")
+        (total,) = ask(connection, view, count).fetchall()[0]
+    return {"rows": [_finite(row) for row in rows], "total": total}
+
+
+def episode(connection: DuckDBPyConnection, place: Place, folder: RunFolder) -> dict[str, Any]:
+    """Return one episode with the text of its tokens, and its siblings. Raises `UserError` if there is none."""
+    where = f"ordinal = {place.ordinal} AND admitted_version = {place.version}"
+    group = where + (f" AND evaluation_set = {_quoted(place.evaluation_set)}" if place.evaluation_set else "")
+    with explaining_sql():
+        one = Question(where=f"{group} AND sample = {place.sample}", limit=1)
+        rows = ask(connection, _known(place.view), one).to_arrow_table().to_pylist(maps_as_pydicts="lossy")
+        siblings = ask(connection, place.view, Question(where=group, order="sample", columns=LISTED)).to_arrow_table()
+    if not rows:
+        raise UserError(f"there is no such episode: {asdict(place)}")
+    texts = token_texts(folder.tokenizer / "tokenizer.json", rows[0]["token_ids"] or ())
+    return {
+        "episode": _finite(rows[0]),
+        "texts": texts,
+        "siblings": [_finite(row) for row in siblings.to_pylist(maps_as_pydicts="lossy")],
+    }
+
+
+def token_texts(file: Path, token_ids: Sequence[int]) -> list[str] | None:
+    """Return the text of each token, by the tokenizer of the run; None without it."""
+    if not file.is_file():
+        return None
+    tokenizer = _tokenizer(file, file.stat().st_mtime_ns)
+    return [tokenizer.decode([token], skip_special_tokens=False) for token in token_ids]
+
+
+@cache
+def _tokenizer(file: Path, changed: int) -> Tokenizer:
+    return Tokenizer.from_file(str(file))
+
+
+def _meaning(name: str) -> dict[str, Any]:
+    entry = find_metric(name)
+    if entry is None:
+        return {}
+    return {"meaning": entry.meaning, "unit": entry.unit, "low": entry.low, "high": entry.high, "remedy": entry.remedy}
+
+
+def _known(view: str) -> str:
+    if view not in VIEWS:
+        raise UserError(f"there are {' and '.join(VIEWS)}, and no {view!r:.50}")
+    return view
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _finite(value: Any) -> Any:
+    """Replace NaN and infinity by null, which JSON lacks."""
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case list():
+            return [_finite(item) for item in value]
+        case Mapping():
+            return {key: _finite(item) for key, item in value.items()}
+    return value

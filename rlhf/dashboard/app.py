@@ -1,0 +1,104 @@
+"""The server of the page: static files, and answers in JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, RedirectResponse, StreamingResponse
+from fastapi.staticfiles import StaticFiles
+
+from rlhf.dashboard.answers import Place, card, episode, overview, table
+from rlhf.dashboard.library import Library, parts_state
+from rlhf.errors import UserError
+from rlhf.http.access import AccessMiddleware
+from rlhf.http.binding import LOOPBACK, Access
+from rlhf.runs.episode_query import Question
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.stored_run import read_run
+
+STATIC = Path(__file__).parent / "static"
+LOOK_SECONDS = 1.0
+"""How often a run that goes on is looked at."""
+MOST_ROWS = 1000
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+"""Nothing of other origins is loaded, and no inline script runs."""
+
+
+def dashboard_app(
+    library: Library, token: str | None = None, *, host: str = LOOPBACK, access: Access | None = None
+) -> AccessMiddleware:
+    """Return the application, behind the checks of host name, origin and token."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.exception_handler(UserError)
+    async def refused(_: Request, error: UserError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 400)
+
+    @app.middleware("http")
+    async def with_headers(request: Request, answer: Any) -> Any:
+        response = await answer(request)
+        response.headers.update(HEADERS)
+        return response
+
+    @app.get("/")
+    def index() -> RedirectResponse:
+        return RedirectResponse("/static/index.html")
+
+    @app.get("/api/runs")
+    def runs() -> list[dict[str, Any]]:
+        return [card(name, library.folder(name)) for name in library.runs]
+
+    @app.get("/api/overview")
+    def of_run(run: str) -> dict[str, Any]:
+        return overview(read_run(library.folder(run).path))
+
+    @app.get("/api/episodes")
+    def of_episodes(
+        run: str, view: str = "episodes", where: str = "", order: str = "", limit: int = 100
+    ) -> dict[str, Any]:
+        question = Question(where=where or None, order=order or None, limit=min(max(limit, 1), MOST_ROWS))
+        return table(library.episodes(run), view, question)
+
+    @app.get("/api/episode")
+    def of_episode(
+        run: str, ordinal: int, sample: int, version: int, view: str = "episodes", set: str | None = None
+    ) -> dict[str, Any]:
+        place = Place(view=view, ordinal=ordinal, sample=sample, version=version, evaluation_set=set)
+        return episode(library.episodes(run), place, library.folder(run))
+
+    @app.get("/api/live")
+    def live(run: str) -> StreamingResponse:
+        return StreamingResponse(changes(library.folder(run)), media_type="text/event-stream")
+
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    return AccessMiddleware(app, refusal, access or Access(), host=host, token=token)
+
+
+async def changes(folder: RunFolder) -> AsyncIterator[str]:
+    """Yield a server-sent event now, and whenever the records of a run have grown, until the reader goes away."""
+    told = None
+    while True:
+        state = await asyncio.to_thread(_state, folder)
+        if state != told:
+            told = state
+            yield f"data: {json.dumps(state)}\n\n"
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def _state(folder: RunFolder) -> list[int]:
+    sizes = [file.stat().st_size if file.exists() else 0 for file in (folder.metrics, folder.summary)]
+    return [*sizes, *parts_state(folder)]
+
+
+def refusal(status: int, why: str) -> Mapping[str, Any]:
+    return {"error": why}

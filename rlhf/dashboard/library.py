@@ -1,0 +1,71 @@
+"""The runs that are shown, and their recorded episodes, opened once and again when new parts appear."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from duckdb import DuckDBPyConnection
+
+from rlhf.errors import UserError
+from rlhf.runs.episode_parts import parts_in
+from rlhf.runs.episode_query import open_episodes
+from rlhf.runs.folder import RunFolder
+
+LOG = logging.getLogger(__name__)
+DEPTH = 2
+"""Levels of folders in which runs are looked for."""
+
+
+class Library:
+    """Runs by name. Connections are opened under a lock; every question gets a cursor of its own."""
+
+    def __init__(self, runs: Mapping[str, Path]) -> None:
+        self.runs = dict(runs)
+        self._lock = threading.Lock()
+        self._opened: dict[str, tuple[tuple[int, int], DuckDBPyConnection]] = {}
+
+    def folder(self, name: str) -> RunFolder:
+        """Return the folder of a run. Raises `UserError` for an unknown name."""
+        if name not in self.runs:
+            raise UserError(f"there is no run {name!r:.100} here")
+        return RunFolder(self.runs[name])
+
+    def episodes(self, name: str) -> DuckDBPyConnection:
+        """Return a cursor with the views `episodes` and `evaluations` of a run, with the parts of now."""
+        folder = self.folder(name)
+        state = parts_state(folder)
+        with self._lock:
+            if name not in self._opened or self._opened[name][0] != state:
+                self._opened[name] = (state, open_episodes(folder.path, LOG.warning))
+            return self._opened[name][1].cursor()
+
+
+def find_runs(paths: Iterable[Path]) -> dict[str, Path]:
+    """Return run folders by name: those given, and those in given folders. Raises `UserError` if one holds none."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        folders = [path] if is_run(path) else _below(path)
+        if not folders:
+            raise UserError(f"{path} is no run folder, and has none in it: a run folder has a recipe.yaml")
+        for folder in folders:
+            name = str(folder.relative_to(path)) if folder != path else folder.resolve().name
+            found[name if name not in found else str(folder.resolve())] = folder
+    return found
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (path / "recipe.yaml").is_file() and (path / "owner").is_dir()
+
+
+def parts_state(folder: RunFolder) -> tuple[int, int]:
+    """Return the numbers of parts of episodes and of evaluations."""
+    return len(parts_in(folder.episodes)), len(parts_in(folder.evaluations))
+
+
+def _below(path: Path) -> list[Path]:
+    levels = ["/".join("*" * depth) for depth in range(1, DEPTH + 1)]
+    return sorted(folder for level in levels for folder in path.glob(level) if is_run(folder))

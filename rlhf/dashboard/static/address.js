@@ -1,0 +1,23 @@
+// Every view and every selection has an address: #/VIEW?run=…&…
+
+export function read() {
+  const [view, query] = location.hash.slice(2).split("?");
+  return { view: view || "runs", given: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+export function address(view, given) {
+  const kept = Object.entries(given).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  return `#/${view}?${new URLSearchParams(kept)}`;
+}
+
+export function go(view, given) {
+  location.hash = address(view, given).slice(1);
+}
+
+export async function ask(path, given = {}) {
+  const kept = Object.entries(given).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const response = await fetch(`/api/${path}?${new URLSearchParams(kept)}`);
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);
+  return answer;
+}

@@ -1,0 +1,150 @@
+// One episode, token by token.
+
+import { address, ask, go } from "./address.js";
+import { placeOf } from "./episodes.js";
+import { h, number, show, tell, visible } from "./dom.js";
+
+const KINDS = ["prompt", "action", "environment"];
+const KIND_COLOURS = ["transparent", "hsl(210 80% 55% / 0.3)", "hsl(40 80% 55% / 0.3)"];
+const NEIGHBOURS = 10;
+
+// Each gives a number or null per token; `middle` is where the colour is none, and `span` where it is full.
+const COLOURS = {
+  kind: null,
+  "log-prob": { value: (token) => token.learner ?? token.engine, middle: 0, span: 4 },
+  "engine − learner": { value: (token) => difference(token), middle: 0, span: 0.05 },
+  ratio: { value: (token) => (difference(token) === null ? null : Math.exp(-difference(token))), middle: 1, span: 0.2 },
+  advantage: { value: (token) => token.advantage, middle: 0, span: 2 },
+  version: { value: (token, episode) => (token.version === null || episode.update === null ? null : episode.update - 1 - token.version), middle: 0, span: 4 },
+};
+
+export async function showEpisode(given) {
+  const { run, view = "episodes", colour = "kind", segment = "0" } = given;
+  const { episode, texts, siblings } = await ask("episode", { run, view, ordinal: given.ordinal, sample: given.sample, version: given.version, set: given.set });
+  const tokens = tokensOf(episode, texts);
+  const segments = ranges(episode.segment_lengths ?? []);
+  const details = h("dl", { class: "facts", id: "token" });
+  show(
+    h("h1", {}, `${episode.task} · sample ${episode.sample}`),
+    facts(episode),
+    h("h2", {}, "Conversation"),
+    conversation(episode),
+    tokens.length ? [
+      h("h2", {}, "Tokens"),
+      h("form", {}, picker(given, colour), segments.length > 1 ? tabs(given, segments, Number(segment)) : null),
+      h("p", { class: "dim" }, texts ? "← and → choose a token, c copies its neighbourhood as JSON." : "The run folder has no tokenizer: tokens are shown by number."),
+      strip(tokens.slice(...(segments[Number(segment)] ?? [])), episode, colour, details),
+      details,
+    ].flat() : h("p", { class: "dim" }, "It was never played: there are no tokens."),
+    h("h2", {}, "Its group"),
+    group(siblings, episode, run, view),
+  );
+}
+
+function facts(episode) {
+  const parts = Object.entries(episode.reward_parts ?? {}).map(([name, value]) => `${name} ${number(value)}`).join(", ");
+  const told = {
+    update: number(episode.update), "sampled by version": number(episode.admitted_version), outcome: episode.outcome, status: episode.status,
+    reward: `${number(episode.reward)}${parts ? ` (${parts})` : ""}`, "reward detail": episode.reward_detail, answer: episode.answer,
+    advantage: number(episode.advantage), tokens: number(episode.sampled_tokens), failure: episode.failure_kind, because: episode.failure_detail,
+    role: episode.role, engine: episode.engine, "generate seconds": number(episode.generate_seconds),
+  };
+  const rows = Object.entries(told).filter(([, value]) => value !== null && value !== undefined && value !== "–");
+  return h("dl", { class: "facts" }, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]).flat());
+}
+
+function conversation(episode) {
+  const said = episode.conversation ?? [...episode.prompt, { role: "assistant", content: episode.response ?? "" }];
+  return h("div", {}, said.map((message) => h("div", { class: "message" }, h("b", {}, message.role), h("pre", {}, message.content),
+    (message.tool_calls ?? []).map((call) => h("pre", { class: "dim" }, `→ ${call.name}(${call.arguments})`)))));
+}
+
+function tokensOf(episode, texts) {
+  const at = (column, place) => episode[column]?.[place] ?? null;
+  return (episode.token_ids ?? []).map((id, place) => ({
+    place, id, text: texts ? texts[place] : String(id), kind: episode.kinds[place],
+    engine: at("engine_logprobs", place), learner: at("learner_logprobs", place), version: at("versions", place),
+    advantage: episode.advantages ? at("advantages", place) : episode.kinds[place] === 1 ? episode.advantage : null,
+  }));
+}
+
+function ranges(lengths) {
+  let start = 0;
+  return lengths.map((length) => [start, (start += length)]);
+}
+
+function difference(token) {
+  return token.engine === null || token.learner === null ? null : token.engine - token.learner;
+}
+
+function background(token, episode, name) {
+  const colour = COLOURS[name];
+  if (!colour) return KIND_COLOURS[token.kind];
+  const value = colour.value(token, episode);
+  if (value === null || value === undefined) return "transparent";
+  const strength = Math.max(-1, Math.min(1, (value - colour.middle) / colour.span));
+  return strength < 0 ? `hsl(0 80% 55% / ${(-0.6 * strength).toFixed(3)})` : `hsl(140 70% 45% / ${(0.6 * strength).toFixed(3)})`;
+}
+
+function strip(tokens, episode, colour, details) {
+  const place = h("div", { class: "tokens", tabindex: 0, role: "group", "aria-label": "Tokens" });
+  let chosen = null;
+  const choose = (index) => {
+    if (index < 0 || index >= tokens.length) return;
+    if (chosen !== null) place.children[chosen].classList.remove("chosen");
+    chosen = index;
+    place.children[chosen].classList.add("chosen");
+    place.children[chosen].scrollIntoView({ block: "nearest" });
+    details.replaceChildren(...describe(tokens[chosen], episode));
+  };
+  place.append(...tokens.map((token, index) => {
+    const span = h("span", { class: token.kind === 1 ? "token" : "token unsampled", onclick: () => choose(index), onmouseenter: () => details.replaceChildren(...describe(token, episode)) }, token.text.replaceAll("\n", "↵\n") || "∅");
+    span.style.background = background(token, episode, colour);
+    return span;
+  }));
+  place.addEventListener("keydown", (event) => {
+    if (event.key === "ArrowRight") choose((chosen ?? -1) + 1);
+    else if (event.key === "ArrowLeft") choose((chosen ?? tokens.length) - 1);
+    else if (event.key === "c" && chosen !== null && !event.ctrlKey && !event.metaKey) copy(tokens.slice(Math.max(0, chosen - NEIGHBOURS), chosen + NEIGHBOURS + 1));
+    else return;
+    event.preventDefault();
+  });
+  return place;
+}
+
+function describe(token, episode) {
+  const values = {
+    token: `${JSON.stringify(visible(token.text))} (${token.id}), ${token.place} of its episode, ${KINDS[token.kind]}`,
+    "engine log-prob": number(token.engine, 6), "learner log-prob": number(token.learner, 6),
+    "engine − learner": number(difference(token)), ratio: number(COLOURS.ratio.value(token)),
+    advantage: number(token.advantage), version: number(token.version), staleness: number(COLOURS.version.value(token, episode)),
+  };
+  return Object.entries(values).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]).flat();
+}
+
+async function copy(tokens) {
+  await navigator.clipboard.writeText(JSON.stringify(tokens, null, 1));
+  tell(`${tokens.length} tokens copied`);
+}
+
+function picker(given, colour) {
+  const change = (event) => go("episode", { ...given, colour: event.target.value });
+  const options = Object.keys(COLOURS).map((name) => h("option", { value: name, selected: name === colour }, name));
+  return h("label", {}, "Colour by", h("select", { name: "colour", onchange: change }, options));
+}
+
+function tabs(given, segments, segment) {
+  const change = (event) => go("episode", { ...given, segment: event.target.value });
+  const options = segments.map(([start, stop], index) => h("option", { value: index, selected: index === segment }, `${index + 1}: ${stop - start} tokens`));
+  return h("label", {}, "Context", h("select", { name: "segment", onchange: change }, options));
+}
+
+function group(siblings, episode, run, view) {
+  const row = (one) => h("tr", { "aria-current": one.sample === episode.sample ? "true" : null },
+    h("td", {}, h("a", { href: address("episode", placeOf(one, run, view)) }, `sample ${one.sample}`)),
+    h("td", {}, one.outcome), h("td", { class: "number" }, number(one.reward)), h("td", { class: "text" }, one.response ?? one.failure_kind ?? "–"));
+  const rewards = siblings.map((one) => one.reward).filter((reward) => reward !== null);
+  const spread = rewards.length ? `reward ${number(Math.min(...rewards))} to ${number(Math.max(...rewards))}` : "no rewards";
+  const heads = ["episode", "outcome", "reward", "reply"].map((name) => h("th", { scope: "col" }, name));
+  return h("div", {}, h("p", { class: "dim" }, spread), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, siblings.map(row)))));
+}

@@ -1,0 +1,60 @@
+// The metrics of a run: alarms first, then a curve for each.
+
+import uPlot from "./uplot/uPlot.esm.js";
+import { address, ask } from "./address.js";
+import { h, number, show } from "./dom.js";
+
+const FIRST = [
+  "reward/mean", "eval/reward", "policy/kl_reference", "policy/approx_kl", "policy/entropy", "response/tokens_mean",
+  "policy/clip_fraction_low", "policy/clip_fraction_high", "staleness/mean", "tokens/trained", "seconds/update",
+];
+const HEIGHT = 140;
+
+export async function showOverview({ run }) {
+  const found = await ask("overview", { run });
+  const names = Object.keys(found.metrics);
+  const ordered = [...FIRST.filter((name) => names.includes(name)), ...names.filter((name) => !FIRST.includes(name))];
+  const charts = ordered.map((name) => ({ name, metric: found.metrics[name], place: h("div") }));
+  show(
+    h("h1", {}, found.name),
+    state(found),
+    alarms(found.alarms),
+    h("p", {}, h("a", { href: address("episodes", { run, order: "reward", where: "update = (SELECT max(update) FROM episodes)" }) }, "The worst replies of the last update")),
+    h("div", { class: "charts" }, charts.map(chart)),
+    h("h2", {}, "Recipe"),
+    h("pre", {}, found.recipe),
+  );
+  for (const { metric, place } of charts) draw(place, found.update, metric);
+}
+
+function state({ summary, update, updates }) {
+  const made = `${update.at(-1) ?? 0} of ${updates} updates`;
+  return h("p", { class: "dim" }, summary ? `${made} · ${summary.outcome} · ${number(summary.samples)} samples · ${number(summary.wall_seconds)} s` : `${made} · goes on, or was killed`);
+}
+
+function alarms(found) {
+  if (!found.length) return h("p", { class: "dim" }, "No alarm.");
+  return h("ul", { class: "alarms" }, found.map((alarm) => h("li", { class: "alarm" }, alarm.sentence)));
+}
+
+function chart({ name, metric, place }) {
+  const last = metric.values.findLast((value) => value !== null);
+  const range = [metric.low, metric.high].some((bound) => bound !== null && bound !== undefined)
+    ? ` Healthy: ${metric.low ?? ""} … ${metric.high ?? ""} ${metric.unit ?? ""}.` : "";
+  const words = `${metric.meaning ?? "a metric of your own"}.${range} ${metric.remedy ?? ""}`;
+  return h("section", { class: "chart", "data-metric": name, title: words }, h("h3", {}, name), h("p", {}, `${number(last)} · ${metric.meaning ?? ""}`), place);
+}
+
+function draw(place, updates, metric) {
+  const style = getComputedStyle(document.body);
+  const axis = { stroke: style.getPropertyValue("--dim"), grid: { stroke: style.getPropertyValue("--line"), width: 0.5 }, font: "11px system-ui" };
+  const options = {
+    width: place.clientWidth || 320, height: HEIGHT,
+    scales: { x: { time: false } },
+    legend: { show: true, live: true },
+    cursor: { drag: { x: true, y: false } },
+    axes: [axis, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => number(tick, 3)) }],
+    series: [{ label: "update" }, { label: "value", stroke: style.getPropertyValue("--link"), width: 1.5, spanGaps: true, points: { size: 4 }, value: (_, value) => number(value) }],
+  };
+  new uPlot(options, [updates, metric.values], place);
+}

@@ -1,0 +1,167 @@
+"""What `rlhf view` answers: the numbers of the records, for this machine's user alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from typer.testing import CliRunner
+
+from rlhf.cli import app
+from rlhf.dashboard.app import STATIC, changes, dashboard_app
+from rlhf.dashboard.library import Library, find_runs
+from rlhf.errors import RlhfError, UserError
+from rlhf.runs.episode_parts import write_part
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.records import EpisodeOutcome
+from tests.runs.test_episode_parts import FAILED, PLAYED, written
+
+SCRIPT = "<script>alert(1)</script>"
+ROWS = [
+    {"update": 1, "time": 1.5, "reward/mean": 0.25, "mine/own": None},
+    {"update": 2, "time": 2.5, "reward/mean": 0.5},
+]
+    {"update": 1, "time": 1.5, "reward/mean": 0.25, "mine/own": None},
+    {"update": 2, "time": 2.5, "reward/mean": 0.5},
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    run = tmp_path / "runs" / "first"
+    (run / "owner").mkdir(parents=True)
+    (run / "tokenizer").mkdir()
+    (run / "recipe.yaml").write_text("name: sorter\ntrainer: {updates: 4}\n")
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    Tokenizer(WordLevel({"seven": 7, SCRIPT: 8}, unk_token="seven")).save(str(run / "tokenizer" / "tokenizer.json"))
+    worse = replace(PLAYED, sample=2, reward=-1.0, response=SCRIPT)
+    written(run / "episodes", [PLAYED, FAILED, worse])
+    written(run / "evaluations", [replace(PLAYED, outcome=EpisodeOutcome.EVALUATED, evaluation_set="it's hard")])
+    return run
+
+
+def page_of(run: Path, token: str | None = None) -> TestClient:
+    library = Library(find_runs([run.parent]))
+    return TestClient(dashboard_app(library, token), base_url="http://127.0.0.1:8400")
+
+
+def test_runs_are_listed_and_a_damaged_one_says_why(run: Path) -> None:
+    (run.parent / "second" / "owner").mkdir(parents=True)
+    (run.parent / "second" / "recipe.yaml").write_text("[")
+    first, second = page_of(run).get("/api/runs").json()
+    assert first == {"name": "first", "updates": 4, "made": 2, "reward": 0.5, "outcome": None}
+    assert second["error"].endswith("recipe.yaml is not the recipe of a run")
+
+
+def test_an_overview_has_the_numbers_of_the_records_and_their_meaning(run: Path) -> None:
+    found = page_of(run).get("/api/overview", params={"run": "first"}).json()
+    assert (found["name"], found["update"], found["time"]) == ("sorter", [1, 2], [1.5, 2.5])
+    reward = found["metrics"]["reward/mean"]
+    assert (reward["values"], reward["meaning"]) == ([0.25, 0.5], "mean reward of the trained episodes")
+    assert found["metrics"]["mine/own"] == {"values": [None, None]}
+
+
+@pytest.mark.parametrize(
+    ("given", "samples"),
+    [
+        ({}, [1, 0, 2]),
+        ({"where": "reward < 0.5", "order": "reward"}, [2, 1]),
+        ({"where": "regexp_matches(response, 'alert')"}, [2]),
+        ({"where": "reward_parts['exact'] = 1", "order": "reward DESC", "limit": 1}, [1]),
+        ({"view": "evaluations"}, [1]),
+    ],
+)
+def test_episodes_are_filtered_and_sorted(run: Path, given: dict[str, str], samples: list[int]) -> None:
+    found = page_of(run).get("/api/episodes", params={"run": "first"} | given).json()
+    assert [row["sample"] for row in found["rows"]] == samples
+    assert found["total"] == len(samples) + ("limit" in given)
+
+
+def test_an_episode_has_its_tokens_as_text_and_its_group(run: Path) -> None:
+    place = {"run": "first", "ordinal": 3, "sample": 1, "version": 1}
+    found = page_of(run).get("/api/episode", params=place).json()
+    assert found["texts"] == ["seven", SCRIPT, ""]
+    assert found["episode"]["engine_logprobs"] == [None, pytest.approx(-1e-7), -20.125]
+    assert found["episode"]["reward_parts"] == {"exact": 1.0, "format": 0.0}
+    assert [one["sample"] for one in found["siblings"]] == [1, 2]
+    evaluated = page_of(run).get("/api/episode", params=place | {"view": "evaluations", "set": "it's hard"}).json()
+    assert evaluated["episode"]["evaluation_set"] == "it's hard"
+
+
+def test_parts_that_come_later_are_found(run: Path) -> None:
+    page = page_of(run)
+    assert page.get("/api/episodes", params={"run": "first"}).json()["total"] == 3
+    write_part(run / "episodes", 2, [replace(PLAYED, update=3)])
+    assert page.get("/api/episodes", params={"run": "first"}).json()["total"] == 4
+
+
+async def test_a_reader_is_told_when_the_records_grow(run: Path) -> None:
+    told = changes(RunFolder(run))
+    first = await anext(told)
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.write("{}\n")
+    second = await asyncio.wait_for(anext(told), 10)
+    assert first.startswith("data: [")
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "words"),
+    [
+        ("overview", {"run": "other"}, "there is no run 'other'"),
+        ("episodes", {"run": "first", "where": "rewrd < 1"}, 'Candidate bindings: "reward"'),
+        ("episodes", {"run": "first", "where": "1) OR (1"}, "syntax error"),
+        ("episodes", {"run": "first", "where": "EXISTS (FROM read_text('/etc/hostname'))"}, "Cannot access file"),
+        ("episodes", {"run": "first", "view": "secrets"}, "no 'secrets'"),
+        ("episode", {"run": "first", "ordinal": 99, "sample": 0, "version": 0}, "there is no such episode"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_by_name(run: Path, path: str, given: dict[str, str], words: str) -> None:
+    answer = page_of(run).get(f"/api/{path}", params=given)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
+
+
+def test_pages_of_others_may_not_ask(run: Path) -> None:
+    page = page_of(run)
+    assert page.get("/api/runs", headers={"Origin": "http://other.example"}).status_code == 403
+    assert page.get("/api/runs", headers={"Host": "other.example"}).status_code == 421
+    assert page_of(run, token="secret").get("/api/runs").status_code == 401
+    assert page_of(run, token="secret").get("/api/runs", headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_the_page_loads_nothing_of_others_and_runs_no_inline_script(run: Path) -> None:
+    answer = page_of(run).get("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-security-policy"].startswith("default-src 'self';")
+    for file in STATIC.iterdir():
+        if file.is_file():
+            assert not re.search(r"https?://|<script>|innerHTML", file.read_text()), file.name
+
+
+def test_what_cannot_be_shown_is_one_named_error(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for words, options in {
+            "is no run folder": [str(tmp_path / "empty")],
+            "cannot listen": [str(run), "--port", str(port)],
+            "there is no token": [str(run), "--host", "0.0.0.0"],
+        }.items():
+            failed = CliRunner().invoke(app, ["view", *options])
+            assert isinstance(failed.exception, RlhfError), failed
+            assert words in str(failed.exception)
+
+
+def test_runs_of_one_name_are_both_shown(run: Path, tmp_path: Path) -> None:
+    assert set(find_runs([run, run.parent])) == {"first", str(run.resolve())}
+    with pytest.raises(UserError):
+        find_runs([tmp_path / "absent"])
