@@ -30,7 +30,7 @@ PER_TOKEN = ("token_ids", "kinds", "engine_logprobs", "learner_logprobs", "advan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EpisodeKey:
     """Which episode: of which view, and there of which group, sample, evaluated version and set."""
 
     view: str
@@ -71,7 +71,7 @@ def overview(run: StoredRun) -> dict[str, Any]:
     }
 
 
-def table(connection: DuckDBPyConnection, view: str, question: Question) -> dict[str, Any]:
+def episodes_answer(connection: DuckDBPyConnection, view: str, question: Question) -> dict[str, Any]:
     """Return the episodes that match, and how many there are of them in all."""
     listed = Question(where=question.where, order=question.order, limit=question.limit, columns=LISTED)
     count = Question(where=question.where, columns=("count(*)",))
@@ -81,16 +81,16 @@ def table(connection: DuckDBPyConnection, view: str, question: Question) -> dict
     return {"rows": [_finite(row) for row in rows], "total": total}
 
 
-def episode(connection: DuckDBPyConnection, place: Place, folder: RunFolder) -> dict[str, Any]:
+def episode_answer(connection: DuckDBPyConnection, key: EpisodeKey, folder: RunFolder) -> dict[str, Any]:
     """Return one episode with the text of its tokens, and its siblings. Raises `UserError` if there is none."""
-    where = f"ordinal = {place.ordinal} AND admitted_version = {place.version}"
-    group = where + (f" AND evaluation_set = {_quoted(place.evaluation_set)}" if place.evaluation_set else "")
+    where = f"ordinal = {key.ordinal} AND admitted_version = {key.version}"
+    group = where + (f" AND evaluation_set = {_quoted(key.evaluation_set)}" if key.evaluation_set else "")
     with explaining_sql():
-        one = Question(where=f"{group} AND sample = {place.sample}", limit=1)
-        rows = ask(connection, _known(place.view), one).to_arrow_table().to_pylist(maps_as_pydicts="lossy")
-        siblings = ask(connection, place.view, Question(where=group, order="sample", columns=LISTED)).to_arrow_table()
+        one = Question(where=f"{group} AND sample = {key.sample}", limit=1)
+        rows = ask(connection, _known(key.view), one).to_arrow_table().to_pylist(maps_as_pydicts="lossy")
+        siblings = ask(connection, key.view, Question(where=group, order="sample", columns=LISTED)).to_arrow_table()
     if not rows:
-        raise UserError(f"there is no such episode: {asdict(place)}")
+        raise UserError(f"there is no such episode: {asdict(key)}")
     texts = token_texts(folder.tokenizer / "tokenizer.json", rows[0]["token_ids"] or ())
     return {
         "episode": _finite(rows[0]),

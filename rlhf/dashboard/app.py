@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 
-from rlhf.dashboard.answers import Place, card, episode, overview, table
+from rlhf.dashboard.answers import EpisodeKey, card, episode_answer, episodes_answer, overview
 from rlhf.dashboard.library import Library, parts_state
 from rlhf.errors import UserError
 from rlhf.http.access import AccessMiddleware
@@ -67,24 +67,24 @@ def dashboard_app(
         run: str, view: str = "episodes", where: str = "", order: str = "", limit: int = 100
     ) -> dict[str, Any]:
         question = Question(where=where or None, order=order or None, limit=min(max(limit, 1), MOST_ROWS))
-        return table(library.episodes(run), view, question)
+        return episodes_answer(library.episodes(run), view, question)
 
     @app.get("/api/episode")
     def of_episode(
         run: str, ordinal: int, sample: int, version: int, view: str = "episodes", set: str | None = None
     ) -> dict[str, Any]:
-        place = Place(view=view, ordinal=ordinal, sample=sample, version=version, evaluation_set=set)
-        return episode(library.episodes(run), place, library.folder(run))
+        key = EpisodeKey(view=view, ordinal=ordinal, sample=sample, version=version, evaluation_set=set)
+        return episode_answer(library.episodes(run), key, library.folder(run))
 
     @app.get("/api/live")
     def live(run: str) -> StreamingResponse:
-        return StreamingResponse(changes(library.folder(run)), media_type="text/event-stream")
+        return StreamingResponse(live_events(library.folder(run)), media_type="text/event-stream")
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return AccessMiddleware(app, refusal, access or Access(), host=host, token=token)
 
 
-async def changes(folder: RunFolder) -> AsyncIterator[str]:
+async def live_events(folder: RunFolder) -> AsyncIterator[str]:
     """Yield a server-sent event now, and whenever the records of a run have grown, until the reader goes away."""
     told = None
     while True:

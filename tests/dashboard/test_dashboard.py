@@ -16,7 +16,7 @@ from tokenizers.models import WordLevel
 from typer.testing import CliRunner
 
 from rlhf.cli import app
-from rlhf.dashboard.app import STATIC, changes, dashboard_app
+from rlhf.dashboard.app import STATIC, dashboard_app, live_events
 from rlhf.dashboard.library import Library, find_runs
 from rlhf.errors import RlhfError, UserError
 from rlhf.runs.episode_parts import write_part
@@ -26,9 +26,6 @@ from tests.runs.test_episode_parts import FAILED, PLAYED, written
 
 SCRIPT = "<script>alert(1)</script>"
 ROWS = [
-    {"update": 1, "time": 1.5, "reward/mean": 0.25, "mine/own": None},
-    {"update": 2, "time": 2.5, "reward/mean": 0.5},
-]
     {"update": 1, "time": 1.5, "reward/mean": 0.25, "mine/own": None},
     {"update": 2, "time": 2.5, "reward/mean": 0.5},
 ]
@@ -104,7 +101,7 @@ def test_parts_that_come_later_are_found(run: Path) -> None:
 
 
 async def test_a_reader_is_told_when_the_records_grow(run: Path) -> None:
-    told = changes(RunFolder(run))
+    told = live_events(RunFolder(run))
     first = await anext(told)
     with (run / "metrics.jsonl").open("a") as metrics:
         metrics.write("{}\n")
