@@ -14,7 +14,6 @@ import typer
 from rlhf import commands
 from rlhf.commands.arguments import Overrides, RecipeFile
 from rlhf.commands.episodes import episodes
-from rlhf.commands.explain import explain_metric
 from rlhf.commands.failures import print_failure
 from rlhf.commands.kubernetes import kubernetes
 from rlhf.commands.launch import launch
@@ -186,7 +185,14 @@ app.command()(episodes)
 app.command()(view)
 app.command()(launch)
 app.command()(kubernetes)
-app.command("explain")(explain_metric)
+
+
+@app.command("explain")
+def explain_metric(
+    metric: Annotated[str, typer.Argument(metavar="[METRIC]", help="Name of a metric, or the beginning of one.")] = "",
+) -> None:
+    """Explain a metric: its meaning, healthy range, and what to do outside of it; without a name, list all."""
+    raise typer.Exit(commands.explain.run_explain(metric))
 
 
 @app.command()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         doctor,
         env_check,
         eval,
+        explain,
         export,
         generate,
         options,
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "check", "doctor", "env_check", "eval", "export", "generate", "options", "plan", "report", "reward_check", "score",
-    "serve_env", "serve_policy", "serve_reward", "top", "train",
+    "check", "doctor", "env_check", "eval", "explain", "export", "generate", "options", "plan", "report",
+    "reward_check", "score", "serve_env", "serve_policy", "serve_reward", "top", "train",
 ]  # fmt: skip
 
 

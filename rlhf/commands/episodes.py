@@ -13,7 +13,6 @@ import typer
 
 from rlhf.errors import UserError
 from rlhf.http.untrusted_text import escape_controls, escape_json, escape_to_line
-from rlhf.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatchReader
@@ -112,6 +111,8 @@ def episode_text(row: Mapping[str, Any], text_of: Callable[[int], str]) -> str:
 
 def token_text(run: Path) -> Callable[[int], str]:
     """Return what gives a token's text: the run's tokenizer, else the token's number."""
+    from rlhf.runs.folder import RunFolder
+
     file = RunFolder(run).tokenizer / "tokenizer.json"
     if not file.is_file():
         return str

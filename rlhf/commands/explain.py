@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
-
-import typer
 
 from rlhf.errors import UserError
 from rlhf.http.untrusted_text import escape_to_line
 from rlhf.runs.metric_catalogue import Metric, catalogue, nearest_metric, search_metrics
 
 
-def explain_metric(
-    metric: Annotated[str, typer.Argument(metavar="[METRIC]", help="Name of a metric, or the beginning of one.")] = "",
-) -> None:
-    """Explain a metric: its meaning, healthy range, and what to do outside of it; without a name, list all."""
+def run_explain(metric: str = "") -> int:
+    """Print the explanation of a metric, or a list of those whose names begin so."""
     found = search_metrics(metric) if metric else catalogue()
     if not found:
         close = nearest_metric(metric)
         named = escape_to_line(metric)
         raise UserError(f"no metric begins with {named!r}" + (f"; did you mean {close!r}?" if close else ""))
     print("\n".join(list_of(found) if len(found) > 1 else explanation(found[0])))
+    return 0
 
 
 def list_of(metrics: Sequence[Metric]) -> Iterator[str]:
