@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes one virtual environment for each list in requirements/ecosystem/ under .venv-ecosystem/. They do not install
-# together, nor beside ours. Two are ours with others on top: `environments`, in-process environments, and `openrlhf`, which
-# imports all that it trains with. One that is ready is kept; a changed list makes it anew.
+# together, nor beside ours. Three are ours with others on top: `environments`, in-process environments, `trackers`, which
+# our loggers import, and `openrlhf`, which imports all that it trains with. One that is ready is kept; a changed list makes it anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ make_venv() {
   echo "ecosystem: $(cat "$@" | grep -c ==) pinned packages into $venv"
   rm -rf "$venv"
   .venv/bin/python -m venv "$venv"
-  if [ "$name" = environments ] || [ "$name" = openrlhf ]; then
+  if [[ " environments openrlhf trackers " == *" $name "* ]]; then
     .venv/bin/python -c 'import site; print(site.getsitepackages()[0])' \
       >"$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/ours.pth"
   fi

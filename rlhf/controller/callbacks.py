@@ -86,8 +86,8 @@ class Evaluations(Callback):
 class Reports(Callback):
     """Displays every update, logs its metrics, and writes its time spans."""
 
-    def __init__(self, loggers: Loggers, spans: JsonlWriter) -> None:
-        self._loggers, self._spans = loggers, spans
+    def __init__(self, loggers: Loggers, spans: JsonlWriter, table_every: int) -> None:
+        self._loggers, self._spans, self._table_every = loggers, spans, table_every
         self._first_version: PolicyVersion = 0
         self._began = 0.0
 
@@ -102,6 +102,8 @@ class Reports(Callback):
         times = point.times if point and run.version == self._first_version else self._shown(run, spans)
         evaluation = run.evaluation.metrics if run.evaluation else {}
         self._loggers.log(run.version, {**run.metrics, **times, **run.kind.metrics(), **evaluation})
+        if due(run.version, self._table_every):
+            self._loggers.log_episodes(run.version, run.kind.sample_episodes())
         self._write(spans)
 
     def on_train_end(self, run: Run, summary: Summary) -> None:

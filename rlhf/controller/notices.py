@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from rlhf.http.untrusted_text import escape_to_line
+from rlhf.http.untrusted_text import escape_controls, escape_to_line
 from rlhf.rollout.group import unlike_openings
+from rlhf.runs.loggers import EpisodeRow
 from rlhf.runs.lost_samples import Failure, Reason, commonest_failure, failures_of, reason_of, samples_of
 from rlhf.types import ROUNDING, Failed, Filtered, Group, PolicyVersion, Scored, Trajectory, Unscored
 
@@ -15,6 +16,10 @@ MOST_TOLD = 20
 """Reasons that are told: their text may come from a policy, which must not flood the terminal."""
 BEGINNING, END = 300, 150
 """Characters shown of a longer text, at its beginning and its end."""
+LOGGED_CHARACTERS = 2000
+"""Characters of a text in the table of a logger."""
+ENDS_LOGGED = 4
+"""Episodes of that table from either end of the rewards."""
 EQUAL_UPDATES = 3
 """Updates in a row without any signal after which the user is told."""
 
@@ -77,6 +82,20 @@ class ReplyNotices:
             self._tell(shown_reply(version, *trained[0]))
 
 
+class SampleEpisodes:
+    """Keeps the episodes of the newest update with the lowest and the highest rewards, as rows of a table."""
+
+    def __init__(self) -> None:
+        self.rows: tuple[EpisodeRow, ...] = ()
+
+    def notice(self, version: PolicyVersion, groups: Sequence[Group], statistics: Mapping[str, float]) -> None:
+        """Replace the rows by those of this update."""
+        trained = [(trajectory, score) for group in groups for _, trajectory, score in group.trainable]
+        trained.sort(key=lambda one: one[1].value)
+        low = trained[:ENDS_LOGGED]
+        self.rows = tuple(episode_row(*one) for one in (*low, *trained[len(low) :][-ENDS_LOGGED:]))
+
+
 class SignalNotices:
     """Tells once when the rewards of `EQUAL_UPDATES` updates in a row carried no signal. With `siblings` only the
     episodes of a group are compared with one another, otherwise all of an update."""
@@ -114,6 +133,15 @@ def shown_reply(version: PolicyVersion, trajectory: Trajectory, score: Scored) -
         f"  question  {in_one_line(question)}\n"
         f"  reply     {in_one_line(trajectory.response)}"
     )
+
+
+def episode_row(trajectory: Trajectory, score: Scored) -> EpisodeRow:
+    """Return an episode as a row, with its texts shortened and without control characters."""
+    question = trajectory.task.messages[-1].content if trajectory.task.messages else ""
+    task, asked, reply = (
+        escape_controls(text[:LOGGED_CHARACTERS]) for text in (trajectory.task.id, question, trajectory.response)
+    )
+    return EpisodeRow(task, asked, reply, score.value, trajectory.status.value, trajectory.action_tokens)
 
 
 def in_one_line(text: str) -> str:

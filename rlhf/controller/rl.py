@@ -28,7 +28,14 @@ from rlhf.controller.instrumentation import (
     ObservedRollout,
     ObservedWeights,
 )
-from rlhf.controller.notices import BatchNotices, LossNotices, OpeningNotices, ReplyNotices, SignalNotices
+from rlhf.controller.notices import (
+    BatchNotices,
+    LossNotices,
+    OpeningNotices,
+    ReplyNotices,
+    SampleEpisodes,
+    SignalNotices,
+)
 from rlhf.controller.phases import DeviceTurns
 from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
@@ -42,6 +49,7 @@ from rlhf.recipe.workers import learner_starts_first
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.rollout.taught_format import told_of_tools
 from rlhf.runs.episode_parts import EpisodeParts
+from rlhf.runs.loggers import EpisodeRow
 from rlhf.runs.plot import plot_rewards
 from rlhf.runs.provenance import Provenance
 from rlhf.runs.summary import Summary
@@ -155,9 +163,10 @@ class Playing:
         evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=recipe.seed)
         notices = LossNotices(view.message, folder.logs)
         self._evaluator = evaluator and ObservedEvaluator(evaluator, records=self._evaluations, notices=notices)
+        self._samples_shown = SampleEpisodes()
         self._observed = ObservedLearner(
             learner, clock=clock, log=self._episodes, view=view, version=learner.version,
-            notices=batch_notices(recipe, view.message),
+            notices=[*batch_notices(recipe, view.message), self._samples_shown],
         )  # fmt: skip
         self._rewards: list[tuple[PolicyVersion, float]] = []
         self._max_staleness, self._samples = 0.0, 0
@@ -216,6 +225,9 @@ class Playing:
             "groups/filtered": float(accounts.filtered),
             "weight_sync/logprob_difference": self._publisher.logprob_difference,
         }
+
+    def sample_episodes(self) -> Sequence[EpisodeRow]:
+        return self._samples_shown.rows
 
     def counts(self) -> Counts:
         return Counts(

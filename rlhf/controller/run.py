@@ -20,6 +20,7 @@ from rlhf.controller.resume import plan_of
 from rlhf.controller.trainer_state import TrainerState
 from rlhf.protocols import Saves
 from rlhf.rollout.evaluation import Evaluation
+from rlhf.runs.loggers import EpisodeRow
 from rlhf.runs.provenance import Provenance
 from rlhf.runs.summary import SAVED, SetSummary, Summary
 from rlhf.runs.view import UpdateLine
@@ -75,7 +76,7 @@ class Kind(Protocol):
     `train` makes `updates` updates and calls `boundary` between them. `evaluate` evaluates every held-out set, for
     kinds and recipes that have any. `count` receives every reported update, also those before a resume. `line` returns
     the display of one, `position` the position once its episodes are on disk, `metrics` the kind's additional logged
-    metrics; `close` closes the kind's records.
+    metrics, `sample_episodes` a few of the newest update; `close` closes the kind's records.
     """
 
     @property
@@ -87,6 +88,7 @@ class Kind(Protocol):
     def count(self, version: PolicyVersion, metrics: Metrics) -> None: ...
     def line(self, run: Run, pace: Pace) -> UpdateLine: ...
     def metrics(self) -> Metrics: ...
+    def sample_episodes(self) -> Sequence[EpisodeRow]: ...
     def counts(self) -> Counts: ...
     async def position(self) -> Position: ...
     def close(self) -> None: ...

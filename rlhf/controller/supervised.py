@@ -19,6 +19,7 @@ from rlhf.errors import Raised, catch_awaiting
 from rlhf.recipe.kinds import OF_EXAMPLES, start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import Evaluation
+from rlhf.runs.loggers import EpisodeRow
 from rlhf.runs.provenance import Provenance
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.learner import RemoteLearner
@@ -115,6 +116,9 @@ class LearningFromData:
 
     def metrics(self) -> Metrics:
         return {}
+
+    def sample_episodes(self) -> Sequence[EpisodeRow]:
+        return ()
 
     def counts(self) -> Counts:
         return replace(self._trainer.counts, seconds_to_first_update=self._seconds_to_first_update)

@@ -13,9 +13,10 @@ from rlhf.controller.rl import start_rl
 from rlhf.controller.run import Callback, Run
 from rlhf.controller.supervised import start_supervised
 from rlhf.controller.user_callbacks import user_callbacks
+from rlhf.http.binding import token_from
 from rlhf.recipe.workers import roles_of
 from rlhf.runs.jsonl import JsonlWriter
-from rlhf.runs.loggers import make_loggers
+from rlhf.runs.loggers import LoggedRun, Logger, make_loggers
 from rlhf.runs.summary import Summary
 
 
@@ -30,13 +31,28 @@ async def train_recipe(context: RunContext, callbacks: tuple[Callback, ...] = ()
 async def _train_on(cluster: Cluster, context: RunContext, own: tuple[Callback, ...]) -> Summary:
     context.view.phase("start")
     async with AsyncExitStack() as stack:
+        gauges = await started_gauges(context, stack)
         start = start_rl if context.recipe.plays else start_supervised
         kind, began = await start(context, cluster, stack)
-        callbacks = (Preemption(), Checkpoints(), *own, Evaluations(), reports(context), *kind.callbacks)
+        callbacks = (Preemption(), Checkpoints(), *own, Evaluations(), reports(context, *gauges), *kind.callbacks)
         return await Run(context, kind, callbacks, began=began).finish()
 
 
-def reports(context: RunContext) -> Reports:
+async def started_gauges(context: RunContext, stack: AsyncExitStack) -> tuple[Logger, ...]:
+    """Start the server for Prometheus, if the recipe has one, and return its logger. Raises `UserError`."""
+    config = context.recipe.run.prometheus
+    if config.port is None:
+        return ()
+    from rlhf.runs.prometheus import Gauges, scraped
+
+    gauges, token = Gauges(context.recipe.name), token_from(config.token_env)
+    url = await stack.enter_async_context(scraped(gauges, host=config.host, port=config.port, token=token))
+    context.view.message(f"metrics for Prometheus: {url}/metrics")
+    return (gauges,)
+
+
+def reports(context: RunContext, *direct: Logger) -> Reports:
     recipe, folder = context.recipe, context.folder
-    loggers = make_loggers(recipe.run.loggers, folder, recipe.name, recipe.model_dump(mode="json"))
-    return Reports(loggers, JsonlWriter(folder.spans, may_write=folder.check))
+    run = LoggedRun(folder, recipe.name, recipe.model_dump(mode="json"))
+    loggers = make_loggers(recipe.run.loggers, run, context.view.message, direct)
+    return Reports(loggers, JsonlWriter(folder.spans, may_write=folder.check), recipe.run.table_every)

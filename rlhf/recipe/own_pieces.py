@@ -27,6 +27,9 @@ def import_own_pieces(recipe: Recipe) -> None:
         load_bound(trainer.advantage.estimator, setting, trainer.advantage.arguments, given=1)
     for place, callback in enumerate(recipe.callbacks):
         load_bound(callback.call, f"callbacks.{place}", callback.arguments, given=0)
+    for place, name in enumerate(recipe.run.loggers):
+        if is_piece(name):
+            load_bound(name, f"run.loggers.{place}", {}, given=1)
     if recipe.model.loader is not None:
         load_piece(recipe.model.loader, "model.loader")
     if environment is not None and environment.environment is not None and not environment.is_replayed:

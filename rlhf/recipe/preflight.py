@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_
 from rlhf.rollout.tool_calls import check_tool_format
 from rlhf.rollout.vllm.environment import installed_device
 from rlhf.rollout.vllm.user_arguments import check_arguments, check_variables
+from rlhf.runs.loggers import check_loggers
 from rlhf.runs.recorded import recorded_episodes
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -48,7 +48,8 @@ def preflight(recipe: Recipe) -> None:
     check_devices(recipe)
     check_engines(recipe)
     check_pieces(recipe)
-    check_loggers(recipe)
+    check_loggers(recipe.run.loggers)
+    token_from(recipe.run.prometheus.token_env)
     check_model_folder(recipe)
     check_warmup(recipe)
     check_reward_model(recipe)
@@ -123,19 +124,13 @@ def check_pieces(recipe: Recipe) -> None:
         "trainer.loss.policy": trainer.loss.policy,
         "trainer.advantage.estimator": trainer.advantage.estimator,
         **{f"callbacks.{place}": callback.call for place, callback in enumerate(recipe.callbacks)},
+        **{f"run.loggers.{place}": name for place, name in enumerate(recipe.run.loggers)},
     }
     for setting, name in named.items():
         if is_piece(name):
             check_found(name, setting)
     if recipe.is_own_kind:
         start_of(recipe.kind, recipe.kind_arguments)
-
-
-def check_loggers(recipe: Recipe) -> None:
-    """Check that the named loggers are installed. Raises `ConfigError`."""
-    for name in recipe.run.loggers:
-        if find_spec(name) is None:
-            raise ConfigError(f"run.loggers names {name}, which is not installed: pip install {name}, or leave it out")
 
 
 def check_model_folder(recipe: Recipe) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,12 +11,14 @@ from rlhf.cluster.config import ClusterConfig
 from rlhf.config import Config, is_piece
 from rlhf.data.config import DataConfig
 from rlhf.env.config import EnvironmentConfig
+from rlhf.http.binding import LOOPBACK, is_loopback
 from rlhf.models.config import ModelConfig
 from rlhf.recipe.devices import check_colocation, check_rank_gpus
 from rlhf.recipe.kinds import FROM_DATA, OF_EXAMPLES, PLAYED
 from rlhf.reward.config import RewardConfig
 from rlhf.rollout.config import RolloutConfig, SamplingConfig
 from rlhf.rollout.endpoint.config import AgentConfig
+from rlhf.runs.loggers import LIBRARIES
 from rlhf.trainer.algorithms.composition import check_composition
 from rlhf.trainer.algorithms.registry import is_corrected, needs_reference
 from rlhf.trainer.config import TrainerConfig
@@ -43,17 +45,46 @@ class CallbackConfig(Config):
         return call
 
 
+class PrometheusConfig(Config):
+    """A server that Prometheus asks for the newest metrics of the run, at `/metrics`."""
+
+    port: int | None = Field(None, ge=0, le=65535)
+    """Port; 0: any free one; null: no server."""
+    host: str = LOOPBACK
+    """Address where it listens. One that other machines can reach needs a token."""
+    token_env: str | None = None
+    """Environment variable with the bearer token that each request must bring."""
+
+    @model_validator(mode="after")
+    def _has_a_token(self) -> PrometheusConfig:
+        if self.token_env is None and not is_loopback(self.host):
+            raise ValueError(f"host {self.host} can be reached from other machines: set token_env, or leave host out")
+        return self
+
+
 class RunConfig(Config):
     """Settings of the run folder and the loggers."""
 
     dir: str | None = None
     """Folder of the run; default: `runs/NAME`. An existing folder is renamed to `NAME.1`, `NAME.2`, …"""
-    loggers: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
-    """Loggers of metrics besides the console and `metrics.jsonl`."""
+    loggers: tuple[str, ...] = ("tensorboard",)
+    """Loggers of metrics besides the console and `metrics.jsonl`: `tensorboard`, `wandb`, `mlflow`, `trackio`, `comet`,
+    or your own `module:Class`."""
+    table_every: int = Field(10, ge=0)
+    """Send a few episodes as a table to the loggers that have tables, every so many updates; 0: never."""
+    prometheus: PrometheusConfig = PrometheusConfig()
     live: bool = True
     """Show a live view if the output is a terminal, otherwise plain lines."""
     show_replies: bool = True
     """Show a reply with its question and its reward after updates 1, 2, 4, 8, …"""
+
+    @field_validator("loggers")
+    @classmethod
+    def _are_known(cls, loggers: tuple[str, ...]) -> tuple[str, ...]:
+        for name in loggers:
+            if name not in LIBRARIES and not is_piece(name):
+                raise ValueError(f"{name!r} is none of {', '.join(LIBRARIES)}, and not of the form module:Class")
+        return tuple(dict.fromkeys(loggers))
 
 
 class Recipe(Config):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from rlhf.runs.loggers import LoggedRun
+
 
 class TensorBoardLogger:
     """Writes from its own thread."""
 
-    def __init__(self, folder: Path) -> None:
-        self._writer = EventFileWriter(str(folder))
+    def __init__(self, run: LoggedRun) -> None:
+        self._writer = EventFileWriter(str(run.folder.tensorboard))
 
     def log(self, update: int, metrics: Mapping[str, float]) -> None:
         values = [Summary.Value(tag=name, simple_value=float(value)) for name, value in metrics.items()]

@@ -21,7 +21,7 @@ EPISODES, EVALUATIONS = "episodes", "evaluations"
 FOLDERS = ("logs", "checkpoints", "tensorboard")
 RECORDS = (
     "recipe.yaml", "metrics.jsonl", EPISODES, EVALUATIONS, "spans.jsonl", "summary.json", "reward.png",
-    "tensorboard",
+    "tensorboard", "trackers",
 )  # fmt: skip
 
 
@@ -134,6 +134,11 @@ class RunFolder:
     @property
     def tensorboard(self) -> Path:
         return self.path / "tensorboard"
+
+    @property
+    def trackers(self) -> Path:
+        """The id that the run has in each experiment tracker."""
+        return self.path / "trackers"
 
     def write_recipe(self, recipe: Config, origins: Origins) -> None:
         """Write the resolved recipe, with the origin of each value."""

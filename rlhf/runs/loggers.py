@@ -1,24 +1,88 @@
-"""Loggers of metrics: always a JSONL file, and TensorBoard and W&B by name."""
+"""Loggers of metrics: always a JSONL file; TensorBoard and trackers by name, or your own by `module:Class`."""
 
 from __future__ import annotations
 
 import importlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from rlhf.errors import UserError
-from rlhf.runs.durable import unguarded
+from rlhf.config import load_piece
+from rlhf.errors import ConfigError, Raised, catch, logged_error
+from rlhf.runs.durable import unguarded, write_durably
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter, finite
 
+CLOSE_SECONDS = 60.0
+"""Time that all loggers together have at the end of a run to send what waits."""
 
+
+class Library(NamedTuple):
+    """The module that a named logger imports, and the class that logs to it."""
+
+    module: str
+    logger: str
+
+
+LIBRARIES = {
+    "tensorboard": Library("tensorboard", "rlhf.runs.event_files:TensorBoardLogger"),
+    "wandb": Library("wandb", "rlhf.runs.trackers:WandbLogger"),
+    "mlflow": Library("mlflow", "rlhf.runs.trackers:MlflowLogger"),
+    "trackio": Library("trackio", "rlhf.runs.trackers:TrackioLogger"),
+    "comet": Library("comet_ml", "rlhf.runs.trackers:CometLogger"),
+}
+
+
+class EpisodeRow(NamedTuple):
+    """A row of the table of sample episodes; its texts have no control characters."""
+
+    task: str
+    question: str
+    reply: str
+    reward: float
+    status: str
+    tokens: int
+
+
+@runtime_checkable
 class Logger(Protocol):
     """Receives metrics after an update (0: before the first), possibly in several calls with different names."""
 
     def log(self, update: int, metrics: Mapping[str, float]) -> None: ...
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class EpisodeLogger(Logger, Protocol):
+    """A logger that also receives a few episodes of the update every `run.table_every` updates."""
+
+    def log_episodes(self, update: int, episodes: Sequence[EpisodeRow]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRun:
+    """What a logger is made with: the run's folder, its name, and the values of its recipe."""
+
+    folder: RunFolder
+    name: str
+    recipe: Mapping[str, Any]
+
+    def known_id(self, tracker: str) -> str | None:
+        """Return the id that this run has in a tracker; None for a run that has none yet."""
+        file = self.folder.trackers / tracker
+        return file.read_text().strip() if file.exists() else None
+
+    def keep_id(self, tracker: str, run_id: str) -> None:
+        """Keep the id for a resume."""
+        self.folder.check()
+        self.folder.trackers.mkdir(exist_ok=True)
+        write_durably(self.folder.trackers / tracker, f"{run_id}\n")
 
 
 class JsonlLogger:
@@ -37,47 +101,110 @@ class JsonlLogger:
         self._lines.close()
 
 
-class WandbLogger:
-    """Weights & Biases. Its environment variables set account and mode (`WANDB_MODE=offline`)."""
+class BackgroundLogger:
+    """Makes and calls a logger in a thread of its own, since a network may be slow or fail: the run goes on. The first
+    failure is told. A logger that could not be made is tried again at the next update."""
 
-    def __init__(self, folder: RunFolder, name: str, recipe: Mapping[str, Any]) -> None:
-        try:
-            wandb = importlib.import_module("wandb")
-        except ImportError:
-            raise UserError(
-                "run.loggers names wandb, which is not installed: pip install wandb, or set run.loggers=[tensorboard]"
-            ) from None
-        self._run = wandb.init(project="rlhf", name=name, dir=str(folder.path), config=dict(recipe))
+    def __init__(self, name: str, make: Callable[[], Logger], tell: Callable[[str], None]) -> None:
+        self._name, self._make, self._tell = name, make, tell
+        self._logger: Logger | None = None
+        self._failed = False
+        self._calls: SimpleQueue[Callable[[Logger], None] | None] = SimpleQueue()
+        self._calls.put(lambda logger: None)  # makes it at once
+        self._thread = Thread(target=self._work, name=f"logger {name}", daemon=True)
+        self._thread.start()
 
     def log(self, update: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=update)
+        self._calls.put(lambda logger: logger.log(update, metrics))
+
+    def log_episodes(self, update: int, episodes: Sequence[EpisodeRow]) -> None:
+        self._calls.put(
+            lambda logger: logger.log_episodes(update, episodes) if isinstance(logger, EpisodeLogger) else None
+        )
 
     def close(self) -> None:
-        self._run.finish()
+        """Close the logger after everything that waits; `ended` waits for it."""
+        self._calls.put(None)
+
+    def ended(self, deadline: float) -> None:
+        """Wait until a time of `time.monotonic`, and tell what is lost by then."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            self._tell(f"logger {self._name} did not finish: up to {self._calls.qsize() + 1} calls are not logged")
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            self._try(call)
+        if self._logger is not None:
+            self._try(lambda logger: logger.close())
+
+    def _try(self, call: Callable[[Logger], None]) -> None:
+        answer = catch(lambda: call(self._made()), also=SystemExit)
+        if isinstance(answer, Raised) and not self._failed:
+            self._failed = True
+            self._tell(
+                f"logger {self._name} failed: {logged_error(answer.error)}; the run goes on, and later failures are not told"
+            )
+
+    def _made(self) -> Logger:
+        if self._logger is None:
+            self._logger = self._make()
+        return self._logger
 
 
 class Loggers:
-    """Several loggers behind one interface."""
+    """Several loggers behind one interface: `direct` ones get every metric, and their failures are the run's; those in
+    the background get finite numbers."""
 
-    def __init__(self, loggers: Sequence[Logger]) -> None:
-        self._loggers = tuple(loggers)
+    def __init__(self, direct: Sequence[Logger], background: Sequence[BackgroundLogger] = ()) -> None:
+        self._direct, self._background = tuple(direct), tuple(background)
 
     def log(self, update: int, metrics: Mapping[str, float]) -> None:
-        for logger in self._loggers:
-            logger.log(update, metrics)
+        numbers = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        for logger in (*self._background, *self._direct):
+            logger.log(update, numbers if isinstance(logger, BackgroundLogger) else metrics)
+
+    def log_episodes(self, update: int, episodes: Sequence[EpisodeRow]) -> None:
+        for logger in self._background if episodes else ():
+            logger.log_episodes(update, episodes)
 
     def close(self) -> None:
-        for logger in self._loggers:
+        for logger in (*self._background, *self._direct):
             logger.close()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for waiting in self._background:
+            waiting.ended(deadline)
 
 
-def make_loggers(names: Sequence[str], folder: RunFolder, run_name: str, recipe: Mapping[str, Any]) -> Loggers:
-    """Make the logger of `metrics.jsonl` and the recipe's loggers. Raises `UserError` if one is not installed."""
-    made: list[Logger] = [JsonlLogger(folder.metrics, folder.check)]
-    if "tensorboard" in names:
-        from rlhf.runs.event_files import TensorBoardLogger
+def make_loggers(
+    names: Sequence[str], run: LoggedRun, tell: Callable[[str], None], direct: Sequence[Logger] = ()
+) -> Loggers:
+    """Make the logger of `metrics.jsonl` and the recipe's loggers. Raises `ConfigError` if one is not installed."""
+    check_loggers(names)
+    background = [BackgroundLogger(name, maker_of(name, run), tell) for name in names]
+    return Loggers([JsonlLogger(run.folder.metrics, run.folder.check), *direct], background)
 
-        made.append(TensorBoardLogger(folder.tensorboard))
-    if "wandb" in names:
-        made.append(WandbLogger(folder, run_name, recipe))
-    return Loggers(made)
+
+def maker_of(name: str, run: LoggedRun) -> Callable[[], Logger]:
+    """Return the function that makes a logger, for its own thread. Raises `ConfigError` if yours cannot be imported."""
+    if name not in LIBRARIES:
+        piece = load_piece(name, "run.loggers")
+        return lambda: checked(piece(run), name)
+    module, _, kind = LIBRARIES[name].logger.partition(":")
+    return lambda: vars(importlib.import_module(module))[kind](run)
+
+
+def checked(logger: object, name: str) -> Logger:
+    if not isinstance(logger, Logger):
+        raise ConfigError(f"run.loggers: {name} has no methods log and close, but is a {type(logger).__name__}")
+    return logger
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Check that the named loggers are installed. Raises `ConfigError`."""
+    for name in (name for name in names if name in LIBRARIES):
+        module = LIBRARIES[name].module
+        if find_spec(module) is None:
+            raise ConfigError(
+                f"run.loggers names {name}, which is not installed: pip install {module}, or leave it out"
+            )

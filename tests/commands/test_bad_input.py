@@ -54,6 +54,11 @@ MADE = ("data.train.path=null", f"data.train.tasks={SORTING}")
         (("trainer.weight_sync.backend=ipc",), ("trainer.weight_sync.backend", "ipc")),
         (("model.dtype=float16",), ("model.dtype", "float16")),
         (("run.loggers=[wandb]",), ("wandb, which is not installed",)),
+        (("run.loggers=[comet]",), ("comet, which is not installed: pip install comet_ml",)),
+        (("run.loggers=[mlfow]",), ("'mlfow' is none of tensorboard, wandb, mlflow",)),
+        (("run.loggers=['absent:Mine']",), ("run.loggers.0 is absent:Mine", "no module absent")),
+        (("run.prometheus={port: 0, host: 0.0.0.0}",), ("run.prometheus: host 0.0.0.0", "set token_env")),
+        (("run.prometheus.token_env=ABSENT_TOKEN",), ("ABSENT_TOKEN",)),
     ],
 )
 def test_what_is_wrong_is_named_with_what_would_be_right(

@@ -14,6 +14,7 @@ from rlhf.controller.notices import (
     LossNotices,
     OpeningNotices,
     ReplyNotices,
+    SampleEpisodes,
     SignalNotices,
     shown_reply,
 )
@@ -46,6 +47,20 @@ def test_every_kind_and_place_is_told_once() -> None:
         f"a sample was lost: timeout: it was killed after 5 s{more}",
         f"a scorer failed, and the reply got 0: died: exit code 3{more}",
     ]
+
+
+def test_the_lowest_and_the_highest_rewards_of_an_update_are_rows_of_a_table() -> None:
+    (group,) = made_groups(1, 2)
+    sample = group.samples[0]
+    trajectory = replace(sample.trajectory, response="\x1b[2J\ud800" + "x" * 5000)
+    samples = tuple(replace(sample, trajectory=trajectory, score=Scored(value=float(n))) for n in range(20))
+    kept = SampleEpisodes()
+    kept.notice(1, [replace(group, samples=samples)], {})
+    assert [row.reward for row in kept.rows] == [0, 1, 2, 3, 16, 17, 18, 19]
+    assert kept.rows[0].reply.startswith("\\x1b[2J\\ud800xxx")
+    assert len(kept.rows[0].reply) < 2020
+    kept.notice(2, [replace(group, samples=samples[:1])], {})
+    assert [row.reward for row in kept.rows] == [0]
 
 
 def test_reasons_without_end_do_not_flood_the_terminal() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -26,11 +26,13 @@ from rlhf.recipe.loading import recipe_from
 from rlhf.rollout.evaluation import Evaluation, EvaluationFailed, SetResult
 from rlhf.runs.durable import synced
 from rlhf.runs.jsonl import read_jsonl
+from rlhf.runs.loggers import EpisodeRow
 from rlhf.runs.summary import Summary
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView, UpdateLine
 from rlhf.trainer.loop import Boundary
 from rlhf.types import Updated
+from tests.runs.test_loggers import Kept
 from tests.small_tasks import sorting
 
 SORTING = {"model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"}}
@@ -92,6 +94,9 @@ class FakeKind:
     def metrics(self) -> Metrics:
         return {"own": 2.0}
 
+    def sample_episodes(self) -> tuple[EpisodeRow, ...]:
+        return (EpisodeRow("t", "1+1", "2", 1.0, "terminated", 3),)
+
     def counts(self) -> Counts:
         return Counts(samples=self.learner.version)
 
@@ -113,12 +118,13 @@ class Made:
         leaving: Leaving | None = None,
         resume: bool = False,
         clock: Clock | None = None,
+        loggers: Sequence[str] = (),
         **trainer: int,
     ) -> None:
         recipe = recipe_from(
             {
                 **SORTING, "name": "t",
-                "run": {"dir": str(folder), "loggers": []}, "trainer": {"updates": 3, "group_size": 2, **trainer},
+                "run": {"dir": str(folder), "loggers": loggers}, "trainer": {"updates": 3, "group_size": 2, **trainer},
             }
         )  # fmt: skip
         self.folder, point = run_folder(recipe.recipe, resume=resume, tell=lambda words: None)
@@ -329,6 +335,17 @@ async def test_a_callback_is_called_where_its_names_say(tmp_path: Path) -> None:
         "train end finished",
     ]  # fmt: skip
     assert [line["mine"] for line in made.logged()] == [10.0, 20.0, 30.0]
+
+
+async def test_loggers_get_the_metrics_of_every_update_and_a_table_now_and_then(tmp_path: Path) -> None:
+    Kept.made.clear()
+    made = Made(tmp_path / "run", FakeKind(), updates=11, loggers=["tests.runs.test_loggers:Kept"])
+    await made.finish()
+    (kept,) = Kept.made
+    rows = [(line["update"], {k: v for k, v in line.items() if k not in ("update", "time")}) for line in made.logged()]
+    table = (10, *made.kind.sample_episodes())
+    assert kept.calls == [*rows[:10], table, rows[10], ("closed",)]
+    assert (kept.run.name, kept.run.recipe["trainer"]["updates"]) == ("t", 11)
 
 
 async def test_a_run_stops_early_with_its_weights_saved_and_evaluated(tmp_path: Path) -> None:
