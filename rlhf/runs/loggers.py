@@ -142,9 +142,8 @@ class BackgroundLogger:
         answer = catch(lambda: call(self._made()), also=SystemExit)
         if isinstance(answer, Raised) and not self._failed:
             self._failed = True
-            self._tell(
-                f"logger {self._name} failed: {logged_error(answer.error)}; the run goes on, and later failures are not told"
-            )
+            cause = logged_error(answer.error)
+            self._tell(f"logger {self._name} failed: {cause}; the run goes on, and its later failures are not told")
 
     def _made(self) -> Logger:
         if self._logger is None:
