@@ -59,7 +59,7 @@ test-ecosystem: setup
 	@scripts/ecosystem.sh
 	$(PY) -m pytest -q -m "ecosystem and not slow" tests/ecosystem
 	.venv-ecosystem/environments/bin/python -m pytest -q -m "ecosystem and not slow" tests/env tests/recipes
-	.venv-ecosystem/trackers/bin/python -m pytest -q -m "ecosystem and not slow" tests/runs
+	.venv-ecosystem/trackers/bin/python -m pytest -q -m ecosystem tests/runs/test_trackers.py
 
 # What needs a GPU: every check of `rlhf doctor --gpu` that fits this machine, and the tests that are marked so.
 test-gpu: setup

@@ -188,12 +188,12 @@ def maker_of(name: str, run: LoggedRun) -> Callable[[], Logger]:
     """Return the function that makes a logger, for its own thread. Raises `ConfigError` if yours cannot be imported."""
     if name not in LIBRARIES:
         piece = load_piece(name, "run.loggers")
-        return lambda: checked(piece(run), name)
+        return lambda: as_logger(piece(run), name)
     module, _, kind = LIBRARIES[name].logger.partition(":")
     return lambda: vars(importlib.import_module(module))[kind](run)
 
 
-def checked(logger: object, name: str) -> Logger:
+def as_logger(logger: object, name: str) -> Logger:
     if not isinstance(logger, Logger):
         raise ConfigError(f"run.loggers: {name} has no methods log and close, but is a {type(logger).__name__}")
     return logger

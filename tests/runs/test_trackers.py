@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 import struct
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ def logged(tracker: str, path: Path) -> Numbers:
             loggers.log(update, {"reward/mean": update / 4, PASS: update / 8, "loss": math.nan})
         loggers.log_episodes(updates[-1], (ROW,))
         loggers.close()
+        time.sleep(1)  # W&B names the folder of a process by the second
     assert told == []
     return numbers_of(read_jsonl(folder.metrics), "update", ("time", "update"))
 
