@@ -23,7 +23,7 @@ CLOSE_SECONDS = 60.0
 """Time that all loggers together have at the end of a run to send what waits."""
 
 
-class Library(NamedTuple):
+class NamedLogger(NamedTuple):
     """The module that a named logger imports, and the class that logs to it."""
 
     module: str
@@ -31,11 +31,11 @@ class Library(NamedTuple):
 
 
 LIBRARIES = {
-    "tensorboard": Library("tensorboard", "rlhf.runs.event_files:TensorBoardLogger"),
-    "wandb": Library("wandb", "rlhf.runs.trackers:WandbLogger"),
-    "mlflow": Library("mlflow", "rlhf.runs.trackers:MlflowLogger"),
-    "trackio": Library("trackio", "rlhf.runs.trackers:TrackioLogger"),
-    "comet": Library("comet_ml", "rlhf.runs.trackers:CometLogger"),
+    "tensorboard": NamedLogger("tensorboard", "rlhf.runs.event_files:TensorBoardLogger"),
+    "wandb": NamedLogger("wandb", "rlhf.runs.trackers:WandbLogger"),
+    "mlflow": NamedLogger("mlflow", "rlhf.runs.trackers:MlflowLogger"),
+    "trackio": NamedLogger("trackio", "rlhf.runs.trackers:TrackioLogger"),
+    "comet": NamedLogger("comet_ml", "rlhf.runs.trackers:CometLogger"),
 }
 
 
@@ -130,7 +130,7 @@ class BackgroundLogger:
         """Wait until a time of `time.monotonic`, and tell what is lost by then."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
-            self._tell(f"logger {self._name} did not finish: up to {self._calls.qsize() + 1} calls are not logged")
+            self._tell(f"logger {self._name} did not finish: up to {self._calls.qsize()} calls are not logged")
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:

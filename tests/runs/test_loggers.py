@@ -139,7 +139,7 @@ def test_a_logger_that_does_not_answer_is_left_behind(folder: RunFolder, monkeyp
     monkeypatch.setattr(module, "CLOSE_SECONDS", 0.1)
     _, told = logged(folder, f"{__name__}:Waits")
     Waits.answers.set()
-    assert told == [f"logger {__name__}:Waits did not finish: up to 4 calls are not logged"]
+    assert told == [f"logger {__name__}:Waits did not finish: up to 3 calls are not logged"]
     assert len(list(read_jsonl(folder.metrics))) == 2
 
 
