@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +11,6 @@ import typer
 
 from rlhf.commands.arguments import Overrides, RecipeFile
 from rlhf.commands.failures import print_failure
-from rlhf.deploy.ssh.hosts_file import read_hosts
-from rlhf.deploy.ssh.remote_command import node_command, train_command
 from rlhf.errors import HostError
 
 if TYPE_CHECKING:
@@ -33,6 +30,7 @@ def launch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands without connecting.")] = False,
 ) -> None:
     """Train on several hosts over ssh. They need a shared file system and this environment at the same path."""
+    from rlhf.deploy.ssh.hosts_file import read_hosts
     from rlhf.deploy.ssh.launch import Launch
     from rlhf.recipe.loading import load_recipe
 
@@ -50,6 +48,8 @@ def launch(
 
 def launched(job: Launch) -> int:
     """Run the job; print unusable hosts, one per line."""
+    import asyncio
+
     from rlhf.deploy.ssh.launch import run_on_hosts
 
     refused: Sequence[BaseException] = ()
@@ -63,6 +63,7 @@ def launched(job: Launch) -> int:
 def show(job: Launch) -> int:
     """Print the commands of each host instead of running them."""
     from rlhf.deploy.ssh.launch import RENDEZVOUS
+    from rlhf.deploy.ssh.remote_command import node_command, train_command
 
     shared = job.recipe.run_dir.absolute().parent / f".{job.recipe.run_dir.name}-launch-…"
     for index, host in enumerate(job.hosts):

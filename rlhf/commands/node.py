@@ -7,11 +7,6 @@ from typing import Annotated
 
 import typer
 
-from rlhf.cluster.machine import this_machine
-from rlhf.cluster.ray_host import redirect_output
-from rlhf.cluster.supervisor import supervise
-from rlhf.deploy.hosts import node_name
-
 
 def node(
     rendezvous: Annotated[Path, typer.Option(metavar="FILE", help="File with the head's address.")],
@@ -35,6 +30,10 @@ def node(
     timeout: Annotated[float, typer.Option(min=1.0, help="Deadline of each wait at the start, in seconds.")] = 300.0,
 ) -> None:
     """Run one machine of a Ray cluster (needs RLHF_RUN_ID and RAY_AUTH_TOKEN)."""
+    from rlhf.cluster.machine import this_machine
+    from rlhf.cluster.ray_host import redirect_output
+    from rlhf.cluster.supervisor import supervise
+    from rlhf.deploy.hosts import node_name
     from rlhf.deploy.node import NodeSettings, run_node
     from rlhf.deploy.rendezvous import check_token, run_id
 

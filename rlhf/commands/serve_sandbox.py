@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from typing import Annotated
@@ -10,9 +9,7 @@ from typing import Annotated
 import typer
 
 from rlhf.commands.server_options import Certificate, Key, LimitTexts, Names, access_of, check_reach
-from rlhf.http.binding import SANDBOX, Access, token_from
-from rlhf.sandbox.pool import Queue, Sandbox
-from rlhf.sandbox.program import MIB, SandboxLimits
+from rlhf.http.binding import SANDBOX, token_from
 
 
 def sandbox(
@@ -36,6 +33,12 @@ def sandbox(
     limit: LimitTexts = None,
 ) -> None:
     """Run model-written Python in isolation, over HTTP."""
+    import asyncio
+
+    from rlhf.sandbox.pool import Queue, Sandbox
+    from rlhf.sandbox.program import MIB, SandboxLimits
+    from rlhf.sandbox.server import serve_sandbox
+
     token = token_from(token_env)
     access = access_of(name, certificate, key, limit, SANDBOX)
     check_reach(host, token, access)
@@ -44,14 +47,5 @@ def sandbox(
     )
     queue = Queue(runs=runs, waiting=waiting, wait_seconds=wait_seconds)
     path = str(python.absolute()) if python else None
-    asyncio.run(
-        serve_programs(Sandbox(limits, queue, python=path, allow_rlimits=allow_rlimits), host, port, token, access)
-    )
-
-
-async def serve_programs(sandbox: Sandbox, host: str, port: int, token: str | None, access: Access) -> None:
-    """Serve until SIGTERM or Ctrl-C. Raises `UserError` for an unavailable address, `SandboxUnavailable` without
-    isolation."""
-    from rlhf.sandbox.server import serve_sandbox
-
-    await serve_sandbox(sandbox, host, port, token, access)
+    programs = Sandbox(limits, queue, python=path, allow_rlimits=allow_rlimits)
+    asyncio.run(serve_sandbox(programs, host, port, token, access))

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from rlhf.errors import DataError, DiskFailed
 from rlhf.runs.durable import private, private_folder, sync_file, sync_folder, unguarded
 from rlhf.runs.ended import EndedGroup, records_of
-from rlhf.runs.episode_table import SCHEMA, records_in, table_of
+from rlhf.runs.episode_table import SCHEMA, check_version, records_in, table_of
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, record_of_row
 
@@ -152,6 +152,16 @@ def damage(part: Path) -> str | None:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - len(PARQUET_END), 0))
         return None if file.read() == PARQUET_END else f"cut off after {size:,} bytes"
+
+
+def schema_of(part: Path) -> pa.Schema:
+    """Return the schema of a part. Raises `DataError` for a newer one, and for a file that is no part."""
+    try:
+        schema = pq.read_schema(part)
+        check_version(schema)
+    except (pa.ArrowInvalid, OSError, DataError) as error:
+        raise DataError(f"{part}: {error}") from None
+    return schema
 
 
 def lost_parts(folder: Path, last: int) -> list[str]:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
-import pyarrow.parquet as pq
 from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 from rlhf.errors import DataError, UserError
-from rlhf.runs.episode_parts import read_episodes, sound_parts
-from rlhf.runs.episode_table import SCHEMA, check_version, table_of
+from rlhf.runs.episode_parts import read_episodes, schema_of, sound_parts
+from rlhf.runs.episode_table import SCHEMA, table_of
 from rlhf.runs.folder import EPISODES, EVALUATIONS
 
 MAP_OF_PARTS = "* REPLACE (map_from_entries(reward_parts) AS reward_parts)"
@@ -60,8 +59,7 @@ def open_episodes(path: Path, tell: Callable[[str], None]) -> DuckDBPyConnection
 def _parquet(connection: DuckDBPyConnection, files: Sequence[str]) -> DuckDBPyRelation:
     """Return the rows of all files. To unite schemas takes milliseconds a file, so it is done only where a run was
     resumed by another version of rlhf."""
-    first, last = pq.read_schema(files[0]), pq.read_schema(files[-1])
-    check_version(last)
+    first, last = (schema_of(Path(file)) for file in (files[0], files[-1]))
     return connection.read_parquet(files, union_by_name=not first.equals(last))
 
 

@@ -19,7 +19,7 @@ from tests.commands.conftest import Command
 from tests.pace import scaled
 
 RLHF = Path(sys.executable).parent / "rlhf"
-COMMANDS = ("train", "eval", "generate", "score", "reward", "export", "options", "check", "doctor")
+COMMANDS = ("train", "eval", "generate", "score", "reward", "export", "options", "check", "doctor", "episodes", "view")
 
 
 def test_help_names_every_command_in_half_a_second_of_the_processor():

@@ -102,6 +102,13 @@ def test_what_cannot_be_answered_is_one_named_error(run: Path, options: tuple[st
     assert "\n" not in str(failed.exception)
 
 
+def test_a_damaged_end_of_a_part_is_one_named_error(tmp_path: Path) -> None:
+    part = tmp_path / "part-000001.parquet"
+    part.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
+    with pytest.raises(RlhfError, match=str(part)):
+        CliRunner().invoke(app, ["episodes", str(tmp_path)], catch_exceptions=False)
+
+
 def test_what_is_no_run_is_one_named_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent"):
         with pytest.raises(RlhfError, match=str(path)):
