@@ -16,8 +16,9 @@ from rlhf.errors import UserError
 from rlhf.runs.alarms import alarms
 from rlhf.runs.episode_query import Question, ask, explaining_sql
 from rlhf.runs.folder import RunFolder
+from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.metric_catalogue import find_metric
-from rlhf.runs.stored_run import StoredRun, read_run
+from rlhf.runs.stored_run import StoredRun, read_metrics, read_run
 
 VIEWS = ("episodes", "evaluations")
 LISTED = (
@@ -69,6 +70,21 @@ def overview(run: StoredRun) -> dict[str, Any]:
         "metrics": {name: {"values": [row.get(name) for row in run.rows]} | _meaning(name) for name in names},
         "recipe": run.recipe,
     }
+
+
+def timeline(folder: RunFolder, update: int | None) -> dict[str, Any]:
+    """Return the spans that touch an update, the newest by default: it lasts from the end of the one before to its own
+    end. Raises `UserError` for an update that the run has not made."""
+    ends = {int(row["update"] or 0): row["time"] for row in read_metrics(folder.metrics)}
+    made = max(ends, default=None) if update is None else update
+    if made is None:
+        return {"update": None, "updates": 0, "spans": []}
+    if (stop := ends.get(made)) is None:
+        raise UserError(f"there is no update {made} in {folder.path}")
+    spans = list(read_jsonl(folder.spans)) if folder.spans.exists() else []
+    start = ends.get(made - 1) or min((span["start"] for span in spans), default=stop)
+    touching = [span for span in spans if span["start"] < stop and span["start"] + span["seconds"] > start]
+    return {"update": made, "updates": max(ends), "start": start, "stop": stop, "spans": touching}
 
 
 def episodes_answer(connection: DuckDBPyConnection, view: str, question: Question) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 
-from rlhf.dashboard.answers import EpisodeKey, card, episode_answer, episodes_answer, overview
+from rlhf.dashboard.answers import EpisodeKey, card, episode_answer, episodes_answer, overview, timeline
 from rlhf.dashboard.library import Library, parts_state
 from rlhf.errors import UserError
 from rlhf.http.access import AccessMiddleware
@@ -75,6 +75,10 @@ def dashboard_app(
     ) -> dict[str, Any]:
         key = EpisodeKey(view=view, ordinal=ordinal, sample=sample, version=version, evaluation_set=set)
         return episode_answer(library.episodes(run), key, library.folder(run))
+
+    @app.get("/api/timeline")
+    def of_update(run: str, update: int | None = None) -> dict[str, Any]:
+        return timeline(library.folder(run), update)
 
     @app.get("/api/live")
     def live(run: str) -> StreamingResponse:

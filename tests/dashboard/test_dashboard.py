@@ -93,6 +93,18 @@ def test_an_episode_has_its_tokens_as_text_and_its_group(run: Path) -> None:
     assert evaluated["episode"]["evaluation_set"] == "it's hard"
 
 
+def test_the_timeline_of_an_update_has_the_spans_that_touch_it(run: Path) -> None:
+    spans = [("start", 0.2, 0.3), ("generate", 1.4, 0.3), ("train", 2.0, 0.4), ("save", 2.6, 0.1)]
+    lines = [json.dumps({"name": name, "start": start, "seconds": seconds}) + "\n" for name, start, seconds in spans]
+    (run / "spans.jsonl").write_text("".join(lines))
+    newest = page_of(run).get("/api/timeline", params={"run": "first"}).json()
+    assert (newest["update"], newest["start"], newest["stop"]) == (2, 1.5, 2.5)
+    assert [span["name"] for span in newest["spans"]] == ["generate", "train"]
+    first = page_of(run).get("/api/timeline", params={"run": "first", "update": 1}).json()
+    assert [span["name"] for span in first["spans"]] == ["start", "generate"]
+    assert page_of(run).get("/api/timeline", params={"run": "first", "update": 9}).status_code == 400
+
+
 def test_parts_that_come_later_are_found(run: Path) -> None:
     page = page_of(run)
     assert page.get("/api/episodes", params={"run": "first"}).json()["total"] == 3

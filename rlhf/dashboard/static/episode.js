@@ -1,7 +1,7 @@
 // One episode, token by token.
 
 import { address, ask, go } from "./address.js";
-import { placeOf } from "./episodes.js";
+import { placeOf, quoted } from "./episodes.js";
 import { h, number, show, tell, visible } from "./dom.js";
 
 const KINDS = ["prompt", "action", "environment"];
@@ -37,6 +37,7 @@ export async function showEpisode(given) {
       details,
     ].flat() : h("p", { class: "dim" }, "It was never played: there are no tokens."),
     h("h2", {}, "Its group"),
+    h("p", {}, h("a", { href: address("episodes", { run, view, where: `task = ${quoted(episode.task)}`, order: "admitted_version, sample" }) }, "All episodes of this task, by version")),
     group(siblings, episode, run, view),
   );
 }

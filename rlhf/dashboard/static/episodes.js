@@ -66,6 +66,6 @@ function form({ run, view, where, order, text, limit }) {
     h("button", {}, "Show"));
 }
 
-function quoted(text) {
+export function quoted(text) {
   return `'${text.replaceAll("'", "''")}'`;
 }

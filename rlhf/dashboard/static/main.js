@@ -1,12 +1,14 @@
 // Shows the view that the address names, and follows a run that goes on.
 
 import { address, ask, read } from "./address.js";
+import { showCompare } from "./compare.js";
 import { h, show } from "./dom.js";
 import { showEpisode } from "./episode.js";
 import { showEpisodes } from "./episodes.js";
 import { showOverview } from "./overview.js";
+import { showTimeline } from "./timeline.js";
 
-const VIEWS = { runs: showRuns, overview: showOverview, episodes: showEpisodes, episode: showEpisode };
+const VIEWS = { runs: showRuns, compare: showCompare, overview: showOverview, episodes: showEpisodes, episode: showEpisode, timeline: showTimeline };
 const LIVE = ["runs", "overview"];
 let stream = null;
 
@@ -25,8 +27,8 @@ async function render({ focus }) {
 
 function navigation(view, run) {
   const link = (to, words, given) => h("a", { href: address(to, given), "aria-current": view === to ? "page" : null }, words);
-  const links = [link("runs", "Runs", {})];
-  if (run) links.push(link("overview", "Overview", { run }), link("episodes", "Episodes", { run }));
+  const links = [link("runs", "Runs", {}), link("compare", "Compare", run ? { runs: run } : {})];
+  if (run) links.push(link("overview", "Overview", { run }), link("episodes", "Episodes", { run }), link("timeline", "Timeline", { run }));
   if (run) links.push(h("span", { class: "dim" }, run));
   document.getElementById("nav").replaceChildren(...links);
 }

@@ -20,6 +20,7 @@ export async function showOverview({ run }) {
     state(found),
     alarms(found.alarms),
     h("p", {}, h("a", { href: address("episodes", { run, order: "reward", where: "update = (SELECT max(update) FROM episodes)" }) }, "The worst replies of the last update")),
+    h("h2", {}, "Metrics"),
     h("div", { class: "charts" }, charts.map(chart)),
     h("h2", {}, "Recipe"),
     h("pre", {}, found.recipe),

@@ -1,0 +1,88 @@
+// Curves of several runs over one axis, and what differs between their recipes.
+
+import uPlot from "./uplot/uPlot.esm.js";
+import { ask, go } from "./address.js";
+import { h, number, show } from "./dom.js";
+
+const COLOURS = ["#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700", "#57606a", "#cf222e"];
+const AXES = ["updates", "samples", "tokens", "hours"];
+const HEIGHT = 260;
+
+export async function showCompare({ runs = "", metric = "reward/mean", over = AXES[0] }) {
+  const known = (await ask("runs")).filter((run) => !run.error).map((run) => run.name);
+  const chosen = runs.split("|").filter((run) => known.includes(run));
+  const found = await Promise.all(chosen.map((run) => ask("overview", { run })));
+  const metrics = [...new Set(found.flatMap((one) => Object.keys(one.metrics)))].sort();
+  const place = h("div", { id: "curves" });
+  show(
+    h("h1", {}, "Compare"),
+    form({ known, chosen, metrics, metric, over }),
+    found.length ? [place, ends(chosen, found, metric), h("h2", {}, "Recipes"), difference(chosen, found)] : h("p", { class: "dim" }, "Choose two runs or more."),
+  );
+  if (found.length) draw(place, chosen, found, metric, over);
+}
+
+function form({ known, chosen, metrics, metric, over }) {
+  const boxes = known.map((run) => h("label", { class: "box" }, h("input", { type: "checkbox", name: "run", value: run, checked: chosen.includes(run) }), run));
+  const options = (values, value) => values.map((one) => h("option", { value: one, selected: one === value }, one));
+  const change = (event) => {
+    const given = new FormData(event.currentTarget);
+    go("compare", { runs: given.getAll("run").join("|"), metric: given.get("metric"), over: given.get("over") });
+  };
+  return h("form", { onchange: change },
+    h("fieldset", {}, h("legend", {}, "Runs"), boxes),
+    h("label", {}, "Metric", h("select", { name: "metric" }, options(metrics.length ? metrics : [metric], metric))),
+    h("label", {}, "Over", h("select", { name: "over" }, options(AXES, over))));
+}
+
+function positions(one, over) {
+  if (over === "updates") return one.update;
+  if (over === "hours") return one.time.map((time) => (time - one.time[0]) / 3600);
+  const amounts = one.metrics[over === "samples" ? "samples/trained" : "tokens/trained"]?.values ?? one.update.map(() => 0);
+  let sum = 0;
+  return amounts.map((amount) => (sum += amount ?? 0));
+}
+
+function draw(place, runs, found, metric, over) {
+  const style = getComputedStyle(document.body);
+  const axis = { stroke: style.getPropertyValue("--dim"), grid: { stroke: style.getPropertyValue("--line"), width: 0.5 } };
+  const curves = found.map((one) => [positions(one, over), one.metrics[metric]?.values ?? one.update.map(() => null)]);
+  const series = runs.map((run, index) => ({ label: run, stroke: COLOURS[index % COLOURS.length], width: 1.5, spanGaps: true, value: (_, value) => number(value) }));
+  const options = { width: place.clientWidth || 320, height: HEIGHT, scales: { x: { time: false } }, axes: [axis, { ...axis, size: 56 }], series: [{ label: over, value: (_, value) => number(value) }, ...series] };
+  new uPlot(options, uPlot.join(curves), place);
+}
+
+function ends(runs, found, metric) {
+  const row = (one, index) => {
+    const values = one.metrics[metric]?.values.filter((value) => value !== null) ?? [];
+    return h("tr", {}, h("td", {}, runs[index]), ...[values[0], values.at(-1), values.length ? Math.max(...values) : null].map((value) => h("td", { class: "number" }, number(value))));
+  };
+  const heads = ["run", "first", "last", "largest"].map((name) => h("th", { scope: "col" }, name));
+  return h("div", { class: "scroll" }, h("table", {}, h("caption", {}, metric), h("thead", {}, h("tr", {}, heads)), h("tbody", {}, found.map(row))));
+}
+
+// A resolved recipe has a line `key: value  # origin` for each value, indented by its depth.
+export function values(recipe) {
+  const found = new Map();
+  const path = [];
+  for (const line of recipe.split("\n")) {
+    const parsed = line.match(/^( *)([^\s:#][^:]*):(?: (.*?))?(?:\s+# (.*))?$/);
+    if (!parsed) continue;
+    const [, indent, key, value, origin] = parsed;
+    path.length = indent.length / 2;
+    path.push(key);
+    if (value !== undefined && value.trim() !== "") found.set(path.join("."), { value: value.trim(), origin });
+  }
+  return found;
+}
+
+function difference(runs, found) {
+  const recipes = found.map((one) => values(one.recipe));
+  const keys = [...new Set(recipes.flatMap((recipe) => [...recipe.keys()]))];
+  const differ = keys.filter((key) => new Set(recipes.map((recipe) => recipe.get(key)?.value)).size > 1);
+  if (!differ.length) return h("p", { class: "dim" }, runs.length > 1 ? "Their recipes are equal." : "One run.");
+  const cell = (entry) => h("td", { class: "text" }, entry ? [entry.value, h("span", { class: "dim" }, entry.origin ? ` ${entry.origin}` : "")] : "–");
+  const row = (key) => h("tr", {}, h("td", {}, key), recipes.map((recipe) => cell(recipe.get(key))));
+  const heads = ["key", ...runs].map((name) => h("th", { scope: "col" }, name));
+  return h("div", { class: "scroll" }, h("table", { id: "recipes" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, differ.map(row))));
+}
