@@ -36,7 +36,8 @@ def view(
     found = find_runs(runs or [Path("runs")])
     token, access = token_from(token_env), access_of(name, certificate, key, limit, HttpLimits())
     check_reach(host, token, access)
-    config = uvicorn_config(dashboard_app(Library(found), token, host=host, access=access), access)
+    page = dashboard_app(Library(found), token, lambda: server.should_exit, host=host, access=access)
+    server = uvicorn.Server(config := uvicorn_config(page, access))
     with bound(host, port) as listener:
         print(f"{len(found)} runs at {url_of(listener, tls=config.is_ssl)}", flush=True)
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])

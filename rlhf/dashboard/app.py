@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,15 @@ HEADERS = {
 
 
 def dashboard_app(
-    library: Library, token: str | None = None, *, host: str = LOOPBACK, access: Access | None = None
+    library: Library,
+    token: str | None = None,
+    ended: Callable[[], bool] = lambda: False,
+    *,
+    host: str = LOOPBACK,
+    access: Access | None = None,
 ) -> AccessMiddleware:
-    """Return the application, behind the checks of host name, origin and token."""
+    """Return the application, behind the checks of host name, origin and token. Streams end once the server has
+    `ended`, which waits for them."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.exception_handler(UserError)
@@ -82,16 +88,16 @@ def dashboard_app(
 
     @app.get("/api/live")
     def live(run: str) -> StreamingResponse:
-        return StreamingResponse(live_events(library.folder(run)), media_type="text/event-stream")
+        return StreamingResponse(live_events(library.folder(run), ended), media_type="text/event-stream")
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return AccessMiddleware(app, refusal, access or Access(), host=host, token=token)
 
 
-async def live_events(folder: RunFolder) -> AsyncIterator[str]:
-    """Yield a server-sent event now, and whenever the records of a run have grown, until the reader goes away."""
+async def live_events(folder: RunFolder, ended: Callable[[], bool]) -> AsyncIterator[str]:
+    """Yield a server-sent event now, and whenever the records of a run have grown."""
     told = None
-    while True:
+    while not ended():
         state = await asyncio.to_thread(_state, folder)
         if state != told:
             told = state

@@ -113,13 +113,16 @@ def test_parts_that_come_later_are_found(run: Path) -> None:
 
 
 async def test_a_reader_is_told_when_the_records_grow(run: Path) -> None:
-    told = live_events(RunFolder(run))
+    ends: list[bool] = []
+    told = live_events(RunFolder(run), lambda: bool(ends))
     first = await anext(told)
     with (run / "metrics.jsonl").open("a") as metrics:
         metrics.write("{}\n")
     second = await asyncio.wait_for(anext(told), 10)
     assert first.startswith("data: [")
     assert first != second
+    ends.append(True)
+    assert [event async for event in told] == []
 
 
 @pytest.mark.parametrize(
