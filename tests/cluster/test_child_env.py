@@ -55,6 +55,9 @@ class Teller:
         info = {"environment": sorted(os.environ), "command": parent.decode(), "arguments": self.arguments}
         return Observation(messages=(Message(role="user", content="told"),), info=info)
 
+    def step(self, action: Message) -> Observation:
+        raise NotImplementedError
+
     def close(self) -> None:
         """Nothing is held."""
 

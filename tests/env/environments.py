@@ -160,4 +160,10 @@ class Stillborn:
         if Stillborn.made > 1:
             raise RuntimeError("no licence")
 
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        raise NotImplementedError
+
+    def step(self, action: Message) -> Observation:
+        raise NotImplementedError
+
     def close(self) -> None: ...
