@@ -41,4 +41,4 @@ def test_a_node_that_dies_is_named_and_nothing_is_left(job: Job) -> None:
     job.assert_nothing_left()
     assert re.search(r"^srun: error: n2: task 0: Killed$", job.output, re.MULTILINE), job.output
     assert "rlhf slurm: first to end: another node" in job.output
-    assert re.match(r"(learner|engine)-\d died: ", job.summary["outcome"]), "a worker that was there: Ray chose its node"
+    assert re.match(r"(learner|engine)-\d died: ", job.summary["outcome"]), "a worker of that node, which Ray chose"
