@@ -1,6 +1,5 @@
 // Curves of several runs over one axis, and what differs between their recipes.
 
-import uPlot from "./uplot/uPlot.esm.js";
 import { ask, go } from "./address.js";
 import { h, number, show } from "./dom.js";
 

@@ -1,6 +1,6 @@
 // The metrics of a run: alarms first, then a curve for each.
+// `uPlot` is a global: the library is shipped minified, as a plain script.
 
-import uPlot from "./uplot/uPlot.esm.js";
 import { address, ask } from "./address.js";
 import { h, number, show } from "./dom.js";
 
