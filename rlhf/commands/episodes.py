@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlhf.errors import UserError
+from rlhf.errors import DataError, UserError
 from rlhf.http.untrusted_text import escape_controls, escape_json, escape_to_line
+from rlhf.runs.durable import whole
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatchReader
+    from pyarrow import RecordBatch, RecordBatchReader
 
 TABLE_COLUMNS = ("update", "task", "sample", "outcome", "reward", "sampled_tokens AS tokens", "answer", "response")
 CELL = 60
@@ -64,19 +66,19 @@ def episodes(
         order=order,
         limit=limit or (20 if form is Format.TABLE else None),
     )
-    with explaining_sql():
+    with explaining_sql(), _new_file(output) as file:
         answer = ask(connection, "evaluations" if evaluations else "episodes", question).to_arrow_reader(CHUNK)
-        if output is not None and form is Format.PARQUET:
-            _write_parquet(answer, output)
+        if file is not None and form is Format.PARQUET:
+            _write_parquet(answer, file)
             return
-        rows = (row for batch in answer for row in batch.to_pylist(maps_as_pydicts="lossy"))
+        rows = (row for batch in _batches(answer) for row in batch.to_pylist(maps_as_pydicts="lossy"))
         if text:
             text_of = token_text(run)
-            _write_lines((episode_text(row, text_of) for row in rows), output)
+            _write_lines((episode_text(row, text_of) for row in rows), file)
         elif tabular:
-            _write_lines(table_lines(list(rows)), output)
+            _write_lines(table_lines(list(rows)), file)
         else:
-            _write_lines((escape_json(json.dumps(row, ensure_ascii=False)) for row in rows), output)
+            _write_lines((escape_json(json.dumps(row, ensure_ascii=False)) for row in rows), file)
 
 
 def table_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -142,18 +144,46 @@ def _cell(value: object) -> str:
     return text if len(text) <= CELL else text[: CELL - 1] + "…"
 
 
-def _write_parquet(answer: RecordBatchReader, output: Path) -> None:
+@contextmanager
+def _new_file(output: Path | None) -> Iterator[Path | None]:
+    """Provide the file to write, which gets the name `output` when it is whole. Raises `UserError`, also if there is
+    one."""
+    if output is None:
+        yield None
+        return
+    try:
+        if output.exists():
+            raise UserError(f"{output} exists: name another file, or delete it")
+        with whole(output) as file:
+            yield file
+    except OSError as error:
+        raise UserError(f"{output} cannot be written ({error.strerror or error})") from None
+
+
+def _write_parquet(answer: RecordBatchReader, file: Path) -> None:
+    """Write the answer; whole episodes as a part, which everything reads that reads a run's."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetWriter(output, answer.schema, compression="zstd") as writer:
-        for batch in answer:
+    from rlhf.runs.episode_table import SCHEMA
+
+    rows = answer.cast(SCHEMA) if answer.schema.names == SCHEMA.names else answer
+    with file.open("wb") as opened, pq.ParquetWriter(opened, rows.schema, compression="zstd") as writer:
+        for batch in _batches(rows):
             writer.write_batch(batch)
 
 
-def _write_lines(lines: Iterable[str], output: Path | None) -> None:
-    if output is None:
+def _batches(answer: RecordBatchReader) -> Iterator[RecordBatch]:
+    """Iterate over the answer. Raises `DataError` for a part that is damaged inside."""
+    try:
+        yield from answer
+    except OSError as error:  # what Arrow makes of an error of DuckDB
+        raise DataError(str(error).partition("\n")[0]) from None
+
+
+def _write_lines(lines: Iterable[str], file: Path | None) -> None:
+    if file is None:
         for line in lines:
             print(line)
         return
-    with output.open("x") as file:
-        file.writelines(f"{line}\n" for line in lines)
+    with file.open("w") as opened:
+        opened.writelines(f"{line}\n" for line in lines)

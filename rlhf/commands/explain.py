@@ -8,6 +8,9 @@ from rlhf.errors import UserError
 from rlhf.http.untrusted_text import escape_to_line
 from rlhf.runs.metric_catalogue import Metric, catalogue, nearest_metric, search_metrics
 
+SPELLING = 0.85
+"""How like a metric's name a word is that may be a misspelt one, also where it is in a family of names."""
+
 
 def run_explain(metric: str = "") -> int:
     """Print the explanation of a metric, or a list of those whose names begin so."""
@@ -17,6 +20,8 @@ def run_explain(metric: str = "") -> int:
         named = escape_to_line(metric)
         raise UserError(f"no metric begins with {named!r}" + (f"; did you mean {close!r}?" if close else ""))
     print("\n".join(list_of(found) if len(found) > 1 else explanation(found[0])))
+    if len(found) == 1 and (close := nearest_metric(metric, SPELLING)) not in (None, metric, found[0].name):
+        print(f"  or       did you mean {close!r}?")
     return 0
 
 

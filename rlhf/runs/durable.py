@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
@@ -94,16 +95,20 @@ def sizes(root: Path) -> Mapping[str, int]:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write and sync a temporary file and rename it, so that `path` has either all of the new text or its old
-    content."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(beside, "w", opener=private) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
+    """Replace the content of `path`, so that it has either all of the new text or its old content."""
+    with whole(path) as temporary, open(temporary, "w", opener=private) as file:
+        file.write(text)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Provide the path of a temporary file. At the end of the block it is synced and takes the name `path`; a block
+    that fails deletes it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with ExitStack() as failing:
+        failing.callback(temporary.unlink, missing_ok=True)
+        yield temporary
+        sync_file(temporary)
+        temporary.replace(path)
+        failing.pop_all()
     sync_folder(path.parent)

@@ -116,7 +116,10 @@ def read_episodes(path: Path, tell: Callable[[str], None] = print) -> Iterator[E
     A part that is cut off is told and left out. Raises `DataError` for a newer schema, and for what is no record.
     """
     if path.is_file() and path.suffix != ".parquet":
-        yield from map(record_of_row, read_jsonl(path))
+        try:
+            yield from map(record_of_row, read_jsonl(path))
+        except (TypeError, KeyError, ValueError) as error:
+            raise DataError(f"{path} cannot be read as the episodes of a run ({error})") from None
         return
     for part in sound_parts(path, tell):
         try:

@@ -72,9 +72,9 @@ def ask(connection: DuckDBPyConnection, view: str, question: Question) -> DuckDB
             found = found.filter(question.where)
         if question.order:
             found = found.order(question.order)
-        if question.limit is not None:
-            found = found.limit(question.limit)
-        return found.project(", ".join(question.columns)) if question.columns else found
+        if question.columns:
+            found = found.project(", ".join(question.columns))
+        return found if question.limit is None else found.limit(question.limit)
 
 
 @contextmanager
@@ -83,4 +83,5 @@ def explaining_sql() -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
-        raise UserError(" ".join(str(error).split("\n\nLINE")[0].split())) from None
+        words = " ".join(str(error).split("\n\nLINE")[0].split())
+        raise UserError(f"a part is damaged inside ({words})" if type(error) is duckdb.Error else words) from None

@@ -85,11 +85,11 @@ def search_metrics(name: str) -> Sequence[Metric]:
     return [found] if found else [entry for entry in catalogue() if entry.name.startswith(name)]
 
 
-def nearest_metric(name: str) -> str | None:
+def nearest_metric(name: str, likeness: float = 0.6) -> str | None:
     """Return the name in the catalogue that is most like a misspelt one; its last part may be all that was given."""
     names = {entry.name.rpartition("/")[2]: entry.name for entry in reversed(catalogue())}
     names |= {entry.name: entry.name for entry in catalogue()}
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=likeness)
     return names[close[0]] if close else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -59,7 +59,7 @@ def recorded_groups(file: Path) -> list[Group]:
     Raises `DataError` unless the file has the training episodes of one run, with every column that training reads.
     """
     played: dict[int, dict[int, RecordedEpisode]] = defaultdict(dict)
-    for record in _records(file):
+    for record in read_episodes(file):
         if record.outcome is EpisodeOutcome.EVALUATED:
             raise DataError(f"{file} holds episodes of evaluations, which are held out; give a run's episodes")
         if record.sample in played[record.ordinal]:
@@ -68,13 +68,6 @@ def recorded_groups(file: Path) -> list[Group]:
     if not played:
         raise DataError(f"{file} has no episodes")
     return [_group(played[ordinal]) for ordinal in sorted(played)]
-
-
-def _records(file: Path) -> Iterator[EpisodeRecord]:
-    try:
-        yield from read_episodes(file)
-    except (TypeError, KeyError, ValueError) as error:
-        raise DataError(f"{file} cannot be read as the episodes of a run ({error})") from None
 
 
 def _group(played: Mapping[int, RecordedEpisode]) -> Group:

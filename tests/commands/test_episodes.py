@@ -12,7 +12,8 @@ from typer.testing import CliRunner, Result
 
 from rlhf.cli import app
 from rlhf.errors import RlhfError
-from rlhf.runs.records import EpisodeOutcome
+from rlhf.runs.episode_parts import read_episodes
+from rlhf.runs.records import EpisodeOutcome, as_row
 from tests.runs.test_episode_parts import FAILED, PLAYED, written
 
 HOSTILE = "\x1b[2J\u202ebad"
@@ -58,6 +59,11 @@ def test_expressions_are_columns(run: Path) -> None:
     assert rows(run, *worst) == [{"ordinal": 3, "least": -20.25}]
 
 
+def test_a_limit_is_one_of_the_answer_and_not_of_what_is_counted(run: Path) -> None:
+    assert rows(run, "--columns", "count(*) AS n", "--limit", "1") == [{"n": 3}]
+    assert rows(run, "--columns", "task", "--order", "ordinal DESC", "--limit", "1") == [{"task": "t/1"}]
+
+
 def test_the_table_is_one_line_an_episode_and_inert(run: Path) -> None:
     lines = asked(run).stdout.splitlines()
     assert lines[0].split() == ["update", "task", "sample", "outcome", "reward", "tokens", "answer", "response"]
@@ -81,7 +87,9 @@ def test_the_text_of_an_episode_says_what_was_said_and_why_and_what_was_unlikely
 
 def test_episodes_are_exported(run: Path, tmp_path: Path) -> None:
     asked(run, "--format", "parquet", "-o", str(tmp_path / "some.parquet"), "--where", "reward > 0.5")
-    assert pq.read_table(tmp_path / "some.parquet")["response"].to_pylist() == [HOSTILE]
+    assert list(map(as_row, read_episodes(tmp_path / "some.parquet"))) == [as_row(LATER)]
+    asked(run, "--format", "parquet", "-o", str(tmp_path / "column.parquet"), "--columns", "reward", "--limit", "1")
+    assert pq.read_table(tmp_path / "column.parquet").to_pydict() == {"reward": [0.1]}
 
 
 @pytest.mark.parametrize(
@@ -107,9 +115,3 @@ def test_a_damaged_end_of_a_part_is_one_named_error(tmp_path: Path) -> None:
     part.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     with pytest.raises(RlhfError, match=str(part)):
         CliRunner().invoke(app, ["episodes", str(tmp_path)], catch_exceptions=False)
-
-
-def test_what_is_no_run_is_one_named_error(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(RlhfError, match=str(path)):
-            CliRunner().invoke(app, ["episodes", str(path)], catch_exceptions=False)

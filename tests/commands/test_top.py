@@ -111,12 +111,10 @@ def test_q_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner.give_back()
 
 
-def test_a_killed_run_ends_it_and_a_folder_that_is_none_is_refused(tmp_path: Path, rlhf: Command) -> None:
+def test_a_killed_run_ends_it_and_so_does_a_folder_that_is_moved(tmp_path: Path, rlhf: Command) -> None:
     folder = made_run(tmp_path / "run", [ROW])
     assert rlhf("top", "run").stdout.splitlines()[-1] == "made: its process ended without a summary"
     run = read_run(folder)
     (folder / "recipe.yaml").unlink()
-    wrong = rlhf("top", "run")
-    assert (wrong.returncode, wrong.stderr) == (2, "error: run is not a run folder: it has no recipe.yaml\n")
     with pytest.raises(Exception, match="was moved or deleted"):
         read_again(run)

@@ -115,6 +115,7 @@ def test_a_beginning_finds_all_and_a_misspelt_name_the_nearest() -> None:
 
 
 def test_the_command_explains_lists_and_suggests() -> None:
+    assert rlhf("explain", "reward/meen").stdout.endswith("or       did you mean 'reward/mean'?\n")
     one = rlhf("explain", "policy/entropy")
     assert one.returncode == 0
     assert [line.split()[0] for line in one.stdout.splitlines()] == [
