@@ -101,6 +101,7 @@ def test_the_page_refuses_newer_records_and_leaves_out_what_is_cut_off(
 ) -> None:
     with pytest.raises(DataError, match=NEWER):
         Library({"newer": place / "newer"}).episodes("newer")
+    (place / "cut").mkdir()
     written(place / "cut" / "episodes", [PLAYED], [FAILED], [PLAYED])
     os.truncate(place / "cut" / "episodes" / PART, 100)
     episodes = Library({"cut": place / "cut"}).episodes("cut").view("episodes")
