@@ -14,6 +14,7 @@ BENCHMARKS = {
     "colocation": "benchmarks.colocation.command",
     "end_to_end": "benchmarks.end_to_end.command",
     "environment": "benchmarks.environment.command",
+    "episodes": "benchmarks.episodes.command",
     "learner": "benchmarks.learner.command",
     "memory_of_ranks": "benchmarks.memory_of_ranks.command",
     "memory": "benchmarks.memory.command",

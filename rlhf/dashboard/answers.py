@@ -9,25 +9,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from duckdb import DuckDBPyConnection
 from tokenizers import Tokenizer
 
+from rlhf.dashboard.episode_index import EpisodeIndex
 from rlhf.errors import UserError
 from rlhf.runs.alarms import alarms
-from rlhf.runs.episode_query import Question, ask, explaining_sql
+from rlhf.runs.episode_query import Question
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.metric_catalogue import find_metric
 from rlhf.runs.stored_run import StoredRun, read_metrics, read_run
 
-VIEWS = ("episodes", "evaluations")
 LISTED = (
     "update", "admitted_version", "evaluation_set", "task", "ordinal", "sample", "role", "outcome", "status", "reward",
     "reward_parts", "advantage", "sampled_tokens", "failure_kind", "left(answer, 200) AS answer",
     "left(response, 400) AS response",
 )  # fmt: skip
 """Columns of the table of episodes."""
-PER_TOKEN = ("token_ids", "kinds", "engine_logprobs", "learner_logprobs", "advantages", "versions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,32 +85,22 @@ def timeline(folder: RunFolder, update: int | None) -> dict[str, Any]:
     return {"update": made, "updates": max(ends), "start": start, "stop": stop, "spans": touching}
 
 
-def episodes_answer(connection: DuckDBPyConnection, view: str, question: Question) -> dict[str, Any]:
+def episodes_answer(index: EpisodeIndex, view: str, question: Question) -> dict[str, Any]:
     """Return the episodes that match, and how many there are of them in all."""
-    listed = Question(where=question.where, order=question.order, limit=question.limit, columns=LISTED)
-    count = Question(where=question.where, columns=("count(*)",))
-    with explaining_sql():
-        rows = ask(connection, _known(view), listed).to_arrow_table().to_pylist(maps_as_pydicts="lossy")
-        (total,) = ask(connection, view, count).fetchall()[0]
-    return {"rows": [_finite(row) for row in rows], "total": total}
+    found = index.find(view, question)
+    return {"rows": [_finite(row) for row in index.rows(view, found.places, LISTED)], "total": found.total}
 
 
-def episode_answer(connection: DuckDBPyConnection, key: EpisodeKey, folder: RunFolder) -> dict[str, Any]:
+def episode_answer(index: EpisodeIndex, key: EpisodeKey, folder: RunFolder) -> dict[str, Any]:
     """Return one episode with the text of its tokens, and its siblings. Raises `UserError` if there is none."""
     where = f"ordinal = {key.ordinal} AND admitted_version = {key.version}"
     group = where + (f" AND evaluation_set = {_quoted(key.evaluation_set)}" if key.evaluation_set else "")
-    with explaining_sql():
-        one = Question(where=f"{group} AND sample = {key.sample}", limit=1)
-        rows = ask(connection, _known(key.view), one).to_arrow_table().to_pylist(maps_as_pydicts="lossy")
-        siblings = ask(connection, key.view, Question(where=group, order="sample", columns=LISTED)).to_arrow_table()
-    if not rows:
+    siblings = index.rows(key.view, index.find(key.view, Question(where=group, order="sample")).places, LISTED)
+    one = Question(where=f"{group} AND sample = {key.sample}", limit=1)
+    if not (rows := index.rows(key.view, index.find(key.view, one).places)):
         raise UserError(f"there is no such episode: {asdict(key)}")
     texts = token_texts(folder.tokenizer / "tokenizer.json", rows[0]["token_ids"] or ())
-    return {
-        "episode": _finite(rows[0]),
-        "texts": texts,
-        "siblings": [_finite(row) for row in siblings.to_pylist(maps_as_pydicts="lossy")],
-    }
+    return {"episode": _finite(rows[0]), "texts": texts, "siblings": [_finite(row) for row in siblings]}
 
 
 def token_texts(file: Path, token_ids: Sequence[int]) -> list[str] | None:
@@ -133,12 +121,6 @@ def _meaning(name: str) -> dict[str, Any]:
     if entry is None:
         return {}
     return {"meaning": entry.meaning, "unit": entry.unit, "low": entry.low, "high": entry.high, "remedy": entry.remedy}
-
-
-def _known(view: str) -> str:
-    if view not in VIEWS:
-        raise UserError(f"there are {' and '.join(VIEWS)}, and no {view!r:.50}")
-    return view
 
 
 def _quoted(text: str) -> str:

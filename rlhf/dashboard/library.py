@@ -1,4 +1,4 @@
-"""The runs that are shown, and their recorded episodes, opened once and again when new parts appear."""
+"""The runs that are shown, and their recorded episodes."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from duckdb import DuckDBPyConnection
-
+from rlhf.dashboard.episode_index import EpisodeIndex
 from rlhf.errors import UserError
 from rlhf.runs.episode_parts import parts_in
-from rlhf.runs.episode_query import open_episodes
 from rlhf.runs.folder import RunFolder
 
 LOG = logging.getLogger(__name__)
+MOST_INDICES = 4
+"""Runs whose episodes are held in memory."""
 DEPTH = 2
 """Levels of folders in which runs are looked for."""
 
 
 class Library:
-    """Runs by name. Connections are opened under a lock; every question gets a cursor of its own."""
+    """Runs by name, and the episodes of the runs that were asked for last."""
 
     def __init__(self, runs: Mapping[str, Path]) -> None:
         self.runs = dict(runs)
         self._lock = threading.Lock()
-        self._opened: dict[str, tuple[tuple[int, int], DuckDBPyConnection]] = {}
+        self._indices: dict[str, EpisodeIndex] = {}
 
     def folder(self, name: str) -> RunFolder:
         """Return the folder of a run. Raises `UserError` for an unknown name."""
@@ -33,14 +33,16 @@ class Library:
             raise UserError(f"there is no run {name!r:.100} here")
         return RunFolder(self.runs[name])
 
-    def episodes(self, name: str) -> DuckDBPyConnection:
-        """Return a cursor with the views `episodes` and `evaluations` of a run, with the parts of now."""
+    def episodes(self, name: str) -> EpisodeIndex:
+        """Return the episodes of a run, with the parts of now."""
         folder = self.folder(name)
-        state = parts_state(folder)
         with self._lock:
-            if name not in self._opened or self._opened[name][0] != state:
-                self._opened[name] = (state, open_episodes(folder.path, LOG.warning))
-            return self._opened[name][1].cursor()
+            index = self._indices.pop(name, None) or EpisodeIndex(folder, LOG.warning)
+            self._indices[name] = index
+            if len(self._indices) > MOST_INDICES:
+                del self._indices[next(iter(self._indices))]
+        index.refresh()
+        return index
 
 
 def find_runs(paths: Iterable[Path]) -> dict[str, Path]:

@@ -15,7 +15,7 @@ from rlhf.runs.episode_parts import read_episodes, schema_of, sound_parts
 from rlhf.runs.episode_table import SCHEMA, table_of
 from rlhf.runs.folder import EPISODES, EVALUATIONS
 
-MAP_OF_PARTS = "* REPLACE (map_from_entries(reward_parts) AS reward_parts)"
+PARTS_AS_MAP = "map_from_entries(reward_parts) AS reward_parts"
 """`reward_parts['exact']` is then the part's value."""
 
 
@@ -46,8 +46,8 @@ def open_episodes(path: Path, tell: Callable[[str], None]) -> DuckDBPyConnection
         else:
             found = [str(part) for part in sound_parts(place, tell)]
             files += found
-            relation = _parquet(connection, found) if found else connection.from_arrow(SCHEMA.empty_table())
-        relation.project(MAP_OF_PARTS).create_view(name)
+            relation = read_parts(connection, found) if found else connection.from_arrow(SCHEMA.empty_table())
+        relation.project(f"* REPLACE ({PARTS_AS_MAP})").create_view(name)
     if EPISODES in folders and path.is_dir() and not files:
         raise DataError(f"{path}: there are no recorded episodes; give a run folder, or its folder or file of episodes")
     connection.execute("SET allowed_paths = ?", [files])
@@ -56,11 +56,12 @@ def open_episodes(path: Path, tell: Callable[[str], None]) -> DuckDBPyConnection
     return connection
 
 
-def _parquet(connection: DuckDBPyConnection, files: Sequence[str]) -> DuckDBPyRelation:
-    """Return the rows of all files. To unite schemas takes milliseconds a file, so it is done only where a run was
-    resumed by another version of rlhf."""
+def read_parts(connection: DuckDBPyConnection, files: Sequence[str], *, places: bool = False) -> DuckDBPyRelation:
+    """Return the rows of all files; for `places`, also their `filename` and `file_row_number`. To unite schemas takes
+    milliseconds a file, so it is done only where a run was resumed by another version of rlhf."""
     first, last = (schema_of(Path(file)) for file in (files[0], files[-1]))
-    return connection.read_parquet(files, union_by_name=not first.equals(last))
+    united = not first.equals(last)
+    return connection.read_parquet(files, union_by_name=united, filename=places, file_row_number=places)
 
 
 def ask(connection: DuckDBPyConnection, view: str, question: Question) -> DuckDBPyRelation:
