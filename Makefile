@@ -5,7 +5,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Hundreds of processes import the same modules: what is compiled is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup pins quickstart lint test-fast heart test test-older-processor test-all test-ecosystem test-attacks test-slurm test-gpu mutants benchmark clean
+.PHONY: setup pins quickstart lint test-fast heart test test-older-processor test-all test-ecosystem test-attacks test-slurm test-browser test-gpu mutants benchmark clean
 
 # `make setup GPU=1`, `GPU=0`, `PYTHON=python3.12`: scripts/setup.sh says what else can be chosen.
 setup:
@@ -34,25 +34,25 @@ test-fast: setup
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint heart
 
 heart: setup
-	$(PYTEST) -m "not engine and not waits and not slow and not attack and not gpu and not ecosystem and not slurm"
+	$(PYTEST) -m "not engine and not waits and not slow and not attack and not gpu and not ecosystem and not slurm and not browser"
 
 # Everything that a change must keep, on real parts.
 test: lint
-	$(PYTEST) -m "not slow and not attack and not gpu and not ecosystem and not slurm"
+	$(PYTEST) -m "not slow and not attack and not gpu and not ecosystem and not slurm and not browser"
 
 # The same on the kernels that a processor without AVX-512 and bfloat16 instructions takes.
 test-older-processor: lint
 	RLHF_TEST_OLDER_PROCESSOR=1 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
-	$(PYTEST) -m "not slow and not attack and not gpu and not ecosystem and not slurm"
+	$(PYTEST) -m "not slow and not attack and not gpu and not ecosystem and not slurm and not browser"
 
 test-all: lint
 	@scripts/ecosystem.sh
-	$(PYTEST) -m "not attack and not gpu and not ecosystem and not slurm"
+	$(PYTEST) -m "not attack and not gpu and not ecosystem and not slurm and not browser"
 	.venv-ecosystem/environments/bin/python -m pytest -q -m "ecosystem and slow" tests/end_to_end
 
 # Everything that attacks our own servers, clients, sandboxes and rewards; its quick part is in `make test`.
 test-attacks: setup
-	$(PYTEST) -m "attack or not slow and not gpu and not ecosystem and not slurm" tests/attacks
+	$(PYTEST) -m "attack or not slow and not gpu and not ecosystem and not slurm and not browser" tests/attacks
 
 # Stock packages of others against our servers and clients, each in a virtual environment of its own, kept between runs.
 test-ecosystem: setup
@@ -69,6 +69,12 @@ test-gpu: setup
 # The recipes on a real SLURM: a private one, with two nodes on this machine. Needs root, which is checked first.
 test-slurm:
 	@scripts/test-slurm.sh
+
+# The page of `rlhf view` in Debian's Chromium, which it installs if it is missing (that takes root).
+test-browser: setup
+	@scripts/ecosystem.sh browser
+	@scripts/install-debian.sh chromium=chromium
+	.venv-ecosystem/browser/bin/python -m pytest -q -m browser tests/browser
 
 # Whether the suite can fail: plants faults one by one. The first time it installs a mutation library beside .venv.
 mutants: setup

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Makes one virtual environment for each list in requirements/ecosystem/ under .venv-ecosystem/. They do not install
-# together, nor beside ours. Three are ours with others on top: `environments`, in-process environments, `trackers`, which
-# our loggers import, and `openrlhf`, which imports all that it trains with. One that is ready is kept; a changed list makes it anew.
+# Makes one virtual environment for each list in requirements/ecosystem/ under .venv-ecosystem/, or those that the arguments
+# name. They do not install together, nor beside ours. Four are ours with others on top: `environments`, in-process environments,
+# `trackers`, which our loggers import, `browser`, which looks at our page, and `openrlhf`, which imports all that it trains with.
+# One that is ready is kept; a changed list makes it anew. Two at the same time wait for each other.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +17,7 @@ make_venv() {
   echo "ecosystem: $(cat "$@" | grep -c ==) pinned packages into $venv"
   rm -rf "$venv"
   .venv/bin/python -m venv "$venv"
-  if [[ " environments openrlhf trackers " == *" $name "* ]]; then
+  if [[ " browser environments openrlhf trackers " == *" $name "* ]]; then
     .venv/bin/python -c 'import site; print(site.getsitepackages()[0])' \
       >"$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/ours.pth"
   fi
@@ -32,7 +33,17 @@ if [ "$python" != 3.11 ]; then
   echo "ecosystem: these lists are for Python 3.11 and .venv has $python: a pin may have no wheel (make setup PYTHON=python3.11)"
 fi
 
-for list in requirements/ecosystem/*.txt; do
-  make_venv "$(basename "$list" .txt)" "$list"
+mkdir -p .venv-ecosystem
+exec 9<.venv-ecosystem
+flock 9
+if [ $# = 0 ]; then
+  mapfile -t names < <(basename --suffix .txt requirements/ecosystem/*.txt)
+  set -- "${names[@]}" environments
+fi
+for name in "$@"; do
+  if [ "$name" = environments ]; then
+    make_venv environments requirements/environments.txt requirements/envpool.txt
+  else
+    make_venv "$name" "requirements/ecosystem/$name.txt"
+  fi
 done
-make_venv environments requirements/environments.txt requirements/envpool.txt

@@ -12,24 +12,5 @@ fi
 
 scripts/setup.sh
 
-# The packages' own services are not started: the tests use none of them, and nobody asked for an sshd on this machine.
-if ! { command -v slurmctld && command -v slurmd && command -v munged && command -v sshd && command -v ip; } >/dev/null; then
-  if ! command -v apt-get >/dev/null; then
-    echo "test-slurm: slurmctld, slurmd, munged, sshd or ip is missing, and there is no apt-get to install" \
-      "slurm-wlm, munge, openssh-server and iproute2" >&2
-    exit 2
-  fi
-  echo "test-slurm: installing Debian's slurm-wlm, munge, openssh-server and iproute2"
-  policy=/usr/sbin/policy-rc.d
-  if [ ! -e "$policy" ]; then
-    printf '#!/bin/sh\nexit 101\n' >"$policy"
-    chmod +x "$policy"
-    trap 'rm -f "$policy"' EXIT
-  fi
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    slurm-wlm munge openssh-server iproute2 >/dev/null
-  if [ -n "$(trap -p EXIT)" ]; then rm -f "$policy"; fi
-fi
-
+scripts/install-debian.sh slurmctld=slurm-wlm slurmd=slurm-wlm munged=munge sshd=openssh-server ip=iproute2
 exec .venv/bin/python -m pytest -q -m slurm tests/slurm tests/network "$@"
