@@ -1,4 +1,4 @@
-"""`rlhf serve …` in a process of its own, which is told to end with the block, and does."""
+"""`rlhf serve …` and `rlhf view …` in a process of its own, which is told to end with the block, and does."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ Process = WarmProcess | subprocess.Popen[bytes]
 
 
 @contextmanager
-def commanded(*words: object, in_background: bool = False, **variables: str) -> Iterator[tuple[str, Process]]:
-    """The URL and the process of `rlhf serve WORDS` on a free port, with more environment variables. A script that
-    starts it with `&` has it ignore Ctrl-C (`in_background`).
+def commanded(
+    *words: object, command: str = "serve", in_background: bool = False, **variables: str
+) -> Iterator[tuple[str, Process]]:
+    """The URL and the process of `rlhf serve WORDS` on a free port, or of another `command`, with more environment
+    variables. A script that starts it with `&` has it ignore Ctrl-C (`in_background`).
 
     Its output goes to a file: nobody has to read it, and waiting for what it says has a deadline.
     """
-    command = ["-m", "rlhf", "serve", *words, "--port", "0"]
+    line = ["-m", "rlhf", command, *map(str, words), "--port", "0"]
     surroundings = os.environ | {"PYTHONPATH": str(ROOT)} | variables
     with tempfile.NamedTemporaryFile() as output:
         process: Process
         if in_background or READ_AT_START & variables.keys():
-            words_of_python = [sys.executable, "-W", "ignore", *map(str, command)]
+            words_of_python = [sys.executable, "-W", "ignore", *line]
             ignoring = partial(signal.signal, signal.SIGINT, signal.SIG_IGN) if in_background else None
             process = subprocess.Popen(
                 words_of_python, stdout=output, stderr=output, cwd=ROOT, env=surroundings, preexec_fn=ignoring
             )
         else:
-            process = start(command, stdout=output, stderr=output, environment=surroundings)
+            process = start(line, stdout=output, stderr=output, environment=surroundings)
         try:
             yield _address(process, Path(output.name)), process
         finally:

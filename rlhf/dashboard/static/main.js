@@ -2,7 +2,7 @@
 
 import { address, ask, read } from "./address.js";
 import { showCompare } from "./compare.js";
-import { h, show } from "./dom.js";
+import { h, number, show } from "./dom.js";
 import { showEpisode } from "./episode.js";
 import { showEpisodes } from "./episodes.js";
 import { showOverview } from "./overview.js";
@@ -54,7 +54,7 @@ async function showRuns() {
       h("td", {}, h("a", { href: address("overview", { run: run.name }) }, run.name)),
       run.error ? h("td", { colspan: 3, class: "error" }, run.error) : [
         h("td", { class: "number" }, `${run.made} of ${run.updates}`),
-        h("td", { class: "number" }, run.reward === null || run.reward === undefined ? "–" : run.reward.toFixed(3)),
+        h("td", { class: "number" }, number(run.reward)),
         h("td", {}, run.outcome ?? "goes on, or was killed"),
       ]);
   const heads = ["run", "updates", "reward", "outcome"].map((name) => h("th", { scope: "col" }, name));
