@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 TABLE_COLUMNS = ("update", "task", "sample", "outcome", "reward", "sampled_tokens AS tokens", "answer", "response")
 CELL = 60
 """Longest cell of the table in characters."""
+READABLE = 20
+"""Number of episodes that are shown unless a limit says otherwise."""
 CHUNK = 1024
 EXPLAINING = {
     "expected": "answer", "detail": "reward_detail", "failed": "failure_kind", "because": "failure_detail",
@@ -44,7 +47,7 @@ def episodes(
     where: Annotated[str | None, typer.Option(metavar="SQL", help='Condition: "reward < 0.5 and update > 10".')] = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Columns, or SQL expressions.")] = None,
     order: Annotated[str | None, typer.Option(metavar="SQL", help='Order: "reward, update desc".')] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Most episodes [default: 20 for a table, else all].")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most episodes [default: 20 to read, else all].")] = None,
     evaluations: Annotated[bool, typer.Option("--evaluations", help="The episodes of evaluations instead.")] = False,
     form: Annotated[Format, typer.Option("--format", help="table, jsonl, or parquet (with --output).")] = Format.TABLE,
     text: Annotated[bool, typer.Option("--text", help="Print every episode in full, as text.")] = False,
@@ -64,7 +67,7 @@ def episodes(
         where=where,
         columns=(columns,) if columns else TABLE_COLUMNS if tabular else (),
         order=order,
-        limit=limit or (20 if form is Format.TABLE else None),
+        limit=limit or (READABLE + 1 if form is Format.TABLE else None),
     )
     with explaining_sql(), _new_file(output) as file:
         answer = ask(connection, "evaluations" if evaluations else "episodes", question).to_arrow_reader(CHUNK)
@@ -72,6 +75,8 @@ def episodes(
             _write_parquet(answer, file)
             return
         rows = (row for batch in _batches(answer) for row in batch.to_pylist(maps_as_pydicts="lossy"))
+        if form is Format.TABLE and limit is None:
+            rows = _readable(rows)
         if text:
             text_of = token_text(run)
             _write_lines((episode_text(row, text_of) for row in rows), file)
@@ -105,10 +110,17 @@ def episode_text(row: Mapping[str, Any], text_of: Callable[[int], str]) -> str:
     ]
     said = row["conversation"] or [*row["prompt"], {"role": "assistant", "content": row["response"] or ""}]
     lines = ["── " + " · ".join(escape_to_line(str(word)) for word in head), *map(_message_text, said)]
-    lines += [f"[{name}] {escape_controls(str(row[key]))}" for name, key in EXPLAINING.items() if row[key]]
+    lines += [f"[{name}] {_indented(str(row[key]))}" for name, key in EXPLAINING.items() if row[key]]
     if unsure := _least_likely(row, text_of):
         lines.append(f"[least likely] {unsure}")
     return "\n".join(lines) + "\n"
+
+
+def _readable(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Iterate over the first rows, and say if there are more."""
+    yield from islice(rows, READABLE)
+    if next(rows, None) is not None:
+        print(f"these are the first {READABLE}; --limit shows more", file=sys.stderr)
 
 
 def token_text(run: Path) -> Callable[[int], str]:
@@ -125,8 +137,13 @@ def token_text(run: Path) -> Callable[[int], str]:
 
 
 def _message_text(message: Mapping[str, Any]) -> str:
-    calls = "".join(f"\n  → {call['name']}({call['arguments']})" for call in message.get("tool_calls") or ())
-    return f"[{escape_to_line(message['role'])}] " + escape_controls(f"{message['content']}{calls}")
+    calls = "".join(f"\n→ {call['name']}({call['arguments']})" for call in message.get("tool_calls") or ())
+    return f"[{escape_to_line(message['role'])}] " + _indented(f"{message['content']}{calls}")
+
+
+def _indented(text: str) -> str:
+    """Return a text whose lines cannot be taken for labels."""
+    return escape_controls(text).replace("\n", "\n  ")
 
 
 def _least_likely(row: Mapping[str, Any], text_of: Callable[[int], str]) -> str:

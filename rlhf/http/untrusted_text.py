@@ -25,7 +25,10 @@ _SURROGATES = "\ud800-\udfff"
 """Halves of characters, which no encoding can represent."""
 _TAGS = "\U000e0000-\U000e007f"
 """Tag characters, which are never displayed."""
-_ESCAPED = re.compile(f"[{_CONTROLS}{_ORDERING}{_LINES}{_SURROGATES}{_TAGS}]")
+_UNSEEN = "\xad\u200b\u2060-\u2064\u206a-\u206f\ufff9-\ufffb"
+"""Characters without width. The two joiners have a meaning between letters that join, and none beside ASCII."""
+_JOINERS = "(?<=[ -~])[\u200c\u200d]|[\u200c\u200d](?=[ -~])"
+_ESCAPED = re.compile(f"[{_CONTROLS}{_ORDERING}{_LINES}{_SURROGATES}{_TAGS}{_UNSEEN}]|{_JOINERS}")
 _HARMLESS = re.compile(r"[\t\n -~]*")
 _SURROGATE = re.compile(f"[{_SURROGATES}]")
 
@@ -35,7 +38,7 @@ class InvalidJson(ValueError):
 
 
 def escape_controls(text: str) -> str:
-    """Write control characters, bidirectional marks and the like as `\\x1b`, `\\u202e`; newlines and tabs stay."""
+    """Write control, bidirectional and unseen characters as `\\x1b`, `\\u202e`; newlines and tabs stay."""
     return text if _HARMLESS.fullmatch(text) else _ESCAPED.sub(lambda found: _escape(found[0]), text)
 
 

@@ -58,7 +58,7 @@ class LiveView:
         self._more = rows
 
     def message(self, text: str) -> None:
-        self._console.print(escape_controls(text), markup=False, highlight=False)
+        self._console.print(Text(escape_controls(text)))
 
     def close(self) -> None:
         self._phase = None

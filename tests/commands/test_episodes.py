@@ -54,6 +54,16 @@ def test_episodes_are_found_by_sql(run: Path, options: tuple[str, ...], found: l
     assert [row["ordinal"] for row in rows(run, *options)] == found
 
 
+def test_more_than_can_be_read_is_said(tmp_path: Path) -> None:
+    written(tmp_path, [replace(PLAYED, ordinal=place) for place in range(21)])
+    for form, lines in (("--columns=ordinal", 21), ("--text", 140)):
+        shown = asked(tmp_path, form)
+        assert len(shown.stdout.splitlines()) == lines
+        assert shown.stderr == "these are the first 20; --limit shows more\n"
+        assert asked(tmp_path, form, "--limit", "20").stderr == ""
+    assert len(rows(tmp_path)) == 21
+
+
 def test_expressions_are_columns(run: Path) -> None:
     worst = ("--columns", "ordinal, round(list_min(learner_logprobs), 2) AS least", "--where", "update = 2")
     assert rows(run, *worst) == [{"ordinal": 3, "least": -20.25}]

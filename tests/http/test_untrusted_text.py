@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import stat
 import unicodedata
 from collections.abc import Callable
@@ -35,6 +36,7 @@ HOSTILE = {
     "nul": "\0", "override": "\u202egnp.exe", "isolate": "\u2066a\u2069", "mark": "\u200fa\u200e\u061c\ufeff",
     "lines": "a\u2028b\u2029c\x85d\ve\ff", "separators": "\x1c\x1d\x1e\x1f\x7f\a", "halves": "\ud800 \udfff",
     "both the wrong way": "\udc00\ud800", "unseen letters": "\U000e0041\U000e0042", "json": '{"a": "\x1b"}',
+    "no width": "4\u200b2\u20604\u200d2\u200c4\xad2",
 }  # fmt: skip
 ORDINARY = "plain, é ü 漢字 עברית 😀 👩‍👩‍👧 क्‍ष\n\ttabs and lines"
 names = pytest.mark.parametrize("name", HOSTILE)
@@ -45,7 +47,7 @@ def is_inert(text: str) -> bool:
     text.encode()
     obeyed = {"Cc", "Cs", "Zl", "Zp"}
     ordering = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-    return not any(
+    return not re.search("[\xad\u200b\u2060]|[\u200c\u200d][0-9]", text) and not any(
         (unicodedata.category(one) in obeyed and one not in "\n\t")
         or unicodedata.bidirectional(one) in ordering
         or one in "\u200e\u200f\u061c\ufeff"
