@@ -15,6 +15,7 @@ from rlhf.dashboard.library import Library
 from rlhf.errors import DataError
 from rlhf.runs.durable import files_below
 from rlhf.runs.episode_parts import parts_in
+from rlhf.runs.episode_query import Question
 from rlhf.runs.episode_table import VERSION_KEY, table_of
 from tests.runs.made_run import made_run
 from tests.runs.test_episode_parts import FAILED, PLAYED, written
@@ -104,6 +105,6 @@ def test_the_page_refuses_newer_records_and_leaves_out_what_is_cut_off(
     (place / "cut").mkdir()
     written(place / "cut" / "episodes", [PLAYED], [FAILED], [PLAYED])
     os.truncate(place / "cut" / "episodes" / PART, 100)
-    episodes = Library({"cut": place / "cut"}).episodes("cut").view("episodes")
-    assert episodes.project("ordinal").fetchall() == [(4,), (3,)]
+    found = Library({"cut": place / "cut"}).episodes("cut").find("episodes", Question())
+    assert found.places == [(2, 0), (3, 0)]
     assert [line.partition(" (")[0] for line in caplog.messages] == [f"{place}/cut/episodes/{PART} is damaged"]
