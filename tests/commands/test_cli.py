@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -124,3 +125,11 @@ def test_the_doctor_finds_this_machine_fit(rlhf: Command):
         "disk",
     ):
         assert f" {subject} " in ended.stdout
+
+
+def test_ctrl_c_while_the_command_line_is_imported_ends_quietly(tmp_path: Path):
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    ended = subprocess.run(
+        [sys.executable, "-m", "rlhf"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
