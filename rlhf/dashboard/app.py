@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, RedirectResponse, StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 
 from rlhf.dashboard.answers import EpisodeKey, card, episode_answer, episodes_answer, overview, timeline
 from rlhf.dashboard.library import Library, parts_state
+from rlhf.dashboard.page_access import PageAccess, start_page
 from rlhf.errors import UserError
-from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, Access
 from rlhf.runs.episode_query import Question
 from rlhf.runs.folder import RunFolder
@@ -41,7 +41,7 @@ def dashboard_app(
     *,
     host: str = LOOPBACK,
     access: Access | None = None,
-) -> AccessMiddleware:
+) -> PageAccess:
     """Return the application, behind the checks of host name, origin and token. Streams end once the server has
     `ended`, which waits for them."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -56,9 +56,7 @@ def dashboard_app(
         response.headers.update(HEADERS)
         return response
 
-    @app.get("/")
-    def index() -> RedirectResponse:
-        return RedirectResponse("/static/index.html")
+    app.get("/")(start_page)
 
     @app.get("/api/runs")
     def runs() -> list[dict[str, Any]]:
@@ -91,7 +89,7 @@ def dashboard_app(
         return StreamingResponse(live_events(library.folder(run), ended), media_type="text/event-stream")
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    return AccessMiddleware(app, refusal, access or Access(), host=host, token=token)
+    return PageAccess(app, refusal, access or Access(), host=host, token=token)
 
 
 async def live_events(folder: RunFolder, ended: Callable[[], bool]) -> AsyncIterator[str]:
@@ -111,4 +109,5 @@ def _state(folder: RunFolder) -> list[int]:
 
 
 def refusal(status: int, why: str) -> Mapping[str, Any]:
-    return {"error": why}
+    words = "open the address that `rlhf view` printed, with its token, or send it as a bearer token"
+    return {"error": words if status == 401 else why}

@@ -152,7 +152,6 @@ class _View:
                 self._fill(self._sound)
             else:
                 self._filling = threading.Timer(FIRST_ANSWER_SECONDS, self._fill, (self._sound,))
-                self._filling.daemon = True
                 self._filling.start()
 
     def _fill(self, parts: Sequence[Path]) -> None:

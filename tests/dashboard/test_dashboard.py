@@ -6,9 +6,12 @@ import asyncio
 import json
 import re
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 from tokenizers import Tokenizer
@@ -150,6 +153,33 @@ def test_pages_of_others_may_not_ask(run: Path) -> None:
     assert page_of(run, token="secret").get("/api/runs", headers={"Authorization": "Bearer secret"}).status_code == 200
 
 
+def test_a_browser_opens_the_address_with_the_token_once_and_has_a_cookie_from_then_on(run: Path) -> None:
+    page = page_of(run, token="secret & more")
+    assert page.get("/", params={"token": "other"}).status_code == 401
+    assert page.get("/api/runs", params={"token": "secret & more"}).status_code == 401
+    opened = page.get("/", params={"token": "secret & more"})
+    assert "url=/static/index.html" in opened.text
+    assert re.search("HttpOnly;.*SameSite=strict", opened.headers["set-cookie"])
+    assert "secret" not in opened.headers["set-cookie"]
+    assert page.get("/api/runs").status_code == 200
+    assert page.get("/api/runs", headers={"Origin": "http://other.example"}).status_code == 403
+    page.cookies = {name: value[::-1] for name, value in page.cookies.items()}
+    assert page.get("/api/runs").json()["error"].startswith("open the address that `rlhf view` printed")
+
+
+@pytest.mark.waits
+def test_a_server_beyond_loopback_prints_an_address_with_a_new_token(run: Path) -> None:
+    command = [sys.executable, "-m", "rlhf", "view", str(run), "--host", "0.0.0.0", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[-1].replace(socket.gethostname(), "127.0.0.1")
+        with httpx.Client() as browser:
+            assert browser.get(address.partition("?")[0] + "api/runs").status_code == 401
+            assert browser.get(address).status_code == 200
+            assert browser.get(address.partition("?")[0] + "api/runs").status_code == 200
+        server.terminate()
+
+
 def test_the_page_loads_nothing_of_others_and_runs_no_inline_script(run: Path) -> None:
     answer = page_of(run).get("/")
     assert answer.status_code == 200
@@ -166,7 +196,6 @@ def test_what_cannot_be_shown_is_one_named_error(run: Path, tmp_path: Path) -> N
         for words, options in {
             "is no run folder": [str(tmp_path / "empty")],
             "cannot listen": [str(run), "--port", str(port)],
-            "there is no token": [str(run), "--host", "0.0.0.0"],
         }.items():
             failed = CliRunner().invoke(app, ["view", *options])
             assert isinstance(failed.exception, RlhfError), failed
