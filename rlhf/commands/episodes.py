@@ -15,7 +15,6 @@ import typer
 
 from rlhf.errors import DataError, UserError
 from rlhf.http.untrusted_text import escape_controls, escape_json, escape_to_line
-from rlhf.runs.durable import whole
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, RecordBatchReader
@@ -168,6 +167,8 @@ def _new_file(output: Path | None) -> Iterator[Path | None]:
     if output is None:
         yield None
         return
+    from rlhf.runs.durable import whole
+
     try:
         if output.exists():
             raise UserError(f"{output} exists: name another file, or delete it")
