@@ -107,6 +107,12 @@ def test_tensorboard_reads_back_what_was_logged(folder: RunFolder):
     events.Reload()
     assert events.Tags()["scalars"] == ["reward/mean"]
     assert [(event.step, event.value) for event in events.Scalars("reward/mean")] == [(1, 0.5), (2, 0.75)]
+    resumed = make_loggers(["tensorboard"], LoggedRun(folder, "run", {}), print)
+    resumed.log(2, {"reward/mean": 0.25})
+    resumed.log(3, {"reward/mean": 1.0})
+    resumed.close()
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("reward/mean")] == [(1, 0.5), (2, 0.25), (3, 1.0)]
 
 
 def test_a_logger_of_your_own_gets_finite_numbers_episodes_and_the_recipe(folder: RunFolder):
