@@ -14,10 +14,13 @@ export function go(view, given) {
   location.hash = address(view, given).slice(1);
 }
 
+// The answer never comes if the user has gone on to another address before it: it is for a view that is no longer wanted.
 export async function ask(path, given = {}) {
+  const asked = location.hash;
   const kept = Object.entries(given).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const response = await fetch(`/api/${path}?${new URLSearchParams(kept)}`);
   const answer = await response.json();
+  if (location.hash !== asked) return new Promise(() => {});
   if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);
   return answer;
 }

@@ -1,7 +1,8 @@
 // Curves of several runs over one axis, and what differs between their recipes.
 
 import { ask, go } from "./address.js";
-import { h, number, show } from "./dom.js";
+import { SCALES, axes } from "./charts.js";
+import { h, heads, number, show } from "./dom.js";
 
 const COLOURS = ["#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700", "#57606a", "#cf222e"];
 const AXES = ["updates", "samples", "tokens", "hours"];
@@ -43,11 +44,9 @@ function positions(one, over) {
 }
 
 function draw(place, runs, found, metric, over) {
-  const style = getComputedStyle(document.body);
-  const axis = { stroke: style.getPropertyValue("--dim"), grid: { stroke: style.getPropertyValue("--line"), width: 0.5 } };
   const curves = found.map((one) => [positions(one, over), one.metrics[metric]?.values ?? one.update.map(() => null)]);
   const series = runs.map((run, index) => ({ label: run, stroke: COLOURS[index % COLOURS.length], width: 1.5, spanGaps: true, value: (_, value) => number(value) }));
-  const options = { width: place.clientWidth || 320, height: HEIGHT, scales: { x: { time: false } }, axes: [axis, { ...axis, size: 56 }], series: [{ label: over, value: (_, value) => number(value) }, ...series] };
+  const options = { width: place.clientWidth || 320, height: HEIGHT, scales: SCALES, axes: axes(over !== "hours"), series: [{ label: over, value: (_, value) => number(value) }, ...series] };
   new uPlot(options, uPlot.join(curves), place);
 }
 
@@ -56,8 +55,8 @@ function ends(runs, found, metric) {
     const values = one.metrics[metric]?.values.filter((value) => value !== null) ?? [];
     return h("tr", {}, h("td", {}, runs[index]), ...[values[0], values.at(-1), values.length ? Math.max(...values) : null].map((value) => h("td", { class: "number" }, number(value))));
   };
-  const heads = ["run", "first", "last", "largest"].map((name) => h("th", { scope: "col" }, name));
-  return h("div", { class: "scroll" }, h("table", {}, h("caption", {}, metric), h("thead", {}, h("tr", {}, heads)), h("tbody", {}, found.map(row))));
+  const numbers = ["first", "last", "largest"];
+  return h("div", { class: "scroll" }, h("table", { id: "ends", class: "narrow" }, h("caption", {}, metric), heads(["run", ...numbers], numbers), h("tbody", {}, found.map(row))));
 }
 
 // A resolved recipe has a line `key: value  # origin` for each value, indented by its depth.
@@ -82,6 +81,5 @@ function difference(runs, found) {
   if (!differ.length) return h("p", { class: "dim" }, runs.length > 1 ? "Their recipes are equal." : "One run.");
   const cell = (entry) => h("td", { class: "text" }, entry ? [entry.value, h("span", { class: "dim" }, entry.origin ? ` ${entry.origin}` : "")] : "–");
   const row = (key) => h("tr", {}, h("td", {}, key), recipes.map((recipe) => cell(recipe.get(key))));
-  const heads = ["key", ...runs].map((name) => h("th", { scope: "col" }, name));
-  return h("div", { class: "scroll" }, h("table", { id: "recipes" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, differ.map(row))));
+  return h("div", { class: "scroll" }, h("table", { id: "recipes" }, heads(["key", ...runs]), h("tbody", {}, differ.map(row))));
 }

@@ -1,8 +1,7 @@
 // Elements whose text is always text: nothing that a model wrote is ever read as markup.
 
-// Control characters, bidirectional marks and halves of characters, which a browser would obey or hide.
-const INVISIBLE =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff\u{e0000}-\u{e007f}]|\p{Surrogate}/gu;
+// Control and format characters, such as bidirectional marks, and halves of characters: a browser would obey or hide them.
+const INVISIBLE = /(?![\t\n])[\p{Control}\p{Format}\p{Surrogate}\p{Zl}\p{Zp}\p{Noncharacter_Code_Point}]/gu;
 
 export function visible(text) {
   return String(text ?? "").replace(INVISIBLE, (found) => "\\u{" + found.codePointAt(0).toString(16) + "}");
@@ -23,6 +22,10 @@ export function h(tag, attributes = {}, ...children) {
 
 export function show(...children) {
   document.getElementById("page").replaceChildren(...children.flat().filter(Boolean));
+}
+
+export function heads(names, numbers = []) {
+  return h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col", class: numbers.includes(name) ? "number" : null }, name))));
 }
 
 export function tell(words) {

@@ -2,20 +2,23 @@
 
 import { address, ask, go } from "./address.js";
 import { placeOf, quoted } from "./episodes.js";
-import { h, number, show, tell, visible } from "./dom.js";
+import { h, heads, number, show, tell, visible } from "./dom.js";
 
 const KINDS = ["prompt", "action", "environment"];
 const KIND_COLOURS = ["transparent", "hsl(210 80% 55% / 0.3)", "hsl(40 80% 55% / 0.3)"];
+const RED = (strength) => `hsl(0 80% 55% / ${(0.6 * strength).toFixed(3)})`;
+const GREEN = (strength) => `hsl(140 70% 45% / ${(0.6 * strength).toFixed(3)})`;
 const NEIGHBOURS = 10;
 
-// Each gives a number or null per token; `middle` is where the colour is none, and `span` where it is full.
+// Each gives a number or null per token; `middle` has no colour, and a value `span` above or below it has the full one; `sign` says
+// on which side alone values are.
 const COLOURS = {
   kind: null,
-  "log-prob": { value: (token) => token.learner ?? token.engine, middle: 0, span: 4 },
+  "log-prob": { value: (token) => token.learner ?? token.engine, middle: 0, span: 4, sign: -1 },
   "engine − learner": { value: (token) => difference(token), middle: 0, span: 0.05 },
   ratio: { value: (token) => (difference(token) === null ? null : Math.exp(-difference(token))), middle: 1, span: 0.2 },
   advantage: { value: (token) => token.advantage, middle: 0, span: 2 },
-  version: { value: (token, episode) => (token.version === null || episode.update === null ? null : episode.update - 1 - token.version), middle: 0, span: 4 },
+  version: { value: (token, episode) => (token.version === null || episode.update === null ? null : episode.update - 1 - token.version), middle: 0, span: 4, sign: 1 },
 };
 
 export async function showEpisode(given) {
@@ -32,6 +35,7 @@ export async function showEpisode(given) {
     tokens.length ? [
       h("h2", {}, "Tokens"),
       h("form", {}, picker(given, colour), segments.length > 1 ? tabs(given, segments, Number(segment)) : null),
+      legend(colour),
       h("p", { class: "dim" }, texts ? "← and → choose a token, c copies its neighbourhood as JSON." : "The run folder has no tokenizer: tokens are shown by number."),
       strip(tokens.slice(...(segments[Number(segment)] ?? [])), episode, colour, details),
       details,
@@ -84,7 +88,15 @@ function background(token, episode, name) {
   const value = colour.value(token, episode);
   if (value === null || value === undefined) return "transparent";
   const strength = Math.max(-1, Math.min(1, (value - colour.middle) / colour.span));
-  return strength < 0 ? `hsl(0 80% 55% / ${(-0.6 * strength).toFixed(3)})` : `hsl(140 70% 45% / ${(0.6 * strength).toFixed(3)})`;
+  return strength < 0 ? RED(-strength) : GREEN(strength);
+}
+
+function legend(name) {
+  const { middle, span, sign } = COLOURS[name] ?? {};
+  const shown = (words, background) => h("span", { style: `background: ${background}` }, words);
+  if (span === undefined) return h("p", { class: "legend", id: "legend" }, KINDS.map((kind, index) => shown(kind, KIND_COLOURS[index])));
+  return h("p", { class: "legend", id: "legend" },
+    sign === 1 ? null : shown(`≤ ${number(middle - span)}`, RED(1)), shown(number(middle), "none"), sign === -1 ? null : shown(`≥ ${number(middle + span)}`, GREEN(1)));
 }
 
 function strip(tokens, episode, colour, details) {
@@ -146,6 +158,5 @@ function group(siblings, episode, run, view) {
     h("td", {}, one.outcome), h("td", { class: "number" }, number(one.reward)), h("td", { class: "text" }, one.response ?? one.failure_kind ?? "–"));
   const rewards = siblings.map((one) => one.reward).filter((reward) => reward !== null);
   const spread = rewards.length ? `reward ${number(Math.min(...rewards))} to ${number(Math.max(...rewards))}` : "no rewards";
-  const heads = ["episode", "outcome", "reward", "reply"].map((name) => h("th", { scope: "col" }, name));
-  return h("div", {}, h("p", { class: "dim" }, spread), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, siblings.map(row)))));
+  return h("div", {}, h("p", { class: "dim" }, spread), h("div", { class: "scroll" }, h("table", { id: "group" }, heads(["episode", "outcome", "reward", "reply"], ["reward"]), h("tbody", {}, siblings.map(row)))));
 }

@@ -2,7 +2,7 @@
 
 import { address, ask, read } from "./address.js";
 import { showCompare } from "./compare.js";
-import { h, number, show } from "./dom.js";
+import { h, heads, number, show } from "./dom.js";
 import { showEpisode } from "./episode.js";
 import { showEpisodes } from "./episodes.js";
 import { showOverview } from "./overview.js";
@@ -10,9 +10,11 @@ import { showTimeline } from "./timeline.js";
 
 const VIEWS = { runs: showRuns, compare: showCompare, overview: showOverview, episodes: showEpisodes, episode: showEpisode, timeline: showTimeline };
 const LIVE = ["runs", "overview"];
+const CHARTS = ["overview", "compare"];
 let stream = null;
 
 async function render({ focus }) {
+  const held = focus ? null : document.activeElement.getAttribute("href");
   const { view, given } = read();
   follow(given.run);
   navigation(view, given.run);
@@ -22,7 +24,8 @@ async function render({ focus }) {
   } catch (error) {
     show(h("p", { class: "error", role: "alert" }, error.message));
   }
-  if (focus) document.getElementById("page").focus({ preventScroll: true });
+  const target = focus ? document.getElementById("page") : held && document.querySelector(`a[href="${CSS.escape(held)}"]`);
+  target?.focus({ preventScroll: true });
 }
 
 function navigation(view, run) {
@@ -57,9 +60,15 @@ async function showRuns() {
         h("td", { class: "number" }, number(run.reward)),
         h("td", {}, run.outcome ?? "goes on, or was killed"),
       ]);
-  const heads = ["run", "updates", "reward", "outcome"].map((name) => h("th", { scope: "col" }, name));
-  show(h("h1", {}, "Runs"), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, runs.map(row)))));
+  show(h("h1", {}, "Runs"), h("div", { class: "scroll" }, h("table", {}, heads(["run", "updates", "reward", "outcome"], ["updates", "reward"]), h("tbody", {}, runs.map(row)))));
 }
 
+let width = innerWidth;
+function redraw() {
+  width = innerWidth;
+  if (CHARTS.includes(read().view)) render({ focus: false });
+}
+addEventListener("resize", () => { if (innerWidth !== width) redraw(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 addEventListener("hashchange", () => render({ focus: true }));
 render({ focus: false });

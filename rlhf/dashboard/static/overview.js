@@ -1,11 +1,11 @@
 // The metrics of a run: alarms first, then a curve for each.
-// `uPlot` is a global: the library is shipped minified, as a plain script.
 
 import { address, ask } from "./address.js";
+import { SCALES, axes } from "./charts.js";
 import { h, number, show } from "./dom.js";
 
 const FIRST = [
-  "reward/mean", "eval/reward", "policy/kl_reference", "policy/approx_kl", "policy/entropy", "response/tokens_mean",
+  "reward/mean", "eval/reward", "sft/nll", "pairs/loss", "pairs/accuracy", "policy/kl_reference", "policy/approx_kl", "policy/entropy", "response/tokens_mean",
   "policy/clip_fraction_low", "policy/clip_fraction_high", "staleness/mean", "tokens/trained", "seconds/update",
 ];
 const HEIGHT = 140;
@@ -19,7 +19,7 @@ export async function showOverview({ run }) {
     h("h1", {}, found.name),
     state(found),
     alarms(found.alarms),
-    h("p", {}, h("a", { href: address("episodes", { run, order: "reward", where: "update = (SELECT max(update) FROM episodes)" }) }, "The worst replies of the last update")),
+    names.includes("reward/mean") && h("p", {}, h("a", { href: address("episodes", { run, order: "reward", where: "update = (SELECT max(update) FROM episodes)" }) }, "The worst replies of the last update")),
     h("h2", {}, "Metrics"),
     h("div", { class: "charts" }, charts.map(chart)),
     h("h2", {}, "Recipe"),
@@ -40,21 +40,25 @@ function alarms(found) {
 
 function chart({ name, metric, place }) {
   const last = metric.values.findLast((value) => value !== null);
-  const range = [metric.low, metric.high].some((bound) => bound !== null && bound !== undefined)
-    ? ` Healthy: ${metric.low ?? ""} … ${metric.high ?? ""} ${metric.unit ?? ""}.` : "";
-  const words = `${metric.meaning ?? "a metric of your own"}.${range} ${metric.remedy ?? ""}`;
-  return h("section", { class: "chart", "data-metric": name, title: words }, h("h3", {}, name), h("p", {}, `${number(last)} · ${metric.meaning ?? ""}`), place);
+  const bounded = [metric.low, metric.high].some((bound) => bound !== null && bound !== undefined);
+  const range = bounded ? `healthy: ${metric.low ?? ""} … ${metric.high ?? ""} ${metric.unit ?? ""}` : null;
+  const words = [number(last), plain(metric.meaning) ?? "a metric of your own", range].filter(Boolean).join(" · ");
+  return h("section", { class: "chart", "data-metric": name, title: plain(metric.remedy) }, h("h3", {}, name), h("p", {}, words), place);
+}
+
+// The words of the catalogue are Markdown, of which the page shows the text alone.
+function plain(words) {
+  return words?.replace(/\[([^\]]*)\]\([^)]*\)/g, "$1").replaceAll("`", "");
 }
 
 function draw(place, updates, metric) {
   const style = getComputedStyle(document.body);
-  const axis = { stroke: style.getPropertyValue("--dim"), grid: { stroke: style.getPropertyValue("--line"), width: 0.5 }, font: "11px system-ui" };
   const options = {
     width: place.clientWidth || 320, height: HEIGHT,
-    scales: { x: { time: false } },
+    scales: SCALES,
     legend: { show: true, live: true },
     cursor: { drag: { x: true, y: false } },
-    axes: [axis, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => number(tick, 3)) }],
+    axes: axes(true),
     series: [{ label: "update" }, { label: "value", stroke: style.getPropertyValue("--link"), width: 1.5, spanGaps: true, points: { size: 4 }, value: (_, value) => number(value) }],
   };
   new uPlot(options, [updates, metric.values], place);
