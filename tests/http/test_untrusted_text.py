@@ -29,10 +29,10 @@ from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter, read_jsonl
 from rlhf.runs.live import LiveView
 from rlhf.runs.view import PlainView
+from tests.hostile_texts import HOSTILE_TEXTS, unseen
 
 HOSTILE = {
-    "colour": "\x1b[31mred", "clipboard": "\x1b]52;c;ZWNobwo=\x07", "hyperlink": "\x1b]8;;http://x\x1b\\here",
-    "alternate": "\x1b[?1049h", "one byte": "\x9b31mred", "return": "reward 0.1\rreward 9.9", "backspace": "9\b1",
+    **HOSTILE_TEXTS, "colour": "\x1b[31mred", "return": "reward 0.1\rreward 9.9", "backspace": "9\b1",
     "nul": "\0", "override": "\u202egnp.exe", "isolate": "\u2066a\u2069", "mark": "\u200fa\u200e\u061c\ufeff",
     "lines": "a\u2028b\u2029c\x85d\ve\ff", "separators": "\x1c\x1d\x1e\x1f\x7f\a", "halves": "\ud800 \udfff",
     "both the wrong way": "\udc00\ud800", "unseen letters": "\U000e0041\U000e0042", "json": '{"a": "\x1b"}',
@@ -47,18 +47,20 @@ def is_inert(text: str) -> bool:
     text.encode()
     obeyed = {"Cc", "Cs", "Zl", "Zp"}
     ordering = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-    return not re.search("[\xad\u200b\u2060]|[\u200c\u200d][0-9]", text) and not any(
+    without_width = re.search("[\xad\u034f\u180e\u200b\u2060]|[\u200c\u200d][ -~]", text)
+    return not without_width and not any(
         (unicodedata.category(one) in obeyed and one not in "\n\t")
         or unicodedata.bidirectional(one) in ordering
         or one in "\u200e\u200f\u061c\ufeff"
         or "\U000e0000" <= one <= "\U000e007f"
-        for one in text
+        for one in set(text)
     )
 
 
 @names
 def test_hostile_text_is_escaped_and_ordinary_text_stays(name: str) -> None:
     assert is_inert(escape_controls(HOSTILE[name]))
+    assert unseen("".join(set(escape_controls(HOSTILE[name])))) == set()
     assert is_inert(escape_to_line(HOSTILE[name]))
     assert "\n" not in escape_to_line(HOSTILE[name] + "\nmore")
     assert escape_controls(ORDINARY) == ORDINARY

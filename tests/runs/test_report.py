@@ -17,14 +17,12 @@ from rlhf.runs.report_html import html_report
 from rlhf.runs.report_markdown import fenced, markdown_report
 from rlhf.runs.stored_run import read_run
 from rlhf.runs.svg import MOST_POINTS, curve_svg, thinned
+from tests.hostile_texts import HOSTILE_TEXTS, unseen
 from tests.runs.made_run import RECIPE, made_run
 from tests.runs.test_episode_parts import FAILED, PLAYED, written
 
-HOSTILE = [
-    "<script>alert(1)</script>", "</pre></article><img src=x onerror=alert(1)>", "&lt;b&gt;", "```\n# heading\n```",
-    "````html\n<b>\n", "\x1b[2J\x1b]0;title\x07", "a\u202eb", "| a | b |\n|---|---|", "[x](javascript:alert(1))",
-    "\ufeff", "<!-- ", "]]>", "\U000e0041",
-]  # fmt: skip
+HOSTILE = {**HOSTILE_TEXTS, "entities": "&lt;b&gt;", "a longer fence": "````html\n<b>\n", "the end of data": "]]>"}
+del HOSTILE["one long line"]  # a test of its own shortens it
 ROWS = [
     {"reward/mean": 0.25, "policy/entropy": 0.5, "policy/logprob_difference": 0.02, "seconds/train": 1.0, "mine": 2.0}
 ] * 4
@@ -93,7 +91,7 @@ def test_the_page_stands_alone(folder: Path) -> None:
     assert "prefers-color-scheme: dark" in html_report(reported(folder))
 
 
-@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
 def test_no_text_of_others_does_anything(tmp_path: Path, folder: Path, hostile: str) -> None:
     plain = reported(folder)
     said = [{"role": hostile, "content": hostile, "tool_calls": [{"name": hostile, "arguments": {hostile: hostile}}]}]
@@ -114,7 +112,7 @@ def test_no_text_of_others_does_anything(tmp_path: Path, folder: Path, hostile: 
     assert inner <= {"text", "softbreak", "text_special", "strong_open", "strong_close"}
     assert len([token for token in tokens if token.type == "heading_open"]) == 7
     for text in (html_report(report), markdown_report(report)):
-        assert [one for one in "\x1b\x07\u202e\ufeff\U000e0041" if one in text] == []
+        assert unseen(text) == set()
 
 
 def test_a_long_text_is_shortened_and_says_so(folder: Path) -> None:
