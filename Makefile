@@ -70,10 +70,10 @@ test-gpu: setup
 test-slurm:
 	@scripts/test-slurm.sh
 
-# The page of `rlhf view` in Debian's Chromium, which it installs if it is missing (that takes root).
+# The page of `rlhf view` in Chromium, and commands in tmux, both of Debian, which it installs if they are missing (that takes root).
 test-browser: setup
 	@scripts/ecosystem.sh browser
-	@scripts/install-debian.sh chromium=chromium
+	@scripts/install-debian.sh chromium=chromium tmux=tmux
 	.venv-ecosystem/browser/bin/python -m pytest -q -m browser tests/browser
 
 # Whether the suite can fail: plants faults one by one. The first time it installs a mutation library beside .venv.
