@@ -53,7 +53,9 @@ def episodes(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of printing.")] = None,
 ) -> None:
     """Print, filter and export the recorded episodes of a run. Expressions are DuckDB's SQL; columns are those of the
-    page "The run folder"."""
+    page "The run folder", and of --format jsonl. The worst replies of the last update, with what was expected and the
+    tokens that were least likely: --where "update = (select max(update) from episodes)" --order reward --limit 3 --text
+    """
     from rlhf.runs.episode_query import Question, ask, explaining_sql, open_episodes
 
     if form is Format.PARQUET and output is None:

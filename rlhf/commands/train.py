@@ -131,6 +131,5 @@ def closing_words(summary: Summary, folder: Path) -> str:
         f"{summary.updates} updates, {summary.samples:,} samples, {summary.wall_seconds:.0f} s "
         f"(first update after {summary.seconds_to_first_update or 0:.0f} s)"
     )
-    picture = folder / "reward.png"
-    lines.append(f"everything is in {folder}" + (f"; for instance {picture}" if picture.exists() else ""))
+    lines.append(f"everything is in {folder}; `rlhf view {folder}` shows it in the browser")
     return "\n".join(lines)
