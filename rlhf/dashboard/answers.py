@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from rlhf.dashboard.episode_index import EpisodeIndex
+from rlhf.dashboard.episode_index import PART, ROW, EpisodeIndex
 from rlhf.errors import UserError
 from rlhf.runs.alarms import alarms
 from rlhf.runs.episode_query import Question
@@ -26,6 +27,13 @@ LISTED = (
     "left(response, 400) AS response",
 )  # fmt: skip
 """Columns of the table of episodes."""
+GROUP_KEY = ("ordinal", "admitted_version", "evaluation_set", "task")
+SPREAD = (
+    "max(update) AS update", "count(*) AS episodes", "min(reward) AS lowest", "avg(reward) AS mean",
+    "max(reward) AS highest", "stddev_pop(reward) AS spread",
+    f"list({{'part': {PART}, 'row': {ROW}}} ORDER BY sample) AS places",
+)  # fmt: skip
+"""What is said of a group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +97,18 @@ def episodes_answer(index: EpisodeIndex, view: str, question: Question) -> dict[
     """Return the episodes that match, and how many there are of them in all."""
     found = index.find(view, question)
     return {"rows": [_finite(row) for row in index.rows(view, found.places, LISTED)], "total": found.total}
+
+
+def groups_answer(index: EpisodeIndex, view: str, question: Question) -> list[dict[str, Any]]:
+    """Return groups of the episodes that match, each with the spread of its rewards and with its episodes."""
+    groups = index.summed(view, SPREAD, GROUP_KEY, question)
+    places = [(place["part"], place["row"]) for group in groups for place in group.pop("places")]
+    episodes = iter(index.rows(view, places, LISTED))
+    return [
+        {name: _finite(value) for name, value in group.items()}
+        | {"rows": [_finite(row) for row in islice(episodes, group["episodes"])]}
+        for group in groups
+    ]
 
 
 def episode_answer(index: EpisodeIndex, key: EpisodeKey, folder: RunFolder) -> dict[str, Any]:

@@ -12,9 +12,11 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 
-from rlhf.dashboard.answers import EpisodeKey, card, episode_answer, episodes_answer, overview, timeline
+from rlhf.dashboard.answers import EpisodeKey, card, episode_answer, episodes_answer, groups_answer, overview, timeline
+from rlhf.dashboard.export import ExportForm, exported
 from rlhf.dashboard.library import Library, parts_state
 from rlhf.dashboard.page_access import PageAccess, start_page
+from rlhf.dashboard.system import system
 from rlhf.errors import UserError
 from rlhf.http.binding import LOOPBACK, Access
 from rlhf.runs.episode_query import Question
@@ -25,6 +27,7 @@ STATIC = Path(__file__).parent / "static"
 LOOK_SECONDS = 1.0
 """How often a run that goes on is looked at."""
 MOST_ROWS = 1000
+MOST_GROUPS = 100
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:",
     "X-Content-Type-Options": "nosniff",
@@ -66,19 +69,9 @@ def dashboard_app(
     def of_run(run: str) -> dict[str, Any]:
         return overview(read_run(library.folder(run).path))
 
-    @app.get("/api/episodes")
-    def of_episodes(
-        run: str, view: str = "episodes", where: str = "", order: str = "", limit: int = 100
-    ) -> dict[str, Any]:
-        question = Question(where=where or None, order=order or None, limit=min(max(limit, 1), MOST_ROWS))
-        return episodes_answer(library.episodes(run), view, question)
-
-    @app.get("/api/episode")
-    def of_episode(
-        run: str, ordinal: int, sample: int, version: int, view: str = "episodes", set: str | None = None
-    ) -> dict[str, Any]:
-        key = EpisodeKey(view=view, ordinal=ordinal, sample=sample, version=version, evaluation_set=set)
-        return episode_answer(library.episodes(run), key, library.folder(run))
+    @app.get("/api/system")
+    def of_workers(run: str) -> dict[str, Any]:
+        return system(library.folder(run), library.episodes(run))
 
     @app.get("/api/timeline")
     def of_update(run: str, update: int | None = None) -> dict[str, Any]:
@@ -88,8 +81,36 @@ def dashboard_app(
     def live(run: str) -> StreamingResponse:
         return StreamingResponse(live_events(library.folder(run), ended), media_type="text/event-stream")
 
+    _serve_episodes(app, library)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return PageAccess(app, refusal, access or Access(), host=host, token=token)
+
+
+def _serve_episodes(app: FastAPI, library: Library) -> None:
+    @app.get("/api/episodes")
+    def of_episodes(
+        run: str, view: str = "episodes", where: str = "", order: str = "", limit: int = 100
+    ) -> dict[str, Any]:
+        question = Question(where=where or None, order=order or None, limit=min(max(limit, 1), MOST_ROWS))
+        return episodes_answer(library.episodes(run), view, question)
+
+    @app.get("/api/groups")
+    def of_groups(
+        run: str, view: str = "episodes", where: str = "", order: str = "", limit: int = 10
+    ) -> list[dict[str, Any]]:
+        question = Question(where=where or None, order=order or None, limit=min(max(limit, 1), MOST_GROUPS))
+        return groups_answer(library.episodes(run), view, question)
+
+    @app.get("/api/export")
+    def of_selection(run: str, form: ExportForm, view: str = "episodes", where: str = "") -> StreamingResponse:
+        return exported(library.episodes(run), view, where or None, form)
+
+    @app.get("/api/episode")
+    def of_episode(
+        run: str, ordinal: int, sample: int, version: int, view: str = "episodes", set: str | None = None
+    ) -> dict[str, Any]:
+        key = EpisodeKey(view=view, ordinal=ordinal, sample=sample, version=version, evaluation_set=set)
+        return episode_answer(library.episodes(run), key, library.folder(run))
 
 
 async def live_events(folder: RunFolder, ended: Callable[[], bool]) -> AsyncIterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -43,6 +43,7 @@ AS_RECORDED = ", ".join(
 )
 EXPORTED_AT_A_TIME = 1024
 
+T = TypeVar("T")
 EpisodePlace = tuple[int, int]
 """An episode's part, and its row there."""
 
@@ -77,12 +78,21 @@ class EpisodeIndex:
     def find(self, view: str, question: Question) -> Found:
         """Return which episodes match, in order. Raises `UserError` for an expression that is no SQL, or names an
         unknown column."""
-        asked, cursor = self._view(view), self._connection.cursor()
-        with explaining_sql():
-            if asked.in_memory:
-                with suppress(duckdb.BinderException):  # a column that only the parts have
-                    return _found(cursor.table(asked.memory), question)
-            return _found(cursor.view(view), question)
+        return self._answer(view, lambda relation: _found(relation, question))
+
+    def summed(self, view: str, columns: Sequence[str], by: Sequence[str], question: Question) -> list[dict[str, Any]]:
+        """Return aggregates of the episodes that match, for each value of `by`; the order and limit are those of the
+        rows. Raises `UserError` as `find`."""
+        sums = ", ".join((*by, *columns))
+
+        def answer(relation: DuckDBPyRelation) -> list[dict[str, Any]]:
+            matching = relation.filter(question.where) if question.where else relation
+            rows = matching.aggregate(sums, ", ".join(by))
+            rows = rows.order(question.order) if question.order else rows
+            found: list[dict[str, Any]] = _limited(rows, question).to_arrow_table().to_pylist()
+            return found
+
+        return self._answer(view, answer)
 
     def rows(
         self, view: str, places: Sequence[EpisodePlace], columns: Sequence[str] = SCHEMA.names
@@ -107,6 +117,15 @@ class EpisodeIndex:
             reader = (found.filter(where) if where else found).project(AS_RECORDED).to_arrow_reader(EXPORTED_AT_A_TIME)
             for batch in reader:
                 yield batch.cast(SCHEMA)
+
+    def _answer(self, view: str, answer: Callable[[DuckDBPyRelation], T]) -> T:
+        """Answer from memory, or from the parts for a column that only they have."""
+        asked, cursor = self._view(view), self._connection.cursor()
+        with explaining_sql():
+            if asked.in_memory:
+                with suppress(duckdb.BinderException):
+                    return answer(cursor.table(asked.memory))
+            return answer(cursor.view(view))
 
     def _view(self, name: str) -> _View:
         if name not in self._views:
@@ -188,6 +207,9 @@ def _found(relation: DuckDBPyRelation, question: Question) -> Found:
     matching = relation.filter(question.where) if question.where else relation
     counted = matching.project(f"*, {count} AS total")
     ordered = counted.order(question.order) if question.order else counted
-    rows = (ordered if question.limit is None else ordered.limit(question.limit)).project(f"{PART}, {ROW}, total")
-    found = rows.fetchall()
+    found = _limited(ordered, question).project(f"{PART}, {ROW}, total").fetchall()
     return Found([(part, row) for part, row, _ in found], found[0][2] if found else 0)
+
+
+def _limited(rows: DuckDBPyRelation, question: Question) -> DuckDBPyRelation:
+    return rows if question.limit is None else rows.limit(question.limit)

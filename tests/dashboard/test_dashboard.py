@@ -22,9 +22,9 @@ from rlhf.cli import app
 from rlhf.dashboard.app import STATIC, dashboard_app, live_events
 from rlhf.dashboard.library import Library, find_runs
 from rlhf.errors import RlhfError, UserError
-from rlhf.runs.episode_parts import write_part
+from rlhf.runs.episode_parts import read_episodes, write_part
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.records import EpisodeOutcome
+from rlhf.runs.records import EpisodeOutcome, as_row
 from tests.runs.test_episode_parts import FAILED, PLAYED, written
 
 SCRIPT = "<script>alert(1)</script>"
@@ -96,6 +96,43 @@ def test_an_episode_has_its_tokens_as_text_and_its_group(run: Path) -> None:
     assert evaluated["episode"]["evaluation_set"] == "it's hard"
 
 
+def test_groups_have_the_spread_of_their_rewards_and_their_episodes(run: Path) -> None:
+    page = page_of(run)
+    first, second = page.get("/api/groups", params={"run": "first", "order": "spread DESC NULLS LAST"}).json()
+    assert (first["task"], first["episodes"], first["lowest"], first["highest"]) == ("t/1", 2, -1.0, 0.1)
+    assert (first["mean"], first["spread"]) == (pytest.approx(-0.45), pytest.approx(0.55))
+    assert [row["response"] for row in first["rows"]] == ["42", SCRIPT]
+    assert (second["mean"], [row["failure_kind"] for row in second["rows"]]) == (None, ["engine"])
+    (evaluated,) = page.get("/api/groups", params={"run": "first", "view": "evaluations"}).json()
+    assert evaluated["evaluation_set"] == "it's hard"
+
+
+def test_the_system_has_workers_engines_and_failures(run: Path) -> None:
+    (run / "logs").mkdir()
+    table = "worker    node  cores  threads  GPUs\nengine-0  vm    0.5          1     -\n"
+    (run / "logs" / "controller.log").write_text(f"starting\n{table}… start\n")
+    played = replace(PLAYED, ordinal=9, engine="engine-0", generate_seconds=0.5, sampled_tokens=4)
+    write_part(run / "episodes", 2, [played, replace(played, sample=2, generate_seconds=1.5)])
+    found = page_of(run).get("/api/system", params={"run": "first"}).json()
+    assert found["placement"] == [line.split() for line in table.splitlines()]
+    (engine,) = found["engines"]
+    assert (engine["episodes"], engine["tokens"], engine["seconds"], engine["median_seconds"]) == (2, 8, 2.0, 1.0)
+    assert found["environments"] == []
+    assert [(row["failure_kind"], row["outcome"], row["episodes"]) for row in found["failures"]] == [
+        ("engine", "failed", 1)
+    ]
+    assert found["disk"]["metrics.jsonl"] == (run / "metrics.jsonl").stat().st_size
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_a_selection_is_exported_as_records(run: Path, tmp_path: Path, form: str) -> None:
+    given = {"run": "first", "form": form, "where": "outcome = 'trained'"}
+    file = tmp_path / f"chosen.{form}"
+    file.write_bytes(page_of(run).get("/api/export", params=given).content)
+    chosen = [record for record in read_episodes(run / "episodes") if record.outcome is EpisodeOutcome.TRAINED]
+    assert [as_row(record) for record in read_episodes(file)] == [as_row(record) for record in chosen]
+
+
 def test_the_timeline_of_an_update_has_the_spans_that_touch_it(run: Path) -> None:
     spans = [("start", 0.2, 0.3), ("generate", 1.4, 0.3), ("train", 2.0, 0.4), ("save", 2.6, 0.1)]
     lines = [json.dumps({"name": name, "start": start, "seconds": seconds}) + "\n" for name, start, seconds in spans]
@@ -136,6 +173,8 @@ async def test_a_reader_is_told_when_the_records_grow(run: Path) -> None:
         ("episodes", {"run": "first", "where": "1) OR (1"}, "syntax error"),
         ("episodes", {"run": "first", "where": "EXISTS (FROM read_text('/etc/hostname'))"}, "Cannot access file"),
         ("episodes", {"run": "first", "view": "secrets"}, "no 'secrets'"),
+        ("groups", {"run": "first", "order": "rewrd"}, 'column "rewrd" not found'),
+        ("export", {"run": "first", "form": "jsonl", "where": "rewrd < 1"}, 'column "rewrd" not found'),
         ("episode", {"run": "first", "ordinal": 99, "sample": 0, "version": 0}, "there is no such episode"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import { address, ask, go } from "./address.js";
 import { placeOf, quoted } from "./episodes.js";
+import { sameTask } from "./groups.js";
 import { h, heads, number, show, tell, visible } from "./dom.js";
 
 const KINDS = ["prompt", "action", "environment"];
@@ -41,7 +42,7 @@ export async function showEpisode(given) {
       details,
     ].flat() : h("p", { class: "dim" }, "It was never played: there are no tokens."),
     h("h2", {}, "Its group"),
-    h("p", {}, h("a", { href: address("episodes", { run, view, where: `task = ${quoted(episode.task)}`, order: "admitted_version, sample" }) }, "All episodes of this task, by version")),
+    h("p", {}, h("a", { href: address("episodes", { run, view, where: `task = ${quoted(episode.task)}`, order: "admitted_version, sample" }) }, "All episodes of this task, by version"), " · ", h("a", { href: sameTask(episode.task, run, view) }, "side by side")),
     group(siblings, episode, run, view),
   );
 }

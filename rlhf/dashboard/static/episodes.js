@@ -26,9 +26,16 @@ export async function showEpisodes(given) {
     h("h1", {}, view === "episodes" ? "Episodes" : "Evaluations"),
     filter,
     h("p", { class: "dim", id: "count" }, `${number(found.total)} episodes${found.rows.length < found.total ? `, the first ${number(found.rows.length)} shown` : ""}`),
+    exports({ run, view, where: condition }),
     h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of episodes" },
       h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, found.rows.map((row) => line(row, run, view))))),
   );
+}
+
+// Files of all episodes that match, not only of those shown.
+function exports(given) {
+  const link = (form) => h("a", { href: `/api/export?${new URLSearchParams({ ...given, form })}`, download: "" }, form);
+  return h("p", {}, "Export all of them as ", link("jsonl"), " or ", link("parquet"));
 }
 
 export function placeOf(row, run, view) {

@@ -5,10 +5,12 @@ import { showCompare } from "./compare.js";
 import { h, heads, number, show } from "./dom.js";
 import { showEpisode } from "./episode.js";
 import { showEpisodes } from "./episodes.js";
+import { showGroups } from "./groups.js";
 import { showOverview } from "./overview.js";
+import { showSystem } from "./system.js";
 import { showTimeline } from "./timeline.js";
 
-const VIEWS = { runs: showRuns, compare: showCompare, overview: showOverview, episodes: showEpisodes, episode: showEpisode, timeline: showTimeline };
+const VIEWS = { runs: showRuns, compare: showCompare, overview: showOverview, episodes: showEpisodes, episode: showEpisode, groups: showGroups, timeline: showTimeline, system: showSystem };
 const LIVE = ["runs", "overview"];
 const CHARTS = ["overview", "compare"];
 let stream = null;
@@ -31,7 +33,7 @@ async function render({ focus }) {
 function navigation(view, run) {
   const link = (to, words, given) => h("a", { href: address(to, given), "aria-current": view === to ? "page" : null }, words);
   const links = [link("runs", "Runs", {}), link("compare", "Compare", run ? { runs: run } : {})];
-  if (run) links.push(link("overview", "Overview", { run }), link("episodes", "Episodes", { run }), link("timeline", "Timeline", { run }));
+  if (run) links.push(link("overview", "Overview", { run }), link("episodes", "Episodes", { run }), link("groups", "Groups", { run }), link("timeline", "Timeline", { run }), link("system", "System", { run }));
   if (run) links.push(h("span", { class: "dim" }, run));
   document.getElementById("nav").replaceChildren(...links);
 }

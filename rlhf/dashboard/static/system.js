@@ -1,0 +1,58 @@
+// Who worked for a run, where and how fast, and what failed.
+
+import { address, ask } from "./address.js";
+import { quoted } from "./episodes.js";
+import { h, number, show } from "./dom.js";
+
+export async function showSystem({ run }) {
+  const found = await ask("system", { run });
+  const [heads = [], ...workers] = found.placement;
+  show(
+    h("h1", {}, "System"),
+    h("h2", {}, "Placement"),
+    workers.length ? table("placement", heads, workers) : nothing("The run printed no table of workers: all its parts are in one process."),
+    h("h2", {}, "Engines"),
+    found.engines.length ? table("engines", ["engine", "episodes", "sampled tokens", "tokens/s of an episode", ...SECONDS], found.engines.map(engine)) : nothing("No episode was sampled."),
+    h("h2", {}, "Environments"),
+    found.environments.length ? table("environments", ["role", "episodes", "malformed calls", "cut replies", ...SECONDS], found.environments.map(environment)) : nothing("Its episodes have no environment."),
+    h("h2", {}, "Failures of engines, environments and scorers"),
+    found.failures.length ? table("failures", ["what", "outcome", "episodes", "last update"], found.failures.map((row) => failure(row, run))) : nothing("Nothing failed."),
+    h("h2", {}, "On disk"),
+    table("disk", ["file", "size"], Object.entries(found.disk).sort((one, other) => other[1] - one[1]).map(([name, size]) => [name, bytes(size)])),
+    h("h2", {}, "Provenance"),
+    Object.keys(found.provenance).length ? table("provenance", ["input", "digest"], Object.entries(found.provenance)) : nothing("It is in the first checkpoint."),
+  );
+}
+
+const SECONDS = ["median seconds", "95 % within", "longest"];
+
+function engine(row) {
+  return [row.engine, row.episodes, row.tokens, row.seconds ? row.tokens / row.seconds : null, row.median_seconds, row.p95_seconds, row.longest_seconds];
+}
+
+function environment(row) {
+  return [row.role, row.episodes, row.malformed_calls, row.cut_replies, row.median_seconds, row.p95_seconds, row.longest_seconds];
+}
+
+function failure(row, run) {
+  const where = `failure_kind = ${quoted(row.failure_kind)} AND outcome = ${quoted(row.outcome)}`;
+  const link = h("a", { href: address("episodes", { run, where, order: "admitted_version DESC" }) }, row.failure_kind);
+  return [link, row.outcome, row.episodes, row.last_update ?? row.last_version];
+}
+
+function table(id, heads, rows) {
+  const cell = (value) => h("td", { class: typeof value === "number" || value === null ? "number" : null }, value instanceof Node ? value : number(value));
+  return h("div", { class: "scroll" }, h("table", { id },
+    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
+}
+
+function nothing(words) {
+  return h("p", { class: "dim" }, words);
+}
+
+function bytes(size) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  const power = Math.min(Math.floor(Math.log10(Math.max(size, 1)) / 3), units.length - 1);
+  return `${number(size / 1000 ** power, 3)} ${units[power]}`;
+}
