@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -22,6 +23,8 @@ if find_spec("playwright"):
 else:  # only the environment of `make test-browser` has it
     collect_ignore_glob = ["test_*.py"]
 
+KEPT = "RLHF_BROWSER_RUNS"
+"""The environment variable with a folder of these runs, for whoever writes a test and does not wait for training."""
 CHROMIUM = "/usr/bin/chromium"
 START_SECONDS = scaled(120)
 
@@ -54,8 +57,11 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
 
 
 @pytest.fixture(scope="session")
-def runs(quickstart: Training) -> Path:
+def runs(request: pytest.FixtureRequest) -> Path:
     """A folder with the ended quickstart and all other runs."""
+    if kept := os.environ.get(KEPT):
+        return Path(kept)
+    quickstart: Training = request.getfixturevalue("quickstart")
     assert quickstart.process.wait(START_SECONDS) == 0
     train_later(quickstart.folder.parent, quickstart.cache)
     return quickstart.folder.parent
