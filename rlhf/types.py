@@ -176,7 +176,8 @@ class Completion:
 
     `token_ids` `int32 [N]`; `logprobs` `float32 [N]`, of the distribution sampled from; `versions` `int32 [N]`, the
     policy version that sampled each token; `routing` `int16 [P + N - 1, layers, k]` the experts that the engine chose
-    for the prompt and the reply except its last token, where they are known.
+    for the prompt and the reply except its last token, where they are known. The engine `began` in seconds since 1970,
+    and worked for `seconds`.
     """
 
     token_ids: NDArray[np.int32]
@@ -185,6 +186,8 @@ class Completion:
     finish_reason: FinishReason
     engine: str = ""
     routing: Routing | None = None
+    began: float = 0.0
+    seconds: float = 0.0
 
 
 class TokenLogprobs(NamedTuple):

@@ -6,15 +6,17 @@ import asyncio
 import importlib
 import inspect
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf import errors
 from rlhf.errors import Raised, RlhfError, WorkerFailed, catch_awaiting, describe_error, log_traceback, traceback_of
+from rlhf.runs.tracing import trace_worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,14 @@ class MethodFailure:
     message: str
     line: str
     traceback: str
+
+
+class TimedOutcome(NamedTuple):
+    """A method's value or its failure, when it started (seconds since 1970) and how long it took, by its own clock."""
+
+    outcome: Any
+    start: float
+    seconds: float
 
 
 class WorkerHost:
@@ -43,13 +53,15 @@ class WorkerHost:
         """Import the factory and construct it."""
         return await self._outcome(lambda: partial(self._construct, kwargs))
 
-    async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TimedOutcome:
         """Run one method of the object, or of an attribute of it that a dotted name leads to."""
-        return await self._outcome(lambda: partial(attrgetter(method)(self._target), *args, **kwargs))
+        start, began = time.time(), time.perf_counter()
+        outcome = await self._outcome(lambda: partial(attrgetter(method)(self._target), *args, **kwargs))
+        return TimedOutcome(outcome, start, time.perf_counter() - began)
 
     async def close(self) -> Any:
         """Call the object's `close`, if it has one."""
-        return await self.call("close", (), {}) if hasattr(self._target, "close") else None
+        return (await self.call("close", (), {})).outcome if hasattr(self._target, "close") else None
 
     def _construct(self, kwargs: Mapping[str, Any]) -> None:
         self._target = resolve_name(self._factory)(**kwargs)
@@ -80,6 +92,12 @@ def resolve_name(name: str) -> Any:
 def find_in(folders: Iterable[str]) -> None:
     """Find modules of these folders too, after all others."""
     sys.path.extend(folder for folder in folders if folder not in sys.path)
+
+
+def traced_value(worker: str, method: str, timed: TimedOutcome) -> Any:
+    """Trace a method, and return its value or raise its failure."""
+    trace_worker(worker, method, timed.start, timed.seconds)
+    return value_of(worker, method, timed.outcome)
 
 
 def value_of(worker: str, method: str, outcome: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 
-from rlhf.cluster.host import WorkerHost, value_of
+from rlhf.cluster.host import WorkerHost, traced_value, value_of
 from rlhf.cluster.machine import VISIBLE, this_machine
 from rlhf.cluster.roles import Role, check_resources, role_table, worker_name
 from rlhf.errors import DeadlinePassed, PlacementError
@@ -24,7 +24,8 @@ class LocalWorker:
         self._host = host
 
     async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
-        return await self._wait(self._host.call(method, args, kwargs), method, timeout_seconds)
+        timed = await self._wait(self._host.call(method, args, kwargs), method, timeout_seconds)
+        return traced_value(self.name, method, timed)
 
     async def construct(self, kwargs: Mapping[str, Any], timeout_seconds: float) -> None:
         await self._wait(self._host.construct(kwargs), "start", timeout_seconds)

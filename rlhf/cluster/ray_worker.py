@@ -16,7 +16,7 @@ from typing import Any, Never
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
-from rlhf.cluster.host import value_of
+from rlhf.cluster.host import traced_value, value_of
 from rlhf.errors import DeadlinePassed, WorkerDied, WorkerFailed
 
 EXIT_GRACE_SECONDS = 5.0
@@ -41,8 +41,8 @@ class RayWorker:
         self._live = actor.live.remote()
 
     async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
-        outcome = await self._wait(self._actor.call.remote(method, args, kwargs), method, timeout_seconds)
-        return value_of(self.name, method, outcome)
+        timed = await self._wait(self._actor.call.remote(method, args, kwargs), method, timeout_seconds)
+        return traced_value(self.name, method, timed)
 
     async def gpus(self, timeout_seconds: float) -> list[str]:
         """Return the GPUs that the process sees, as CUDA_VISIBLE_DEVICES names them."""

@@ -20,6 +20,7 @@ from rlhf.errors import UserError
 from rlhf.http.binding import Access, HttpLimits, token_from
 from rlhf.http.serving import bound, url_of
 from rlhf.http.untrusted_text import escape_to_line
+from rlhf.runs.trace_export import exporting
 
 
 def settings_of(
@@ -54,7 +55,11 @@ def run_serve_env(name: str, arguments: str, isolation: str, settings: Environme
         raise UserError(f"--isolation {isolation!r}: write one of {', '.join(kinds)}")
     check_reach(settings.host, settings.token, settings.access)
     hosting = isolation_of(kind, factory, settings.deadlines, settings.max_sessions)
-    with bound(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=event_loop()) as runner:
+    with (
+        bound(settings.host, settings.port) as listener,
+        exporting("environment"),
+        asyncio.Runner(loop_factory=event_loop()) as runner,
+    ):
         runner.run(serve_and_say(hosting, settings, listener))
     return 0
 

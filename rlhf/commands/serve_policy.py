@@ -31,6 +31,7 @@ from rlhf.rollout.tool_calls import check_tool_format
 from rlhf.runs.ended import ended_served, records_of
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import as_row
+from rlhf.runs.trace_export import exporting
 from rlhf.trainer.checkpoint import model_folder
 from rlhf.types import Sampling, Trajectory
 
@@ -99,6 +100,7 @@ async def serve_model(model: str, name: str, token: str | None, settings: Policy
             access, host = settings.access, settings.host
             app = policy_app(sessions, model=name, token=token, front=front, access=access, host=host)
             config = policy_uvicorn_config(app, access, host=host, port=settings.port)
+            stack.enter_context(exporting("policy"))
             url = await stack.enter_async_context(listening(config))
             for words in (*told_of_tools(renderer), f"policy {name} at {url}/v1"):
                 print(words, flush=True)

@@ -14,6 +14,7 @@ from rlhf.http.binding import LOOPBACK, REWARD, Access, token_from
 from rlhf.http.serving import bound, url_of, uvicorn_config
 from rlhf.reward.live import LiveReward
 from rlhf.reward.server import RewardServerSettings, reward_app
+from rlhf.runs.trace_export import exporting
 
 
 def run_serve_reward(
@@ -42,7 +43,7 @@ def run_serve_reward(
     )
     scoring = reward_here(config)
     served = uvicorn_config(reward_app(scoring, settings, token, host=host), access)
-    with bound(host, port) as listener:
+    with bound(host, port) as listener, exporting("reward"):
         return asyncio.run(_serve(scoring, served, listener))
 
 

@@ -10,6 +10,7 @@ import typer
 
 from rlhf.commands.server_options import Certificate, Key, LimitTexts, Names, access_of, check_reach
 from rlhf.http.binding import SANDBOX, token_from
+from rlhf.runs.trace_export import exporting
 
 
 def sandbox(
@@ -48,4 +49,5 @@ def sandbox(
     queue = Queue(runs=runs, waiting=waiting, wait_seconds=wait_seconds)
     path = str(python.absolute()) if python else None
     programs = Sandbox(limits, queue, python=path, allow_rlimits=allow_rlimits)
-    asyncio.run(serve_sandbox(programs, host, port, token, access))
+    with exporting("sandbox"):
+        asyncio.run(serve_sandbox(programs, host, port, token, access))

@@ -40,6 +40,7 @@ from rlhf.controller.phases import DeviceTurns
 from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
+from rlhf.controller.traced_episodes import with_traces
 from rlhf.data.mixing import MixedOrder
 from rlhf.data.overlap import check_overlap, questions_of
 from rlhf.data.tasks import asking_tasks, held_out_problems, load_sets, mixed, training_tasks
@@ -109,7 +110,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         began = await begun(context, model)
     playing = Playing(
         context, tasks=mixed(recipe.data, tasks, recipe.seed), problems=problems,
-        serving=serving, learner=phases or learner, publisher=phases or publisher,
+        serving=with_traces(serving), learner=phases or learner, publisher=phases or publisher,
     )  # fmt: skip
     return playing, began
 

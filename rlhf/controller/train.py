@@ -12,12 +12,14 @@ from rlhf.controller.context import RunContext
 from rlhf.controller.rl import start_rl
 from rlhf.controller.run import Callback, Run
 from rlhf.controller.supervised import start_supervised
+from rlhf.controller.traced_episodes import TracedUpdates
 from rlhf.controller.user_callbacks import user_callbacks
 from rlhf.http.binding import token_from
 from rlhf.recipe.workers import roles_of
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import LoggedRun, Logger, make_loggers
 from rlhf.runs.summary import Summary
+from rlhf.runs.trace_export import exporting
 
 
 async def train_recipe(context: RunContext, callbacks: tuple[Callback, ...] = ()) -> Summary:
@@ -32,9 +34,13 @@ async def _train_on(cluster: Cluster, context: RunContext, own: tuple[Callback, 
     context.view.phase("start")
     async with AsyncExitStack() as stack:
         gauges = await started_gauges(context, stack)
+        otlp, tell = context.recipe.run.otlp, context.view.message
+        traces = stack.enter_context(exporting("controller", otlp, run=context.recipe.name, tell=tell))
+        tracing = (TracedUpdates(traces),) if traces else ()
         start = start_rl if context.recipe.plays else start_supervised
         kind, began = await start(context, cluster, stack)
-        callbacks = (Preemption(), Checkpoints(), *own, Evaluations(), reports(context, *gauges), *kind.callbacks)
+        built_in = (Evaluations(), reports(context, *gauges), *kind.callbacks, *tracing)
+        callbacks = (Preemption(), Checkpoints(), *own, *built_in)
         return await Run(context, kind, callbacks, began=began).finish()
 
 

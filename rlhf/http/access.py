@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from rlhf.http.binding import LOOPBACK, Access, may_be_asked_as, server_names
+from rlhf.runs.tracing import continued
 
 OPEN = ("GET", "/health")
 """Answered without a token: load balancers have none, and the answer reveals nothing to them. A wrong token is refused
@@ -56,7 +57,9 @@ class AccessMiddleware:
         except HttpRefused as refused:
             await self._refuse(refused, scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        name = f"{scope.get('method', 'WebSocket')} {scope['path']}"
+        with continued(name, headers.get(b"traceparent", b"").decode("latin-1")):
+            await self._app(scope, receive, send)
 
     def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         """Check host name, origin and token. Raises `HttpRefused`."""

@@ -19,6 +19,7 @@ from rlhf.http.binding import is_loopback
 from rlhf.http.config import HttpConfig, RecordingConfig
 from rlhf.http.recording import RecordedFailure, Recorder, Replay, open_recording
 from rlhf.http.untrusted_text import InvalidJson, read_json, replace_surrogates
+from rlhf.runs.tracing import trace_headers
 
 JSON = {"Content-Type": "application/json"}
 RETRIED = frozenset({"refused", "busy", "timeout", "lost", "server"})
@@ -194,6 +195,7 @@ async def send_request(http: httpx.AsyncClient, request: httpx.Request) -> httpx
     Raises `InvalidJson` for a success that is compressed or too long, and httpx's errors. The caller sets the total
     deadline: httpx's timeouts apply to each part of an answer separately.
     """
+    request.headers.update(trace_headers())
     response = await http.send(request, stream=True)
     try:
         content = await _content(response)

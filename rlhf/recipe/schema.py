@@ -12,6 +12,7 @@ from rlhf.config import Config, is_piece
 from rlhf.data.config import DataConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.http.binding import LOOPBACK, is_loopback
+from rlhf.http.config import Url
 from rlhf.models.config import ModelConfig
 from rlhf.recipe.devices import check_colocation, check_rank_gpus
 from rlhf.recipe.kinds import FROM_DATA, OF_EXAMPLES, PLAYED
@@ -73,6 +74,9 @@ class RunConfig(Config):
     table_every: int = Field(10, ge=0)
     """Send a few episodes as a table to the loggers that have tables, every so many updates; 0: never."""
     prometheus: PrometheusConfig = PrometheusConfig()
+    otlp: Url | None = None
+    """OTLP collector that receives a trace of every update, for instance `http://localhost:4318`. By default the one
+    that the environment variable `OTEL_EXPORTER_OTLP_ENDPOINT` names, if it is set."""
     live: bool = True
     """Show a live view if the output is a terminal, otherwise plain lines."""
     show_replies: bool = True

@@ -11,6 +11,7 @@ from rlhf.env.config import ENVIRONMENT
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import ScorerConfig
 from rlhf.rollout.vllm.environment import engine_environment
+from rlhf.runs.trace_export import ENDPOINT
 from rlhf.trainer.rank.process_memory import rank_environment
 
 ENGINE, LEARNER, REWARD = "engine", "learner", "reward"
@@ -108,6 +109,7 @@ def environment_roles(recipe: Recipe) -> tuple[Role, ...]:
             count=environment.servers,
             factory="rlhf.env.server.worker:EnvironmentServer",
             cpus=environment.cpus_per_server,
+            env={ENDPOINT: recipe.run.otlp} if recipe.run.otlp else {},
             start_timeout_seconds=environment.start_timeout_seconds,
             hint="environment.servers or environment.cpus_per_server",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from rlhf.cluster.roles import Role
 from rlhf.cluster.worker import Cluster
 from rlhf.errors import DataError, DeadlinePassed, PlacementError, WorkerFailed
+from rlhf.runs.tracing import CurrentSpan, SpanIds, Traces, within
+from tests.pace import scaled
 
 WORKERS = "tests.cluster.workers"
 GREEN = {"RLHF_TEST_COLOUR": "green"}
@@ -61,6 +64,20 @@ class Contract:
         with pytest.raises(WorkerFailed, match=r"calculator-1\.fail failed: KeyError: 'no such thing'") as failed:
             await cluster.workers("calculator")[1].call("fail", timeout_seconds=10)
         assert 'raise KeyError("no such thing")' in failed.value.remote_traceback
+
+    async def test_a_call_within_a_trace_is_a_span_of_the_worker(self, cluster: Cluster) -> None:
+        ended: list[Any] = []
+        worker = cluster.workers("calculator")[1]
+        with within(CurrentSpan(Traces(lambda *span: ended.append(span)), SpanIds(7, 8))):
+            await worker.call("later", "word", timeout_seconds=10)
+            with pytest.raises(WorkerFailed):
+                await worker.call("fail", timeout_seconds=10)
+        await worker.call("later", "word", timeout_seconds=10)
+        assert [(span.name, parent, process) for span, _, parent, process in ended] == [
+            ("later", (7, 8), "calculator-1"), ("fail", (7, 8), "calculator-1"),
+        ]  # fmt: skip
+        assert abs(ended[0][0].start - time.time()) < scaled(10)
+        assert {ids.trace for _, ids, _, _ in ended} == {7}
 
     async def test_a_method_that_is_not_there_is_the_calls_failure(self, cluster: Cluster) -> None:
         with pytest.raises(WorkerFailed, match="AttributeError"):

@@ -59,6 +59,7 @@ MADE = ("data.train.path=null", f"data.train.tasks={SORTING}")
         (("run.loggers=['absent:Mine']",), ("run.loggers.0 is absent:Mine", "no module absent")),
         (("run.prometheus={port: 0, host: 0.0.0.0}",), ("run.prometheus: host 0.0.0.0", "set token_env")),
         (("run.prometheus.token_env=ABSENT_TOKEN",), ("ABSENT_TOKEN",)),
+        (("run.otlp=localhost:4317",), ("run.otlp", "localhost:4317")),
     ],
 )
 def test_what_is_wrong_is_named_with_what_would_be_right(

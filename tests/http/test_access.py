@@ -16,6 +16,7 @@ from starlette.types import Message, Scope
 
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import Access, HttpLimits
+from rlhf.runs.tracing import CurrentSpan, Traces, within
 
 MOST = 1000
 JSON = {"Content-Type": "application/json"}
@@ -54,6 +55,25 @@ async def test_a_body_of_the_limit_arrives_and_a_longer_one_is_refused_in_the_se
     longer = await answer("POST", headers=JSON, content=pieces(11) if chunked else b"x" * (MOST + 1))
     assert (whole.status_code, whole.text) == (200, str(MOST))
     assert (longer.status_code, longer.json()) == (413, {"status": 413, "why": f"the body is longer than {MOST} bytes"})
+
+
+@pytest.mark.parametrize(
+    ("header", "continues"),
+    [
+        (f"00-{7:032x}-{8:016x}-01", True),
+        (f"01-{7:032x}-{8:016x}-03-more", True),
+        (f"00-{7:032x}-{8:016x}-00", False),  # its process does not export it
+        (f"00-{0:032x}-{8:016x}-01", False),
+        (f"00-{7:032x}-{0:016x}-01", False),
+        ("00-7-8-01", False),
+        ("", False),
+    ],
+)
+async def test_a_request_with_a_trace_is_a_span_in_it(header: str, continues: bool) -> None:
+    ended: list[Any] = []
+    with within(CurrentSpan(Traces(lambda *span: ended.append(span)))):
+        assert (await answer(headers={"traceparent": header})).status_code == 200
+    assert [(span.name, parent, ids.trace) for span, ids, parent, _ in ended] == [("GET /", (7, 8), 7)] * continues
 
 
 async def test_a_body_that_does_not_come_is_a_408_and_a_client_that_leaves_gets_nothing() -> None:

@@ -12,6 +12,7 @@ import pytest
 from rlhf.errors import HttpFailed
 from rlhf.http.client import HttpClient
 from rlhf.http.config import HttpConfig
+from rlhf.runs.tracing import CurrentSpan, SpanIds, Traces, within
 from tests.pace import scaled
 from tests.servers import DROP, HANG, Asked, Reply, nobody, response, scripted
 
@@ -41,6 +42,17 @@ async def test_an_answer_is_its_json_and_the_token_travels() -> None:
         await asking.close()
     assert server.asked[0].path == "/x"
     assert server.asked[0].headers["authorization"] == "Bearer secret"
+
+
+async def test_a_request_hands_on_the_span_that_it_is_in() -> None:
+    async with scripted(lambda asked: (200, 1)) as server:
+        asking = client(server.url)
+        with within(CurrentSpan(Traces(lambda *span: None), SpanIds(0xABC, 0xDEF))):
+            await asking.post("/", {})
+        await asking.post("/", {})
+        await asking.close()
+    handed_on = [asked.headers.get("traceparent") for asked in server.asked]
+    assert handed_on == [f"00-{0xABC:032x}-{0xDEF:016x}-01", None]
 
 
 @pytest.mark.parametrize("fault", [DROP, (500, "oops"), (502, "oops"), (408, "slow"), (429, "full"), (503, "full")])

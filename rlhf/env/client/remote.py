@@ -16,6 +16,7 @@ from rlhf.env.hosting.isolation import Deadlines
 from rlhf.env.wire import Code, ErrorAnswer, Json, Undecodable, validate_answer
 from rlhf.errors import EnvironmentFailed
 from rlhf.http.untrusted_text import InvalidJson, read_json
+from rlhf.runs.tracing import trace_headers
 from rlhf.types import Message, Observation, Task
 
 MESSAGE_BYTES = 64 * 2**20
@@ -177,7 +178,7 @@ class RemoteEnvironment:
             query = f"?session_id={self._id}" if self._opened else f"?open={self._id}"
         return await Direct(
             self._address.socket_url(query),
-            additional_headers=self._address.headers,
+            additional_headers=self._address.headers | trace_headers(),
             compression=None,
             max_size=MESSAGE_BYTES,
             open_timeout=None,

@@ -11,6 +11,7 @@ from rlhf.env.encoding import answer_data, dumps
 from rlhf.env.server.acting import act
 from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions
 from rlhf.env.wire import Code, EnvironmentRefused, Frame, Json, ResetData, parse_frame, validated
+from rlhf.runs.tracing import traced
 
 NORMAL, BROKEN, TRY_AGAIN = 1000, 1011, 1013
 
@@ -91,7 +92,8 @@ async def answer_frames(
             frame = parse_frame(text)
             if frame.type == "close":
                 return NORMAL
-            kind, data = await respond(frame, sessions, session)
+            with traced(frame.type):
+                kind, data = await respond(frame, sessions, session)
         except EnvironmentRefused as refused:
             kind, data = "error", refused.data
         await send_frame(socket, kind, data)

@@ -11,6 +11,7 @@ from rlhf.env.hosting.hosted import isolation_of
 from rlhf.env.hosting.isolation import Factory
 from rlhf.env.server.app import EnvironmentServerSettings, environment_uvicorn_config
 from rlhf.http.serving import listening
+from rlhf.runs.trace_export import exporting
 
 
 class EnvironmentServer:
@@ -26,6 +27,7 @@ class EnvironmentServer:
         isolation = isolation_of(kind, factory, settings.deadlines, settings.max_sessions)
         self._running.push_async_callback(isolation.stop)
         await isolation.start()
+        self._running.enter_context(exporting("environment"))
         settings = replace(settings, host=self._host, port=0)
         config = environment_uvicorn_config(isolation, settings)
         return await self._running.enter_async_context(listening(config))

@@ -41,7 +41,7 @@ class EngineWorker:
         self._seconds = settings.rollout.weight_sync_timeout_seconds
         self._thread: EngineThread[VllmEngine] = EngineThread(name, deliver=self._deliver, fail=self._fail_step)
         self._outbox: queue.SimpleQueue[tuple[str, Completion | RefusedRequest]] = queue.SimpleQueue()
-        self._in_flight: set[str] = set()
+        self._in_flight: dict[str, float] = {}  # when each request was taken, in seconds since 1970
         self._cause = ""
 
     def start(self) -> EngineFacts:
@@ -150,11 +150,12 @@ class EngineWorker:
             if detail:
                 self._outbox.put((request.id, RefusedRequest(detail, broken=bool(self._cause))))
             else:
-                self._in_flight.add(request.id)
+                self._in_flight[request.id] = time.time()
                 engine.add(request)
 
     def _forget(self, engine: VllmEngine, ids: Sequence[str]) -> None:
-        self._in_flight.difference_update(ids)
+        for request_id in ids:
+            self._in_flight.pop(request_id, None)
         engine.abort(list(ids))
 
     def _cut_off(self, engine: VllmEngine, ids: Sequence[str]) -> None:
@@ -162,15 +163,17 @@ class EngineWorker:
 
     def _deliver(self, completions: Mapping[str, Completion]) -> None:
         for request_id, completion in completions.items():
-            self._in_flight.discard(request_id)
-            self._outbox.put((request_id, replace(completion, engine=self.name)))
+            now = time.time()
+            began = self._in_flight.pop(request_id, now)
+            timed = replace(completion, engine=self.name, began=began, seconds=now - began)
+            self._outbox.put((request_id, timed))
 
     def _fail_step(self, error: BaseException) -> None:
         self._break(f"a step failed with {_one_line(error)}")
 
     def _break(self, cause: str) -> None:
         self._cause = self._cause or cause
-        lost, self._in_flight = self._in_flight, set()
+        lost, self._in_flight = self._in_flight, {}
         for request_id in lost:
             self._outbox.put((request_id, RefusedRequest(self._cause, broken=True)))
 
