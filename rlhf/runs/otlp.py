@@ -53,7 +53,7 @@ class OtlpExport:
         """Send what waits. A collector that does not take it in time is not waited for, nor one that has failed."""
         giving_up = Timer(0 if self._exporter.failed else CLOSE_SECONDS, self._exporter.shutdown)
         giving_up.start()
-        self._queue.shutdown()
+        self._queue.shutdown()  # type: ignore[no-untyped-call]
         giving_up.cancel()
 
 

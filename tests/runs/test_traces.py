@@ -13,7 +13,7 @@ import pytest
 from rlhf.errors import ConfigError
 from rlhf.runs import otlp
 from rlhf.runs.trace_export import ENDPOINT, exporting
-from rlhf.runs.tracing import CURRENT, Clock, Span, SpanIds, trace_headers, trace_worker, traced
+from rlhf.runs.tracing import CURRENT, Clock, Span, SpanIds, Traces, trace_headers, trace_worker, traced
 from tests.collector import collecting
 from tests.pace import scaled
 
@@ -25,7 +25,7 @@ def test_spans_nest_and_a_block_belongs_to_the_trace_in_which_it_begins() -> Non
         with clock.span("generate", ordinal=3):
             await over.wait()
 
-    async def run() -> None:
+    async def run(traces: Traces) -> None:
         traces.begin("update", version=1)
         playing = asyncio.create_task(late())
         with clock.span("train"):
@@ -42,7 +42,7 @@ def test_spans_nest_and_a_block_belongs_to_the_trace_in_which_it_begins() -> Non
     with collecting() as collector:
         with exporting("controller", collector.url, run="mine") as traces:
             assert traces is not None
-            asyncio.run(run())
+            asyncio.run(run(traces))
         found = collector.traces
     names = {span.span: span.name for span in collector.spans}
     assert {name: [(span.name, names.get(span.parent)) for span in spans] for name, spans in found.items()} == {
