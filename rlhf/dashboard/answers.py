@@ -10,9 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import yaml
 from tokenizers import Tokenizer
 
 from rlhf.dashboard.episode_index import PART, ROW, EpisodeIndex
+from rlhf.dashboard.marks import token_marks
 from rlhf.errors import UserError
 from rlhf.runs.alarms import alarms
 from rlhf.runs.episode_query import Question
@@ -119,16 +121,24 @@ def episode_answer(index: EpisodeIndex, key: EpisodeKey, folder: RunFolder) -> d
     one = Question(where=f"{group} AND sample = {key.sample}", limit=1)
     if not (rows := index.rows(key.view, index.find(key.view, one).places)):
         raise UserError(f"there is no such episode: {asdict(key)}")
-    texts = token_texts(folder.tokenizer / "tokenizer.json", rows[0]["token_ids"] or ())
-    return {"episode": _finite(rows[0]), "texts": texts, "siblings": [_finite(row) for row in siblings]}
+    return {
+        "episode": _finite(rows[0]),
+        "siblings": [_finite(row) for row in siblings],
+        "marks": token_marks(rows[0], yaml.safe_load(folder.recipe.read_text())["trainer"]),
+        **token_texts(folder.tokenizer / "tokenizer.json", rows[0]["token_ids"] or ()),
+    }
 
 
-def token_texts(file: Path, token_ids: Sequence[int]) -> list[str] | None:
-    """Return the text of each token, by the tokenizer of the run; None without it."""
+def token_texts(file: Path, token_ids: Sequence[int]) -> dict[str, Any]:
+    """Return the text of each token, and whether it is a special one, by the tokenizer of the run; None without it."""
     if not file.is_file():
-        return None
+        return {"texts": None, "special": None}
     tokenizer = _tokenizer(file, file.stat().st_mtime_ns)
-    return [tokenizer.decode([token], skip_special_tokens=False) for token in token_ids]
+    special = {token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special}
+    return {
+        "texts": [tokenizer.decode([token], skip_special_tokens=False) for token in token_ids],
+        "special": [token in special for token in token_ids],
+    }
 
 
 @cache

@@ -33,15 +33,22 @@ ROWS = [
     {"update": 2, "time": 2.5, "reward/mean": 0.5},
 ]
 
+RECIPE = """
+name: sorter
+trainer: {updates: 4, old_logprobs: behaviour, loss: {policy: cispo, clip_low: 0.1, clip_high: 0.28}}
+"""
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     run = tmp_path / "runs" / "first"
     (run / "owner").mkdir(parents=True)
     (run / "tokenizer").mkdir()
-    (run / "recipe.yaml").write_text("name: sorter\ntrainer: {updates: 4}\n")
+    (run / "recipe.yaml").write_text(RECIPE)
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    Tokenizer(WordLevel({"seven": 7, SCRIPT: 8}, unk_token="seven")).save(str(run / "tokenizer" / "tokenizer.json"))
+    tokenizer = Tokenizer(WordLevel({"seven": 7, SCRIPT: 8}, unk_token="seven"))
+    tokenizer.add_special_tokens(["seven"])
+    tokenizer.save(str(run / "tokenizer" / "tokenizer.json"))
     worse = replace(PLAYED, sample=2, reward=-1.0, response=SCRIPT)
     written(run / "episodes", [PLAYED, FAILED, worse])
     written(run / "evaluations", [replace(PLAYED, outcome=EpisodeOutcome.EVALUATED, evaluation_set="it's hard")])
@@ -88,7 +95,8 @@ def test_episodes_are_filtered_and_sorted(run: Path, given: dict[str, str], samp
 def test_an_episode_has_its_tokens_as_text_and_its_group(run: Path) -> None:
     place = {"run": "first", "ordinal": 3, "sample": 1, "version": 1}
     found = page_of(run).get("/api/episode", params=place).json()
-    assert found["texts"] == ["seven", SCRIPT, ""]
+    assert (found["texts"], found["special"]) == (["seven", SCRIPT, ""], [True, False, False])
+    assert found["marks"] == [None, None, "clipped"]
     assert found["episode"]["engine_logprobs"] == [None, pytest.approx(-1e-7), -20.125]
     assert found["episode"]["reward_parts"] == {"exact": 1.0, "format": 0.0}
     assert [one["sample"] for one in found["siblings"]] == [1, 2]

@@ -1,23 +1,27 @@
 // Curves of several runs over one axis, and what differs between their recipes.
 
-import { ask, go } from "./address.js";
+import { ask, go, read } from "./address.js";
 import { SCALES, axes } from "./charts.js";
+import { quoted } from "./episodes.js";
+import { group } from "./groups.js";
 import { h, heads, number, show } from "./dom.js";
 
+const KNOWN = 100;
 const COLOURS = ["#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700", "#57606a", "#cf222e"];
 const AXES = ["updates", "samples", "tokens", "hours"];
 const HEIGHT = 260;
 
-export async function showCompare({ runs = "", metric = "reward/mean", over = AXES[0] }) {
+export async function showCompare({ runs = "", metric = "reward/mean", over = AXES[0], view = "evaluations", task = "" }) {
   const known = (await ask("runs")).filter((run) => !run.error).map((run) => run.name);
   const chosen = runs.split("|").filter((run) => known.includes(run));
   const found = await Promise.all(chosen.map((run) => ask("overview", { run })));
   const metrics = [...new Set(found.flatMap((one) => Object.keys(one.metrics)))].sort();
   const place = h("div", { id: "curves" });
+  const problem = chosen.length ? await showProblem(chosen, view, task) : [];
   show(
     h("h1", {}, "Compare"),
     form({ known, chosen, metrics, metric, over }),
-    found.length ? [place, ends(chosen, found, metric), h("h2", {}, "Recipes"), difference(chosen, found)] : h("p", { class: "dim" }, "Choose two runs or more."),
+    found.length ? [place, ends(chosen, found, metric), ...problem, h("h2", {}, "Recipes"), difference(chosen, found)] : h("p", { class: "dim" }, "Choose two runs or more."),
   );
   if (found.length) draw(place, chosen, found, metric, over);
 }
@@ -27,7 +31,7 @@ function form({ known, chosen, metrics, metric, over }) {
   const options = (values, value) => values.map((one) => h("option", { value: one, selected: one === value }, one));
   const change = (event) => {
     const given = new FormData(event.currentTarget);
-    go("compare", { runs: given.getAll("run").join("|"), metric: given.get("metric"), over: given.get("over") });
+    go("compare", { ...read().given, runs: given.getAll("run").join("|"), metric: given.get("metric"), over: given.get("over") });
   };
   return h("form", { onchange: change },
     h("fieldset", {}, h("legend", {}, "Runs"), boxes),
@@ -82,4 +86,40 @@ function difference(runs, found) {
   const cell = (entry) => h("td", { class: "text" }, entry ? [entry.value, h("span", { class: "dim" }, entry.origin ? ` ${entry.origin}` : "")] : "–");
   const row = (key) => h("tr", {}, h("td", {}, key), recipes.map((recipe) => cell(recipe.get(key))));
   return h("div", { class: "scroll" }, h("table", { id: "recipes" }, heads(["key", ...runs]), h("tbody", {}, differ.map(row))));
+}
+
+// The newest episodes of one problem in each run.
+async function showProblem(runs, view, task) {
+  const answers = await Promise.all(runs.map((run) => newest(run, view, task)));
+  const part = ({ group: one, error }, index) => h("section", {},
+    h("h3", {}, runs[index], one ? h("span", { class: "dim" }, ` version ${one.admitted_version}`) : null),
+    one ? group(one, runs[index], view) : h("p", { class: error ? "error" : "dim" }, error ?? "It has no episode of this problem."));
+  return [
+    h("h2", {}, "Episodes of one problem"),
+    chooser([...new Set(answers.flatMap((answer) => answer.tasks))], view, task),
+    task ? h("div", { id: "problem" }, answers.map(part)) : null,
+  ];
+}
+
+async function newest(run, view, task) {
+  const of = (where, limit) => ask("groups", { run, view, where, order: "admitted_version DESC, ordinal", limit });
+  try {
+    const known = await of("", KNOWN);
+    const [group] = task ? await of(`task = ${quoted(task)}`, 1) : [];
+    return { tasks: known.map((one) => one.task), group };
+  } catch (error) {
+    return { tasks: [], error: error.message };
+  }
+}
+
+function chooser(tasks, view, task) {
+  const submit = (event) => {
+    event.preventDefault();
+    go("compare", { ...read().given, ...Object.fromEntries(new FormData(event.target)) });
+  };
+  return h("form", { onsubmit: submit },
+    h("label", {}, "of", h("select", { name: "view" }, ["evaluations", "episodes"].map((one) => h("option", { value: one, selected: one === view }, one)))),
+    h("label", { class: "wide" }, "Problem", h("input", { name: "task", value: task, list: "tasks", spellcheck: "false" })),
+    h("datalist", { id: "tasks" }, tasks.map((one) => h("option", { value: one }))),
+    h("button", {}, "Show"));
 }

@@ -11,6 +11,13 @@ const RED = (strength) => `hsl(0 80% 55% / ${(0.6 * strength).toFixed(3)})`;
 const GREEN = (strength) => `hsl(140 70% 45% / ${(0.6 * strength).toFixed(3)})`;
 const NEIGHBOURS = 10;
 
+// How the text of a token is shown.
+const TEXTS = {
+  "special tokens": (token) => token.text.replaceAll("\n", "↵\n") || "∅",
+  rendered: (token) => (token.special ? "" : token.text),
+  raw: (token) => token.text.replaceAll("\n", "\\n").replaceAll("\t", "\\t") || "∅",
+};
+
 // Each gives a number or null per token; `middle` has no colour, and a value `span` above or below it has the full one; `sign` says
 // on which side alone values are.
 const COLOURS = {
@@ -23,9 +30,9 @@ const COLOURS = {
 };
 
 export async function showEpisode(given) {
-  const { run, view = "episodes", colour = "kind", segment = "0" } = given;
-  const { episode, texts, siblings } = await ask("episode", { run, view, ordinal: given.ordinal, sample: given.sample, version: given.version, set: given.set });
-  const tokens = tokensOf(episode, texts);
+  const { run, view = "episodes", colour = "kind", segment = "0", text = "special tokens" } = given;
+  const { episode, siblings, ...beside } = await ask("episode", { run, view, ordinal: given.ordinal, sample: given.sample, version: given.version, set: given.set });
+  const tokens = tokensOf(episode, beside);
   const segments = ranges(episode.segment_lengths ?? []);
   const details = h("dl", { class: "facts", id: "token" });
   show(
@@ -33,12 +40,15 @@ export async function showEpisode(given) {
     facts(episode),
     h("h2", {}, "Conversation"),
     conversation(episode),
+    turns(episode),
     tokens.length ? [
       h("h2", {}, "Tokens"),
-      h("form", {}, picker(given, colour), segments.length > 1 ? tabs(given, segments, Number(segment)) : null),
+      segments.length > 1 ? tabs(given, segments, Number(segment)) : null,
+      h("form", {}, choice(given, "colour", "Colour by", Object.keys(COLOURS), colour), choice(given, "text", "Text", Object.keys(TEXTS), text)),
       legend(colour),
-      h("p", { class: "dim" }, texts ? "← and → choose a token, c copies its neighbourhood as JSON." : "The run folder has no tokenizer: tokens are shown by number."),
-      strip(tokens.slice(...(segments[Number(segment)] ?? [])), episode, colour, details),
+      marked(tokens),
+      h("p", { class: "dim" }, beside.texts ? "← and → choose a token, c copies its neighbourhood as JSON." : "The run folder has no tokenizer: tokens are shown by number."),
+      strip(tokens.slice(...(segments[Number(segment)] ?? [])), episode, { colour, text: TEXTS[text] ?? TEXTS.rendered }, details),
       details,
     ].flat() : h("p", { class: "dim" }, "It was never played: there are no tokens."),
     h("h2", {}, "Its group"),
@@ -65,10 +75,18 @@ function conversation(episode) {
     (message.tool_calls ?? []).map((call) => h("pre", { class: "dim" }, `→ ${call.name}(${call.arguments})`)))));
 }
 
-function tokensOf(episode, texts) {
+function turns({ turns, segment_lengths: lengths }) {
+  if ((turns ?? []).length < 2 && !turns?.some((turn) => turn.reward !== null)) return null;
+  const ended = (turn) => (turn.terminated ? "terminated" : turn.truncated ? "truncated" : "–");
+  const row = (turn, index) => h("tr", {}, [index + 1, ...(lengths.length > 1 ? [turn.segment + 1] : []), turn.stop - turn.start, turn.reward].map((value) => h("td", { class: "number" }, number(value))), h("td", {}, ended(turn)));
+  const numbers = ["turn", ...(lengths.length > 1 ? ["context"] : []), "tokens", "reward"];
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Turns" }, h("table", { id: "turns", class: "narrow" }, heads([...numbers, "end"], numbers), h("tbody", {}, turns.map(row))));
+}
+
+function tokensOf(episode, { texts, special, marks }) {
   const at = (column, place) => episode[column]?.[place] ?? null;
   return (episode.token_ids ?? []).map((id, place) => ({
-    place, id, text: texts ? texts[place] : String(id), kind: episode.kinds[place],
+    place, id, text: texts ? texts[place] : String(id), kind: episode.kinds[place], special: special?.[place] ?? false, mark: marks?.[place] ?? null,
     engine: at("engine_logprobs", place), learner: at("learner_logprobs", place), version: at("versions", place),
     advantage: episode.advantages ? at("advantages", place) : episode.kinds[place] === 1 ? episode.advantage : null,
   }));
@@ -100,7 +118,14 @@ function legend(name) {
     sign === 1 ? null : shown(`≤ ${number(middle - span)}`, RED(1)), shown(number(middle), "none"), sign === -1 ? null : shown(`≥ ${number(middle + span)}`, GREEN(1)));
 }
 
-function strip(tokens, episode, colour, details) {
+// How many tokens the loss clipped or corrected, which are underlined.
+function marked(tokens) {
+  const names = [...new Set(tokens.map(({ mark }) => mark).filter(Boolean))];
+  const told = names.map((name) => `${tokens.filter(({ mark }) => mark === name).length} ${name}`);
+  return told.length ? h("p", { id: "marked" }, h("span", { class: "marked" }, told.join(", ")), " in the first step of its update") : null;
+}
+
+function strip(tokens, episode, { colour, text }, details) {
   const place = h("div", { class: "tokens", tabindex: 0, role: "group", "aria-label": "Tokens" });
   let chosen = null;
   const choose = (index) => {
@@ -112,7 +137,7 @@ function strip(tokens, episode, colour, details) {
     details.replaceChildren(...describe(tokens[chosen], episode));
   };
   place.append(...tokens.map((token, index) => {
-    const span = h("span", { class: token.kind === 1 ? "token" : "token unsampled", onclick: () => choose(index), onmouseenter: () => details.replaceChildren(...describe(token, episode)) }, token.text.replaceAll("\n", "↵\n") || "∅");
+    const span = h("span", { class: ["token", token.kind === 1 ? "" : "unsampled", token.mark ? "marked" : ""].join(" "), onclick: () => choose(index), onmouseenter: () => details.replaceChildren(...describe(token, episode)) }, text(token));
     span.style.background = background(token, episode, colour);
     return span;
   }));
@@ -132,6 +157,7 @@ function describe(token, episode) {
     "engine log-prob": number(token.engine, 6), "learner log-prob": number(token.learner, 6),
     "engine − learner": number(difference(token)), ratio: number(COLOURS.ratio.value(token)),
     advantage: number(token.advantage), version: number(token.version), staleness: number(COLOURS.version.value(token, episode)),
+    ...(token.mark ? { "the loss": `${token.mark} it` } : {}),
   };
   return Object.entries(values).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]).flat();
 }
@@ -141,16 +167,16 @@ async function copy(tokens) {
   tell(`${tokens.length} tokens copied`);
 }
 
-function picker(given, colour) {
-  const change = (event) => go("episode", { ...given, colour: event.target.value });
-  const options = Object.keys(COLOURS).map((name) => h("option", { value: name, selected: name === colour }, name));
-  return h("label", {}, "Colour by", h("select", { name: "colour", onchange: change }, options));
+function choice(given, name, label, values, chosen) {
+  const change = (event) => go("episode", { ...given, [name]: event.target.value });
+  const options = values.map((value) => h("option", { value, selected: value === chosen }, value));
+  return h("label", {}, label, h("select", { name, onchange: change }, options));
 }
 
+// Rewritten context begins a segment of its own.
 function tabs(given, segments, segment) {
-  const change = (event) => go("episode", { ...given, segment: event.target.value });
-  const options = segments.map(([start, stop], index) => h("option", { value: index, selected: index === segment }, `${index + 1}: ${stop - start} tokens`));
-  return h("label", {}, "Context", h("select", { name: "segment", onchange: change }, options));
+  const tab = ([start, stop], index) => h("a", { href: address("episode", { ...given, segment: index }), "aria-current": index === segment ? "true" : null }, `Context ${index + 1}`, h("span", { class: "dim" }, ` ${stop - start} tokens`));
+  return h("nav", { class: "tabs", "aria-label": "Contexts" }, segments.map(tab));
 }
 
 function group(siblings, episode, run, view) {

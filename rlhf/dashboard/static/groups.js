@@ -48,6 +48,7 @@ function title(one, run, view) {
 }
 
 function spread({ episodes, mean, lowest, highest, spread }) {
+  if (episodes === 1) return `1 episode · reward ${number(mean)}`;
   return mean === null ? `${episodes} episodes without a reward` : `${episodes} episodes · reward ${number(mean)} ± ${number(spread)}, from ${number(lowest)} to ${number(highest)}`;
 }
 

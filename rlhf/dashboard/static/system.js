@@ -42,7 +42,7 @@ function failure(row, run) {
 
 function table(id, heads, rows) {
   const cell = (value) => h("td", { class: typeof value === "number" || value === null ? "number" : null }, value instanceof Node ? value : number(value));
-  return h("div", { class: "scroll" }, h("table", { id },
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": id }, h("table", { id },
     h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
 }
