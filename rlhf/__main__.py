@@ -3,14 +3,14 @@
 import sys
 
 
-def main() -> None:
+def run_rlhf() -> None:
     """Import the command line, which takes a second, and run it."""
     try:
-        from rlhf.cli import main as run
+        from rlhf.cli import main
     except KeyboardInterrupt:
         sys.exit(130)
-    run()
+    main()
 
 
 if __name__ == "__main__":
-    main()
+    run_rlhf()

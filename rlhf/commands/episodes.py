@@ -75,7 +75,9 @@ def episodes(
         if file is not None and form is Format.PARQUET:
             _write_parquet(answer, file)
             return
-        rows = (row for batch in _batches(answer) for row in batch.to_pylist(maps_as_pydicts="lossy"))
+        rows: Iterator[dict[str, Any]] = (
+            row for batch in _batches(answer) for row in batch.to_pylist(maps_as_pydicts="lossy")
+        )
         if form is Format.TABLE and limit is None:
             rows = _readable(rows)
         if text:
