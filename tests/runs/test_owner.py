@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -15,9 +16,12 @@ import pytest
 
 from rlhf.errors import RunTaken
 from rlhf.runs import owner
+from rlhf.runs.ended import ended_by_failure
+from rlhf.runs.episode_parts import EpisodeParts, parts_in
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.owner import Claim, Owner
+from rlhf.types import Failed, Task, Ticket
 
 WATCH = 0.3
 
@@ -98,12 +102,15 @@ def test_who_was_taken_for_dead_finds_out_before_it_writes(tmp_path: Path) -> No
     folder = RunFolder.keep(tmp_path)
     lines = JsonlWriter(folder.metrics, may_write=folder.check)
     lines.write([{"update": 1}])
+    episodes = EpisodeParts(folder.episodes, may_write=folder.check)
+    episodes.add(ended_by_failure(Ticket(ordinal=0, version=0), Task(id="t", messages=()), Failed(kind="engine"), 1))
     write_claim(tmp_path, replace(Claim(), host="node7", pid=12), fence=2)
     with pytest.raises(RunTaken, match=r"now belongs to process 12 on node7.*without changing it further"):
         lines.flush()
-    with pytest.raises(RunTaken):
-        folder.write_summary({})
-    assert (folder.metrics.read_text(), folder.summary.exists()) == ("", False)
+    for write in (episodes.cut, partial(folder.write_summary, {})):
+        with pytest.raises(RunTaken):
+            write()
+    assert (folder.metrics.read_text(), folder.summary.exists(), parts_in(folder.episodes)) == ("", False, [])
     folder.give_back()
     assert Owner.claim(tmp_path, watch_seconds=0).fence == 3, "the second owner's claim is untouched"
 
