@@ -17,7 +17,7 @@ from tests.pace import scaled
 from tests.warm import client as warm
 
 if find_spec("playwright"):
-    from playwright.sync_api import Browser, BrowserContext, sync_playwright
+    from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
     from tests.browser.watched import Watched
 else:  # only the environment of `make test-browser` has it
@@ -26,6 +26,7 @@ else:  # only the environment of `make test-browser` has it
 KEPT = "RLHF_BROWSER_RUNS"
 """The environment variable with a folder of these runs, for whoever writes a test and does not wait for training."""
 CHROMIUM = "/usr/bin/chromium"
+WAIT_MILLISECONDS = 1000 * scaled(10)
 START_SECONDS = scaled(120)
 
 
@@ -76,6 +77,7 @@ def url(runs: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
+    expect.set_options(timeout=WAIT_MILLISECONDS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])  # as root
         yield browser
@@ -85,7 +87,7 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture
 def context(chromium: Browser) -> Iterator[BrowserContext]:
     context = chromium.new_context(viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(1000 * scaled(10))
+    context.set_default_timeout(WAIT_MILLISECONDS)
     yield context
     context.close()
 

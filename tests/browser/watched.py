@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
-from playwright.sync_api import ConsoleMessage, Dialog, Locator, Page, Request, Response
+from playwright.sync_api import ConsoleMessage, Dialog, Locator, Page, Request, Response, expect
 
 NONE = "\u2013"
 """What the page shows where the records have nothing."""
@@ -33,7 +33,11 @@ class Watched:
         self._origin = url
         self.page.goto("about:blank")  # an address that differs behind the # alone is no new page
         self.page.goto(address)
-        self.page.locator("main h1").wait_for()
+        return self.settled()
+
+    def settled(self) -> Page:
+        """Wait until the view of the address is shown."""
+        expect(self.page.locator("#page")).to_have_attribute("data-shown", self.page.evaluate("location.hash"))
         return self.page
 
     def refused(self, words: str) -> None:

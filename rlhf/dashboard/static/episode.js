@@ -7,8 +7,8 @@ import { h, heads, number, show, tell, visible } from "./dom.js";
 
 const KINDS = ["prompt", "action", "environment"];
 const KIND_COLOURS = ["transparent", "hsl(210 80% 55% / 0.3)", "hsl(40 80% 55% / 0.3)"];
-const RED = (strength) => `hsl(0 80% 55% / ${(0.6 * strength).toFixed(3)})`;
-const GREEN = (strength) => `hsl(140 70% 45% / ${(0.6 * strength).toFixed(3)})`;
+const RED = (strength) => `hsl(0 80% 55% / ${(0.5 * strength).toFixed(3)})`;
+const GREEN = (strength) => `hsl(140 70% 45% / ${(0.5 * strength).toFixed(3)})`;
 const NEIGHBOURS = 10;
 
 // How the text of a token is shown.

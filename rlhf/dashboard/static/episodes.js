@@ -21,7 +21,7 @@ export async function showEpisodes(given) {
   }
   const sort = (column) => go("episodes", { ...given, order: order === `${column} DESC NULLS LAST` ? column : `${column} DESC NULLS LAST` });
   const direction = (column) => (order === column ? "ascending" : order.startsWith(`${column} `) ? "descending" : "none");
-  const heads = COLUMNS.map((column) => h("th", { scope: "col", class: NUMBERS.includes(column) ? "number" : null, "aria-sort": direction(column) }, h("button", { type: "button", onclick: () => sort(column) }, column)));
+  const heads = COLUMNS.map((column) => h("th", { scope: "col", class: NUMBERS.includes(column) ? "number" : null, "aria-sort": direction(column) }, h("button", { type: "button", name: column, onclick: () => sort(column) }, column)));
   show(
     h("h1", {}, view === "episodes" ? "Episodes" : "Evaluations"),
     filter,

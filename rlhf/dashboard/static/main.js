@@ -5,6 +5,7 @@ import { showCompare } from "./compare.js";
 import { h, heads, number, show } from "./dom.js";
 import { showEpisode } from "./episode.js";
 import { showEpisodes } from "./episodes.js";
+import { afterMove, focused, restore } from "./focus.js";
 import { showGroups } from "./groups.js";
 import { showOverview } from "./overview.js";
 import { showSystem } from "./system.js";
@@ -15,8 +16,7 @@ const LIVE = ["runs", "overview"];
 const CHARTS = ["overview", "compare"];
 let stream = null;
 
-async function render({ focus }) {
-  const held = focus ? null : document.activeElement.getAttribute("href");
+async function render(held, moved = false) {
   const { view, given } = read();
   follow(given.run);
   navigation(view, given.run);
@@ -26,8 +26,8 @@ async function render({ focus }) {
   } catch (error) {
     show(h("p", { class: "error", role: "alert" }, error.message));
   }
-  const target = focus ? document.getElementById("page") : held && document.querySelector(`a[href="${CSS.escape(held)}"]`);
-  target?.focus({ preventScroll: true });
+  document.getElementById("page").dataset.shown = location.hash;
+  restore(held, moved);
 }
 
 function navigation(view, run) {
@@ -47,7 +47,7 @@ function follow(run) {
   stream = { run, source };
   let first = true;
   source.onmessage = () => {
-    if (!first && LIVE.includes(read().view)) render({ focus: false });
+    if (!first && LIVE.includes(read().view)) render(focused("href", "name"));
     first = false;
   };
 }
@@ -68,9 +68,9 @@ async function showRuns() {
 let width = innerWidth;
 function redraw() {
   width = innerWidth;
-  if (CHARTS.includes(read().view)) render({ focus: false });
+  if (CHARTS.includes(read().view)) render(focused("href", "name"));
 }
 addEventListener("resize", () => { if (innerWidth !== width) redraw(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-addEventListener("hashchange", () => render({ focus: true }));
-render({ focus: false });
+addEventListener("hashchange", (event) => render(afterMove(event), true));
+render(null);

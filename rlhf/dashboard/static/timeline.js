@@ -23,7 +23,7 @@ export async function showTimeline({ run, update = "" }) {
   const choose = (event) => go("timeline", { run, update: event.target.value });
   show(
     h("h1", {}, `Update ${found.update}`),
-    h("form", {}, to(found.update - 1, "← earlier"), h("label", {}, "Update", h("input", { type: "number", min: 1, max: found.updates, value: found.update, onchange: choose })), to(found.update + 1, "later →")),
+    h("form", {}, to(found.update - 1, "← earlier"), h("label", {}, "Update", h("input", { type: "number", name: "update", min: 1, max: found.updates, value: found.update, onchange: choose })), to(found.update + 1, "later →")),
     h("p", { class: "dim" }, `${number(seconds)} seconds, from the end of the update before to its own.`),
     h("div", { class: "ruler dim" }, [0, 1, 2, 3, 4].map((part) => h("span", {}, `${number((part * seconds) / 4, 3)} s`))),
     h("div", {}, LANES.map((lane) => drawn(lane, found, seconds))),
