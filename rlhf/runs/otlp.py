@@ -74,7 +74,6 @@ class TellingExporter(SpanExporter):
 
     def shutdown(self) -> None:
         """End an export in progress without another attempt, and refuse later ones."""
-        SDK_LOG.removeHandler(self._log)
         self._exporter.shutdown()
 
 
@@ -84,9 +83,10 @@ class LastMessage(logging.Handler):
     cause = "no answer in time"
 
     def emit(self, record: logging.LogRecord) -> None:
-        words = " ".join(record.getMessage().split())
+        words = record.getMessage()
         if record.args and "exporter" in record.name and "max retries" not in words:
-            self.cause = words
+            cause = record.args[0] if words.startswith("Transient") and isinstance(record.args, tuple) else words
+            self.cause = " ".join(str(cause).split())
 
 
 def otlp_exporter(endpoint: str | None) -> SpanExporter:
