@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from rlhf.dashboard.episode_index import PART, ROW, EpisodeIndex
 from rlhf.dashboard.marks import token_marks
 from rlhf.errors import UserError
+from rlhf.http.untrusted_text import replace_surrogates
 from rlhf.runs.alarms import alarms
 from rlhf.runs.episode_query import Question
 from rlhf.runs.folder import RunFolder
@@ -68,15 +69,19 @@ def card(name: str, folder: RunFolder) -> dict[str, Any]:
 def overview(run: StoredRun) -> dict[str, Any]:
     """Return the metrics by name, each with its values at `updates`, its meaning and its healthy range."""
     names = dict.fromkeys(name for row in run.rows for name in row if name not in ("update", "time"))
-    return {
+    words = {
         "name": run.name,
-        "updates": run.updates,
         "summary": run.summary,
         "alarms": [{"sentence": alarm.sentence, "metric": alarm.metric} for alarm in alarms(run.rows)],
+        "recipe": run.recipe,
+    }
+    return replace_surrogates(words) | {
+        "updates": run.updates,
         "update": [row["update"] for row in run.rows],
         "time": [row.get("time") for row in run.rows],
-        "metrics": {name: {"values": [row.get(name) for row in run.rows]} | _meaning(name) for name in names},
-        "recipe": run.recipe,
+        "metrics": {
+            replace_surrogates(name): {"values": [row.get(name) for row in run.rows]} | _meaning(name) for name in names
+        },
     }
 
 

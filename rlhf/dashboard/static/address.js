@@ -19,7 +19,7 @@ export async function ask(path, given = {}) {
   const asked = location.hash;
   const kept = Object.entries(given).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const response = await fetch(`/api/${path}?${new URLSearchParams(kept)}`);
-  const answer = await response.json();
+  const answer = await response.json().catch(() => ({}));
   if (location.hash !== asked) return new Promise(() => {});
   if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);
   return answer;
