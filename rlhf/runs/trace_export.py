@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import current_thread, main_thread
 
 from rlhf.runs.tracing import CURRENT, CurrentSpan, Traces
 
@@ -33,6 +36,8 @@ def exporting(
     )  # fmt: skip
     traces = Traces(export)
     CURRENT.set(CurrentSpan(traces))
+    if current_thread() is main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # a server sends what waits first
     try:
         yield traces
     finally:

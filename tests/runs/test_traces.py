@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 
+import httpx
 import pytest
 
 from rlhf.errors import ConfigError
@@ -15,6 +16,7 @@ from rlhf.runs import otlp
 from rlhf.runs.trace_export import ENDPOINT, exporting
 from rlhf.runs.tracing import Clock, Traces, trace_headers, trace_worker, traced
 from tests.collector import collecting
+from tests.commanded import commanded
 from tests.pace import scaled
 
 
@@ -120,3 +122,11 @@ def test_an_unknown_protocol_is_named_with_those_that_are_known(monkeypatch: pyt
 def test_the_protocol_may_be_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(otlp.PROTOCOL, "grpc")
     assert "grpc" in type(otlp.otlp_exporter("http://127.0.0.1:9")).__module__
+
+
+@pytest.mark.waits
+def test_a_server_that_is_told_to_end_sends_its_spans_first() -> None:
+    with collecting() as collector:
+        with commanded("env", "rlhf.env.tools:CalculatorEnvironment", **{ENDPOINT: collector.url}) as (url, _):
+            httpx.get(f"{url}/health", headers={"traceparent": f"00-{7:032x}-{8:016x}-01"}, trust_env=False)
+        assert [(span.service, span.name) for span in collector.spans] == [("rlhf-environment", "GET /health")]
