@@ -19,13 +19,12 @@ from tests.warm import client as warm
 if find_spec("playwright"):
     from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
-    from tests.browser.watched import Watched
+    from tests.browser.watched import CHROMIUM, Watched
 else:  # only the environment of `make test-browser` has it
     collect_ignore_glob = ["test_*.py"]
 
 KEPT = "RLHF_BROWSER_RUNS"
 """The environment variable with a folder of these runs, for whoever writes a test and does not wait for training."""
-CHROMIUM = "/usr/bin/chromium"
 WAIT_MILLISECONDS = 1000 * scaled(10)
 START_SECONDS = scaled(120)
 

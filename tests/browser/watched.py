@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import ConsoleMessage, Dialog, Locator, Page, Request, Response, expect
 
+CHROMIUM = "/usr/bin/chromium"
 NONE = "\u2013"
 """What the page shows where the records have nothing."""
 
