@@ -407,16 +407,17 @@ class Filtered:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainedSample:
-    """The training of one trajectory in an update: its advantage, and the learner's log-probs in the forward pass of
-    its first step.
+    """The training of one trajectory in an update: its advantage, and the learner's log-probs and entropies in the
+    forward pass of its first step.
 
-    `advantages` and `logprobs` are `float32 [A]` over the ACTION tokens of all segments in order.
+    `advantages`, `logprobs` and `entropies` are `float32 [A]` over the ACTION tokens of all segments in order.
     """
 
     ordinal: int
     sample: int
     advantages: NDArray[np.float32]
     logprobs: NDArray[np.float32]
+    entropies: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

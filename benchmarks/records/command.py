@@ -130,7 +130,8 @@ def made_segment(rng: np.random.Generator) -> Segment:
 def made_trained(rng: np.random.Generator, ordinal: int, sample: int) -> TrainedSample:
     advantages = np.full(REPLY, rng.normal(), np.float32)
     logprobs = made_logprobs(rng, REPLY)
-    return TrainedSample(ordinal=ordinal, sample=sample, advantages=advantages, logprobs=logprobs)
+    entropies = rng.gamma(0.5, 1, REPLY).astype(np.float32)
+    return TrainedSample(ordinal=ordinal, sample=sample, advantages=advantages, logprobs=logprobs, entropies=entropies)
 
 
 def made_logprobs(rng: np.random.Generator, count: int) -> Any:

@@ -192,13 +192,18 @@ class _View:
 
 
 def _read(connection: DuckDBPyConnection, parts: Sequence[Path]) -> DuckDBPyRelation:
-    """Return the rows of the parts, with the number of their part and their row there."""
+    """Return the rows of the parts, with the number of their part and their row there. Columns that parts of an earlier
+    version lack are null."""
+    empty = connection.from_arrow(SCHEMA.empty_table())
     if not parts:
-        empty = connection.from_arrow(SCHEMA.empty_table())
         return empty.project(f"* REPLACE ({PARTS_AS_MAP}), NULL::INTEGER AS {PART}, NULL::BIGINT AS {ROW}")
-    return read_parts(connection, [str(part) for part in parts], places=True).project(
-        f"* EXCLUDE (filename) REPLACE ({PARTS_AS_MAP}), {NUMBER} AS {PART}"
-    )
+    found = read_parts(connection, [str(part) for part in parts], places=True)
+    lacking = [
+        f"NULL::{kind} AS {name}"
+        for name, kind in zip(empty.columns, empty.types, strict=True)
+        if name not in found.columns
+    ]
+    return found.project(", ".join((f"* EXCLUDE (filename) REPLACE ({PARTS_AS_MAP})", f"{NUMBER} AS {PART}", *lacking)))
 
 
 def _found(relation: DuckDBPyRelation, question: Question) -> Found:

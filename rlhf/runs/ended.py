@@ -228,6 +228,7 @@ def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:
         "advantage": finite(float(np.mean(advantages, dtype=np.float64))) if len(advantages) else None,
         "advantages": None if same else _at(acted, advantages),
         "learner_logprobs": _at(acted, trained.logprobs),
+        "entropies": _at(acted, trained.entropies),
     }
 
 

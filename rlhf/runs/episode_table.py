@@ -75,6 +75,7 @@ SCHEMA = pa.schema(
         "kinds": pa.list_(pa.int8()),
         "engine_logprobs": pa.list_(pa.float32()),
         "learner_logprobs": pa.list_(pa.float32()),
+        "entropies": pa.list_(pa.float32()),
         "versions": pa.list_(pa.int32()),
         "turns": _TURNS,
     },

@@ -103,6 +103,8 @@ class EpisodeRecord:
     learner_logprobs: NDArray[np.float32] | None = None
     """The learner's log-probs in the forward pass of the episode's first optimizer step; with one step per update,
     those of the weights before the update."""
+    entropies: NDArray[np.float32] | None = None
+    """Entropy in nats of the distribution that the learner gives each token, in the same forward pass."""
     versions: NDArray[np.int32] | None = None
     """Policy version that sampled each token."""
     turns: list[dict[str, Any]] | None = None
@@ -114,7 +116,7 @@ COLUMNS = tuple(field.name for field in fields(EpisodeRecord))
 UNKNOWN_VERSION = -1
 PER_TOKEN: Mapping[str, type[np.generic]] = {
     "advantages": np.float32, "token_ids": np.int32, "kinds": np.int8, "engine_logprobs": np.float32,
-    "learner_logprobs": np.float32, "versions": np.int32,
+    "learner_logprobs": np.float32, "entropies": np.float32, "versions": np.int32,
 }  # fmt: skip
 """The per-token columns, each an array `[T]`."""
 

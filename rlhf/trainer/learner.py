@@ -228,7 +228,7 @@ class RemoteLearner:
         """Raise `PolicyMismatch` when the ranks took no step because of one."""
         found = answers[0].disagreement if answers else None
         if found:
-            passed = scatter(answers, batch.tokens)
+            passed = scatter(answers, batch.tokens, lambda answer: answer.logprobs)
             scored = batch.per_token.proximal
             raise PolicyMismatch(
                 explain_disagreement(batch, passed if scored is None else scored, found, self._version)
@@ -286,9 +286,10 @@ def computed_tokens(parts: Sequence[Sequence[Minibatch]]) -> dict[str, float]:
 
 
 def _trained(batch: Batch, answers: Sequence[RankAnswer]) -> tuple[TrainedSample, ...]:
-    logprobs = scatter(answers, batch.tokens)
-    pieces = zip(batch.samples, batch.per_sample(batch.per_token.advantages), batch.per_sample(logprobs), strict=True)
+    logprobs = scatter(answers, batch.tokens, lambda answer: answer.logprobs)
+    entropies = scatter(answers, batch.tokens, lambda answer: answer.entropies)
+    columns = (batch.per_sample(column) for column in (batch.per_token.advantages, logprobs, entropies))
     return tuple(
-        TrainedSample(ordinal=ordinal, sample=sample, advantages=advantages, logprobs=scored)
-        for (ordinal, sample), advantages, scored in pieces
+        TrainedSample(ordinal=ordinal, sample=sample, advantages=own, logprobs=scored, entropies=spread)
+        for (ordinal, sample), own, scored, spread in zip(batch.samples, *columns, strict=True)
     )

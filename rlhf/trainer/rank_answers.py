@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,14 +29,15 @@ class Disagreement:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankAnswer:
     """One rank's result. `sums` are `(sum, count)` pairs and `maxima` largest values, over this rank's tokens; `steps`
-    are values that are equal on all ranks, one per step. `places` `[A]` and `logprobs` `float32 [A]` are from the first
-    forward pass. With a `disagreement`, equal on all ranks, no step was taken."""
+    are values that are equal on all ranks, one per step. `places` `[A]`, `logprobs` and `entropies` `float32 [A]` are
+    from the first forward pass. With a `disagreement`, equal on all ranks, no step was taken."""
 
     sums: Sums
     maxima: Mapping[str, float]
     steps: Mapping[str, tuple[float, ...]]
     places: NDArray[np.int64]
     logprobs: NDArray[np.float32]
+    entropies: NDArray[np.float32]
     disagreement: Disagreement | None = None
 
 
@@ -68,9 +69,11 @@ def effective_sample_size(mean: float, mean_square: float) -> float:
     return mean**2 / mean_square
 
 
-def scatter(answers: Iterable[RankAnswer], size: int) -> NDArray[np.float32]:
-    """All ranks' log-probs in the order of the batch, `float32 [size]`."""
+def scatter(
+    answers: Iterable[RankAnswer], size: int, column: Callable[[RankAnswer], NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """Return a column of all ranks in the order of the batch, `float32 [size]`."""
     flat = np.full(size, np.nan, np.float32)
     for answer in answers:
-        flat[answer.places] = answer.logprobs
+        flat[answer.places] = column(answer)
     return flat

@@ -98,7 +98,9 @@ class CountingLearner:
         return Updated(
             metrics={"policy/approx_kl": 0.5},
             samples=tuple(
-                TrainedSample(ordinal=group.ticket.ordinal, sample=index, advantages=nothing, logprobs=nothing)
+                TrainedSample(
+                    ordinal=group.ticket.ordinal, sample=index, advantages=nothing, logprobs=nothing, entropies=nothing
+                )
                 for group in groups
                 for index, _, _ in group.trainable
             ),

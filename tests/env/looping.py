@@ -80,7 +80,9 @@ class WholeLearner(FakeLearner):
 
 def _trained(group: Group, one: tuple[int, object, object]) -> TrainedSample:
     tokens = np.zeros(group.trainable[0][1].action_tokens, np.float32)
-    return TrainedSample(ordinal=group.ticket.ordinal, sample=one[0], advantages=tokens, logprobs=tokens)
+    return TrainedSample(
+        ordinal=group.ticket.ordinal, sample=one[0], advantages=tokens, logprobs=tokens, entropies=tokens
+    )
 
 
 async def run_to_the_end(environments: Environments, folder: Path, updates: int, *, turns: int = 3) -> Books:

@@ -80,6 +80,7 @@ def updated(group: Group) -> Updated:
             sample=index,
             advantages=np.zeros(trajectory.action_tokens, np.float32),
             logprobs=np.zeros(trajectory.action_tokens, np.float32),
+            entropies=np.zeros(trajectory.action_tokens, np.float32),
         )
         for index, trajectory, _ in group.trainable
     ]

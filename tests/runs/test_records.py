@@ -82,9 +82,9 @@ def recorded(*ended: EndedGroup) -> list[EpisodeRecord]:
 
 
 def trained(sample: int, advantages: list[float], logprobs: list[float]) -> TrainedSample:
-    return TrainedSample(
-        ordinal=5, sample=sample, advantages=np.array(advantages, np.float32), logprobs=np.array(logprobs, np.float32)
-    )
+    columns = {"advantages": advantages, "logprobs": logprobs, "entropies": [-2 * logprob for logprob in logprobs]}
+    arrays = {name: np.array(values, np.float32) for name, values in columns.items()}
+    return TrainedSample(ordinal=5, sample=sample, **arrays)
 
 
 def test_a_trained_episode_tells_all_of_its_story():
@@ -101,6 +101,7 @@ def test_a_trained_episode_tells_all_of_its_story():
     assert row["kinds"] == [0, 1, 1]
     assert row["engine_logprobs"] == [None, -0.125, -0.125]
     assert row["learner_logprobs"] == [None, -0.25, -0.5]
+    assert row["entropies"] == [None, 0.5, 1.0]
     assert row["versions"] == [None, 2, 2]
     assert (record.engine, record.generate_seconds) == ("engine-1", 0.25)
 

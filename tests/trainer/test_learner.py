@@ -35,7 +35,8 @@ class EchoWorker:
         places = places_of(arguments[0])
         if method == "policy.forward_outputs":
             return {name: places.astype(np.float32) for name in arguments[1]}
-        return RankAnswer(sums={}, maxima={}, steps={}, places=places, logprobs=-places.astype(np.float32))
+        own = places.astype(np.float32)
+        return RankAnswer(sums={}, maxima={}, steps={}, places=places, logprobs=-own, entropies=own)
 
 
 def remote(*workers: EchoWorker, **changes: Any) -> RemoteLearner:

@@ -17,6 +17,7 @@ def answer(total: float, count: float, largest: float, places: list[int]) -> Ran
         steps={"optimizer/grad_norm": (1.0, 3.0)},
         places=np.array(places, np.int64),
         logprobs=-np.array(places, np.float32),
+        entropies=np.array(places, np.float32) / 2,
     )
 
 
@@ -38,9 +39,10 @@ def test_no_answers_are_no_metrics() -> None:
     assert reduce_metrics([]) == {}
 
 
-def test_log_probs_find_their_places_again() -> None:
-    flat = scatter([answer(0, 1, 0, [3, 0]), answer(0, 1, 0, [1, 2])], 4)
-    assert flat.tolist() == [0, -1, -2, -3]
+def test_columns_of_tokens_find_their_places_again() -> None:
+    answers = [answer(0, 1, 0, [3, 0]), answer(0, 1, 0, [1, 2])]
+    assert scatter(answers, 4, lambda one: one.logprobs).tolist() == [0, -1, -2, -3]
+    assert scatter(answers, 4, lambda one: one.entropies).tolist() == [0, 0.5, 1, 1.5]
 
 
 def test_the_effective_sample_size_is_the_share_that_unequal_weights_leave() -> None:

@@ -26,6 +26,7 @@ const COLOURS = {
   "engine − learner": { value: (token) => difference(token), middle: 0, span: 0.05 },
   ratio: { value: (token) => (difference(token) === null ? null : Math.exp(-difference(token))), middle: 1, span: 0.2 },
   advantage: { value: (token) => token.advantage, middle: 0, span: 2 },
+  entropy: { value: (token) => token.entropy, middle: 0, span: 2, sign: 1 },
   version: { value: (token, episode) => (token.version === null || episode.update === null ? null : episode.update - 1 - token.version), middle: 0, span: 4, sign: 1 },
 };
 
@@ -87,7 +88,7 @@ function tokensOf(episode, { texts, special, marks }) {
   const at = (column, place) => episode[column]?.[place] ?? null;
   return (episode.token_ids ?? []).map((id, place) => ({
     place, id, text: texts ? texts[place] : String(id), kind: episode.kinds[place], special: special?.[place] ?? false, mark: marks?.[place] ?? null,
-    engine: at("engine_logprobs", place), learner: at("learner_logprobs", place), version: at("versions", place),
+    engine: at("engine_logprobs", place), learner: at("learner_logprobs", place), entropy: at("entropies", place), version: at("versions", place),
     advantage: episode.advantages ? at("advantages", place) : episode.kinds[place] === 1 ? episode.advantage : null,
   }));
 }
@@ -156,7 +157,7 @@ function describe(token, episode) {
     token: `${JSON.stringify(visible(token.text))} (${token.id}), ${token.place} of its episode, ${KINDS[token.kind]}`,
     "engine log-prob": number(token.engine, 6), "learner log-prob": number(token.learner, 6),
     "engine − learner": number(difference(token)), ratio: number(COLOURS.ratio.value(token)),
-    advantage: number(token.advantage), version: number(token.version), staleness: number(COLOURS.version.value(token, episode)),
+    advantage: number(token.advantage), entropy: number(token.entropy), version: number(token.version), staleness: number(COLOURS.version.value(token, episode)),
     ...(token.mark ? { "the loss": `${token.mark} it` } : {}),
   };
   return Object.entries(values).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]).flat();

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf.trainer.losses import LossMetrics
@@ -13,8 +14,8 @@ from rlhf.trainer.rank_answers import Disagreement, RankAnswer
 
 
 class MetricAccumulator:
-    """Call `see` with every micro-batch's metrics, `keep` with the log-probs of the first pass, then `answer`. A
-    `disagreement` ends the update."""
+    """Call `see` with every micro-batch's metrics, `keep` with the log-probs and entropies of the first pass, then
+    `answer`. A `disagreement` ends the update."""
 
     def __init__(self) -> None:
         self.disagreement: Disagreement | None = None
@@ -24,6 +25,7 @@ class MetricAccumulator:
         self._steps: dict[str, list[float]] = {}
         self._places: list[np.ndarray] = [np.zeros(0, np.int64)]
         self._logprobs: list[Tensor] = []
+        self._entropies: list[Tensor] = []
 
     def see(self, metrics: LossMetrics) -> None:
         for name, value in metrics.sums.items():
@@ -39,17 +41,22 @@ class MetricAccumulator:
         for name, value in values.items():
             self._steps.setdefault(name, []).append(value)
 
-    def keep(self, places: np.ndarray, logprobs: Tensor) -> None:
+    def keep(self, places: np.ndarray, logprobs: Tensor, entropies: Tensor) -> None:
         self._places.append(places)
         self._logprobs.append(logprobs.detach())
+        self._entropies.append(entropies.detach())
 
     def answer(self) -> RankAnswer:
-        logprobs = torch.cat(self._logprobs).float().cpu().numpy() if self._logprobs else np.zeros(0, np.float32)
         return RankAnswer(
             sums={name: (float(value), float(self._counts[name])) for name, value in self._sums.items()},
             maxima={name: float(value) for name, value in self._maxima.items()},
             steps={name: tuple(values) for name, values in self._steps.items()},
             places=np.concatenate(self._places),
-            logprobs=logprobs,
+            logprobs=_joined(self._logprobs),
+            entropies=_joined(self._entropies),
             disagreement=self.disagreement,
         )
+
+
+def _joined(columns: list[Tensor]) -> NDArray[np.float32]:
+    return torch.cat(columns).float().cpu().numpy() if columns else np.zeros(0, np.float32)

@@ -263,14 +263,15 @@ class Rank(ModelRank):
     def _record(
         self, microbatch: MicroBatch, actions: Actions, accumulator: MetricAccumulator, *, untouched: bool
     ) -> None:
-        """Keep the learner's log-probs before the update: those computed before, or those of the first step's pass."""
+        """Keep the entropies of the first step's pass, and the learner's log-probs before the update: those computed
+        before, or those of that pass."""
         column = microbatch.per_token.proximal
         before = actions.logprobs.detach() if column is None else self._tensor(column)
         if column is not None or untouched:
             accumulator.see(
                 engine_difference(before, actions.behaviour_logprobs, self.settings.trainer.correction.high)
             )
-        accumulator.keep(microbatch.places, before)
+        accumulator.keep(microbatch.places, before, actions.entropies)
 
     def _too_far(self, divergence: Tensor, tokens: int) -> bool:
         """Whether a step's KL(behaviour, policy), over all ranks, passed the recipe's limit. Collective."""
