@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 CLIPPING = ("ppo", "cispo")
 """Losses that clip the ratio of a token."""
 
-Floats = NDArray[np.float64]
-
 
 def token_marks(episode: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[str | None] | None:
     """Return for each token `clipped`, `truncated`, `masked` or None; None for an episode that was not trained.
@@ -42,7 +40,7 @@ def token_marks(episode: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[
     return found
 
 
-def _at_level(log_ratio: Floats, level: str, lengths: Sequence[int]) -> Floats:
+def _at_level(log_ratio: NDArray[np.float64], level: str, lengths: Sequence[int]) -> NDArray[np.float64]:
     """Return the log-ratio of each token, or the sum or mean over the sampled tokens of its segment."""
     if level == "token":
         return log_ratio
@@ -51,5 +49,5 @@ def _at_level(log_ratio: Floats, level: str, lengths: Sequence[int]) -> Floats:
     return np.concatenate([np.where(np.isnan(part), np.nan, combined(part)) for part in segments if len(part)])
 
 
-def _floats(values: Sequence[float | None]) -> Floats:
+def _floats(values: Sequence[float | None]) -> NDArray[np.float64]:
     return np.array([np.nan if value is None else value for value in values], np.float64)

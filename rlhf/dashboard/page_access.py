@@ -33,7 +33,7 @@ class PageAccess(AccessMiddleware):
             elif request.url.path == "/" and (given := request.query_params.get("token")):
                 bearer = f"Bearer {given}".encode()
             if bearer and "authorization" not in request.headers:
-                scope = scope | {"headers": [*scope["headers"], (b"authorization", bearer)]}
+                scope = {**scope, "headers": [*scope["headers"], (b"authorization", bearer)]}
         await super().__call__(scope, receive, send)
 
 

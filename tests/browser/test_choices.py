@@ -6,8 +6,9 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from tests.browser.test_views import episodes_of
 from tests.browser.watched import Watched, cells, number
@@ -122,6 +123,40 @@ def test_tokens_have_the_colour_of_their_number(page: Watched, url: str, runs: P
 def rgba(words: str) -> list[float]:
     found = [float(one) for one in re.findall(r"[\d.]+", words)]
     return found if len(found) == 4 else [*found, 1.0]
+
+
+def test_the_text_of_tokens_is_shown_as_chosen_and_clipped_ones_are_underlined(
+    page: Watched, url: str, runs: Path
+) -> None:
+    page.page.route(re.compile("/api/episode[?]"), clipping_the_last)  # as short runs clip nothing
+    shown = page.open(url, "episode", run="tools", ordinal=0, sample=0, version=0)
+    tokens = shown.locator(".tokens")
+    assert "<|im_end|>" in tokens.inner_text()
+    assert "\u21b5" in tokens.inner_text()
+    shown.get_by_label("Text").select_option("rendered")
+    expect(tokens).not_to_contain_text("<|im_end|>")
+    shown.get_by_label("Text").select_option("raw")
+    expect(tokens).to_contain_text("user\\n")
+    assert "text=raw" in shown.url
+    expect(shown.locator("#marked")).to_contain_text("1 clipped")
+    tokens.locator(".marked").hover()
+    expect(shown.locator("#token")).to_contain_text("clipped it")
+
+
+def clipping_the_last(route: Route) -> None:
+    answer = route.fetch()
+    found = answer.json()
+    assert len(found["marks"]) == len(found["texts"])
+    route.fulfill(response=answer, json=found | {"marks": [*found["marks"][:-1], "clipped"]})
+
+
+def test_the_episodes_that_match_are_exported(page: Watched, url: str, runs: Path) -> None:
+    shown = page.open(url, "episodes", run="quickstart", where="reward = 1 AND update = 12")
+    with shown.expect_download() as begun:
+        shown.get_by_role("link", name="parquet").click()
+    assert begun.value.suggested_filename == "episodes.parquet"
+    right = [one for one in episodes_of(runs / "quickstart") if one["reward"] == 1 and one["update"] == 12]
+    assert pq.read_table(begun.value.path()).to_pylist(maps_as_pydicts="strict") == right
 
 
 def test_a_neighbourhood_is_copied_as_json(page: Watched, context: BrowserContext, url: str, runs: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import expect
@@ -96,7 +97,7 @@ def test_an_episode_has_its_record_and_its_tokens(page: Watched, url: str, runs:
     tokens = shown.locator(".token")
     first, second = record["segment_lengths"][0], sum(record["segment_lengths"])
     assert tokens.count() == first
-    assert (shown.locator("select[name=segment]").count() > 0) == (second > first)
+    assert (shown.get_by_role("navigation", name="Contexts").count() > 0) == (second > first)
     place = next(place for place in range(first) if record["kinds"][place] == 1)
     tokens.nth(place).hover()
     told = facts(shown.locator("#token"))
@@ -104,9 +105,47 @@ def test_an_episode_has_its_record_and_its_tokens(page: Watched, url: str, runs:
     assert number(told["learner log-prob"]) == pytest.approx(record["learner_logprobs"][place], rel=1e-5)
     advantage = record["advantages"][place] if record["advantages"] else record["advantage"]
     assert number(told["advantage"]) == about(advantage)
+    assert number(told["entropy"]) == about(record["entropies"][place])
     assert number(told["version"]) == record["versions"][place]
     said = record["conversation"] or [*record["prompt"], {"role": "assistant", "content": record["response"]}]
     assert shown.locator(".message b").all_inner_texts() == [message["role"] for message in said]
+
+
+@pytest.mark.parametrize("view", ["episodes", "evaluations"])
+def test_groups_show_their_episodes_side_by_side(page: Watched, url: str, runs: Path, view: str) -> None:
+    records = episodes_of(runs / "tools", view)
+    shown = page.open(url, "groups", run="tools", view=view, where="sample >= 0", order="lowest reward")
+    means = [float(np.mean([one["reward"] for one in group])) for group in grouped(records)]
+    told = [words.split(" reward ")[1].split(" ")[0] for words in shown.locator(".group > p").all_inner_texts()]
+    assert [number(word.rstrip(",")) for word in told] == [about(mean) for mean in sorted(means)[: len(told)]]
+    first = shown.locator(".group").first
+    task = shown.locator("main h2 a").first.inner_text()
+    replies = [one["response"] for one in records if one["task"] == task]
+    assert {reply.strip() for reply in first.locator("pre").all_inner_texts()} <= {reply.strip() for reply in replies}
+    shown.locator("main h2 a").first.click()
+    expect(shown.get_by_label("Condition (SQL)")).to_have_value(f"task = '{task}'")
+    assert {words.split(" · ")[0] for words in shown.locator("main h2").all_inner_texts()} == {task}
+
+
+def grouped(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    groups: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for one in records:
+        groups.setdefault((one["ordinal"], one["admitted_version"]), []).append(one)
+    return list(groups.values())
+
+
+def test_the_system_has_the_work_of_the_records(page: Watched, url: str, runs: Path) -> None:
+    records = episodes_of(runs / "tools")
+    shown = page.open(url, "system", run="tools")
+    (engine,) = cells(shown.locator("#engines"))
+    assert engine["engine"] == records[0]["engine"]
+    assert number(engine["sampled tokens"]) == sum(one["sampled_tokens"] for one in records)
+    seconds = [one["generate_seconds"] for one in records]
+    assert number(engine["median seconds"]) == about(float(np.median(seconds)))
+    (environment,) = cells(shown.locator("#environments"))
+    assert number(environment["longest"]) == about(max(one["environment_seconds"] for one in records))
+    assert {"learner-0", "engine-0"} <= {row["worker"] for row in cells(shown.locator("#placement"))}
+    assert shown.locator("#provenance tbody tr").count() > 0
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -140,6 +179,11 @@ def test_two_runs_are_compared(page: Watched, url: str, runs: Path) -> None:
     assert differ["trainer.updates"] == ("12 override", "3 override")
     assert differ["trainer.algorithm"][1] == "ppo override"
     assert "trainer.optimizer.schedule" not in differ
+    record = episodes_of(runs / "ppo", "evaluations")[-1]
+    shown.get_by_label("Problem").fill(record["task"])
+    shown.get_by_role("button", name="Show").click()
+    expect(shown.locator("#problem section section")).to_have_count(2)
+    expect(shown.locator("#problem").get_by_text(record["response"]).last).to_be_visible()
     for over in ("samples", "tokens", "hours", "updates"):
         shown.get_by_label("Over").select_option(over)
         expect(shown.locator("#curves .u-series").first).to_contain_text(over)

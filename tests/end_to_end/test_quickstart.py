@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -57,6 +58,11 @@ def test_every_evaluated_problem_is_recorded_with_its_reward(quickstart: Run) ->
 def test_engine_and_learner_agree_on_every_sampled_token_of_the_run(quickstart: Run) -> None:
     assert len(quickstart.metrics) >= 20, "a publish after each of at least 20 updates"
     assert largest_difference(quickstart.episodes) <= 1e-4
+
+
+def test_the_entropies_of_the_tokens_of_an_update_have_the_mean_of_its_metric(quickstart: Run) -> None:
+    trained = [episode.entropies for episode in quickstart.episodes if episode.update == 3]
+    assert np.nanmean(np.concatenate(trained)) == pytest.approx(quickstart.metrics[2]["policy/entropy"], rel=1e-5)
 
 
 def test_at_staleness_0_every_token_is_sampled_by_the_weights_it_trains(quickstart: Run) -> None:

@@ -17,7 +17,7 @@ def answer(total: float, count: float, largest: float, places: list[int]) -> Ran
         steps={"optimizer/grad_norm": (1.0, 3.0)},
         places=np.array(places, np.int64),
         logprobs=-np.array(places, np.float32),
-        entropies=np.array(places, np.float32) / 2,
+        entropies=np.array(places, np.float32) / np.float32(2),
     )
 
 
