@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlhf.dashboard.episode_index import EpisodeIndex
 from rlhf.runs.episode_query import Question
 from rlhf.runs.folder import RunFolder
+from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.report import provenance_of
 
 HEAD_BYTES = 65_536
@@ -33,6 +36,7 @@ def system(folder: RunFolder, index: EpisodeIndex) -> dict[str, Any]:
     return {
         "placement": placement(folder.logs / "controller.log"),
         "engines": index.summed("episodes", WORKED, ["engine"], Question(where="engine IS NOT NULL", order="engine")),
+        "loads": engine_loads(folder.spans),
         "environments": index.summed("episodes", PLAYED, ["role"], Question(where=with_environment, order="role")),
         "failures": index.summed(
             "episodes", FAILED, ["outcome", "failure_kind"],
@@ -41,6 +45,27 @@ def system(folder: RunFolder, index: EpisodeIndex) -> dict[str, Any]:
         "disk": {path.name: size for path in sorted(folder.path.iterdir()) if (size := bytes_in(path))},
         "provenance": dict(provenance_of(folder)),
     }  # fmt: skip
+
+
+def engine_loads(spans: Path) -> list[dict[str, Any]]:
+    """Return how busy each engine was, in the mean step of the run: `running` and `waiting` requests, the largest share
+    of its KV cache in use, and the share of prompt tokens that it had cached."""
+    loads: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for span in read_jsonl(spans) if spans.exists() else ():
+        if span["name"] == "engine":
+            loads[span["engine"]].append(span)
+    return [{"engine": engine, **_mean_load(loads[engine])} for engine in sorted(loads)]
+
+
+def _mean_load(spans: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    steps, prompt_tokens = (sum(span[name] for span in spans) for name in ("steps", "prompt_tokens"))
+    return {
+        "steps": steps,
+        "running": sum(span["steps"] * span["running"] for span in spans) / steps,
+        "waiting": sum(span["steps"] * span["waiting"] for span in spans) / steps,
+        "kv_cache": max(span["kv_cache"] for span in spans),
+        "prefix_hits": sum(span["cached_tokens"] for span in spans) / prompt_tokens if prompt_tokens else None,
+    }
 
 
 def placement(log: Path) -> list[list[str]]:

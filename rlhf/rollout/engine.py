@@ -23,7 +23,7 @@ from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.rollout.vllm.settings import CPU_SEQUENCES, EngineFacts, GenerateRequest, RefusedRequest
 from rlhf.types import Completion, FinishReason, PolicyVersion, Prompt, Sampling, TokenLogprobs
-from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
+from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
 
 R = TypeVar("R")
 
@@ -168,10 +168,11 @@ class RemoteEngine:
         self._clock.pause()
         await self._phase(lambda engine: engine.sleep())
 
-    async def prepare(self, manifest: Manifest) -> None:
-        """Pause sampling and acknowledge the manifest; requests in flight are kept."""
+    async def prepare(self, manifest: Manifest) -> Load:
+        """Pause sampling and acknowledge the manifest; requests in flight are kept. Returns the load since the last
+        call."""
         self._clock.pause()
-        await self._phase(lambda engine: engine.prepare(manifest))
+        return await self._phase(lambda engine: engine.prepare(manifest))
 
     async def receive(self, manifest: Manifest) -> Seconds:
         """Receive the tensors while the learner sends them."""

@@ -75,6 +75,7 @@ class Publisher:
         self._routed: bool | None = None
         self._rounding: NDArray[np.float32] | None = None
         self._proved = False
+        self._resumed_at = 0.0
         self.logprob_difference = 0.0
 
     async def connect(self) -> None:
@@ -107,7 +108,10 @@ class Publisher:
 
     async def _transaction(self, prove: Callable[[Compared], Coroutine[Any, Any, None]]) -> None:
         manifest = await self._ask_learner("prepare", self._source.manifest())
-        await self._all("prepare", lambda target: target.prepare(manifest))
+        loads = await self._all("prepare", lambda target: target.prepare(manifest))
+        for name, load in loads.items():
+            if load:
+                self._clock.add("engine", self._clock.elapsed_seconds - self._resumed_at, engine=name, **load)
         moving = {target.name: target.receive(manifest) for target in self._targets}
         scoring: list[asyncio.Future[LearnerScores]] = []
         try:
@@ -126,6 +130,7 @@ class Publisher:
         await self._all("commit", lambda target: target.commit(version))
         await prove(await self._compared(scoring))
         await self._all("resume", lambda target: target.resume())
+        self._resumed_at = self._clock.elapsed_seconds
 
     async def _prove(self, compared: Compared) -> None:
         start = self._start or Start(learner=dict(compared.learner), engines=dict(compared.engines))

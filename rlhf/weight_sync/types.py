@@ -14,6 +14,9 @@ from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
 
 Seconds = Mapping[str, float]
 """Seconds by activity: `gather` and `send` of a rank; `receive`, `reload` and `repack` of an engine."""
+Load = Mapping[str, float]
+"""How busy an engine was: its `steps`, the requests `running` and `waiting` in the mean step, the largest share of its
+`kv_cache` in use, and of its `prompt_tokens` those that were cached."""
 ENGINE_BACKENDS = {"gloo": "gloo", "nccl": "nccl_buckets", "ipc": "ipc_buckets"}
 """The backends' names in vLLM's factory (`rlhf.weight_sync.vllm_worker`). vLLM has a `nccl` and an `ipc` already."""
 
@@ -70,17 +73,18 @@ class Rendezvous:
 class PublishTarget(Protocol):
     """One engine in a weight sync. The phases are called in this order; any of them may raise or miss its deadline.
 
-    `connect` joins the transfer group once. `prepare` pauses sampling (requests are kept) and acknowledges the
-    manifest. `receive` takes the tensors while the learner sends them. `commit` sets the version and drops caches of
-    the old weights. `token_logprobs` computes the canary's log-probs `[R, T - 1]` with the new weights. `extend`
-    samples `tokens` tokens after a prompt and returns them as a completion. `resume` continues sampling.
+    `connect` joins the transfer group once. `prepare` pauses sampling (requests are kept), acknowledges the manifest,
+    and returns how busy the engine was since the last weight sync. `receive` takes the tensors while the learner sends
+    them. `commit` sets the version and drops caches of the old weights. `token_logprobs` computes the canary's
+    log-probs `[R, T - 1]` with the new weights. `extend` samples `tokens` tokens after a prompt and returns them as a
+    completion. `resume` continues sampling.
     """
 
     name: str
     transfer_ranks: int
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None: ...
-    async def prepare(self, manifest: Manifest) -> None: ...
+    async def prepare(self, manifest: Manifest) -> Load: ...
     async def receive(self, manifest: Manifest) -> Seconds: ...
     async def commit(self, version: PolicyVersion) -> None: ...
     async def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs: ...

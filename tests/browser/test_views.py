@@ -142,6 +142,10 @@ def test_the_system_has_the_work_of_the_records(page: Watched, url: str, runs: P
     assert number(engine["sampled tokens"]) == sum(one["sampled_tokens"] for one in records)
     seconds = [one["generate_seconds"] for one in records]
     assert number(engine["median seconds"]) == about(float(np.median(seconds)))
+    spans = [span for span in read_jsonl(runs / "tools" / "spans.jsonl") if span["name"] == "engine"]
+    (load,) = cells(shown.locator("#loads"))
+    assert number(load["steps"]) == sum(span["steps"] for span in spans)
+    assert 0 < number(load["running requests"]) <= max(span["running"] for span in spans)
     (environment,) = cells(shown.locator("#environments"))
     assert number(environment["longest"]) == about(max(one["environment_seconds"] for one in records))
     assert {"learner-0", "engine-0"} <= {row["worker"] for row in cells(shown.locator("#placement"))}

@@ -121,7 +121,14 @@ def test_the_system_has_workers_engines_and_failures(run: Path) -> None:
     (run / "logs" / "controller.log").write_text(f"starting\n{table}… start\n")
     played = replace(PLAYED, ordinal=9, engine="engine-0", generate_seconds=0.5, sampled_tokens=4)
     write_part(run / "episodes", 2, [played, replace(played, sample=2, generate_seconds=1.5)])
+    load = {"name": "engine", "engine": "engine-0", "start": 1.0, "seconds": 1.0, "steps": 1, "running": 8.0}
+    load |= {"waiting": 0.0, "kv_cache": 0.5, "prompt_tokens": 10, "cached_tokens": 0}
+    later = load | {"steps": 3, "running": 4.0, "kv_cache": 0.25, "prompt_tokens": 30, "cached_tokens": 20}
+    (run / "spans.jsonl").write_text("".join(json.dumps(span) + "\n" for span in (load, later)))
     found = page_of(run).get("/api/system", params={"run": "first"}).json()
+    assert found["loads"] == [
+        {"engine": "engine-0", "steps": 4, "running": 5.0, "waiting": 0.0, "kv_cache": 0.5, "prefix_hits": 0.5}
+    ]
     assert found["placement"] == [line.split() for line in table.splitlines()]
     (engine,) = found["engines"]
     assert (engine["episodes"], engine["tokens"], engine["seconds"], engine["median_seconds"]) == (2, 8, 2.0, 1.0)

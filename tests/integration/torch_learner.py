@@ -17,7 +17,7 @@ from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
 from rlhf.weight_sync import weights
 from rlhf.weight_sync.broadcast import BroadcastSender
-from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
+from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
 from tests.rollout.vllm.made import made_settings
 from tests.weight_sync.transports import rendezvous
 
@@ -129,8 +129,8 @@ class ThreadedEngine:
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
         await asyncio.to_thread(self.worker.connect, rendezvous, first_rank)
 
-    async def prepare(self, manifest: Manifest) -> None:
-        await asyncio.to_thread(self.worker.prepare, manifest)
+    async def prepare(self, manifest: Manifest) -> Load:
+        return await asyncio.to_thread(self.worker.prepare, manifest)
 
     async def receive(self, manifest: Manifest) -> Seconds:
         return await asyncio.to_thread(self.worker.receive, manifest)

@@ -104,9 +104,10 @@ class FakeEngine:
         await self.wire.happens(self.name, "connect")
         self.first_rank = first_rank
 
-    async def prepare(self, manifest: Manifest) -> None:
+    async def prepare(self, manifest: Manifest) -> dict[str, float]:
         await self.wire.happens(self.name, "prepare")
         self.serving = False
+        return {"steps": 4, "running": 1.5}
 
     async def receive(self, manifest: Manifest) -> dict[str, float]:
         await self.wire.happens(self.name, "receive")
@@ -181,7 +182,9 @@ async def test_all_phases_come_in_order_on_every_engine_and_each_has_its_span() 
     assert [engine.first_rank for engine in stage.engines] == [1, 3]
     spans = stage.clock.drain()
     found = {span.name.removeprefix("weight_sync/") for span in spans}
-    assert found == {*PHASES, "transfer", "gather", "send", "reload", "repack", "learner_canary"}
+    assert found == {*PHASES, "engine", "transfer", "gather", "send", "reload", "repack", "learner_canary"}
+    loads = [span.attributes for span in spans if span.name == "engine"]
+    assert loads == [{"engine": engine.name, "steps": 4, "running": 1.5} for engine in stage.engines]
     assert sorted(span.seconds for span in spans if span.name == "weight_sync/reload") == [1.0, 1.0]
 
 

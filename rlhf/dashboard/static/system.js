@@ -13,6 +13,7 @@ export async function showSystem({ run }) {
     workers.length ? table("placement", heads, workers) : nothing("The run printed no table of workers: all its parts are in one process."),
     h("h2", {}, "Engines"),
     found.engines.length ? table("engines", ["engine", "episodes", "sampled tokens", "tokens/s of an episode", ...SECONDS], found.engines.map(engine)) : nothing("No episode was sampled."),
+    found.loads.length ? table("loads", ["engine", "steps", "running requests", "waiting requests", "largest KV cache", "prefix hits"], found.loads.map(load)) : null,
     h("h2", {}, "Environments"),
     found.environments.length ? table("environments", ["role", "episodes", "malformed calls", "cut replies", ...SECONDS], found.environments.map(environment)) : nothing("Its episodes have no environment."),
     h("h2", {}, "Failures of engines, environments and scorers"),
@@ -28,6 +29,12 @@ const SECONDS = ["median seconds", "95 % within", "longest"];
 
 function engine(row) {
   return [row.engine, row.episodes, row.tokens, row.seconds ? row.tokens / row.seconds : null, row.median_seconds, row.p95_seconds, row.longest_seconds];
+}
+
+// In the mean step of the engine.
+function load(row) {
+  const share = (value) => (value === null ? null : `${number(100 * value, 3)} %`);
+  return [row.engine, row.steps, row.running, row.waiting, share(row.kv_cache), share(row.prefix_hits)];
 }
 
 function environment(row) {

@@ -16,7 +16,7 @@ from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken, Raised, catch
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, GenerateRequest, RefusedRequest
 from rlhf.rollout.vllm.thread import EngineThread
 from rlhf.types import Completion, PolicyVersion, TokenLogprobs
-from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
+from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
 
 if TYPE_CHECKING:
     from rlhf.rollout.vllm.vllm_engine import VllmEngine
@@ -108,9 +108,10 @@ class EngineWorker:
         """Stop sampling, keep the requests, and give back the memory of weights and KV cache until a weight sync."""
         self._phase("sleep", lambda engine: engine.sleep())
 
-    def prepare(self, manifest: Manifest) -> None:
-        """Stop sampling, keep the requests, and check that these tensors will fill the whole model."""
-        self._phase("prepare", lambda engine: engine.prepare(manifest))
+    def prepare(self, manifest: Manifest) -> Load:
+        """Stop sampling, keep the requests, and check that these tensors will fill the whole model. Returns the load
+        since the last call."""
+        return self._phase("prepare", lambda engine: engine.prepare(manifest))
 
     def receive(self, manifest: Manifest) -> Seconds:
         """Receive the tensors while the learner sends them; returns what took how long."""

@@ -26,6 +26,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from rlhf.errors import DeadlinePassed, TransferError
 from rlhf.rollout.vllm.engine_arguments import engine_args, usage_context
+from rlhf.rollout.vllm.load import LoadCounter
 from rlhf.rollout.vllm.process import shared_segments, uncompiled_classes, without_collecting
 from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_routing
 from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, GenerateRequest, requests_have_seeds
@@ -33,7 +34,7 @@ from rlhf.rollout.vllm.sleeping import Sleeper
 from rlhf.types import Completion, FinishReason, PolicyVersion, Routing, TokenLogprobs
 from rlhf.weight_sync.lora import POLICY, adapter_names
 from rlhf.weight_sync.rehearsal import rehearse
-from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
+from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
 
 NAMED = 3
 """Maximum number of tensors that an error names, of each kind."""
@@ -64,6 +65,7 @@ class VllmEngine:
         if self._adapter:
             self._engine.collective_rpc("serve_zero_adapter")
         self._acknowledged: Manifest | None = None
+        self._counter = LoadCounter()
         self._routing: RoutingRecord | None = None
         if settings.records_routing and settings.device == "cpu":
             (self._routing,) = self._engine.collective_rpc(record_routing)
@@ -137,8 +139,9 @@ class VllmEngine:
             endless = sampling_params(request, replace(self._settings, stop_token_ids=(), stop=()))
             return completion_of(*self._run_to_end("extend", [request.token_ids], endless, timeout_seconds))
 
-    def prepare(self, manifest: Manifest) -> None:
-        """Stop sampling and drop all keys and values; requests keep their position.
+    def prepare(self, manifest: Manifest) -> Load:
+        """Stop sampling and drop all keys and values; requests keep their position. Returns the load since the last
+        call.
 
         Raises `TransferError` where the manifest would leave a parameter unchanged, or has tensors that match no
         parameter.
@@ -147,6 +150,8 @@ class VllmEngine:
         if self._settings.weight_transfer and manifest != self._acknowledged:
             self._acknowledge(manifest)
         self._pause()
+        counter, self._counter = self._counter, LoadCounter()
+        return counter.load
 
     def sleep(self) -> None:
         """Stop sampling and give back the memory of weights and KV cache; a weight sync takes it again."""
@@ -246,6 +251,9 @@ class VllmEngine:
             if isinstance(output, RequestOutput) and output.finished:
                 self._attach_routing(output)
                 self._finished[output.request_id] = output
+                self._counter.prompt(len(output.prompt_token_ids or ()), output.num_cached_tokens or 0)
+        scheduler = self._core.scheduler
+        self._counter.step(len(scheduler.running), len(scheduler.waiting), scheduler.kv_cache_manager.usage)
 
     def _attach_routing(self, output: RequestOutput) -> None:
         """Attach the experts of a reply where vLLM does not report them. Its cache slots are reserved until the next
