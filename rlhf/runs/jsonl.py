@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlhf.errors import DiskFailed
+from rlhf.errors import DataError, DiskFailed
 from rlhf.http.untrusted_text import escape_json
 from rlhf.runs.durable import private, unguarded
 
@@ -70,11 +70,18 @@ class JsonlWriter:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Iterate over the complete lines of `path`; skip a last line that a run is still writing."""
-    with path.open() as lines:
-        for line in lines:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    """Iterate over the complete lines of `path`; skip a last line that a run is still writing. Raises `DataError` that
+    names the damaged line."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.endswith(b"\n"):
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    row = None
+                if not isinstance(row, dict):
+                    raise DataError(f"{path}: line {number} is damaged")
+                yield row
 
 
 def finite(value: float) -> float | None:

@@ -12,6 +12,7 @@ from duckdb import DuckDBPyConnection
 from rlhf.errors import UserError
 from rlhf.runs.alarms import Series, alarms, series
 from rlhf.runs.episode_query import Question, ask, explaining_sql, open_episodes
+from rlhf.runs.episode_text import reward_text, said_in
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.metric_catalogue import Metric, catalogue, find_metric
 from rlhf.runs.stored_run import StoredRun
@@ -169,9 +170,8 @@ def without_middle(text: str) -> str:
 
 
 def _chosen(why: str, row: Mapping[str, Any]) -> ChosenEpisode:
-    parts = ", ".join(f"{name} {value:.4g}" for name, value in (row["reward_parts"] or {}).items() if value is not None)
     facts = {
-        "reward": f"{row['reward']:.4g}" + (f" ({parts})" if parts else ""),
+        "reward": reward_text(row),
         "task": row["task"],
         "sample": row["sample"],
         "status": row["status"],
@@ -179,14 +179,8 @@ def _chosen(why: str, row: Mapping[str, Any]) -> ChosenEpisode:
         "expected": row["answer"],
         "detail": row["reward_detail"],
     }
-    said = row["conversation"] or [*row["prompt"], {"role": "assistant", "content": row["response"] or ""}]
     return ChosenEpisode(
         why=why,
         facts=[(name, without_middle(str(fact))) for name, fact in facts.items() if fact is not None],
-        said=[(str(message["role"]), without_middle(_text(message))) for message in said],
+        said=[(role, without_middle(text)) for role, text in said_in(row)],
     )
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    calls = [f"→ {call['name']}({call['arguments']})" for call in message.get("tool_calls") or ()]
-    return "\n".join([message["content"] or "", *calls])

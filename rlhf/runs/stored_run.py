@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import yaml
 
 from rlhf.errors import DataError, UserError
 from rlhf.runs.folder import RunFolder
+from rlhf.runs.jsonl import finite, read_jsonl
 from rlhf.runs.owner import FOLDER as OWNER
 from rlhf.runs.owner import began, machine, name, newest_fence, read_claim
 
@@ -66,12 +66,15 @@ def read_metrics(path: Path) -> tuple[MetricRow, ...]:
     """Read the whole lines of `metrics.jsonl`, by update; nothing if there is no such file. Raises `DataError` that
     names the damaged line."""
     rows: dict[int, dict[str, float | None]] = {}
-    for number, line in enumerate(_lines(path), 1):
-        try:
-            row = json.loads(line)
+    try:
+        for number, row in enumerate(read_jsonl(path), 1):
+            if any(isinstance(value, str | list | dict) for value in row.values()) or row.get("update") is None:
+                raise DataError(f"{path}: line {number} holds no metrics of an update")
             rows.setdefault(int(row["update"]), {}).update({key: _number(value) for key, value in row.items()})
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise DataError(f"{path}: line {number} holds no metrics of an update") from None
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from None
     return tuple(rows[update] for update in sorted(rows))
 
 
@@ -105,16 +108,5 @@ def _summary(path: Path) -> Mapping[str, Any] | None:
     return summary
 
 
-def _lines(path: Path) -> list[bytes]:
-    try:
-        return path.read_bytes().split(b"\n")[:-1]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror})") from None
-
-
-def _number(value: object) -> float | None:
-    if value is not None and not isinstance(value, int | float):
-        raise TypeError("not a number")
-    return value if value is not None and math.isfinite(value) else None
+def _number(value: float | None) -> float | None:
+    return None if value is None else finite(value)

@@ -96,8 +96,11 @@ def test_the_text_of_an_episode_says_what_was_said_and_why_and_what_was_unlikely
 
 
 def test_episodes_are_exported(run: Path, tmp_path: Path) -> None:
-    asked(run, "--format", "parquet", "-o", str(tmp_path / "some.parquet"), "--where", "reward > 0.5")
-    assert list(map(as_row, read_episodes(tmp_path / "some.parquet"))) == [as_row(LATER)]
+    for form in ("parquet", "jsonl"):
+        file = tmp_path / f"some.{form}"
+        asked(run, "--format", form, "-o", str(file), "--where", "outcome = 'trained'")
+        assert list(map(as_row, read_episodes(file))) == [as_row(PLAYED), as_row(LATER)]
+        assert len(asked(file).stdout.splitlines()) == 3
     asked(run, "--format", "parquet", "-o", str(tmp_path / "column.parquet"), "--columns", "reward", "--limit", "1")
     assert pq.read_table(tmp_path / "column.parquet").to_pydict() == {"reward": [0.1]}
 

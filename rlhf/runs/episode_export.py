@@ -1,0 +1,60 @@
+"""Recorded episodes as files: JSON lines, or Parquet. Everything of ours reads whole episodes again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rlhf.errors import DataError, UserError
+from rlhf.http.untrusted_text import escape_json
+from rlhf.runs.durable import whole
+from rlhf.runs.episode_parts import REPEATING
+from rlhf.runs.episode_table import SCHEMA, records_in
+from rlhf.runs.records import as_row
+
+
+def as_recorded(answer: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Return an answer of whole episodes with the schema of the records; any other as it is."""
+    return answer.cast(SCHEMA) if answer.schema.names == SCHEMA.names else answer
+
+
+def batches_of(answer: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Iterate over the answer. Raises `DataError` for a part that is damaged inside."""
+    try:
+        yield from answer
+    except OSError as error:  # what Arrow makes of an error of DuckDB
+        raise DataError(str(error).partition("\n")[0]) from None
+
+
+def json_lines(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
+    """Iterate over the rows as JSON."""
+    for batch in batches:
+        recorded = batch.schema.equals(SCHEMA)
+        rows = map(as_row, records_in(batch)) if recorded else batch.to_pylist(maps_as_pydicts="lossy")
+        yield from (escape_json(json.dumps(row, ensure_ascii=False)) for row in rows)
+
+
+def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: IO[bytes]) -> None:
+    """Write the rows, encoded as a run's own parts are."""
+    with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=REPEATING) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+@contextmanager
+def new_file(output: Path) -> Iterator[IO[bytes]]:
+    """Provide a file to write, which gets the name `output` when it is whole. Raises `UserError`, also if there is
+    one."""
+    try:
+        if output.exists():
+            raise UserError(f"{output} exists: name another file, or delete it")
+        with whole(output) as temporary, temporary.open("wb") as file:
+            yield file
+    except OSError as error:
+        raise UserError(f"{output} cannot be written ({error.strerror or error})") from None
