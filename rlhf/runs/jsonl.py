@@ -80,7 +80,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                 except ValueError:
                     row = None
                 if not isinstance(row, dict):
-                    raise DataError(f"{path}: line {number} is damaged")
+                    raise DataError(f"{path}: line {number} is no JSON object")
                 yield row
 
 

@@ -59,7 +59,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("view", "run", "absent"), f"absent {NONE_IN_IT}"),
         (("episodes", "absent"), "absent does not exist"),
         (("episodes", "empty"), f"empty: {NO_EPISODES}"),
-        (("episodes", "notes.txt"), "notes.txt cannot be read as the episodes of a run (Expecting value: line 1"),
+        (("episodes", "notes.txt"), "notes.txt: line 1 is no JSON object"),
         (("episodes", "newer"), f"newer/episodes/{PART}: {NEWER}"),
         (("episodes", "damaged"), PART),
         (("episodes", "damaged", "--format", "parquet", "-o", "new"), PART),
