@@ -75,7 +75,8 @@ def overview(run: StoredRun) -> dict[str, Any]:
         "alarms": [{"sentence": alarm.sentence, "metric": alarm.metric} for alarm in alarms(run.rows)],
         "recipe": run.recipe,
     }
-    return replace_surrogates(words) | {
+    shown: dict[str, Any] = replace_surrogates(words)
+    return shown | {
         "updates": run.updates,
         "update": [row["update"] for row in run.rows],
         "time": [row.get("time") for row in run.rows],
