@@ -12,6 +12,8 @@ from tests.end_to_end.running import QUICKSTART, ROOT, train
 RECIPES = ROOT / "recipes"
 SORTER = ("model.warmup.updates=100", "model.warmup.batch_size=32")
 """One start model for all that sort."""
+LOCAL = "cluster.kind=local"
+"""Without Ray, whose start takes longer than such a run; the quickstart and the tool recipe have it."""
 FEW = ("trainer.groups_per_update=8", "trainer.group_size=4")
 
 
@@ -38,21 +40,21 @@ LATER: Mapping[str, Recipe] = {
     ),
     "selfplay": Recipe(
         file=RECIPES / "tictactoe_selfplay.yaml",
-        overrides=("trainer.groups_per_update=4", "trainer.group_size=4", "trainer.minibatches=1",
+        overrides=(LOCAL, "trainer.groups_per_update=4", "trainer.group_size=4", "trainer.minibatches=1",
                    "trainer.updates=2", "trainer.eval_every=2", "data.eval.seeds=8", "model.warmup.updates=30",
                    "model.warmup.batch_size=16"),
     ),
     "ppo": Recipe(
         file=QUICKSTART,
-        overrides=(*SORTER, *FEW, "trainer.algorithm=ppo", "trainer.updates=3", "trainer.eval_every=3",
+        overrides=(LOCAL, *SORTER, *FEW, "trainer.algorithm=ppo", "trainer.updates=3", "trainer.eval_every=3",
                    "data.eval.arguments.rows=16"),
     ),
     "dpo": Recipe(
         file=RECIPES / "dpo.yaml",
-        overrides=(*SORTER, "trainer.updates=6", "trainer.groups_per_update=32", "trainer.eval_every=3",
+        overrides=(LOCAL, *SORTER, "trainer.updates=6", "trainer.groups_per_update=32", "trainer.eval_every=3",
                    "data.eval.arguments.rows=64"),
     ),
-    "sft": Recipe(file=RECIPES / "preference_ppo" / "1_sft.yaml", overrides=("trainer.updates=6",)),
+    "sft": Recipe(file=RECIPES / "preference_ppo" / "1_sft.yaml", overrides=(LOCAL, "trainer.updates=6",)),
 }  # fmt: skip
 
 
