@@ -26,11 +26,35 @@ RECORDS = (
 
 
 @dataclass(frozen=True, slots=True)
+class PathOf:
+    """The path of a file or folder in a run folder."""
+
+    name: str
+
+    def __get__(self, folder: RunFolder, kind: type[RunFolder]) -> Path:
+        return folder.path / self.name
+
+
+@dataclass(frozen=True, slots=True)
 class RunFolder:
     """The paths of one run's files, and the lease of the process that writes them; without `owner`, read-only."""
 
     path: Path
     owner: Owner | None = None
+
+    recipe = PathOf("recipe.yaml")
+    metrics = PathOf("metrics.jsonl")
+    episodes = PathOf(EPISODES)
+    evaluations = PathOf(EVALUATIONS)
+    spans = PathOf("spans.jsonl")
+    summary = PathOf("summary.json")
+    reward_plot = PathOf("reward.png")
+    tokenizer = PathOf("tokenizer")
+    logs = PathOf("logs")
+    checkpoints = PathOf("checkpoints")
+    tensorboard = PathOf("tensorboard")
+    trackers = PathOf("trackers")
+    """The id that the run has in each experiment tracker."""
 
     @classmethod
     def create(cls, path: Path, tell: Notify = silent) -> RunFolder:
@@ -90,55 +114,6 @@ class RunFolder:
         for record in found:
             record.rename(aside / record.name)
         self._with_folders()
-
-    @property
-    def recipe(self) -> Path:
-        return self.path / "recipe.yaml"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def episodes(self) -> Path:
-        return self.path / EPISODES
-
-    @property
-    def evaluations(self) -> Path:
-        return self.path / EVALUATIONS
-
-    @property
-    def spans(self) -> Path:
-        return self.path / "spans.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def reward_plot(self) -> Path:
-        return self.path / "reward.png"
-
-    @property
-    def tokenizer(self) -> Path:
-        return self.path / "tokenizer"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def trackers(self) -> Path:
-        """The id that the run has in each experiment tracker."""
-        return self.path / "trackers"
 
     def write_recipe(self, recipe: Config, origins: Origins) -> None:
         """Write the resolved recipe, with the origin of each value."""

@@ -28,11 +28,11 @@ class WandbLogger:
     """Weights & Biases (`WANDB_MODE=offline`, `WANDB_PROJECT`)."""
 
     def __init__(self, run: LoggedRun) -> None:
-        self._wandb: Any = importlib.import_module("wandb")
+        self._library: Any = importlib.import_module("wandb")
         run_id = run.known_id("wandb") or uuid.uuid4().hex
         run.keep_id("wandb", run_id)
         project = os.environ.get("WANDB_PROJECT", PROJECT)
-        self._run = self._wandb.init(
+        self._run: Any = self._library.init(
             project=project, name=run.name, dir=str(run.folder.path), config=dict(run.recipe), id=run_id, resume="allow"
         )
 
@@ -40,7 +40,7 @@ class WandbLogger:
         self._run.log(dict(metrics), step=update)
 
     def log_episodes(self, update: int, episodes: Sequence[EpisodeRow]) -> None:
-        table = self._wandb.Table(columns=list(EpisodeRow._fields), data=[list(row) for row in episodes])
+        table = self._library.Table(columns=list(EpisodeRow._fields), data=[list(row) for row in episodes])
         self._run.log({TABLE: table}, step=update)
 
     def close(self) -> None:
@@ -87,26 +87,16 @@ class MlflowLogger:
         self._client.set_terminated(self._id)
 
 
-class TrackioLogger:
-    """Trackio, which keeps its runs in a folder of this machine (`TRACKIO_DIR`)."""
+class TrackioLogger(WandbLogger):
+    """Trackio, which keeps its runs in a folder of this machine (`TRACKIO_DIR`), and has the calls of W&B."""
 
     def __init__(self, run: LoggedRun) -> None:
-        self._trackio: Any = importlib.import_module("trackio")
+        self._library = importlib.import_module("trackio")
         name = run.known_id("trackio") or f"{run.name}-{uuid.uuid4().hex[:8]}"
         run.keep_id("trackio", name)
-        self._run = self._trackio.init(
+        self._run = self._library.init(
             project=PROJECT, name=name, config=dict(flatten(run.recipe)), resume="allow", embed=False
         )
-
-    def log(self, update: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=update)
-
-    def log_episodes(self, update: int, episodes: Sequence[EpisodeRow]) -> None:
-        table = self._trackio.Table(columns=list(EpisodeRow._fields), data=[list(row) for row in episodes])
-        self._run.log({TABLE: table}, step=update)
-
-    def close(self) -> None:
-        self._run.finish()
 
 
 class CometLogger:
