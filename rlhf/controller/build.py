@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rlhf.cluster.config import ClusterConfig
 from rlhf.cluster.local import LocalCluster
@@ -19,6 +19,7 @@ from rlhf.cluster.roles import Role, worker_name
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.controller.environments import Surroundings, started_surroundings
 from rlhf.data.config import DataConfig
+from rlhf.data.tasks import Tell
 from rlhf.errors import ConfigError, ModelError, RlhfError
 from rlhf.models.config import LoraConfig, RoutingMode
 from rlhf.recipe.schema import Recipe
@@ -82,6 +83,14 @@ async def spawn_learners(config: ClusterConfig, cluster: Cluster) -> Sequence[Wo
     """Spawn the workers of the ranks. On a Ray cluster that was started here they communicate over loopback."""
     alone = config.address is None
     return await cluster.spawn(LEARNER, lambda index: {"name": f"{LEARNER}-{index}", "loopback": alone})
+
+
+async def start_ranks(learner: RemoteLearner, recipe: Recipe, model: str, tell: Tell) -> dict[str, Any]:
+    """Start the ranks and return the facts of the first. Tell if they take a sequence a row."""
+    facts = await learner.start(learner_settings(recipe, model))
+    if why := facts["why_alone"]:
+        tell(f"one sequence a row, and what samples have in common computed for each of them: {why}")
+    return facts
 
 
 def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:

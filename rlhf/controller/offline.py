@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rlhf.cluster.worker import Worker
-from rlhf.controller.build import learner_settings, make_learner
+from rlhf.controller.build import make_learner, start_ranks
 from rlhf.controller.dataset_trainer import DatasetUpdate
 from rlhf.controller.run import Counts
 from rlhf.data.order import TaskOrder
@@ -77,7 +77,7 @@ async def start_offline(recipe: Recipe, workers: Sequence[Worker], model: str, t
     if recipe.data.eval is not None:
         tell("data.eval is not evaluated: no engine is started; rlhf eval plays it with a checkpoint")
     learner = make_learner(recipe, workers)
-    facts = await learner.start(learner_settings(recipe, model))
+    facts = await start_ranks(learner, recipe, model, tell)
     check_fit(recording, file, vocab_size=facts["vocab_size"], context_tokens=facts["context_tokens"])
     order = TaskOrder(recording.sound, recipe.seed, recipe.data.shuffle)
     return OfflineTrainer(learner, recording, order, recipe.trainer.groups_per_update)

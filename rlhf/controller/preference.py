@@ -9,7 +9,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from rlhf.cluster.worker import Worker
-from rlhf.controller.build import learner_of, learner_settings
+from rlhf.controller.build import learner_of, start_ranks
 from rlhf.controller.dataset_trainer import DatasetUpdate
 from rlhf.controller.run import Counts
 from rlhf.data.config import DatasetConfig
@@ -90,7 +90,7 @@ async def start_preference(recipe: Recipe, workers: Sequence[Worker], model: str
         tell,
     )
     learner = learner_of(PreferenceLearner if recipe.kind == "preference" else RewardLearner, recipe, workers)
-    facts = await learner.start(learner_settings(recipe, model))
+    facts = await start_ranks(learner, recipe, model, tell)
     fitted = await asyncio.to_thread(pair_renderer, recipe, model, facts["context_tokens"], tell)
     return PreferenceTrainer(
         learner,

@@ -12,10 +12,10 @@ from typing import Any
 from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import (
     Serving,
-    learner_settings,
     make_learner,
     make_publisher,
     spawn_learners,
+    start_ranks,
     started_serving,
 )
 from rlhf.controller.closing import each
@@ -118,7 +118,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
 async def start_learner(context: RunContext, learner: RemoteLearner, model: str) -> None:
     """Start the ranks, and continue from the checkpoint of a resumed run. Where engines share their GPUs, the ranks
     keep only their weights there, which the first weight sync sends."""
-    await learner.start(learner_settings(context.recipe, model))
+    await start_ranks(learner, context.recipe, model, context.view.message)
     if context.point is not None:
         await learner.load(context.point.path)
     if context.recipe.cluster.placement == "colocated":

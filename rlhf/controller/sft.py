@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from rlhf.cluster.worker import Worker
-from rlhf.controller.build import learner_settings, make_learner
+from rlhf.controller.build import make_learner, start_ranks
 from rlhf.controller.dataset_trainer import DatasetUpdate
 from rlhf.controller.run import Counts
 from rlhf.data.demonstrations import Demonstration
@@ -59,7 +59,7 @@ class SftTrainer:
 async def start_sft(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> SftTrainer:
     """Start the ranks on the policy in `model`, and load its demonstrations."""
     learner = make_learner(recipe, workers)
-    facts = await learner.start(learner_settings(recipe, model))
+    facts = await start_ranks(learner, recipe, model, tell)
     segments = await asyncio.to_thread(rendered, recipe, model, facts["context_tokens"], tell)
     return SftTrainer(learner, segments, recipe.trainer.groups_per_update)
 

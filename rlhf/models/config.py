@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from rlhf.config import Config, is_piece
 
+Packing = Literal["auto", "always", "never"]
+"""Whether several sequences share a row: wherever that is right, or else it is an error, or not at all."""
+
 RoutingMode = Literal["replay", "compare", "ignore"]
 """How the learner uses the experts that engines chose: replay them, compare them with its own, or ignore them."""
 

@@ -8,16 +8,19 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlhf.errors import ModelError
 from rlhf.models.attention import attends_in_blocks, decoder_of
 from rlhf.models.blocks import blocks_of
 from rlhf.models.head import HeadPass, behind_head, chosen_logprobs
+from rlhf.models.sequence_rows import sequence_rows
 
-__all__ = ["PolicyModel", "RowForward", "WholeRows", "chosen_logprobs", "hidden_states"]
+__all__ = ["PolicyModel", "RowForward", "SequencesAlone", "WholeRows", "chosen_logprobs", "hidden_states"]
 
 
 class RowForward(Protocol):
-    """How a process computes packed rows: all of them, or its share (`rlhf.models.shared_rows`)."""
+    """How a process computes packed rows: all of them at once, each sequence alone, or its share of them
+    (`rlhf.models.shared_rows`). `why_alone` says why each sequence is alone, and is empty if they are packed."""
+
+    why_alone: str
 
     def hidden(
         self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
@@ -32,10 +35,31 @@ class RowForward(Protocol):
 class WholeRows:
     """Computes whole rows in this process alone."""
 
+    why_alone = ""
+
     def hidden(
         self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
     ) -> tuple[slice, Tensor]:
         return slice(None), hidden_states(model, token_ids, position_ids).flatten(0, 1)[places]
+
+    def joined(self, own: Tensor, held: Tensor | slice) -> Tensor:
+        return own
+
+
+class SequencesAlone:
+    """Computes every sequence in a row of its own, as transformers does without being told of packed rows: for models
+    that are not right in packed rows, or on demand."""
+
+    def __init__(self, why_alone: str) -> None:
+        self.why_alone = why_alone
+
+    def hidden(
+        self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
+    ) -> tuple[slice, Tensor]:
+        rows = sequence_rows(position_ids)
+        # No positions and no mask: the tokens' order says all.
+        hidden: Tensor = decoder_of(model)(input_ids=rows.apart(token_ids), use_cache=False).last_hidden_state
+        return slice(None), hidden.flatten(0, 1)[rows.places[places]]
 
     def joined(self, own: Tensor, held: Tensor | slice) -> Tensor:
         return own
@@ -122,17 +146,10 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def packed_masks(model: PreTrainedModel, position_ids: Tensor) -> Any:
     """Return the attention mask of rows whose sequences begin where `position_ids` `[R, L]` do: one mask, or one for
     each layer type by name, with the window of that type.
-
-    Raises `ModelError` for unknown layer types.
     """
     config = model.config.get_text_config()
     settings = config.to_dict()
     window, kinds = settings.get("sliding_window"), set(settings.get("layer_types") or ())
-    if unknown := sorted(kinds - {FULL, SLIDING}):
-        raise ModelError(
-            f"{type(model).__name__} has layers of {', '.join(unknown)}; masks of packed rows are known for "
-            f"{FULL} and {SLIDING} only: this architecture cannot be trained here"
-        )
     if SLIDING in kinds:
         return {kind: row_mask(position_ids, model.dtype, window if kind == SLIDING else None) for kind in kinds}
     return row_mask(position_ids, model.dtype, None if kinds else window)

@@ -1,4 +1,4 @@
-"""Checks at load time that a model computes the same in packed rows as on single sequences.
+"""Proves at load time how a model computes packed rows as it does single sequences.
 
 Packed rows hold several sequences, some with a shared prefix, and the head is called separately. Some architectures
 carry state from token to token, infer structure from a mask, or transform their logits in an unknown way. Without this
@@ -15,8 +15,10 @@ from transformers import PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.attention import decoder_of
-from rlhf.models.policy import hidden_states, logits_of
+from rlhf.models.config import Packing
+from rlhf.models.policy import RowForward, SequencesAlone, WholeRows, logits_of
 from rlhf.models.rounding import rounded
+from rlhf.models.stateful_layers import separate_states
 
 TOLERANCE = 1e-3
 """In nats, for float32, where rounding is below 1e-5; a scaled head, or a token that sees another sequence, differs by
@@ -31,30 +33,55 @@ WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "l
 """Names of the attention window in configurations."""
 
 
-def check_packed_forward(
-    model: PreTrainedModel, path: str, *, device: str = "cpu", setting: str = "model.path"
-) -> None:
-    """Move the model to `device`, where it will run, and compare packed rows with single sequences: short ones, and
-    some that are longer than any window in the configuration. `setting` is the recipe key that named its `path`. Raises
-    `ModelError` naming what differs.
-    """
+def proved_rows(
+    model: PreTrainedModel,
+    path: str,
+    *,
+    device: str = "cpu",
+    setting: str = "model.path",
+    packing: Packing = "auto",
+) -> RowForward:
+    """Move the model to `device`, where it will run, and return how it computes packed rows right: whole, where that is
+    proved, else every sequence alone, unless `packing` is `always`. `setting` is the recipe key that named its `path`.
+    Raises `ModelError` naming what differs."""
     nn.Module.to(model, device)
+    if packing == "never":
+        why = "trainer.packing is never"
+    else:
+        separate_states(model)
+        try:
+            check_packed_forward(model, path, setting=setting)
+            return WholeRows()
+        except ModelError as refused:
+            if packing == "always":
+                raise
+            why = str(refused)
+    alone = SequencesAlone(why)
+    check_packed_forward(model, path, setting=setting, rows=alone)
+    return alone
+
+
+def check_packed_forward(
+    model: PreTrainedModel, path: str, *, setting: str = "model.path", rows: RowForward | None = None
+) -> None:
+    """Compare packed rows, as `rows` computes them, with single sequences: short ones, and some that are longer than
+    any window in the configuration. Raises `ModelError` naming what differs."""
     named = f"{setting}={path}"
     try:
-        _check(model, named)
+        _check(model, named, rows or WholeRows())
     except FAILURES as error:
         cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ModelError(f"{named}: {type(model).__name__} does not take packed sequences ({cause})") from error
 
 
-def _check(model: PreTrainedModel, named: str) -> None:
+def _check(model: PreTrainedModel, named: str, rows: RowForward) -> None:
     with torch.no_grad():
         _check_head(model, named)
         for longer in (0, *_windows(model)[-1:]):
             sequences = _sequences(model, longer)
             alone = [_alone(model, ids) for ids in sequences]
             allowed = _allowed(model, sequences, alone)
-            for layout, found in _packed(model, sequences, SHARED + longer):
+            for layout, found in _packed(model, rows, sequences, SHARED + longer):
                 what = "hidden states" if _head(model) is None else "logits"
                 beyond = f" longer than the attention window of {longer} tokens" if longer else ""
                 _refuse(found, alone, allowed, named, f"{what} of packed sequences{beyond} ({layout})")
@@ -93,19 +120,22 @@ def _alone(model: PreTrainedModel, ids: Tensor) -> Tensor:
     return _shown(model, decoder_of(model)(input_ids=ids[None], use_cache=False).last_hidden_state[0])
 
 
-def _packed(model: PreTrainedModel, sequences: list[Tensor], shared: int) -> Iterator[tuple[str, list[Tensor]]]:
+def _packed(
+    model: PreTrainedModel, rows: RowForward, sequences: list[Tensor], shared: int
+) -> Iterator[tuple[str, list[Tensor]]]:
     """Iterate over the sequences as computed in packed rows: first the first one, the second as its branch, then the
     third; then the third followed by the first."""
     first, second, third = sequences
     parts = [torch.arange(len(first)), torch.arange(shared, len(second)), torch.arange(len(third))]
-    own, branch, behind = _row(model, torch.cat([first, second[shared:], third]), parts)
+    own, branch, behind = _row(model, rows, torch.cat([first, second[shared:], third]), parts)
     yield "with a shared beginning", [_shown(model, x) for x in (own, torch.cat([own[:shared], branch]), behind)]
-    before, own = _row(model, torch.cat([third, first]), [parts[2], parts[0]])
+    before, own = _row(model, rows, torch.cat([third, first]), [parts[2], parts[0]])
     yield "one after the other", [_shown(model, x) for x in (own, torch.cat([own[:shared], branch]), before)]
 
 
-def _row(model: PreTrainedModel, ids: Tensor, places: list[Tensor]) -> tuple[Tensor, ...]:
-    row = hidden_states(model, ids[None], torch.cat(places).to(ids.device)[None])[0]
+def _row(model: PreTrainedModel, rows: RowForward, ids: Tensor, places: list[Tensor]) -> tuple[Tensor, ...]:
+    every = torch.arange(len(ids), device=ids.device)
+    _, row = rows.hidden(model, ids[None], torch.cat(places).to(ids.device)[None], every)
     return torch.split(row, [len(part) for part in places])
 
 

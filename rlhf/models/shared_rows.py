@@ -7,7 +7,7 @@ heads, and back. Results for selected tokens are shared at the end, as if each r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from rlhf.errors import ModelError
 from rlhf.models.attention import attends_in_blocks, attention, decoder_of
 from rlhf.models.blocks import blocks_of
+from rlhf.models.stateful_layers import stateful_layers
 
 NAME = "rlhf_shared"
 """The name under which models use `shared_attention`."""
@@ -32,6 +33,7 @@ class Team:
     size: int
     rank: int
     exchange: nn.Module
+    why_alone: ClassVar[str] = ""
 
     def hidden(
         self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
@@ -55,6 +57,11 @@ class Team:
 
     def take(self, model: PreTrainedModel) -> None:
         """Let the model's layers use shared attention. Raises `ModelError` for a model that does not support it."""
+        if stateful_layers(model):
+            raise ModelError(
+                f"trainer.deepspeed.sequence_parallel is {self.size}, but layers of {type(model).__name__} carry a "
+                "state along the row, of which a rank has a part only; use 1"
+            )
         if not attends_in_blocks(model):
             raise ModelError(
                 f"trainer.deepspeed.sequence_parallel is {self.size}, but the attention of {type(model).__name__} "

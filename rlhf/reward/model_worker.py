@@ -49,7 +49,7 @@ class RewardModelWorker:
 
     def start(self, settings: RewardModelSettings) -> RewardModelFacts:
         """Load the model. Raises `ModelError` for a model with more than one output, or with another vocabulary."""
-        from rlhf.models.probe import check_packed_forward
+        from rlhf.models.probe import proved_rows
         from rlhf.models.scalar import ScalarHead, check_same_vocabulary, load_scalar
 
         model = load_scalar(
@@ -59,10 +59,10 @@ class RewardModelWorker:
             trust_remote_code=settings.trust_remote_code,
             setting="reward.model",
         )
-        check_packed_forward(model, settings.model, device=settings.device, setting="reward.model")
+        rows = proved_rows(model, settings.model, device=settings.device, setting="reward.model")
         check_same_vocabulary(settings.policy, settings.model, trust_remote_code=settings.trust_remote_code)
         self._settings = settings
-        self._head = ScalarHead(model).requires_grad_(False).eval()
+        self._head = ScalarHead(model, rows).requires_grad_(False).eval()
         text = model.config.get_text_config()
         return RewardModelFacts(context_tokens=int(text.max_position_embeddings), vocab_size=int(text.vocab_size))
 

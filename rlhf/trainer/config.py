@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rlhf.config import Config
+from rlhf.models.config import Packing
 from rlhf.trainer.deepspeed_names import check_names
 
 AlgorithmName = Literal[
@@ -333,6 +334,10 @@ class TrainerConfig(Config):
     """Optimizer steps per epoch; a minibatch consists of whole groups."""
     tokens_per_microbatch: int = Field(4096, ge=1)
     """Tokens of one forward and backward pass on one rank."""
+    packing: Packing = "auto"
+    """Several sequences share a row, and compute what they have in common once: `auto` where the model is proved right
+    that way at its start, else a sequence a row, which is told; `always` makes that an error; `never` always takes a
+    sequence a row."""
     max_staleness: int = Field(0, ge=0)
     """Maximum number of updates by which the weights that sampled a token may lag: 0 is synchronous."""
     old_logprobs: Literal["behaviour", "recomputed"] = "behaviour"

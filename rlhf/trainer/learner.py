@@ -57,7 +57,7 @@ class RemoteLearner:
         self._max_tokens, self._shuffle_seed = max_tokens, shuffle_seed
         self._kl = kl_controller(config.kl)
         self._transfer_backend, self._publish_seconds = transfer_backend, publish_timeout_seconds
-        self._row_tokens = row_tokens
+        self._row_tokens, self._packs = row_tokens, True
         self._guarded = plays and config.mismatch == "stop"
         self._sharing = config.deepspeed.sequence_parallel
         self._version: PolicyVersion = 0
@@ -72,6 +72,7 @@ class RemoteLearner:
         address = await self._ranks[0].call(lambda worker: worker.group_address(), timeout_seconds=seconds)
         size = len(self._ranks)
         facts = await self._each(lambda worker, n: worker.start(n, size, address, settings), range(size), seconds)
+        self._packs = not facts[0]["why_alone"]
         return facts[0]
 
     async def update(self, groups: Sequence[Group]) -> Updated:
@@ -221,6 +222,7 @@ class RemoteLearner:
             aggregation=aggregation or loss.aggregation,
             constant_tokens=float(loss.constant_tokens or self._max_tokens),
             whole_groups=whole_groups,
+            packed=self._packs,
         )
         return [part for part in parts for _ in range(self._sharing)]
 

@@ -26,7 +26,7 @@ def packed_rows(machine: GpuMachine) -> Finding:
     torch.nn.Module.to(model, machine.device)
     fault = ""
     try:
-        check_packed_forward(model, checked_model(machine), device=machine.device)
+        check_packed_forward(model, checked_model(machine))
     except ModelError as error:
         fault = str(error)
     return Finding(good=not fault, expected="logits of packed rows within rounding", found=fault or "within rounding")

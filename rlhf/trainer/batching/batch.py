@@ -225,22 +225,26 @@ def build_minibatches(
     aggregation: Aggregation = "token_mean",
     constant_tokens: float = 1.0,
     whole_groups: bool = False,
+    packed: bool = True,
 ) -> list[tuple[Minibatch, ...]]:
     """Split a batch for the ranks: `result[rank][step]`. Steps contain whole groups in order; a step without action
     tokens is left out. In every step all ranks have the same number of micro-batches and the same denominator.
 
     A row holds about `row_tokens`, a micro-batch up to `tokens_per_microbatch` (never less than its longest sequence).
     `aggregation` and `constant_tokens` determine the denominator (`rlhf.trainer.aggregation`). With `whole_groups` the
-    sequences of a group, which must share their context, are never split over rows, however long.
+    sequences of a group, which must share their context, are never split over rows, however long. Unless `packed`, any
+    other row is one sequence.
     """
     steps = []
     for groups in np.array_split(np.arange(batch.groups), minibatches):
         chosen = np.flatnonzero(np.isin(batch.sample_groups[batch.sequence_samples], groups))
         if len(chosen):
-            row = min(row_tokens, tokens_per_microbatch)
+            row = min(row_tokens, tokens_per_microbatch) if packed else 1
             if whole_groups:
                 of_group = batch.sample_groups[batch.sequence_samples[chosen]]
                 prefix_groups = [tuple(chosen[of_group == group].tolist()) for group in np.unique(of_group)]
+            elif not packed:
+                prefix_groups = [(n,) for n in chosen.tolist()]
             else:
                 prefix_groups = group_by_prefix(batch.sequences, chosen.tolist(), row, tokens_per_microbatch)
             shares = _shares(batch, prefix_groups, ranks, tokens_per_microbatch, row)

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf.models.probe import check_packed_forward
-from rlhf.models.scalar import check_same_vocabulary, load_scalar
+from rlhf.models.probe import proved_rows
+from rlhf.models.scalar import ScalarHead, check_same_vocabulary, load_scalar
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch
 from rlhf.trainer.config import CriticConfig
 from rlhf.trainer.losses import LossMetrics, value_loss
@@ -28,7 +28,7 @@ class Critic:
         self.config, self.world_size = config, world_size
         self.sequence_parallel = settings.trainer.deepspeed.sequence_parallel
         self.device = torch.device(settings.device)
-        self.module = as_scalar_head(_load(config, settings, world_size), settings)
+        self.module = _load(config, settings, world_size)
         steps = settings.trainer.optimizer_steps
         self.engine = zero.build_engine(self.module, config.optimizer, settings, world_size, total_steps=steps)
 
@@ -72,7 +72,7 @@ class Critic:
         return torch.tensor(array, device=self.device)
 
 
-def _load(config: CriticConfig, settings: LearnerSettings, world_size: int) -> Any:
+def _load(config: CriticConfig, settings: LearnerSettings, world_size: int) -> ScalarHead:
     if config.path is not None:
         check_same_vocabulary(
             settings.model_path,
@@ -93,5 +93,7 @@ def _load(config: CriticConfig, settings: LearnerSettings, world_size: int) -> A
         sharding=zero.sharding(settings, world_size),
     )
     with module_by_module(model):
-        check_packed_forward(model, path, device=settings.device, setting="trainer.critic.path")
-    return model
+        rows = proved_rows(
+            model, path, device=settings.device, setting="trainer.critic.path", packing=settings.trainer.packing
+        )
+    return as_scalar_head(model, settings, rows)

@@ -52,6 +52,7 @@ class ModelRank:
             "parameters": sum(int(np.prod(spec.shape)) for spec in weights.publish_manifest(self.module).tensors),
             "context_tokens": int(config.max_position_embeddings),
             "vocab_size": int(config.vocab_size),
+            "why_alone": self.module.rows.why_alone,
         }
 
     def hold(self, held: Residency) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlhf.models.probe import check_packed_forward
+from rlhf.models.probe import proved_rows
 from rlhf.models.scalar import is_scalar, load_scalar
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch
 from rlhf.trainer.batching.pairs import sides
@@ -164,8 +164,8 @@ class RewardRank(PairRank):
             sharding=zero.sharding(settings, world_size),
         )
         with module_by_module(loaded):
-            check_packed_forward(loaded, settings.model_path, device=settings.device)
-        super().__init__(as_scalar_head(loaded, settings), rank, world_size, settings)
+            rows = proved_rows(loaded, settings.model_path, device=settings.device, packing=settings.trainer.packing)
+        super().__init__(as_scalar_head(loaded, settings, rows), rank, world_size, settings)
 
     def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, accumulator: MetricAccumulator) -> Iterator[Tensor]:
         for microbatch in minibatch.microbatches:

@@ -19,7 +19,7 @@ from rlhf.models.config import LoraConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.policy import PolicyModel
-from rlhf.models.probe import check_packed_forward
+from rlhf.models.probe import proved_rows
 from rlhf.models.rounding import rounded as otherwise_rounded
 from rlhf.models.routing import RouterBalance, RoutingReplay, balance_of
 from rlhf.models.scalar import check_same_vocabulary
@@ -346,8 +346,8 @@ def _load(
         sharding=zero.sharding(settings, world_size),
     )
     with module_by_module(model):
-        check_packed_forward(model, settings.model_path, device=settings.device)
-    return as_policy(add_lora(model, lora), settings).to(settings.device)
+        rows = proved_rows(model, settings.model_path, device=settings.device, packing=settings.trainer.packing)
+    return as_policy(add_lora(model, lora), settings, rows).to(settings.device)
 
 
 def _reference(settings: LearnerSettings, world_size: int) -> nn.Module | None:

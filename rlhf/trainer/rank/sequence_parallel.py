@@ -13,7 +13,7 @@ from functools import cache
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from rlhf.models.policy import PolicyModel
+from rlhf.models.policy import PolicyModel, RowForward
 from rlhf.models.scalar import ScalarHead
 from rlhf.models.shared_rows import Team, all_columns
 from rlhf.trainer.config import DeepSpeedConfig
@@ -21,20 +21,20 @@ from rlhf.trainer.rank.zero_config import deepspeed_module
 from rlhf.trainer.settings import LearnerSettings
 
 
-def as_policy(model: PreTrainedModel, settings: LearnerSettings) -> PolicyModel:
-    """Return the model as a rank computes it: whole rows, or its columns of rows shared with a team. Raises
+def as_policy(model: PreTrainedModel, settings: LearnerSettings, rows: RowForward) -> PolicyModel:
+    """Return the model as a rank computes it: `rows` as proved, or its columns of rows shared with a team. Raises
     `ModelError` for a model whose heads cannot be split. ZeRO-3 gathers the output head around `head_pass`, once for
     all its chunks."""
-    policy = PolicyModel(model, _team(model, settings.trainer.deepspeed))
+    policy = PolicyModel(model, _team(model, settings.trainer.deepspeed) or rows)
     if settings.trainer.deepspeed.zero_stage == 3:
         for parameter in model.get_output_embeddings().parameters():  # type: ignore[no-untyped-call]
             deepspeed_module().zero.register_external_parameter(policy.head_pass, parameter)
     return policy
 
 
-def as_scalar_head(model: PreTrainedModel, settings: LearnerSettings) -> ScalarHead:
+def as_scalar_head(model: PreTrainedModel, settings: LearnerSettings, rows: RowForward) -> ScalarHead:
     """As `as_policy`, for a model with one number per token."""
-    return ScalarHead(model, _team(model, settings.trainer.deepspeed))
+    return ScalarHead(model, _team(model, settings.trainer.deepspeed) or rows)
 
 
 def _team(model: PreTrainedModel, config: DeepSpeedConfig) -> Team | None:
