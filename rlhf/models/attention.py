@@ -27,7 +27,8 @@ def decoder_of(model: PreTrainedModel) -> nn.Module:
     if model.base_model is not model:
         return model.base_model
     decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
-    return decoder
+    # transformers returns a model itself whose `base_model_prefix` names no part of it (Llama 4).
+    return decoder if decoder is not model else model.get_submodule("model")
 
 
 def attention(

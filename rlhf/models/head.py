@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,13 +28,17 @@ class BehindHead:
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
 
+SCALES, DIVISORS = ("logit_scale",), ("logits_scaling", "logits_mup_width_multiplier")
+CAP = "final_logit_softcapping"
+"""Names in configurations."""
+
+
 def behind_head(config: Any) -> BehindHead:
-    """Return the scale and cap of the model with this configuration."""
-    settings = config.get_text_config().to_dict()
-    return BehindHead(
-        scale=(settings.get("logit_scale") or 1.0) / (settings.get("logits_scaling") or 1.0),
-        cap=settings.get("final_logit_softcapping"),
-    )
+    """Return the scale and cap of the model with this configuration, some of which are computed properties of it."""
+    text = config.get_text_config()
+    known = {name: getattr(text, name) for name in (*SCALES, *DIVISORS, CAP) if hasattr(text, name)}
+    up, down = (math.prod(known.get(name) or 1.0 for name in names) for names in (SCALES, DIVISORS))
+    return BehindHead(scale=up / down, cap=known.get(CAP))
 
 
 class HeadPass(nn.Module):

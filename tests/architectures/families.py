@@ -92,7 +92,7 @@ FAMILIES = (
     _family("hunyuan_v1_dense"),
     _family("ernie4_5"),
     _family("persimmon", partial_rotary_factor=0.5),
-    _family("codegen", n_embd=64, n_layer=2, n_head=4, n_positions=CONTEXT, rotary_dim=8),
+    _family("codegen", n_embd=64, n_layer=2, num_attention_heads=4, n_positions=CONTEXT, rotary_dim=8),
     _family("mixtral", sliding_window=None, **EXPERTS),
     _family("qwen2_moe", shared_expert_intermediate_size=48, decoder_sparse_step=1, **EXPERTS),
     _family("qwen3_moe", decoder_sparse_step=1, **EXPERTS),

@@ -14,7 +14,7 @@ from rlhf.models.config import LoraConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.lora import add_lora
 from rlhf.models.policy import PolicyModel
-from rlhf.models.probe import check_packed_forward
+from rlhf.models.probe import proved_rows
 from rlhf.types import Routing
 from tests.integration.torch_learner import TorchLearner
 
@@ -26,11 +26,11 @@ class FamilyLearner(TorchLearner):
         self.attention, self.lora = attention, lora
         self.form = lora.weight_sync if lora else "merged"
         super().__init__(folder, "float32")
-        self.policy = PolicyModel(self.model)
+        self.policy = PolicyModel(self.model, self.rows)
 
     def loaded(self, folder: Path, dtype: str) -> PreTrainedModel:
         model = load_policy(str(folder), dtype=dtype, attention=self.attention)
-        check_packed_forward(model, folder.name)
+        self.rows = proved_rows(model, folder.name)
         return add_lora(model, self.lora)
 
     async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:

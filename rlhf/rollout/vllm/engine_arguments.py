@@ -20,9 +20,9 @@ SLOT_RANKS = (1, 8, 16, 32, 64, 128, 256, 512)
 """The adapter ranks that vLLM supports."""
 
 
-def engine_args(settings: EngineSettings) -> EngineArgs:
-    """Return the engine's arguments. `generation_config="vllm"`: a model folder's `generation_config.json` has no
-    effect."""
+def engine_args(settings: EngineSettings, *, latent_attention: bool = False) -> EngineArgs:
+    """Return the engine's arguments, for a model with or without multi-head latent attention. `generation_config="vllm"`:
+    a model folder's `generation_config.json` has no effect."""
     on_cpu, model, rollout = settings.device == "cpu", settings.model, settings.rollout
     ours: dict[str, Any] = {
         "model": settings.model_path,
@@ -50,6 +50,9 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
         "enable_return_routed_experts": settings.records_routing and not on_cpu,
         "enable_sleep_mode": settings.sleeps and not on_cpu,
     }
+    if on_cpu and latent_attention:
+        # vLLM's kernel for rotary embeddings on CPUs reads a part of each head, as latent attention has it, as a whole.
+        ours["compilation_config"] = {"custom_ops": ["-rotary_embedding"]}
     return EngineArgs(**(ours | lora_arguments(settings) | rollout.vllm))
 
 

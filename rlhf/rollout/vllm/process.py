@@ -5,10 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 import random
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -62,6 +66,38 @@ def uncompiled_classes() -> Iterator[None]:
         yield
     finally:
         Base._decorate_cls_for_torch_compile = decorate  # type: ignore[method-assign]
+
+
+@contextmanager
+def without_torchvision() -> Iterator[None]:
+    """Let vLLM's classes of models that also see be imported where torchvision is not installed: they import an image
+    processor of transformers, which imports torchvision. Text needs neither, and the stand-in does nothing."""
+    absent = [] if find_spec("torchvision") else [_Absent(name) for name in TORCHVISION]
+    sys.modules.update({module.__name__: module for module in absent})
+    try:
+        yield
+    finally:
+        for module in absent:
+            del sys.modules[module.__name__]
+
+
+TORCHVISION = (
+    "torchvision",
+    "torchvision.transforms",
+    "torchvision.transforms.v2",
+    "torchvision.transforms.v2.functional",
+)
+
+
+class _Absent(ModuleType):
+    """Stands in for a package, and for each of its names."""
+
+    __path__: ClassVar[list[str]] = []
+
+    def __getattr__(self, name: str) -> _Absent:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Absent(f"{self.__name__}.{name}")
 
 
 def shared_segments(pids: Iterable[int]) -> set[Path]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import vllm
 from numpy.typing import NDArray
+from transformers import PreTrainedConfig
 from vllm import SamplingParams
 from vllm.inputs.engine import tokens_input
 from vllm.logprobs import FlatLogprobs
@@ -27,7 +28,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from rlhf.errors import DeadlinePassed, TransferError
 from rlhf.rollout.vllm.engine_arguments import engine_args, usage_context
 from rlhf.rollout.vllm.load import LoadCounter
-from rlhf.rollout.vllm.process import shared_segments, uncompiled_classes, without_collecting
+from rlhf.rollout.vllm.process import shared_segments, uncompiled_classes, without_collecting, without_torchvision
 from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_routing
 from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, GenerateRequest, requests_have_seeds
 from rlhf.rollout.vllm.sleeping import Sleeper
@@ -52,9 +53,11 @@ class VllmEngine:
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
         self._owns_process_group = not torch.distributed.is_initialized()
-        _know_model_class(settings)
-        with uncompiled_classes() if settings.device == "cpu" else nullcontext():
-            self._engine = LLMEngine.from_engine_args(engine_args(settings), usage_context(settings))
+        with uncompiled_classes() if settings.device == "cpu" else nullcontext(), without_torchvision():
+            config = get_config(settings.model_path, trust_remote_code=settings.model.trust_remote_code)
+            _know_model_class(config, settings)
+            arguments = engine_args(settings, latent_attention="kv_lora_rank" in config.get_text_config())
+            self._engine = LLMEngine.from_engine_args(arguments, usage_context(settings))
         self._engine.set_weight_version(str(UNPUBLISHED))
         self._finished: dict[str, RequestOutput] = {}
         self._paused = False
@@ -367,10 +370,9 @@ def _versions(completion: CompletionOutput) -> NDArray[np.int32]:
     )
 
 
-def _know_model_class(settings: EngineSettings) -> None:
+def _know_model_class(config: PreTrainedConfig, settings: EngineSettings) -> None:
     """Import the model's class here. Otherwise vLLM starts a Python process to inspect it: 10 s on a machine without a
     cached result."""
-    config = get_config(settings.model_path, trust_remote_code=settings.model.trust_remote_code)
     for architecture in config.architectures or ():
         lazy = ModelRegistry.models.get(architecture)
         if lazy is not None and settings.device == "cpu":
