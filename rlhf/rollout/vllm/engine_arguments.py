@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from vllm.config import WeightTransferConfig
@@ -20,9 +21,17 @@ SLOT_RANKS = (1, 8, 16, 32, 64, 128, 256, 512)
 """The adapter ranks that vLLM supports."""
 
 
-def engine_args(settings: EngineSettings, *, latent_attention: bool = False) -> EngineArgs:
-    """Return the engine's arguments, for a model with or without multi-head latent attention. `generation_config="vllm"`:
-    a model folder's `generation_config.json` has no effect."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelKind:
+    """What the arguments depend on in a model: multi-head latent attention, and layers that carry a state."""
+
+    latent_attention: bool = False
+    carries_state: bool = False
+
+
+def engine_args(settings: EngineSettings, kind: ModelKind = ModelKind()) -> EngineArgs:
+    """Return the engine's arguments. `generation_config="vllm"`: a model folder's `generation_config.json` has no
+    effect."""
     on_cpu, model, rollout = settings.device == "cpu", settings.model, settings.rollout
     ours: dict[str, Any] = {
         "model": settings.model_path,
@@ -41,7 +50,7 @@ def engine_args(settings: EngineSettings, *, latent_attention: bool = False) -> 
         "kv_cache_memory_bytes": rollout.kv_cache_megabytes * 2**20 if on_cpu else None,
         "weight_transfer_config": _weight_transfer(settings),
         "worker_extension_cls": WORKER_EXTENSION,
-        "enable_prefix_caching": True,
+        "enable_prefix_caching": not (on_cpu and kind.carries_state),  # of states, only with chunked prefill
         # vLLM rewinds the generator of a prompt split over two steps, which a CPU generator cannot do: prompts stay
         # whole.
         "enable_chunked_prefill": not on_cpu,
@@ -50,7 +59,7 @@ def engine_args(settings: EngineSettings, *, latent_attention: bool = False) -> 
         "enable_return_routed_experts": settings.records_routing and not on_cpu,
         "enable_sleep_mode": settings.sleeps and not on_cpu,
     }
-    if on_cpu and latent_attention:
+    if on_cpu and kind.latent_attention:
         # vLLM's kernel for rotary embeddings on CPUs reads a part of each head, as latent attention has it, as a whole.
         ours["compilation_config"] = {"custom_ops": ["-rotary_embedding"]}
     return EngineArgs(**(ours | lora_arguments(settings) | rollout.vllm))

@@ -18,6 +18,7 @@ from vllm import SamplingParams
 from vllm.inputs.engine import tokens_input
 from vllm.logprobs import FlatLogprobs
 from vllm.model_executor.models import ModelRegistry
+from vllm.model_executor.models.interfaces import has_inner_state
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.transformers_utils.config import get_config
@@ -26,7 +27,7 @@ from vllm.v1.engine import FinishReason as Ended
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rlhf.errors import DeadlinePassed, TransferError
-from rlhf.rollout.vllm.engine_arguments import engine_args, usage_context
+from rlhf.rollout.vllm.engine_arguments import ModelKind, engine_args, usage_context
 from rlhf.rollout.vllm.load import LoadCounter
 from rlhf.rollout.vllm.process import shared_segments, uncompiled_classes, without_collecting, without_torchvision
 from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_routing
@@ -55,9 +56,11 @@ class VllmEngine:
         self._owns_process_group = not torch.distributed.is_initialized()
         with uncompiled_classes() if settings.device == "cpu" else nullcontext(), without_torchvision():
             config = get_config(settings.model_path, trust_remote_code=settings.model.trust_remote_code)
-            _know_model_class(config, settings)
-            arguments = engine_args(settings, latent_attention="kv_lora_rank" in config.get_text_config())
-            self._engine = LLMEngine.from_engine_args(arguments, usage_context(settings))
+            kind = ModelKind(
+                latent_attention="kv_lora_rank" in config.get_text_config(),
+                carries_state=any(has_inner_state(known) for known in _classes_of(config, settings)),
+            )
+            self._engine = LLMEngine.from_engine_args(engine_args(settings, kind), usage_context(settings))
         self._engine.set_weight_version(str(UNPUBLISHED))
         self._finished: dict[str, RequestOutput] = {}
         self._paused = False
@@ -370,10 +373,13 @@ def _versions(completion: CompletionOutput) -> NDArray[np.int32]:
     )
 
 
-def _know_model_class(config: PreTrainedConfig, settings: EngineSettings) -> None:
-    """Import the model's class here. Otherwise vLLM starts a Python process to inspect it: 10 s on a machine without a
-    cached result."""
-    for architecture in config.architectures or ():
-        lazy = ModelRegistry.models.get(architecture)
-        if lazy is not None and settings.device == "cpu":
-            ModelRegistry.register_model(architecture, lazy.load_model_cls())
+def _classes_of(config: PreTrainedConfig, settings: EngineSettings) -> list[type]:
+    """Import vLLM's classes of the model here. Otherwise vLLM starts a Python process to inspect it: 10 s on a machine
+    without a cached result."""
+    if settings.device != "cpu":
+        return []
+    known = {name: ModelRegistry.models[name] for name in config.architectures or () if name in ModelRegistry.models}
+    classes = {name: lazy.load_model_cls() for name, lazy in known.items()}
+    for name, found in classes.items():
+        ModelRegistry.register_model(name, found)
+    return list(classes.values())
