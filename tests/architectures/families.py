@@ -104,7 +104,7 @@ FAMILIES = (
     _family("deepseek_v2", first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1,
             topk_method="greedy", **MLA, **EXPERTS),
     _family("deepseek_v3", first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=2, topk_group=1,
-            topk_method="noaux_tc", **MLA, **EXPERTS),
+            topk_method="noaux_tc", scoring_func="sigmoid", **MLA, **EXPERTS),
     _family("glm4_moe", head_dim=32, first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=1,
             topk_group=1, **EXPERTS),
     _family("dots1", first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1,

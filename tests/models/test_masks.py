@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlhf.errors import ModelError
-from rlhf.models.policy import hidden_states, packed_masks
+from rlhf.models.policy import hidden_states
 from tests.models.families import CASES, family_model
 
 LONG, SHORT, SHARED = 40, 9, 30
@@ -66,10 +65,3 @@ def test_a_sequence_in_a_row_is_as_if_it_were_alone_beyond_windows_too(
         sum(value[:, 7].sum() for value in values).backward()
         both.append(torch.cat([p.grad.double().flatten() for p in model.parameters() if p.grad is not None]))
     assert float((both[0] - both[1]).norm() / both[1].norm()) <= 1e-6
-
-
-def test_layers_of_an_unknown_kind_are_refused_by_name() -> None:
-    model = family_model("gemma3", "eager")
-    model.config.layer_types = ["chunked_attention", "full_attention"]
-    with pytest.raises(ModelError, match="Gemma3ForCausalLM has layers of chunked_attention"):
-        packed_masks(model, torch.arange(5)[None])
