@@ -18,9 +18,11 @@ __all__ = ["PolicyModel", "RowForward", "SequencesAlone", "WholeRows", "chosen_l
 
 class RowForward(Protocol):
     """How a process computes packed rows: all of them at once, each sequence alone, or its share of them
-    (`rlhf.models.shared_rows`). `why_alone` says why each sequence is alone, and is empty if they are packed."""
+    (`rlhf.models.shared_rows`)."""
 
-    why_alone: str
+    @property
+    def why_alone(self) -> str:
+        """Why each sequence is alone; empty if they are packed."""
 
     def hidden(
         self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor

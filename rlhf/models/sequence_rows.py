@@ -29,7 +29,7 @@ class SequenceRows:
 
     def together(self, apart: Tensor, like: Tensor) -> Tensor:
         """Return packed `[R, L, …]`, with the rows of `like`, of `[S, T, …]`."""
-        return apart.flatten(0, 1)[self.places].unflatten(0, like.shape[:2])
+        return apart.flatten(0, 1)[self.places].view(*like.shape[:2], *apart.shape[2:])
 
 
 def sequence_rows(position_ids: Tensor) -> SequenceRows:

@@ -7,7 +7,7 @@ heads, and back. Results for selected tokens are shared at the end, as if each r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,7 @@ class Team:
     size: int
     rank: int
     exchange: nn.Module
-    why_alone: ClassVar[str] = ""
+    why_alone: str = ""
 
     def hidden(
         self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -92,7 +91,9 @@ TORCHVISION = (
 class _Absent(ModuleType):
     """Stands in for a package, and for each of its names."""
 
-    __path__: ClassVar[list[str]] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
 
     def __getattr__(self, name: str) -> _Absent:
         if name.startswith("__"):
