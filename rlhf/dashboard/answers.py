@@ -62,7 +62,7 @@ def card(name: str, folder: RunFolder) -> dict[str, Any]:
         "updates": run.updates,
         "made": last.get("update", 0),
         "reward": last.get("reward/mean"),
-        "outcome": run.summary["outcome"] if run.summary else None,
+        "outcome": (run.summary or {}).get("outcome"),
     }
 
 
@@ -75,7 +75,7 @@ def overview(run: StoredRun) -> dict[str, Any]:
         "alarms": [{"sentence": alarm.sentence, "metric": alarm.metric} for alarm in alarms(run.rows)],
         "recipe": run.recipe,
     }
-    shown: dict[str, Any] = replace_surrogates(words)
+    shown: dict[str, Any] = _finite(replace_surrogates(words))
     return shown | {
         "updates": run.updates,
         "update": [row["update"] for row in run.rows],

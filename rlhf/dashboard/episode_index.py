@@ -18,12 +18,12 @@ import pyarrow as pa
 from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 from rlhf.errors import UserError
+from rlhf.runs.episode_export import as_recorded, batches_of
 from rlhf.runs.episode_parts import parts_in, sound_parts
-from rlhf.runs.episode_query import PARTS_AS_MAP, Question, explaining_sql, read_parts
+from rlhf.runs.episode_query import PART, ROW, Question, explaining_sql, read_parts
 from rlhf.runs.episode_table import SCHEMA
 from rlhf.runs.folder import EPISODES, EVALUATIONS, RunFolder
 
-PART, ROW = "part", "file_row_number"
 SHORT = (
     "ordinal", "sample", "task", "evaluation_set", "outcome", "admitted_version", "update", "status", "reward",
     "reward_parts", "advantage", "failure_kind", "engine", "generate_seconds", "environment_seconds", "sampled_tokens",
@@ -32,15 +32,8 @@ SHORT = (
 """The columns in memory: about 250 bytes an episode."""
 MOST_IN_MEMORY = 4_000_000
 """Episodes; of a longer run, the parts are scanned."""
-NUMBER = r"CAST(regexp_extract(filename, 'part-(\d+)', 1) AS INTEGER)"
 FIRST_ANSWER_SECONDS = 1.0
 """The parts are read into memory this much later, because the first page would wait for it."""
-AS_RECORDED = ", ".join(
-    "list_transform(map_entries(reward_parts), lambda one: {'name': one.key, 'value': one.value}) AS reward_parts"
-    if name == "reward_parts"
-    else name
-    for name in SCHEMA.names
-)
 EXPORTED_AT_A_TIME = 1024
 
 T = TypeVar("T")
@@ -103,7 +96,7 @@ class EpisodeIndex:
         parts = [self._view(view).part(number) for number in sorted({part for part, _ in places})]
         wanted = ", ".join(f"({part}, {row})" for part, row in places)
         with explaining_sql():
-            relation = _read(self._connection.cursor(), parts).filter(f"({PART}, {ROW}) IN (VALUES {wanted})")
+            relation = read_parts(self._connection.cursor(), parts).filter(f"({PART}, {ROW}) IN (VALUES {wanted})")
             table = relation.project(", ".join((*columns, PART, ROW))).to_arrow_table()
         order = {place: index for index, place in enumerate(places)}
         found = table.to_pylist(maps_as_pydicts="lossy")
@@ -114,9 +107,8 @@ class EpisodeIndex:
         self._view(view)
         with explaining_sql():
             found = self._connection.cursor().view(view)
-            reader = (found.filter(where) if where else found).project(AS_RECORDED).to_arrow_reader(EXPORTED_AT_A_TIME)
-            for batch in reader:
-                yield batch.cast(SCHEMA)
+            found = (found.filter(where) if where else found).project(", ".join(SCHEMA.names))
+            yield from batches_of(as_recorded(found.to_arrow_reader(EXPORTED_AT_A_TIME)))
 
     def _answer(self, view: str, answer: Callable[[DuckDBPyRelation], T]) -> T:
         """Answer from memory, or from the parts for a column that only they have."""
@@ -161,7 +153,7 @@ class _View:
                 replaced = self._parts is not None and not self._parts.items() <= parts.items()
                 self._parts = parts
                 self._sound = list(sound_parts(self._folder, self._tell)) if parts else []
-                _read(self._connection.cursor(), self._sound).create_view(self.name)
+                read_parts(self._connection.cursor(), self._sound).create_view(self.name)
                 if replaced and self._filling is not None:
                     self._filling.join()
                     self._held = ()
@@ -177,7 +169,7 @@ class _View:
         """Read the short columns of those `parts` that are not in memory."""
         cursor, new, columns = self._connection.cursor(), f"{self.name}_new", ", ".join(SHORT)
         try:
-            found = _read(cursor, parts[len(self._held) :])
+            found = read_parts(cursor, parts[len(self._held) :])
             found.create_view(new)  # statements leave the interpreter to others while they run; relations do not
             if self._held:
                 cursor.execute(f"INSERT INTO {self.memory} SELECT {columns} FROM {new}")
@@ -189,21 +181,6 @@ class _View:
             self._tell(f"{self._folder}: its episodes are scanned at each question ({error})")
             return
         self._held = parts
-
-
-def _read(connection: DuckDBPyConnection, parts: Sequence[Path]) -> DuckDBPyRelation:
-    """Return the rows of the parts, with the number of their part and their row there. Columns that parts of an earlier
-    version lack are null."""
-    empty = connection.from_arrow(SCHEMA.empty_table())
-    if not parts:
-        return empty.project(f"* REPLACE ({PARTS_AS_MAP}), NULL::INTEGER AS {PART}, NULL::BIGINT AS {ROW}")
-    found = read_parts(connection, [str(part) for part in parts], places=True)
-    lacking = [
-        f"NULL::{kind} AS {name}"
-        for name, kind in zip(empty.columns, empty.types, strict=True)
-        if name not in found.columns
-    ]
-    return found.project(", ".join((f"* EXCLUDE (filename) REPLACE ({PARTS_AS_MAP})", f"{NUMBER} AS {PART}", *lacking)))
 
 
 def _found(relation: DuckDBPyRelation, question: Question) -> Found:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import chain
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from starlette.responses import StreamingResponse
 
 from rlhf.dashboard.episode_index import EpisodeIndex
-from rlhf.runs.episode_parts import REPEATING
-from rlhf.runs.episode_table import SCHEMA, records_in
-from rlhf.runs.records import as_row
+from rlhf.runs.episode_export import json_lines, write_parquet
+from rlhf.runs.episode_table import SCHEMA
 
 PIECE_BYTES = 2**20
 
@@ -33,21 +30,14 @@ def exported(index: EpisodeIndex, view: str, where: str | None, form: ExportForm
     begun = chain([first] if (first := next(batches, None)) else [], batches)  # a faulty condition is told here
     named = {"Content-Disposition": f'attachment; filename="{view}.{form}"'}
     if form is ExportForm.JSONL:
-        return StreamingResponse(record_lines(begun), media_type="application/jsonl", headers=named)
+        lines = (f"{line}\n" for line in json_lines(begun))
+        return StreamingResponse(lines, media_type="application/jsonl", headers=named)
     return StreamingResponse(parquet_bytes(begun), media_type="application/vnd.apache.parquet", headers=named)
-
-
-def record_lines(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
-    """Iterate over the records of the batches, each as a line."""
-    for batch in batches:
-        yield "".join(json.dumps(as_row(record)) + "\n" for record in records_in(batch))
 
 
 def parquet_bytes(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     """Iterate over the bytes of a part with the batches."""
     with tempfile.TemporaryFile() as file:
-        with pq.ParquetWriter(file, SCHEMA, compression="zstd", use_dictionary=REPEATING) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
+        write_parquet(batches, SCHEMA, file)
         file.seek(0)
         yield from iter(lambda: file.read(PIECE_BYTES), b"")

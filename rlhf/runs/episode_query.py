@@ -17,6 +17,8 @@ from rlhf.runs.folder import EPISODES, EVALUATIONS
 
 PARTS_AS_MAP = "map_from_entries(reward_parts) AS reward_parts"
 """`reward_parts['exact']` is then the part's value."""
+PART, ROW = "part", "file_row_number"
+PART_OF_FILE = rf"CAST(regexp_extract(filename, 'part-(\d+)', 1) AS INTEGER) AS {PART}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +44,12 @@ def open_episodes(path: Path, tell: Callable[[str], None]) -> DuckDBPyConnection
     files: list[str] = []
     for name, place in folders.items():
         if place.is_file() and place.suffix != ".parquet":
-            relation = connection.from_arrow(table_of(list(read_episodes(place))))
+            table = table_of(read_episodes(place))
+            connection.from_arrow(table).project(f"* REPLACE ({PARTS_AS_MAP})").create_view(name)
         else:
-            found = [str(part) for part in sound_parts(place, tell)]
-            files += found
-            relation = read_parts(connection, found) if found else connection.from_arrow(SCHEMA.empty_table())
-        relation.project(f"* REPLACE ({PARTS_AS_MAP})").create_view(name)
+            found = list(sound_parts(place, tell))
+            files += map(str, found)
+            read_parts(connection, found).project(", ".join(SCHEMA.names)).create_view(name)
     if EPISODES in folders and path.is_dir() and not files:
         raise DataError(f"{path}: there are no recorded episodes; give a run folder, or its folder or file of episodes")
     connection.execute("SET allowed_paths = ?", [files])
@@ -56,12 +58,22 @@ def open_episodes(path: Path, tell: Callable[[str], None]) -> DuckDBPyConnection
     return connection
 
 
-def read_parts(connection: DuckDBPyConnection, files: Sequence[str], *, places: bool = False) -> DuckDBPyRelation:
-    """Return the rows of all files; for `places`, also their `filename` and `file_row_number`. To unite schemas takes
-    milliseconds a file, so it is done only where a run was resumed by another version of rlhf."""
-    first, last = (schema_of(Path(file)) for file in (files[0], files[-1]))
-    united = not first.equals(last)
-    return connection.read_parquet(files, union_by_name=united, filename=places, file_row_number=places)
+def read_parts(connection: DuckDBPyConnection, parts: Sequence[Path]) -> DuckDBPyRelation:
+    """Return the rows of all parts with every column, and their `PART` and `ROW`; columns that an earlier version of
+    rlhf did not write are null. To unite schemas takes milliseconds a file, so it is done only where a run was resumed
+    by another version."""
+    empty = connection.from_arrow(SCHEMA.empty_table())
+    if not parts:
+        return empty.project(f"* REPLACE ({PARTS_AS_MAP}), NULL::INTEGER AS {PART}, NULL::BIGINT AS {ROW}")
+    united = not schema_of(parts[0]).equals(schema_of(parts[-1]))
+    files = [str(part) for part in parts]
+    found = connection.read_parquet(files, union_by_name=united, filename=True, file_row_number=True)
+    columns = [
+        name if name in found.columns else f"NULL::{kind} AS {name}"
+        for name, kind in zip(empty.columns, empty.types, strict=True)
+    ]
+    whole = found.project(", ".join((*columns, PART_OF_FILE, ROW)))
+    return whole.project(f"* REPLACE ({PARTS_AS_MAP})")
 
 
 def ask(connection: DuckDBPyConnection, view: str, question: Question) -> DuckDBPyRelation:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from rlhf.cli import app
 from rlhf.errors import RlhfError
 from rlhf.runs.episode_parts import read_episodes
+from rlhf.runs.episode_table import table_of
 from rlhf.runs.records import EpisodeOutcome, as_row
 from tests.runs.test_episode_parts import FAILED, PLAYED, written
 
@@ -105,6 +106,13 @@ def test_episodes_are_exported(run: Path, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "column.parquet").to_pydict() == {"reward": [0.1]}
 
 
+def test_what_an_earlier_version_did_not_record_is_null(tmp_path: Path) -> None:
+    pq.write_table(table_of([LATER]).drop_columns("entropies"), tmp_path / "part-000001.parquet")
+    assert rows(tmp_path, "--columns", "entropies, reward") == [{"entropies": None, "reward": 0.75}]
+    asked(tmp_path, "--format", "parquet", "-o", str(tmp_path / "whole.parquet"))
+    assert list(map(as_row, read_episodes(tmp_path / "whole.parquet"))) == [as_row(LATER)]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -121,10 +129,3 @@ def test_what_cannot_be_answered_is_one_named_error(run: Path, options: tuple[st
     assert isinstance(failed.exception, RlhfError)
     assert words in str(failed.exception)
     assert "\n" not in str(failed.exception)
-
-
-def test_a_damaged_end_of_a_part_is_one_named_error(tmp_path: Path) -> None:
-    part = tmp_path / "part-000001.parquet"
-    part.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
-    with pytest.raises(RlhfError, match=str(part)):
-        CliRunner().invoke(app, ["episodes", str(tmp_path)], catch_exceptions=False)

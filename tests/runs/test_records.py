@@ -17,7 +17,7 @@ from rlhf.runs.ended import (
     ended_in_update,
     records_of,
 )
-from rlhf.runs.episode_parts import EpisodeParts, read_episodes
+from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, as_row, record_of_row
 from rlhf.types import (
     EpisodeStatus,
@@ -182,18 +182,6 @@ def test_a_baseline_is_recorded_beside_its_group_and_is_not_in_the_books(tmp_pat
         writer.add(ended)
     assert writer.counts == {
         "admitted": 6, "trained": 1, "filtered": 1, "failed": 0, "unscored": 3, "in_flight": 1,
-    }  # fmt: skip
-
-
-def test_records_come_back_from_the_file_as_they_were(tmp_path: Path):
-    updated = Updated(metrics={}, samples=(trained(0, [0.25, 0.5], [-1.5, -20.125]),))
-    (ended,) = ended_in_update([group(sound(), UNSCORED, BROKEN)], updated, update=3)
-    writer = EpisodeParts(tmp_path / "episodes")
-    writer.add(ended)
-    writer.close()
-    assert list(map(as_row, read_episodes(tmp_path / "episodes"))) == list(map(as_row, recorded(ended)))
-    assert writer.counts == {
-        "admitted": 3, "trained": 1, "filtered": 0, "failed": 1, "unscored": 1, "in_flight": 0,
     }  # fmt: skip
 
 
