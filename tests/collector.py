@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tests.servers import running
 
 
 @dataclass(frozen=True)
@@ -61,27 +65,12 @@ def collecting() -> Iterator[Collector]:
     """Yield a collector, which ends with the block."""
     found = Collector()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            assert self.path == "/v1/traces"
-            found.spans.extend(spans_of(ExportTraceServiceRequest.FromString(body)))
-            answer = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(200)
-            self.send_header("content-type", "application/x-protobuf")
-            self.send_header("content-length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    async def traces(request: Request) -> Response:
+        found.spans.extend(spans_of(ExportTraceServiceRequest.FromString(await request.body())))
+        return Response(ExportTraceServiceResponse().SerializeToString(), media_type="application/x-protobuf")
 
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        found.url = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield found
-        finally:
-            server.shutdown()
+    with running(Starlette(routes=[Route("/v1/traces", traces, methods=["POST"])])) as found.url:
+        yield found
 
 
 def spans_of(request: ExportTraceServiceRequest) -> Iterator[Received]:

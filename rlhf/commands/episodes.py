@@ -43,7 +43,7 @@ def episodes(
     page "The run folder", and of --format jsonl. The worst replies of the last update, with what was expected and the
     tokens that were least likely: --where "update = (select max(update) from episodes)" --order reward --limit 3 --text
     """
-    from rlhf.runs.episode_export import as_recorded, batches_of, json_lines, new_file, write_parquet
+    from rlhf.runs.episode_export import as_recorded, batches_of, new_file, row_lines, write_parquet
     from rlhf.runs.episode_query import Question, ask, explaining_sql, open_episodes
     from rlhf.runs.episode_text import TABLE_COLUMNS, episode_text, table_lines, token_text
 
@@ -66,7 +66,7 @@ def episodes(
             write_parquet(batches_of(recorded), recorded.schema, file)
             return
         if form is Format.JSONL:
-            lines = json_lines(batches_of(as_recorded(answer)))
+            lines = row_lines(batches_of(as_recorded(answer)))
         else:
             found = (row for batch in batches_of(answer) for row in batch.to_pylist(maps_as_pydicts="lossy"))
             rows = found if limit else _readable(found)

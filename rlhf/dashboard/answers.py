@@ -13,12 +13,12 @@ from typing import Any
 import yaml
 from tokenizers import Tokenizer
 
-from rlhf.dashboard.episode_index import PART, ROW, EpisodeIndex
+from rlhf.dashboard.episode_index import EpisodeIndex
 from rlhf.dashboard.marks import token_marks
 from rlhf.errors import UserError
 from rlhf.http.untrusted_text import replace_surrogates
 from rlhf.runs.alarms import alarms
-from rlhf.runs.episode_query import Question
+from rlhf.runs.episode_query import PART, ROW, Question
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.metric_catalogue import find_metric

@@ -11,7 +11,7 @@ import pyarrow as pa
 from starlette.responses import StreamingResponse
 
 from rlhf.dashboard.episode_index import EpisodeIndex
-from rlhf.runs.episode_export import json_lines, write_parquet
+from rlhf.runs.episode_export import row_lines, write_parquet
 from rlhf.runs.episode_table import SCHEMA
 
 PIECE_BYTES = 2**20
@@ -30,7 +30,7 @@ def exported(index: EpisodeIndex, view: str, where: str | None, form: ExportForm
     begun = chain([first] if (first := next(batches, None)) else [], batches)  # a faulty condition is told here
     named = {"Content-Disposition": f'attachment; filename="{view}.{form}"'}
     if form is ExportForm.JSONL:
-        lines = (f"{line}\n" for line in json_lines(begun))
+        lines = (f"{line}\n" for line in row_lines(begun))
         return StreamingResponse(lines, media_type="application/jsonl", headers=named)
     return StreamingResponse(parquet_bytes(begun), media_type="application/vnd.apache.parquet", headers=named)
 

@@ -32,7 +32,7 @@ def batches_of(answer: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         raise DataError(str(error).partition("\n")[0]) from None
 
 
-def json_lines(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
+def row_lines(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
     """Iterate over the rows as JSON."""
     for batch in batches:
         recorded = batch.schema.equals(SCHEMA)

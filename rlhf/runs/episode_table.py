@@ -117,7 +117,8 @@ def _array(field: pa.Field, records: Sequence[EpisodeRecord]) -> pa.Array:
     values = [getattr(record, field.name) for record in records]
     if field.name in PER_TOKEN:
         return _token_lists(values, field.type)
-    return pa.array([_STORED.get(field.name, _same)(value) for value in values], field.type)
+    stored = _STORED.get(field.name, _same)
+    return pa.array([None if value is None else stored(value) for value in values], field.type)
 
 
 def _token_lists(arrays: Sequence[NDArray[Any] | None], kind: pa.ListType) -> pa.ListArray:
@@ -137,7 +138,8 @@ def _values(name: str, column: pa.Array | pa.ChunkedArray) -> Sequence[Any]:
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if name in PER_TOKEN:
         return _token_arrays(array, PER_TOKEN[name])
-    return [_READ.get(name, _same)(value) for value in array.to_pylist()]
+    read = _READ.get(name, _same)
+    return [None if value is None else read(value) for value in array.to_pylist()]
 
 
 def _token_arrays(lists: pa.ListArray, dtype: type[np.generic]) -> list[NDArray[Any] | None]:
@@ -154,28 +156,20 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _text(text: str | None) -> str | None:
-    return text if text is None or text.isascii() else text.encode(errors="backslashreplace").decode()
+def _text(text: str) -> str:
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
-def _outcome(text: str) -> EpisodeOutcome:
-    return EpisodeOutcome(text)
-
-
-def _stored_messages(messages: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
-    return messages if messages is None else [_stored_message(message) for message in messages]
-
-
-def _stored_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    calls = [
-        {"name": _text(call["name"]), "arguments": json.dumps(call["arguments"])}
-        for call in message.get("tool_calls", ())
+def _stored_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"role": _text(message["role"]), "content": _text(message["content"]), "tool_calls": _stored_calls(message)}
+        for message in messages
     ]
-    return {"role": _text(message["role"]), "content": _text(message["content"]), "tool_calls": calls or None}
 
 
-def _read_messages(messages: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
-    return messages if messages is None else [_read_message(message) for message in messages]
+def _stored_calls(message: Mapping[str, Any]) -> list[dict[str, str]] | None:
+    calls = message.get("tool_calls") or ()
+    return [{"name": _text(call["name"]), "arguments": json.dumps(call["arguments"])} for call in calls] or None
 
 
 def _read_message(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,12 +177,16 @@ def _read_message(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": message["role"], "content": message["content"]} | ({"tool_calls": calls} if calls else {})
 
 
-def _stored_parts(parts: Mapping[str, float] | None) -> list[dict[str, Any]] | None:
-    return parts if parts is None else [{"name": _text(name), "value": value} for name, value in parts.items()]
+def _read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [_read_message(message) for message in messages]
 
 
-def _read_parts(parts: Sequence[Mapping[str, Any]] | None) -> dict[str, float] | None:
-    return parts if parts is None else {part["name"]: part["value"] for part in parts}
+def _stored_parts(parts: Mapping[str, float]) -> list[dict[str, Any]]:
+    return [{"name": _text(name), "value": value} for name, value in parts.items()]
+
+
+def _read_parts(parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    return {part["name"]: part["value"] for part in parts}
 
 
 _TEXTS = {field.name: _text for field in SCHEMA if pa.types.is_string(field.type)}
@@ -196,5 +194,5 @@ _STORED: dict[str, Callable[[Any], Any]] = {
     **_TEXTS, "prompt": _stored_messages, "conversation": _stored_messages, "reward_parts": _stored_parts,
 }  # fmt: skip
 _READ: dict[str, Callable[[Any], Any]] = {
-    "outcome": _outcome, "prompt": _read_messages, "conversation": _read_messages, "reward_parts": _read_parts,
+    "outcome": EpisodeOutcome, "prompt": _read_messages, "conversation": _read_messages, "reward_parts": _read_parts,
 }  # fmt: skip
