@@ -35,8 +35,7 @@ def run_top(path: Path) -> int:
             run = read_again(run)
             shown = show_updates(view, run, shown)
     if not run.writing:
-        ending = str(run.summary.get("outcome")) if run.summary else "its process ended without a summary"
-        print(f"{escape_to_line(run.name)}: {escape_to_line(ending)}")
+        print(f"{escape_to_line(run.name)}: {escape_to_line(run.outcome)}")
     return 0
 
 

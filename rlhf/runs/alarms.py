@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
-from rlhf.runs.metric_catalogue import Metric, catalogue, find_metric
+from rlhf.runs.metric_catalogue import Metric, with_entries
 from rlhf.runs.stored_run import MetricRow
 
 PATIENCE = 3
@@ -31,17 +31,8 @@ class Alarm:
 
 def alarms(rows: Sequence[MetricRow]) -> list[Alarm]:
     """Return what is wrong at the last of these updates, in the order of the catalogue."""
-    order = {entry.name: place for place, entry in enumerate(catalogue())}
-    entries = {name: find_metric(name) for name in dict.fromkeys(name for row in rows for name in row)}
-    known = {name: entry for name, entry in entries.items() if entry}
-    found = [
-        alarm
-        for name, entry in sorted(known.items(), key=lambda item: order[item[1].name])
-        for alarm in _of_metric(name, entry, rows)
-    ]
-    return found + [
-        alarm for name in sorted(entries.keys() - known.keys()) for alarm in _not_a_number(name, series(rows, name))
-    ]
+    entries = with_entries(name for row in rows for name in row)
+    return [alarm for name, entry in entries for alarm in _of_metric(name, entry, rows)]
 
 
 def series(rows: Sequence[MetricRow], name: str) -> Series:
@@ -49,11 +40,12 @@ def series(rows: Sequence[MetricRow], name: str) -> Series:
     return [(int(row["update"] or 0), row[name]) for row in rows if name in row]
 
 
-def _of_metric(name: str, entry: Metric, rows: Sequence[MetricRow]) -> Iterator[Alarm]:
+def _of_metric(name: str, entry: Metric | None, rows: Sequence[MetricRow]) -> Iterator[Alarm]:
     values = series(rows, name)
     yield from _not_a_number(name, values)
-    yield from _missing(name, entry, rows, values)
-    yield from _outside(name, entry, values)
+    if entry is not None:
+        yield from _missing(name, entry, rows, values)
+        yield from _outside(name, entry, values)
 
 
 def _not_a_number(name: str, values: Series) -> Iterator[Alarm]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -77,6 +77,13 @@ def find_metric(name: str) -> Metric | None:
     entries = catalogue()
     same = (entry for entry in entries if entry.name == name)
     return next(same, None) or next((entry for entry in entries if entry.pattern.fullmatch(name)), None)
+
+
+def with_entries(names: Iterable[str]) -> list[tuple[str, Metric | None]]:
+    """Return the names with their entries, in the order of the catalogue; the user's own come last."""
+    places = {entry.name: place for place, entry in enumerate(catalogue())}
+    entries = {name: find_metric(name) for name in names}
+    return sorted(entries.items(), key=lambda item: places[item[1].name] if item[1] else len(places))
 
 
 def search_metrics(name: str) -> Sequence[Metric]:

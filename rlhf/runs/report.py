@@ -14,7 +14,7 @@ from rlhf.runs.alarms import Series, alarms, series
 from rlhf.runs.episode_query import Question, ask, explaining_sql, open_episodes
 from rlhf.runs.episode_text import reward_text, said_in
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.metric_catalogue import Metric, catalogue, find_metric
+from rlhf.runs.metric_catalogue import Metric, with_entries
 from rlhf.runs.stored_run import StoredRun
 from rlhf.runs.view import duration
 
@@ -96,9 +96,8 @@ def report_of(run: StoredRun) -> Report:
 def run_facts(run: StoredRun) -> Iterator[tuple[str, str]]:
     """Return what became of the run, and its evaluations at start and end."""
     done = int(run.rows[-1]["update"] or 0) if run.rows else 0
-    state = "goes on" if run.writing else "its process ended without a summary"
-    summary = run.summary or {"outcome": state}
-    yield "outcome", str(summary.get("outcome"))
+    summary = run.summary or {}
+    yield "outcome", run.outcome
     yield "updates", f"{done} of {run.updates}"
     if "samples" in summary:
         yield "trained episodes", f"{summary['samples']}"
@@ -113,10 +112,7 @@ def run_facts(run: StoredRun) -> Iterator[tuple[str, str]]:
 
 def curves_of(run: StoredRun) -> Iterator[MetricCurve]:
     """Return the curve of every metric, in the order of the catalogue; the user's own come last."""
-    places = {entry.name: place for place, entry in enumerate(catalogue())}
-    entries = {name: find_metric(name) for row in run.rows for name in row if name not in ("update", "time")}
-    ordered = sorted(entries.items(), key=lambda item: places[item[1].name] if item[1] else len(places))
-    for name, entry in ordered:
+    for name, entry in with_entries(name for row in run.rows for name in row if name not in ("update", "time")):
         yield MetricCurve(name=name, points=series(run.rows, name), metric=entry)
 
 

@@ -37,6 +37,13 @@ class StoredRun:
     summary: Mapping[str, Any] | None
     """None while the run goes on, and for one that was killed."""
 
+    @property
+    def outcome(self) -> str:
+        """What became of the run, or that it goes on."""
+        if self.summary is not None:
+            return str(self.summary.get("outcome"))
+        return "goes on" if self.writing else "its process ended without a summary"
+
 
 def read_run(path: Path) -> StoredRun:
     """Read recipe, metrics and summary of a run folder. Raises `UserError` for another folder, and `DataError` for a

@@ -30,11 +30,7 @@ def rows(name: str, values: Sequence[float | str | None], first: int = 1) -> lis
         ("policy/logprob_difference", [0.001] * 9 + [0.02, 0.02], []),
         ("policy/logprob_difference", [0.02] * 9 + [0.001], []),
         ("policy/logprob_difference", [0.001, 0.02, NAN], ["policy/logprob_difference is not a number since update 3"]),
-        (
-            "reward/equal_groups",
-            [0.2, 1.0, 1.0, 1.0],
-            ["rewards are equal in 100 % of the groups since update 2"],
-        ),
+        ("reward/equal_groups", [0.2, 1.0, 1.0, 1.0], ["rewards are equal in 100 % of the groups since update 2"]),
         (
             "policy/entropy",
             [0.5, 0.2, 0.001, 0.0005, 0.0],
