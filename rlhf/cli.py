@@ -160,8 +160,7 @@ def reward_check(
 
 @app.command()
 def export(
-    checkpoint: Checkpoint,
-    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make.")],
+    checkpoint: Checkpoint, output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make.")]
 ) -> None:
     """Export a checkpoint's model as a Hugging Face folder."""
     raise typer.Exit(commands.export.run_export(checkpoint, output))

@@ -17,8 +17,7 @@ PORT = 8400
 
 def view(
     runs: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[RUN|DIR]...", help="Run folders, or folders with runs [runs]."),
+        list[Path] | None, typer.Argument(metavar="[RUN|DIR]...", help="Run folders, or folders with runs [runs].")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = PORT,
     host: Annotated[str, typer.Option(help="Address; beyond loopback, requests need a token.")] = "127.0.0.1",

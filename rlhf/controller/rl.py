@@ -10,14 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rlhf.cluster.worker import Cluster
-from rlhf.controller.build import (
-    Serving,
-    make_learner,
-    make_publisher,
-    spawn_learners,
-    start_ranks,
-    started_serving,
-)
+from rlhf.controller.build import Serving, make_learner, make_publisher, spawn_learners, start_ranks, started_serving
 from rlhf.controller.closing import each
 from rlhf.controller.context import RunContext, begun
 from rlhf.controller.episode_log import EpisodeLog

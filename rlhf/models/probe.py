@@ -34,12 +34,7 @@ WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "l
 
 
 def proved_rows(
-    model: PreTrainedModel,
-    path: str,
-    *,
-    device: str = "cpu",
-    setting: str = "model.path",
-    packing: Packing = "auto",
+    model: PreTrainedModel, path: str, *, device: str = "cpu", setting: str = "model.path", packing: Packing = "auto"
 ) -> RowForward:
     """Move the model to `device`, where it will run, and return how it computes packed rows right: whole, where that is
     proved, else every sequence alone, unless `packing` is `always`. `setting` is the recipe key that named its `path`.

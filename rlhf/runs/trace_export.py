@@ -17,11 +17,7 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ENDPOINT)
 
 @contextmanager
 def exporting(
-    process: str,
-    endpoint: str | None = None,
-    *,
-    run: str = "",
-    tell: Callable[[str], None] = print,
+    process: str, endpoint: str | None = None, *, run: str = "", tell: Callable[[str], None] = print
 ) -> Iterator[Traces | None]:
     """Yield the traces of this process, which its tasks inherit; None without an endpoint. Raises `ConfigError`."""
     where = endpoint or next(filter(None, map(os.environ.get, ENDPOINTS)), None)

@@ -9,12 +9,7 @@ from benchmarks.canary.sweep import ENGINES, FAULTS, measure
 
 @pytest.mark.parametrize(
     ("layers", "logits", "start_check"),
-    [
-        (2, 30.0, False),
-        (2, 30.0, True),
-        (12, 12.0, True),
-        pytest.param(48, 12.0, False, marks=pytest.mark.slow),
-    ],
+    [(2, 30.0, False), (2, 30.0, True), (12, 12.0, True), pytest.param(48, 12.0, False, marks=pytest.mark.slow)],
 )
 def test_rounding_is_never_refused_and_every_planted_fault_is(layers: int, logits: float, start_check: bool) -> None:
     cell = measure(layers, logits, start_check=start_check)

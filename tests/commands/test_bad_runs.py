@@ -78,11 +78,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
 )  # fmt: skip
 def test_it_is_one_line_that_names_it_and_changes_nothing(
-    place: Path,
-    words: tuple[str, ...],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    place: Path, words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "argv", ["rlhf", *words])

@@ -219,10 +219,7 @@ def test_everything_that_a_recipe_names_is_imported(
         ("environment={environment: sound:World, eval_arguments: {all: 1}}", "it takes top"),
         ("agent={program: sound:play, arguments: {all: 1}}", "it takes task, base_url, api_key"),
         ("callbacks=[{call: sound:Diary, arguments: {all: 1}}]", "callbacks.0 is sound:Diary"),
-        (
-            "environment={environment: sound:Half}",
-            "sound:Half, which has no method reset; it needs reset, step",
-        ),
+        ("environment={environment: sound:Half}", "sound:Half, which has no method reset; it needs reset, step"),
         (
             "environment={environment: sound:Seedless}",
             "is sound:Seedless.reset, which cannot be called with 1 value and",

@@ -113,17 +113,7 @@ def test_types_and_defaults_read_as_one_writes_them():
 def test_the_doctor_finds_this_machine_fit(rlhf: Command):
     ended = rlhf("doctor")
     assert ended.returncode == 0, ended.stdout
-    for subject in (
-        "python",
-        "torch",
-        "ray",
-        "vllm",
-        "cores",
-        "threads",
-        "ports",
-        "/dev/shm",
-        "disk",
-    ):
+    for subject in ("python", "torch", "ray", "vllm", "cores", "threads", "ports", "/dev/shm", "disk"):
         assert f" {subject} " in ended.stdout
 
 

@@ -213,10 +213,7 @@ def test_what_cannot_be_imitated_is_refused_with_the_line_to_write(
         ),
         ({"input": ASKED, "label": "4"}, "write prompt_column: input, answer_column: label"),
         ({"problem": ASKED, "solution": "4"}, "write prompt_column: problem, answer_column: solution"),
-        (
-            {"question": ASKED, "x": 1},
-            "name the right one with answer_column, or write answer_column: null if",
-        ),
+        ({"question": ASKED, "x": 1}, "name the right one with answer_column, or write answer_column: null if"),
     ],
 )
 def test_the_lines_that_read_a_known_shape_are_said_at_once(row: dict[str, Any], lines: str) -> None:

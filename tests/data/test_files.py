@@ -205,10 +205,7 @@ def test_dots_lead_into_objects_and_lists_and_names_with_dots_come_first(name: s
         ("deep", "; write answer_column: deep.0.value$"),
         ("empty", "; store it as text$"),
         ("typed", "; write answer_column: typed.value.0$"),
-        (
-            "reward_model.truth",
-            r"has no column .* \('reward_model' has 'style', 'ground_truth'\); write answer_column",
-        ),
+        ("reward_model.truth", r"has no column .* \('reward_model' has 'style', 'ground_truth'\); write answer_column"),
     ],
 )
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])

@@ -30,10 +30,7 @@ def select(**limits: Any) -> tuple[list[int], str]:
 
 
 def test_prompts_that_are_too_long_or_too_short_are_left_out_and_counted() -> None:
-    assert select(max_prompt_tokens=9) == (
-        [1, 5, 5, 9],
-        "data.train: 1 of 5 rows left out (1 above 9 prompt tokens)",
-    )
+    assert select(max_prompt_tokens=9) == ([1, 5, 5, 9], "data.train: 1 of 5 rows left out (1 above 9 prompt tokens)")
     assert select(min_prompt_tokens=5, max_prompt_tokens=5) == (
         [5, 5],
         "data.train: 3 of 5 rows left out (1 below 5 prompt tokens, 2 above 5 prompt tokens)",

@@ -39,9 +39,7 @@ class Nodes:
         command = [sys.executable, "-m", "rlhf", "node", "--rendezvous", str(self.rendezvous), "--cpus", "1"]
         told = {"SLURMD_NODENAME": name, "RLHF_RUN_ID": "run-1", "RAY_AUTH_TOKEN": self.secret, **variables}
         self.processes[name] = subprocess.Popen(
-            [*command, "--gpus", "0", "--log-dir", str(self.folder), *words],
-            env=environment() | told,
-            cwd=self.folder,
+            [*command, "--gpus", "0", "--log-dir", str(self.folder), *words], env=environment() | told, cwd=self.folder
         )
         return self.processes[name]
 

@@ -53,12 +53,7 @@ def test_waiting_has_a_deadline_and_names_what_did_not_come(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("after", "clean"),
-    [
-        (None, True),
-        (replace(HEAD, address="10.0.0.2:40999"), True),
-        (replace(HEAD, run="run-2"), True),
-        (HEAD, False),
-    ],
+    [(None, True), (replace(HEAD, address="10.0.0.2:40999"), True), (replace(HEAD, run="run-2"), True), (HEAD, False)],
 )
 def test_a_head_ended_cleanly_where_its_file_is_gone_or_anothers(
     file: Path, after: HeadAddress | None, clean: bool, monkeypatch: pytest.MonkeyPatch

@@ -43,12 +43,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
 
 @pytest.mark.parametrize(
     ("ranks", "stage"),
-    [
-        (1, 1),
-        (2, 3),
-        pytest.param(1, 3, marks=pytest.mark.slow),
-        pytest.param(2, 1, marks=pytest.mark.slow),
-    ],
+    [(1, 1), (2, 3), pytest.param(1, 3, marks=pytest.mark.slow), pytest.param(2, 1, marks=pytest.mark.slow)],
 )
 def test_ten_updates_are_five_and_a_resume_and_five(
     request: pytest.FixtureRequest, tmp_path: Path, cache: Path, ranks: int, stage: int

@@ -57,8 +57,7 @@ async def test_our_server_conforms_in_every_check():
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong"),
-    [("Dice", {"seed determinism", "interleaved sessions"}), ("Global", {"interleaved sessions"})],
+    ("name", "wrong"), [("Dice", {"seed determinism", "interleaved sessions"}), ("Global", {"interleaved sessions"})]
 )
 async def test_an_environment_that_forgets_its_seed_or_shares_state_is_found_out(name: str, wrong: set[str]) -> None:
     with served(name, module="tests.env.test_check:", max_sessions=25) as url:

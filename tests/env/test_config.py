@@ -75,11 +75,7 @@ def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"environment": "rlhf.env.tools:NoSuchEnvironment"},
-        CALCULATOR | {"tool_format": "nowhere:function"},
-    ],
+    "wrong", [{"environment": "rlhf.env.tools:NoSuchEnvironment"}, CALCULATOR | {"tool_format": "nowhere:function"}]
 )
 def test_what_cannot_be_imported_is_found_before_anything_starts(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="which cannot be imported"):

@@ -246,13 +246,6 @@ POLICY_LOSSES: Mapping[str, tuple[Callable[[Sequence[Said]], Tensor], Mapping[st
     "cispo": (cispo, {"loss": {"policy": "cispo", "clip_low": 1.0, "clip_high": 0.3, "aggregation": "token_mean"}}),
     "dapo": (with_entropy, {"loss": {"clip_low": 0.2, "clip_high": 0.28, "entropy_coefficient": 0.02}}),
     "rloo": (rloo, {}),
-    "ppo": (
-        ppo,
-        {
-            "advantage": {"estimator": "gae", "gamma": 0.99, "lam": 0.9},
-            "epochs": 1,
-            "minibatches": 1,
-        },
-    ),
+    "ppo": (ppo, {"advantage": {"estimator": "gae", "gamma": 0.99, "lam": 0.9}, "epochs": 1, "minibatches": 1}),
 }
 """By the preset that the learner is given: the loss, and what of the preset is replaced."""

@@ -94,11 +94,7 @@ def gradient_of(rank: Rank, minibatches: Any) -> np.ndarray:
 def gradient(workers: list[ProcessWorker], tokens: int, row_tokens: int, order: int) -> np.ndarray:
     groups = [GROUPS[i] for i in np.random.default_rng(order).permutation(len(GROUPS))] if order else GROUPS
     parts = build_minibatches(
-        made_batch(groups),
-        minibatches=1,
-        ranks=len(workers),
-        tokens_per_microbatch=tokens,
-        row_tokens=row_tokens,
+        made_batch(groups), minibatches=1, ranks=len(workers), tokens_per_microbatch=tokens, row_tokens=row_tokens
     )
     return look(workers, gradient_of, *[(part,) for part in parts])
 
@@ -149,11 +145,7 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_cut(
 
 @pytest.mark.parametrize(("ranks", "stage"), [(1, 2), (2, 1), (2, 3)])
 def test_the_weights_after_three_steps_do_not_depend_on_the_plan(
-    request: pytest.FixtureRequest,
-    folder: str,
-    reference_weights: dict[str, torch.Tensor],
-    ranks: int,
-    stage: int,
+    request: pytest.FixtureRequest, folder: str, reference_weights: dict[str, torch.Tensor], ranks: int, stage: int
 ) -> None:
     workers = ranks_of(request, ranks)
     train(start(workers, folder, trainer(ranks, stage, tokens_per_microbatch=400)), 3)
@@ -165,13 +157,7 @@ def test_the_weights_after_three_steps_do_not_depend_on_the_plan(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "stage", "dtype"),
-    [
-        (2, 0, "float32"),
-        (2, 2, "float32"),
-        (1, 0, "bfloat16"),
-        (2, 3, "bfloat16"),
-    ],
+    ("ranks", "stage", "dtype"), [(2, 0, "float32"), (2, 2, "float32"), (1, 0, "bfloat16"), (2, 3, "bfloat16")]
 )
 def test_a_resumed_learner_continues_bit_for_bit(
     request: pytest.FixtureRequest, folder: str, tmp_path: Path, ranks: int, stage: int, dtype: str
@@ -192,11 +178,7 @@ def test_a_resumed_learner_continues_bit_for_bit(
 
 @pytest.mark.parametrize(
     ("before", "after", "dtype"),
-    [
-        ((1, 0), (2, 3), "float32"),
-        ((2, 3), (1, 1), "float32"),
-        ((1, 2), (2, 3), "bfloat16"),
-    ],
+    [((1, 0), (2, 3), "float32"), ((2, 3), (1, 1), "float32"), ((1, 2), (2, 3), "bfloat16")],
 )
 def test_a_learner_continues_under_another_plan_but_for_rounding(
     request: pytest.FixtureRequest,

@@ -13,15 +13,7 @@ import torch
 from rlhf.trainer.config import CriticConfig, TrainerConfig
 from rlhf.trainer.rank.policy_rank import Rank
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
-from tests.integration.test_learner import (
-    CANARY,
-    look,
-    same,
-    start,
-    train,
-    trainer,
-    whole_weights,
-)
+from tests.integration.test_learner import CANARY, look, same, start, train, trainer, whole_weights
 from tests.whole import whole_state
 
 pytestmark = pytest.mark.engine

@@ -61,10 +61,7 @@ class Pair:
         learner = TorchLearner(self.folder, self.dtype)
         context = MODELS[self.folder.name].max_position_embeddings
         publisher = Publisher(
-            learner,
-            [self.engine],
-            canary=canary(256, context, tolerance_for(self.dtype)),
-            phase_timeout_seconds=30,
+            learner, [self.engine], canary=canary(256, context, tolerance_for(self.dtype)), phase_timeout_seconds=30
         )
         await publisher.connect()
         return learner, publisher

@@ -9,13 +9,7 @@ from rlhf.models.chat import arguments_with_tools, prompt_ids
 from rlhf.models.increments import Increments
 from rlhf.models.reply_tokens import ReplyEncoder, conversation
 from rlhf.types import Message, Tool
-from tests.models.templates import (
-    APPENDING,
-    ENDS_OTHERWISE,
-    FORGETS_THINKING,
-    NO_SYSTEM_LATER,
-    tokenizer_with,
-)
+from tests.models.templates import APPENDING, ENDS_OTHERWISE, FORGETS_THINKING, NO_SYSTEM_LATER, tokenizer_with
 
 USER, TOOL = Message(role="user", content="and 3+4?"), Message(role="tool", content="7")
 END = 2

@@ -10,8 +10,7 @@ TAGS = ("think", "answer")
 
 
 @pytest.mark.parametrize(
-    "response",
-    ["<think>a</think><answer>b</answer>", " <think>a < b </think>\n\n<answer>\n<b>b</b></answer>\n"],
+    "response", ["<think>a</think><answer>b</answer>", " <think>a < b </think>\n\n<answer>\n<b>b</b></answer>\n"]
 )
 def test_blocks_in_order_with_only_whitespace_beside_them_have_the_form(response: str) -> None:
     assert tagged_blocks(response, {"tags": TAGS}) == 1.0

@@ -99,11 +99,7 @@ async def test_a_score_that_is_not_finite_is_no_number_and_harms_no_other(value:
 
 @pytest.mark.parametrize(
     ("one", "kind"),
-    [
-        (trajectory(5, actions=0), "empty"),
-        (trajectory(5, length=60), "too long"),
-        (trajectory(250), "unknown token"),
-    ],
+    [(trajectory(5, actions=0), "empty"), (trajectory(5, length=60), "too long"), (trajectory(250), "unknown token")],
 )
 async def test_what_a_model_cannot_read_is_unscored_without_being_asked(one: Trajectory, kind: str) -> None:
     worker = FakeWorker()

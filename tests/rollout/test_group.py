@@ -98,8 +98,7 @@ async def test_a_prompt_that_fills_the_context_is_failed_with_its_task() -> None
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"),
-    [(DeadlinePassed("engine-0", 3), "timeout"), (GenerateFailed("engine-0", "s", "why"), "engine")],
+    ("error", "kind"), [(DeadlinePassed("engine-0", 3), "timeout"), (GenerateFailed("engine-0", "s", "why"), "engine")]
 )
 async def test_an_episode_that_breaks_is_failed_and_its_siblings_are_scored(error: Exception, kind: str) -> None:
     def fail(session: str) -> None:

@@ -10,14 +10,7 @@ import pytest
 
 from rlhf.env.encoding import call_data, dumps
 from rlhf.errors import ConfigError
-from rlhf.rollout.tool_calls import (
-    FORMATS,
-    check_tool_format,
-    hermes,
-    llama3_json,
-    own_format,
-    with_ids,
-)
+from rlhf.rollout.tool_calls import FORMATS, check_tool_format, hermes, llama3_json, own_format, with_ids
 from rlhf.runs.jsonl import JsonlWriter, read_jsonl
 from rlhf.types import Message
 from tests.rollout.playing import ADD

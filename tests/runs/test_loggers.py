@@ -202,13 +202,7 @@ def test_logging_brings_no_torch_along(folder: RunFolder):
     assert subprocess.run([sys.executable, "-c", program, str(folder.path)], timeout=scaled(60)).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("training", "evaluations"),
-    [
-        ([(1, 0.2), (2, 0.4)], [(0, 0.1), (2, 0.5)]),
-        ([], []),
-    ],
-)
+@pytest.mark.parametrize(("training", "evaluations"), [([(1, 0.2), (2, 0.4)], [(0, 0.1), (2, 0.5)]), ([], [])])
 def test_the_reward_curve_is_a_picture_however_short_the_run(tmp_path: Path, training: list, evaluations: list):
     plot_rewards(tmp_path / "reward.png", training, evaluations, "a run")
     assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")

@@ -11,14 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlhf.sandbox import groups
-from rlhf.sandbox.groups import (
-    RUN,
-    GroupParent,
-    control_group,
-    delegating_group,
-    find_group_parent,
-    own_group,
-)
+from rlhf.sandbox.groups import RUN, GroupParent, control_group, delegating_group, find_group_parent, own_group
 from rlhf.sandbox.program import MIB, SandboxLimits
 
 MOUNTS = (
@@ -102,9 +95,7 @@ def test_memory_with_swap_and_processes_are_bounded(tmp_path: Path) -> None:
 ENTER = "import os, sys, time; os.write(int(sys.argv[1]), b'0'); print('in', flush=True); time.sleep(60)"
 
 
-def test_a_process_that_entered_a_group_ends_with_it_and_dead_groups_are_swept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_entered_a_group_ends_with_it_and_dead_groups_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only on a machine where this user may make groups."""
     parent, reason = find_group_parent()
     assert bool(parent) != bool(reason)

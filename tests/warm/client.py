@@ -94,11 +94,7 @@ def start(
     The numbers of inherited descriptors there become the last arguments.
     """
     words = [str(word) for word in arguments]
-    request = {
-        "arguments": [str(INTERPRETER), *words],
-        "environment": dict(environment),
-        "folder": str(folder),
-    }
+    request = {"arguments": [str(INTERPRETER), *words], "environment": dict(environment), "folder": str(folder)}
     connection = _connected(server or started())
     with open(os.devnull) as nothing:
         streams = [nothing.fileno(), *(s if isinstance(s, int) else s.fileno() for s in (stdout, stderr))]

@@ -50,10 +50,7 @@ class FakeLearner:
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
         return Rendezvous(
-            backend="fake",
-            address=GroupAddress(host="here", port=1),
-            world_size=world_size,
-            timeout_seconds=DEADLINE,
+            backend="fake", address=GroupAddress(host="here", port=1), world_size=world_size, timeout_seconds=DEADLINE
         )
 
     async def connect(self, rendezvous: Rendezvous) -> None:

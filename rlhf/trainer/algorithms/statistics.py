@@ -47,10 +47,7 @@ def reward_statistics(groups: Sequence[Group]) -> dict[str, float]:
     compared = [group.all_equal for group in groups if max(map(len, group.rewards_by_role.values()), default=0) > 1]
     roles = dict.fromkeys(role for role, _ in by_role) if len({role for role, _ in by_role}) > 1 else ()
     return (
-        {
-            "reward/mean": float(rewards.mean()),
-            "reward/std": float(rewards.std()),
-        }
+        {"reward/mean": float(rewards.mean()), "reward/std": float(rewards.std())}
         | ({"reward/equal_groups": float(np.mean(compared))} if compared else {})
         | {f"reward/{role}": float(np.mean([v for one, vs in by_role if one == role for v in vs])) for role in roles}
         | ({"reward/greedy_baseline": float(np.mean(baselines))} if baselines else {})

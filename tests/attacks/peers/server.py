@@ -85,10 +85,7 @@ def ok(body: bytes, *headers: str) -> bytes:
 
 
 async def harm_of(
-    ask: Callable[[str], Coroutine[Any, Any, Heard]],
-    answers: Mapping[str, Parts],
-    folder: Path,
-    longest_seconds: float,
+    ask: Callable[[str], Coroutine[Any, Any, Heard]], answers: Mapping[str, Parts], folder: Path, longest_seconds: float
 ) -> dict[str, str]:
     """The answers that did harm, and which: an exception without a name, a wait that is too long, a record that cannot
     be written."""

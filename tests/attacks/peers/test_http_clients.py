@@ -29,17 +29,7 @@ from rlhf.reward.verdict import mark_of, parse_choice
 from rlhf.sandbox.client import RemoteSandbox
 from rlhf.sandbox.program import Program
 from rlhf.types import Scored, Task, Unscored
-from tests.attacks.peers.answers import (
-    BOMBS,
-    CHAT,
-    JSON,
-    METADATA,
-    REWARDS,
-    RUN,
-    SCHEMA,
-    every_answer,
-    spoilt,
-)
+from tests.attacks.peers.answers import BOMBS, CHAT, JSON, METADATA, REWARDS, RUN, SCHEMA, every_answer, spoilt
 from tests.attacks.peers.server import Heard, Parts, answering, harm_of, ok, saying
 from tests.pace import scaled
 from tests.reward.asked import TASK, replies

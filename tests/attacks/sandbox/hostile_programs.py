@@ -95,8 +95,7 @@ PROGRAMS: dict[str, Hostile] = {
     "folders deeper than the limit": Hostile(DEEP.format(levels=2000, name="a"), EITHER),
     "folders too deep for a path": Hostile(DEEP.format(levels=25, name="n" * 200), EITHER),
     "deep folders without rights": Hostile(
-        "import os\nfor n in range(100):\n    os.mkdir('a', 0o300); os.chdir('a')\nos.chmod('.', 0)",
-        EITHER,
+        "import os\nfor n in range(100):\n    os.mkdir('a', 0o300); os.chdir('a')\nos.chmod('.', 0)", EITHER
     ),
     "a folder without rights": Hostile("import os; os.mkdir('a'); open('a/b', 'w'); os.chmod('a', 0)", EXITED),
     "names that are no text": Hostile(

@@ -21,11 +21,11 @@ from tests.pace import scaled
 pytestmark = pytest.mark.ecosystem
 
 JUNK_IS_RIGHT = {
-    "game_of_life_halting": "the scorer of 0.1.25 gives 1 to every text but `True` and `False` taken wrongly",
+    "game_of_life_halting": "the scorer of 0.1.25 gives 1 to every text but `True` and `False` taken wrongly"
 }
 """Datasets that reward nonsense: do not train on them as they are."""
 OPTIONS: dict[str, dict[str, Any]] = {
-    "composite": {"datasets": [{"name": "leg_counting", "weight": 1}, {"name": "gcd", "weight": 2}]},
+    "composite": {"datasets": [{"name": "leg_counting", "weight": 1}, {"name": "gcd", "weight": 2}]}
 }
 """The options without which a dataset cannot be made."""
 DRAWN_FROM_SETS = {"isomorphic_strings", "polynomial_multiplication", "ransom_note"}

@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.trainer.advantages import (
-    Estimates,
-    gae,
-    length_adaptive_gae,
-    masked_moments,
-    outcome_rewards,
-    whiten,
-)
+from rlhf.trainer.advantages import Estimates, gae, length_adaptive_gae, masked_moments, outcome_rewards, whiten
 from tests.goldens.records import Answer, Record
 
 WHITENED_ATOL = 5e-6

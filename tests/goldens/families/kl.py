@@ -21,12 +21,7 @@ def answer(record: Record) -> Mapping[str, Answer]:
         return {}
     exact = record.params["estimator"].endswith("+") or record.variant.endswith("_onpolicy")
     logprobs = leaf(record.inputs["logp"])
-    kl = kl_penalty(
-        logprobs,
-        tensor(record.inputs["ref_logp"]),
-        name,
-        exact_gradient=exact,
-    )
+    kl = kl_penalty(logprobs, tensor(record.inputs["ref_logp"]), name, exact_gradient=exact)
     if record.variant.endswith("_is"):
         kl = kl * tensor(record.inputs["is_ratio"])
     rtol = 1e-4 if np.abs(record.inputs["logp"] - record.inputs["ref_logp"]).max() > 10 else 1e-5

@@ -159,10 +159,7 @@ def _loss(record: Record, weights: Tensor) -> Mapping[str, Answer]:
 def _answers(record: Record, per_token: Tensor, logprobs: Tensor) -> dict[str, Answer]:
     mask = _mask(record)
     rtol, loss = _rtol(record), aggregated(spread(per_token, mask), mask, record)
-    return {
-        "loss": Answer(numbers(loss), rtol=rtol),
-        "grad": Answer(gradient(loss, logprobs), rtol=rtol),
-    }
+    return {"loss": Answer(numbers(loss), rtol=rtol), "grad": Answer(gradient(loss, logprobs), rtol=rtol)}
 
 
 def _to_behaviour(record: Record) -> tuple[Actions, Tensor]:

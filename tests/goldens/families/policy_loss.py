@@ -51,10 +51,7 @@ def _answers(
     rows = spread(per_token, mask)
     rtol = 1e-4 if float(actions.log_ratio.detach().abs().max()) > 10 else 1e-5
     if "elem" in record.outputs:
-        return {
-            "elem": Answer(numbers(rows), where=numbers(mask), rtol=rtol),
-            "grad": Answer(gradient(rows, logprobs)),
-        }
+        return {"elem": Answer(numbers(rows), where=numbers(mask), rtol=rtol), "grad": Answer(gradient(rows, logprobs))}
     loss = aggregated(rows, mask, record)
     clipped = metrics.sums.get("policy/clip_fraction_low", 0.0) + metrics.sums.get("policy/clip_fraction_high", 0.0)
     divergence = summed(spread(k1(actions.log_ratio), mask), mask, "token_mean")

@@ -90,8 +90,7 @@ def test_the_kv_cache_is_what_vllm_found_on_real_cards(
 
 
 @pytest.mark.parametrize(
-    ("name", "published"),
-    [("meta-llama/Llama-3.1-8B-Instruct", 15.62), ("meta-llama/Llama-3.3-70B-Instruct", 39.06)],
+    ("name", "published"), [("meta-llama/Llama-3.1-8B-Instruct", 15.62), ("meta-llama/Llama-3.3-70B-Instruct", 39.06)]
 )
 def test_a_cache_of_128k_tokens_has_the_published_size(name: str, published: float) -> None:
     shape = shape_of(name, known_models()[name])

@@ -42,9 +42,7 @@ async def test_a_conversation_that_goes_on_is_one_segment(tokenizer: PreTrainedT
     assert [seed for _, _, seed, _ in agent.engine.asked] == [100, 101], "seeds follow from the number of the request"
 
 
-async def test_tokens_that_no_encoder_would_give_are_continued_as_they_were(
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
+async def test_tokens_that_no_encoder_would_give_are_continued_as_they_were(tokenizer: PreTrainedTokenizerBase) -> None:
     half = tokenizer.encode("ä", add_special_tokens=False)[:1]
     agent = Agent(tokenizer, half, "two")
     replied = await agent.say(user("go"))

@@ -32,10 +32,7 @@ def test_an_agents_episodes_are_scored_by_the_recipe_or_by_the_agent(kind: str) 
         ({"kind": "sft"}, "agent is given, but kind: sft plays no episodes"),
         ({"trainer": {"overlong": {"buffer_tokens": 2}}}, "with agent an episode has several"),
         ({"agent": {"program": "my_agent"}}, "give module:function"),
-        (
-            {"agent": AGENT | {"tool_format": "xml"}},
-            r"agent\.tool_format: use auto, hermes, llama3_json, .*got 'xml'",
-        ),
+        ({"agent": AGENT | {"tool_format": "xml"}}, r"agent\.tool_format: use auto, hermes, llama3_json, .*got 'xml'"),
         ({"agent": AGENT | {"timeout": 3}}, "timeout"),
         ({"agent": None, "reward": {"kind": "environment"}}, "neither environment nor agent is given"),
     ],

@@ -374,8 +374,7 @@ def test_without_log_probs_of_a_reference_no_divergence_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("estimator", "price"),
-    [("k1", lambda d: d), ("k2", lambda d: d * d / 2), ("k3", lambda d: math.exp(-d) - 1 + d)],
+    ("estimator", "price"), [("k1", lambda d: d), ("k2", lambda d: d * d / 2), ("k3", lambda d: math.exp(-d) - 1 + d)]
 )
 def test_the_recipe_s_estimator_prices_the_divergence_in_the_reward(
     estimator: str, price: Callable[[float], float]

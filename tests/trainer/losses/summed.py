@@ -16,11 +16,7 @@ def divisor(mask: Tensor, aggregation: Aggregation, constant_tokens: float = 1.0
 
 
 def summed(
-    per_token: Tensor,
-    mask: Tensor,
-    aggregation: Aggregation,
-    whole: float | None = None,
-    constant_tokens: float = 1.0,
+    per_token: Tensor, mask: Tensor, aggregation: Aggregation, whole: float | None = None, constant_tokens: float = 1.0
 ) -> Tensor:
     """The loss of `per_token` `[B, T]`; `whole` is the divisor of the step where this is only a piece of it."""
     lengths = _lengths(mask)
