@@ -93,19 +93,12 @@ def test_trackio(here: Path) -> None:
 
 def test_comet(here: Path) -> None:
     expected = logged("comet", here / "run")
-    messages = [
-        json.loads(line)["payload"]
-        for file in (here / "comet").glob("*.zip")
-        for line in zipfile.ZipFile(file).read("messages.json").splitlines()
-    ]
+    files = [zipfile.ZipFile(file) for file in (here / "comet").glob("*.zip")]
+    messages = [json.loads(line)["payload"] for file in files for line in file.read("messages.json").splitlines()]
     metrics = [one["metric"] for one in messages if one.get("metric")]
     metrics = [one for one in metrics if not one["metricName"].startswith("sys.")]  # its own, of the machine
     assert {(one["metricName"], one["step"]): one["metricValue"] for one in metrics} == expected
-    keys = {
-        json.loads(zipfile.ZipFile(file).read("experiment.json"))["offline_id"]
-        for file in (here / "comet").glob("*.zip")
-    }
-    assert len(keys) == 1
+    assert len({json.loads(file.read("experiment.json"))["offline_id"] for file in files}) == 1
     parameters = {one["param"]["paramName"]: one["param"]["paramValue"] for one in messages if one.get("param")}
     assert parameters["trainer.loss.clip_low"] == 0.2
 
