@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from rlhf.controller.resume import TIMES
 from rlhf.controller.run import Callback, Pace, Run
-from rlhf.data.config import HELD_OUT
-from rlhf.rollout.evaluation import Evaluation, SetResult
+from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import Loggers
+from rlhf.runs.overview import evaluation_line
 from rlhf.runs.summary import Summary
 from rlhf.runs.tracing import Span, busy_seconds
-from rlhf.runs.view import EvaluationLine
 from rlhf.trainer.config import FIRST_SAVE_SECONDS, WAITS_PER_SAVE
 from rlhf.types import PolicyVersion
 
@@ -73,7 +72,7 @@ class Evaluations(Callback):
 
     async def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
         for one in evaluation.sets:
-            run.view.evaluation(to_evaluation_line(run.version, one))
+            run.view.evaluation(evaluation_line(run.version, one.name, one.reward, one.metrics, one.problems))
 
     async def _evaluate(self, run: Run) -> None:
         if run.left or not run.kind.evaluates:
@@ -128,21 +127,6 @@ class Reports(Callback):
     def _write(self, spans: Sequence[Span]) -> None:
         self._spans.write(span.record for span in spans)
         self._spans.flush()
-
-
-def to_evaluation_line(version: PolicyVersion, result: SetResult) -> EvaluationLine:
-    """Return the display of one set: its reward and the metrics that the recipe lists, or all metrics of preference
-    pairs."""
-    compares = result.reward is None
-    return EvaluationLine(
-        update=version,
-        name="" if result.name == HELD_OUT else result.name,
-        reward=result.reward,
-        problems=result.problems,
-        metrics={
-            name: value for name, value in result.metrics.items() if compares or name.startswith(("pass@", "maj@"))
-        },
-    )
 
 
 def due(version: PolicyVersion, every: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
@@ -72,17 +72,23 @@ def evaluation_lines(row: MetricRow) -> list[EvaluationLine]:
         one, _, metric = name.removeprefix("eval/").rpartition("/")
         if name.startswith("eval/") and one and value is not None:
             sets[one][metric] = value
-    return [_evaluation(int(row["update"] or 0), name, metrics) for name, metrics in sets.items()]
+    lines = []
+    for name, metrics in sets.items():
+        reward = next((value for metric, value in metrics.items() if metric.startswith("avg@")), None)
+        lines.append(evaluation_line(int(row["update"] or 0), name, reward, metrics))
+    return lines
 
 
-def _evaluation(update: int, name: str, metrics: dict[str, float]) -> EvaluationLine:
-    reward = next((value for metric, value in metrics.items() if metric.startswith("avg@")), None)
+def evaluation_line(
+    update: int, name: str, reward: float | None, metrics: Mapping[str, float], problems: int | None = None
+) -> EvaluationLine:
+    """Return the display of one set: its reward and the metrics that the recipe lists, or all metrics of preference
+    pairs."""
     shown = {
-        metric: value
-        for metric, value in metrics.items()
-        if reward is None or metric.startswith(("pass@", "maj@"))
-    }  # fmt: skip
-    return EvaluationLine(update=update, name="" if name == HELD_OUT else name, reward=reward, metrics=shown)
+        metric: value for metric, value in metrics.items() if reward is None or metric.startswith(("pass@", "maj@"))
+    }
+    name = "" if name == HELD_OUT else name
+    return EvaluationLine(update=update, name=name, reward=reward, problems=problems, metrics=shown)
 
 
 def watched_rows(rows: Sequence[MetricRow]) -> list[tuple[str, Text]]:
