@@ -55,12 +55,6 @@ class JsonlWriter:
                 os.ftruncate(self._file.fileno(), whole)
             raise DiskFailed(f"{self._path} cannot be written ({error.strerror})") from error
 
-    @property
-    def written_bytes(self) -> int:
-        """The file's length, including everything written so far."""
-        self.flush()
-        return self._file.seek(0, os.SEEK_END)
-
     def close(self) -> None:
         try:
             if not self._file.closed:
