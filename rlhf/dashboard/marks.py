@@ -22,7 +22,7 @@ def token_marks(episode: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[
         return None
     log_ratio = _floats(episode["learner_logprobs"]) - _floats(episode["engine_logprobs"])
     marks = np.full(len(log_ratio), None, object)
-    if trainer["old_logprobs"] == "recomputed":
+    if trainer.get("old_logprobs") == "recomputed":  # earlier recipes have no such key
         correction = trainer["correction"]
         weight = np.exp(_at_level(log_ratio, correction["level"], episode["segment_lengths"]))
         if correction["method"] == "truncate":

@@ -44,7 +44,7 @@ def test_new_updates_appear_and_every_view_opens(page: Watched, quickstart: Trai
         told = shown.locator("[data-metric='reward/mean'] p").inner_text()
         rewards = {row["update"]: row["reward/mean"] for row in read_jsonl(quickstart.folder / "metrics.jsonl")}
         assert abs(number(told.split(" · ")[0]) - rewards[later]) < 1e-3
-        assert shown.evaluate("document.activeElement.innerText") == "Timeline"
+        expect(shown.get_by_role("link", name="Timeline")).to_be_focused()
         assert shown.evaluate("scrollY") > 1000
         for view in ("runs", "compare", "episodes", "groups", "timeline", "system"):
             page.open(url, view, run="quickstart", runs="quickstart")
