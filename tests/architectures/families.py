@@ -29,16 +29,17 @@ MLA = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """A row of the table: `kind` is transformers' name of the family, `settings` what its configuration takes beside
-    `SHAPE`."""
+    `SHAPE`. Engine and learner are compared in `dtype`; all else is measured in float32."""
 
     name: str
     kind: str
     attention: str = "auto"
+    dtype: str = "float32"
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def _family(name: str, kind: str = "", attention: str = "auto", **settings: Any) -> Family:
-    return Family(name=name, kind=kind or name, attention=attention, settings=settings)
+def _family(name: str, kind: str = "", attention: str = "auto", dtype: str = "float32", **settings: Any) -> Family:
+    return Family(name=name, kind=kind or name, attention=attention, dtype=dtype, settings=settings)
 
 
 FAMILIES = (

@@ -20,12 +20,12 @@ from tests.integration.torch_learner import TorchLearner
 
 
 class FamilyLearner(TorchLearner):
-    """A `WeightSource` over a folder, in float32."""
+    """A `WeightSource` over a folder."""
 
-    def __init__(self, folder: Path, *, attention: str, lora: LoraConfig | None = None) -> None:
+    def __init__(self, folder: Path, *, attention: str, dtype: str, lora: LoraConfig | None = None) -> None:
         self.attention, self.lora = attention, lora
         self.form = lora.weight_sync if lora else "merged"
-        super().__init__(folder, "float32")
+        super().__init__(folder, dtype)
         self.policy = PolicyModel(self.model, self.rows)
 
     def loaded(self, folder: Path, dtype: str) -> PreTrainedModel:

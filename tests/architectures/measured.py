@@ -131,15 +131,15 @@ def plain_model(folder: Path) -> PreTrainedModel:
     return model.eval()
 
 
-def learner_of(family: Family, folder: Path, lora: LoraConfig | None = None) -> FamilyLearner:
-    return FamilyLearner(folder, attention=family.attention, lora=lora)
+def learner_of(family: Family, folder: Path, lora: LoraConfig | None = None, dtype: str = "float32") -> FamilyLearner:
+    return FamilyLearner(folder, attention=family.attention, dtype=dtype, lora=lora)
 
 
 def engine_after_update(family: Family, folder: Path, lora: LoraConfig | None = None) -> float:
     """The largest difference of log-probs of engine and learner in nats after the start check, an update and a sync."""
-    learner = learner_of(family, folder, lora)
+    learner = learner_of(family, folder, lora, family.dtype)
     adapters = lora is not None and lora.weight_sync == "adapter"
-    engine = _engine(folder, lora if adapters else None)
+    engine = _engine(folder, family.dtype, lora if adapters else None)
     try:
         return asyncio.run(_followed(learner, engine))
     finally:
@@ -147,10 +147,10 @@ def engine_after_update(family: Family, folder: Path, lora: LoraConfig | None = 
             engine.stop()
 
 
-def _engine(folder: Path, adapters: LoraConfig | None) -> ThreadedEngine:
+def _engine(folder: Path, dtype: str, adapters: LoraConfig | None) -> ThreadedEngine:
     """What an engine raises at its start refuses the model, as it ends a run before the first update."""
     try:
-        return ThreadedEngine(folder, "float32", lora=adapters)
+        return ThreadedEngine(folder, dtype, lora=adapters)
     except (AssertionError, RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
         raise ConfigError(f"engine-0 cannot start: {type(error).__name__}: {error}") from error
 
@@ -159,7 +159,7 @@ async def _followed(learner: FamilyLearner, engine: ThreadedEngine) -> float:
     publisher = Publisher(
         learner,
         [engine],
-        canary=canary(SHAPE["vocab_size"] - 64, engine.worker.facts.max_context_tokens, tolerance_for("float32")),
+        canary=canary(SHAPE["vocab_size"] - 64, engine.worker.facts.max_context_tokens, tolerance_for(learner.dtype)),
         phase_timeout_seconds=60,
     )
     await publisher.connect()

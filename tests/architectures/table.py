@@ -17,6 +17,8 @@ LIMITS = {
     "packed": 1e-5, "gradient": 1e-6, "engine": 1e-4, "export": 0.0, "critic": 1e-5, "merged": 1e-4, "adapter": 1e-4,
 }  # fmt: skip
 """Logits, the whole gradient's relative error, nats, logits, a critic's numbers, nats, nats."""
+ROUNDED = dict.fromkeys(("engine", "merged", "adapter"), 0.1)
+"""Nats, where engine and learner are compared in 16 bits."""
 TITLES = {
     "packed": "packed", "gradient": "gradient", "engine": "engine", "export": "export", "critic": "critic",
     "merged": "LoRA merged", "adapter": "LoRA adapters",
@@ -62,7 +64,8 @@ class Row:
 
     @property
     def verdict(self) -> Literal["right", "refused", "wrong"]:
-        if self.broke or not all(cell.refused or cell.value <= LIMITS[name] for name, cell in self.cells.items()):
+        limits = LIMITS if self.family.dtype == "float32" else LIMITS | ROUNDED
+        if self.broke or not all(cell.refused or cell.value <= limits[name] for name, cell in self.cells.items()):
             return "wrong"
         return "refused" if self.reason else "right"
 
