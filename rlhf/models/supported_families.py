@@ -18,9 +18,10 @@ NOT_MEASURED = "not measured: it is proved at the start of the run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilySupport:
-    """The result for one model family. `reason` is empty if learner and engine agree."""
+    """The result for one model family: learner and engine agree, with packed rows or only with every sequence alone in
+    its row, or it is refused. `reason` is empty for packed rows."""
 
-    verdict: Literal["right", "refused"]
+    verdict: Literal["right", "right, alone", "refused"]
     reason: str
 
 
@@ -39,7 +40,7 @@ class Measurements:
         found = next((self.families[name] for name in types if name in self.families), None)
         if found is None:
             return NOT_MEASURED
-        verdict = "right" if found.verdict == "right" else f"refused: {found.reason}"
+        verdict = f"{found.verdict}: {found.reason}" if found.reason else found.verdict
         versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         return f"{verdict} (measured {self.date} with {versions})"
 

@@ -47,7 +47,9 @@ def main() -> int:
         today = datetime.now(UTC).date().isoformat()
         (ROOT / "docs" / "models.md").write_text(page(rows, today))
         (ROOT / "rlhf" / "models" / "supported_families.json").write_text(for_check(rows, today))
-    print(f"RESULT {json.dumps({verdict: counts[verdict] for verdict in ('right', 'refused', 'wrong')})}")
+    print(
+        f"RESULT {json.dumps({verdict: counts[verdict] for verdict in ('right', 'right, alone', 'refused', 'wrong')})}"
+    )
     return int(counts["wrong"] > 0)
 
 

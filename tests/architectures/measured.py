@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def measure(family: Family, columns: Sequence[str] = ()) -> dict[str, Cell]:
             cells[name] = _cell(partial(MEASURES[name], family), folder)
             if name == "packed" and cells[name].refused:
                 break
+            if name == "packed":
+                cells[name] = replace(cells[name], alone=learner_of(family, folder).rows.why_alone)
     return cells
 
 
