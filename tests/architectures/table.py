@@ -114,15 +114,15 @@ def page(rows: Sequence[Row], today: str) -> str:
         "`rlhf check RECIPE` looks your model up in the same table.",
         "",
         f"`python -m tests.architectures --write` wrote it on {today} with {versions}. "
-        f"Of {len(rows)} tiny models with random weights, {counts['right']} are right, {counts['right, alone']} are right "
-        f"with a sequence a row, {counts['refused']} are refused with a reason, and {counts['wrong']} are wrong. Trained "
-        "weights were not measured.",
+        f"Of {len(rows)} tiny models with random weights, {counts['right']} are right, {counts['right, alone']} are "
+        f"right with a sequence a row, {counts['refused']} are refused with a reason, and {counts['wrong']} are wrong. "
+        "Trained weights were not measured.",
         "",
         "A family is *right* when it passes the first four tests, in float32 on a CPU (width 64, attention windows of "
-        "12, sequences of 31 to 60 tokens). The numbers in the table are the differences that were found. *Right, alone* "
-        "means that several sequences in a row would be wrong, so that each has a row of its own, and computes again what "
-        "it shares with others (`trainer.packing`). vLLM computes linear attention on a CPU in bfloat16 only; there engine "
-        f"and learner may be {ROUNDED['engine']:g} nats apart.",
+        "12, sequences of 31 to 60 tokens). The numbers in the table are the differences that were found. *Right, "
+        "alone* means that several sequences in a row would be wrong: each has a row of its own, and computes again "
+        "what it shares with others (`trainer.packing`). vLLM computes linear attention on a CPU in bfloat16 only; "
+        f"there engine and learner may be {ROUNDED['engine']:g} nats apart.",
         "",
         "- **packed**: logits of sequences in one row, two with a shared prefix, against those of each alone; at most "
         f"{LIMITS['packed']:g} apart.",
