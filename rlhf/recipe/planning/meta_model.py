@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.errors import ModelError
-from rlhf.models.attention import decoder_of
+from rlhf.models.attention import attends_in_blocks, decoder_of
 from rlhf.models.loading import DTYPES, first_line, ready_to_train
 from rlhf.models.model_files import Values
 from rlhf.models.policy import row_arguments
@@ -157,7 +157,8 @@ def _decoder_bytes(
     model = _shallow(name, config, dtype, attention, layers)
     ready_to_train(model, gradient_checkpointing=checkpointing)
     positions = packed_positions(tokens, lengths)
-    arguments = row_arguments(model, positions)
+    packed = attends_in_blocks(model)  # other rows are planned as one sequence, for which a model needs no arguments
+    arguments = row_arguments(model, positions) if packed else {}
     _settle(arguments.get("blocks"))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         model = model.to_empty(device="cpu")
@@ -165,8 +166,9 @@ def _decoder_bytes(
         width = config.get_text_config().hidden_size
         with Alive(model) as alive:
             embedded = torch.empty((*positions.shape, width), dtype=model.dtype, requires_grad=True)
-            places = mode.from_tensor(positions)
-            output = decoder_of(model)(inputs_embeds=embedded, position_ids=places, use_cache=False, **arguments)
+            if packed:
+                arguments["position_ids"] = mode.from_tensor(positions)
+            output = decoder_of(model)(inputs_embeds=embedded, use_cache=False, **arguments)
             saved = alive.now
             output.last_hidden_state.sum().backward()
     return saved, alive.peak
@@ -190,7 +192,7 @@ def packed_positions(tokens: int, lengths: tuple[int, int, int]) -> Tensor:
 def _shallow(name: str, config: Any, dtype: str, attention: str, layers: int) -> PreTrainedModel:
     config = deepcopy(config)
     text = config.get_text_config()
-    if getattr(text, "layer_types", None):
+    if vars(text).get("layer_types"):
         # Include a layer of the costliest kind, full attention.
         text.layer_types = sorted(text.layer_types)[:layers]
     text.num_hidden_layers = layers
