@@ -4,7 +4,7 @@ import { ask, go, read } from "./address.js";
 import { SCALES, axes } from "./charts.js";
 import { quoted } from "./episodes.js";
 import { group } from "./groups.js";
-import { h, heads, number, show } from "./dom.js";
+import { choice, h, heads, number, show } from "./dom.js";
 
 const KNOWN = 100;
 const COLOURS = ["#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700", "#57606a", "#cf222e"];
@@ -28,15 +28,14 @@ export async function showCompare({ runs = "", metric = "reward/mean", over = AX
 
 function form({ known, chosen, metrics, metric, over }) {
   const boxes = known.map((run) => h("label", { class: "box" }, h("input", { type: "checkbox", name: "run", value: run, checked: chosen.includes(run) }), run));
-  const options = (values, value) => values.map((one) => h("option", { value: one, selected: one === value }, one));
   const change = (event) => {
     const given = new FormData(event.currentTarget);
     go("compare", { ...read().given, runs: given.getAll("run").join("|"), metric: given.get("metric"), over: given.get("over") });
   };
   return h("form", { onchange: change },
     h("fieldset", {}, h("legend", {}, "Runs"), boxes),
-    h("label", {}, "Metric", h("select", { name: "metric" }, options(metrics.length ? metrics : [metric], metric))),
-    h("label", {}, "Over", h("select", { name: "over" }, options(AXES, over))));
+    choice("metric", "Metric", metrics.length ? metrics : [metric], metric),
+    choice("over", "Over", AXES, over));
 }
 
 function positions(one, over) {
@@ -118,7 +117,7 @@ function chooser(tasks, view, task) {
     go("compare", { ...read().given, ...Object.fromEntries(new FormData(event.target)) });
   };
   return h("form", { onsubmit: submit },
-    h("label", {}, "of", h("select", { name: "view" }, ["evaluations", "episodes"].map((one) => h("option", { value: one, selected: one === view }, one)))),
+    choice("view", "of", ["evaluations", "episodes"], view),
     h("label", { class: "wide" }, "Problem", h("input", { name: "task", value: task, list: "tasks", spellcheck: "false" })),
     h("datalist", { id: "tasks" }, tasks.map((one) => h("option", { value: one }))),
     h("button", {}, "Show"));

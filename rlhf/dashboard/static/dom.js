@@ -28,6 +28,12 @@ export function heads(names, numbers = []) {
   return h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col", class: numbers.includes(name) ? "number" : null }, name))));
 }
 
+// One of several values; the chosen one may come from an address, as text.
+export function choice(name, label, values, chosen) {
+  const options = values.map((value) => h("option", { value, selected: String(value) === String(chosen) }, String(value)));
+  return h("label", {}, label, h("select", { name }, options));
+}
+
 export function tell(words) {
   const told = document.getElementById("told");
   told.textContent = words;

@@ -3,7 +3,7 @@
 import { address, ask, go } from "./address.js";
 import { placeOf, quoted } from "./episodes.js";
 import { sameTask } from "./groups.js";
-import { h, heads, number, show, tell, visible } from "./dom.js";
+import { choice, h, heads, number, show, tell, visible } from "./dom.js";
 
 const KINDS = ["prompt", "action", "environment"];
 const KIND_COLOURS = ["transparent", "hsl(210 80% 55% / 0.3)", "hsl(40 80% 55% / 0.3)"];
@@ -45,7 +45,9 @@ export async function showEpisode(given) {
     tokens.length ? [
       h("h2", {}, "Tokens"),
       segments.length > 1 ? tabs(given, segments, Number(segment)) : null,
-      h("form", {}, choice(given, "colour", "Colour by", Object.keys(COLOURS), colour), choice(given, "text", "Text", Object.keys(TEXTS), text)),
+      h("form", { onchange: ({ target }) => go("episode", { ...given, [target.name]: target.value }) },
+        choice("colour", "Colour by", Object.keys(COLOURS), colour),
+        choice("text", "Text", Object.keys(TEXTS), text)),
       legend(colour),
       marked(tokens),
       h("p", { class: "dim" }, beside.texts ? "← and → choose a token, c copies its neighbourhood as JSON." : "The run folder has no tokenizer: tokens are shown by number."),
@@ -166,12 +168,6 @@ function describe(token, episode) {
 async function copy(tokens) {
   await navigator.clipboard.writeText(JSON.stringify(tokens, null, 1));
   tell(`${tokens.length} tokens copied`);
-}
-
-function choice(given, name, label, values, chosen) {
-  const change = (event) => go("episode", { ...given, [name]: event.target.value });
-  const options = values.map((value) => h("option", { value, selected: value === chosen }, value));
-  return h("label", {}, label, h("select", { name, onchange: change }, options));
 }
 
 // Rewritten context begins a segment of its own.

@@ -1,7 +1,7 @@
 // The table of episodes: filtered and sorted by DuckDB, every choice in the address.
 
 import { address, ask, go } from "./address.js";
-import { h, number, show } from "./dom.js";
+import { choice, h, number, show } from "./dom.js";
 
 const COLUMNS = ["update", "task", "sample", "outcome", "reward", "advantage", "sampled_tokens", "answer", "response"];
 const NUMBERS = ["update", "sample", "reward", "advantage", "sampled_tokens"];
@@ -59,7 +59,6 @@ function parts(row) {
 
 function form({ run, view, where, order, text, limit }) {
   const input = (name, label, value, hint, wide) => h("label", { class: wide ? "wide" : null }, label, h("input", { name, value, placeholder: hint, spellcheck: "false" }));
-  const choice = (name, label, values, chosen) => h("label", {}, label, h("select", { name }, values.map((value) => h("option", { value, selected: String(value) === String(chosen) }, String(value)))));
   const submit = (event) => {
     event.preventDefault();
     go("episodes", { run, ...Object.fromEntries(new FormData(event.target)) });

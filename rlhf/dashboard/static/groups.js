@@ -2,7 +2,7 @@
 
 import { address, ask, go } from "./address.js";
 import { placeOf, quoted } from "./episodes.js";
-import { h, number, show } from "./dom.js";
+import { choice, h, number, show } from "./dom.js";
 
 const ORDERS = {
   newest: "update DESC NULLS LAST, admitted_version DESC, ordinal",
@@ -67,7 +67,6 @@ function card(row, run, view, marked) {
 }
 
 function form({ run, view, where, order, limit }) {
-  const choice = (name, label, values, chosen) => h("label", {}, label, h("select", { name }, values.map((value) => h("option", { value, selected: String(value) === String(chosen) }, String(value)))));
   const submit = (event) => {
     event.preventDefault();
     go("groups", { run, ...Object.fromEntries(new FormData(event.target)) });
