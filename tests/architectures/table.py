@@ -99,7 +99,7 @@ class Row:
 
 def shortened(refusal: str) -> str:
     """What refuses, without what is said around it in a run."""
-    words = WORDS.sub("", refusal, count=1).replace("|", "/").partition("; this architecture")[0]
+    words = WORDS.sub("", refusal, count=1).replace("|", "/")
     return words if len(words) <= LONGEST else words[: LONGEST - 1].rstrip() + "…"
 
 
