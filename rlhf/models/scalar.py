@@ -1,6 +1,7 @@
 """A model with a scalar output per token instead of a vocabulary: the critic's value or the reward model's score.
 
-On disk it is a sequence-classification model with one label, the format of `transformers` and other libraries.
+On disk it is a sequence-classification model with one label, the format of `transformers` and other libraries. Where
+transformers has no such class for a family, one is made here from its own parts.
 """
 
 from __future__ import annotations
@@ -9,7 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_MAPPING,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
+from transformers.modeling_layers import GenericForSequenceClassification
 
 from rlhf.errors import ModelError
 from rlhf.models.loading import (
@@ -76,6 +83,7 @@ def load_scalar(
         config.num_labels = 1
     else:
         _check_is_scalar(path, config, setting)
+    add_classifier(config)
     with quiet():
         try:
             model, found = pretrained(
@@ -99,6 +107,24 @@ def load_scalar(
         model.config.get_text_config().pad_token_id = padding_id(tokenizer)
     ready_to_train(model, gradient_checkpointing=gradient_checkpointing, offload_activations=offload_activations)
     return model
+
+
+def add_classifier(config: Any) -> None:
+    """Make and register a sequence-classification model for the family of `config` if transformers has none: the base
+    model with a linear head, under the name that transformers would give it."""
+    kind = type(config)
+    if kind in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING or kind not in MODEL_MAPPING:
+        return
+    base = MODEL_MAPPING[kind]
+    family = next(parent for parent in base.__mro__[1:] if issubclass(parent, PreTrainedModel))
+    settings = {
+        "base_model_prefix": family.base_model_prefix or "model",  # Llama 4 names none
+        "config_class": kind,
+        "__module__": base.__module__,  # transformers reads there which attention the family supports
+    }
+    name = family.__name__.replace("PreTrainedModel", CLASSIFIER)
+    classifier = type(name, (GenericForSequenceClassification, family), settings)
+    AutoModelForSequenceClassification.register(kind, classifier, exist_ok=True)
 
 
 def check_same_vocabulary(

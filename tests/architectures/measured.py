@@ -21,7 +21,7 @@ from rlhf.models.attention import decoder_of
 from rlhf.models.config import LoraConfig
 from rlhf.models.lora import lora_for_model
 from rlhf.models.policy import PolicyModel, hidden_states, logits_of
-from rlhf.models.probe import check_packed_forward
+from rlhf.models.probe import proved_rows
 from rlhf.models.scalar import HEAD, ScalarHead, load_scalar
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.weight_sync.canary import canary, tolerance_for
@@ -191,13 +191,13 @@ def exported(family: Family, folder: Path) -> float:
 def numbers_of_row(family: Family, folder: Path) -> float:
     """The largest difference of a critic's numbers, packed and alone."""
     model = load_scalar(str(folder), attention=family.attention, fresh_head=True)
-    check_packed_forward(model, folder.name)
+    rows = proved_rows(model, folder.name)
     head = model.get_submodule(HEAD)
     torch.manual_seed(0)
     torch.nn.init.normal_(head.weight, std=head.weight.shape[1] ** -0.5)
     row, positions, _ = row_of()
     with torch.no_grad():
-        packed = ScalarHead(model)(row[None], positions[None], torch.arange(len(row)))
+        packed = ScalarHead(model, rows)(row[None], positions[None], torch.arange(len(row)))
         own = [head(decoder_of(model)(ids[None], use_cache=False).last_hidden_state)[0, :, 0] for ids in sequences()]
     return float((packed - torch.cat([own[0], own[1][SHARED:], own[2]])).abs().max())
 

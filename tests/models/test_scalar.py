@@ -8,13 +8,23 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification, GranitePreTrainedModel
+from transformers.modeling_layers import GenericForSequenceClassification
 
 from rlhf.errors import ModelError
 from rlhf.models.config import TinyModelConfig
+from rlhf.models.probe import proved_rows
 from rlhf.models.scalar import ScalarHead, check_same_vocabulary, load_scalar, padding_id
 from rlhf.models.tiny import byte_tokenizer, save_tiny
+from tests.architectures.families import FAMILIES, save
 
 LENGTHS = (7, 12, 5)
+MADE = {
+    "granite": "Granite", "olmoe": "Olmoe", "lfm2": "Lfm2", "codegen": "CodeGen", "llama4_text": "Llama4",
+}  # fmt: skip
+"""Families without a class for sequence classification in transformers, and what its name would begin with: plain,
+with experts, with a state, with another prefix than `model`, with none."""
+ALONE = ("llama4_text", "bloom")
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2"])
@@ -109,6 +119,48 @@ def test_in_bfloat16_the_numbers_are_float32(scalar: str) -> None:
 def test_a_causal_model_is_no_reward_model(causal: str) -> None:
     with pytest.raises(ModelError, match=r"reward\.model=.* is a \w+ForCausalLM, not a sequence-classification model"):
         load_scalar(causal, setting="reward.model")
+
+
+@pytest.fixture(params=(*MADE, "bloom"))
+def learnt(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """A family, and a folder of its scalar model."""
+    save(next(family for family in FAMILIES if family.kind == request.param), tmp_path / "causal")
+    model = load_scalar(str(tmp_path / "causal"), fresh_head=True)
+    torch.manual_seed(1)
+    torch.nn.init.normal_(model.score.weight, std=0.1)
+    model.save_pretrained(tmp_path / "scalar")
+    byte_tokenizer().save_pretrained(tmp_path / "scalar")
+    return request.param, str(tmp_path / "scalar")
+
+
+def test_a_scalar_model_of_any_family_is_saved_read_again_and_right_in_packed_rows(learnt: tuple[str, str]) -> None:
+    name, folder = learnt
+    config = json.loads((Path(folder) / "config.json").read_text())
+    assert config["architectures"] == [f"{MADE.get(name, 'Bloom')}ForSequenceClassification"]
+    model = load_scalar(folder)
+    rows = proved_rows(model, folder)
+    assert bool(rows.why_alone) == (name in ALONE)
+    together = packed(ScalarHead(model, rows), torch.arange(sum(LENGTHS)))
+    plain = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    ends = torch.tensor(LENGTHS).cumsum(0) - 1
+    with torch.no_grad():
+        own = torch.cat([plain(input_ids=ids[None], use_cache=False).logits[0] for ids in sequences()])
+    assert own.abs().min() > 1e-3
+    torch.testing.assert_close(together[ends], own, rtol=0, atol=1e-5)
+
+
+class GraniteForSequenceClassification(GenericForSequenceClassification, GranitePreTrainedModel):  # type: ignore[misc]
+    """As docs/your-own-data-and-reward.md writes it for users without this library."""
+
+    base_model_prefix = GranitePreTrainedModel.base_model_prefix
+
+
+@pytest.mark.parametrize("learnt", ["granite"], indirect=True)
+def test_a_few_lines_of_transformers_read_a_scalar_model_that_was_made_here(learnt: tuple[str, str]) -> None:
+    _, folder = learnt
+    model, found = GraniteForSequenceClassification.from_pretrained(folder, output_loading_info=True)
+    assert not any(found.values())
+    assert torch.equal(model.score.weight, load_scalar(folder).score.weight)
 
 
 def changed(scalar: str, target: Path, labels: int, keep: str) -> str:

@@ -107,8 +107,9 @@ def test_a_rank_that_does_not_read_opens_no_file_and_makes_the_same_model(
     assert all(weight.numel() == 0 for weight in found.parameters())
 
 
-def test_a_fresh_head_of_a_sharded_model_is_zero(tmp_path: Path) -> None:
-    model = load_scalar(saved(tmp_path, "llama"), fresh_head=True, sharding=Shards())
+@pytest.mark.parametrize("name", ["llama", "granite"])  # of transformers, and made here
+def test_a_fresh_head_of_a_sharded_model_is_zero(tmp_path: Path, name: str) -> None:
+    model = load_scalar(saved(tmp_path, name), fresh_head=True, sharding=Shards())
     head: Any = model.get_parameter("score.weight")
     assert not head.ds_tensor.any()
     assert head.ds_tensor.numel() == -(-model.config.hidden_size // 2)
