@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from safetensors.torch import save_file
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 ADAPTER = "default"
 SEED = 0
 """Seed of the initial `A`: the same in every run and on every rank."""
+LINEAR = ("Linear", "FalconLinear", "Conv1D")
+"""Classes that multiply with their weight and do nothing else. Other subclasses do more: they route tokens, say."""
+NEVER_CALLED = ("dt_proj", "router.classifier")
+"""Linear layers of Mamba and LongCat whose weight the model reads itself: an adapter would have no effect."""
 
 
 class HasModel(Protocol):
@@ -41,11 +45,18 @@ class HasModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LowRank:
-    """What an adapter adds to a weight `[out, in]`: `scaling * b @ a`, with `a` `[rank, in]` and `b` `[out, rank]`."""
+    """What an adapter adds to a weight `[out, in]`: `scaling * b @ a`, with `a` `[rank, in]` and `b` `[out, rank]`; if
+    the weight is `transposed`, `[in, out]` as in GPT-2, the transpose of that."""
 
     a: nn.Parameter
     b: nn.Parameter
     scaling: float
+    transposed: bool = False
+
+    def change(self) -> Tensor:
+        """Return what is added to the weight, in float32, once `a` and `b` are gathered."""
+        product = self.scaling * (self.b.detach().float() @ self.a.detach().float())
+        return product.T if self.transposed else product
 
 
 def add_lora(model: PreTrainedModel, config: LoraConfig | None) -> PreTrainedModel:
@@ -56,7 +67,8 @@ def add_lora(model: PreTrainedModel, config: LoraConfig | None) -> PreTrainedMod
     layers = _targeted(model, config)
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        _peft().inject_adapter_in_model(peft_config(config, layers), model, ADAPTER)
+        # In a model that it knows `peft` would also adapt experts whose names end as a layer's does.
+        _peft().inject_adapter_in_model(peft_config(config, layers), nn.ModuleDict({"policy": model}), ADAPTER)
     return model
 
 
@@ -111,11 +123,12 @@ def peft_config(config: LoraConfig, targets: Sequence[str]) -> peft.LoraConfig:
 
 
 def _adapted(model: nn.Module) -> dict[str, LoraLayer]:
-    """Layers with an adapter, by name. `peft` marks models that it has changed."""
-    if "peft_config" not in vars(model):
-        return {}
-    layer = _peft().tuners.lora.LoraLayer
-    return {name: module for name, module in model.named_modules() if isinstance(module, layer)}
+    """Layers with an adapter, by name."""
+    return {
+        name: cast("LoraLayer", module)
+        for name, module in model.named_modules()
+        if "lora_A" in dict(module.named_children())
+    }
 
 
 def _peft() -> Any:
@@ -127,7 +140,10 @@ def _peft() -> Any:
 
 def _low_rank(layer: Any) -> LowRank:
     return LowRank(
-        a=layer.lora_A[ADAPTER].weight, b=layer.lora_B[ADAPTER].weight, scaling=float(layer.scaling[ADAPTER])
+        a=layer.lora_A[ADAPTER].weight,
+        b=layer.lora_B[ADAPTER].weight,
+        scaling=float(layer.scaling[ADAPTER]),
+        transposed=layer.fan_in_fan_out,
     )
 
 
@@ -148,7 +164,11 @@ def linear_layers(model: PreTrainedModel) -> list[tuple[str, str]]:
     """Return the model's linear layers except its head, each as its path and its own name. Raises `ModelError` if there
     are none."""
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    paths = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
+    paths = [
+        name
+        for name, module in model.named_modules()
+        if type(module).__name__ in LINEAR and module is not head and not name.endswith(NEVER_CALLED)
+    ]
     if not paths:
         raise ModelError(f"model.lora: {type(model).__name__} has no linear layers for adapters")
     return [(path, path.rpartition(".")[2]) for path in paths]

@@ -46,8 +46,7 @@ class Source:
         weight = self.weight.detach()
         if self.added is None:
             return weight if self.factor == 1 else (self.factor * weight.float()).to(weight.dtype)
-        delta = self.added.scaling * (self.added.b.detach().float() @ self.added.a.detach().float())
-        return (self.factor * weight.float() + delta).to(weight.dtype)
+        return (self.factor * weight.float() + self.added.change()).to(weight.dtype)
 
 
 def held_weights(policy: HasModel) -> Named:

@@ -145,6 +145,20 @@ def test_a_layer_that_is_called_as_the_experts_are_gets_an_adapter_and_they_do_n
     assert sorted(adapted_to) == [f"model.layers.{n}.mlp.shared_expert.gate_proj.weight" for n in range(2)]
 
 
+@pytest.mark.parametrize("kind", ["glm4_moe", "phimoe", "mamba", "gpt2"])
+def test_all_adapters_of_a_family_learn_and_merge(kind: str, tmp_path: Path) -> None:
+    """Experts whose names end as a layer's do; routers that are linear layers; layers that are never called; weights
+    that are transposed."""
+    save(next(family for family in FAMILIES if family.kind == kind), tmp_path)
+    policy = adapted(str(tmp_path))
+    policy.model(IDS).logits.square().sum().backward()
+    assert all(weight.grad is not None and weight.grad.any() for weight in policy.parameters() if weight.requires_grad)
+    policy.model.save_pretrained(tmp_path / "merged", state_dict=whole_state(policy, 1 << 14))
+    reloaded = logits(load_policy(str(tmp_path / "merged")))
+    torch.testing.assert_close(reloaded, logits(policy.model), rtol=0, atol=1e-5)
+    assert (reloaded - logits(load_policy(str(tmp_path)))).abs().max() > 0.1
+
+
 def kept(delta: dict[str, Tensor], published: dict[str, Tensor]) -> float:
     """The part of what was learnt that is there in what is published: the projection of the one on the other."""
     along = sum(float((published[name] * change).sum()) for name, change in delta.items())

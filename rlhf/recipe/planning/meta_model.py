@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from rlhf.errors import ModelError
 from rlhf.models.attention import attends_in_blocks, decoder_of
 from rlhf.models.loading import DTYPES, first_line, ready_to_train
+from rlhf.models.lora import linear_layers
 from rlhf.models.model_files import Values
 from rlhf.models.policy import row_arguments
 from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape, head_line
@@ -43,7 +44,7 @@ def shape_of(name: str, values: Values) -> ModelShape:
         layer_parameters=max(_count(layer.parameters()) for layer in layers),
         largest_parameter=max(parameter.numel() for parameter in model.parameters()),
         head_parameters=_count(head.parameters()),
-        adapter=sum(each.in_features + each.out_features for each in layers.modules() if isinstance(each, nn.Linear)),
+        adapter=sum(sum(model.get_parameter(f"{path}.weight").shape) for path, _ in linear_layers(model)),
         tied=head.weight is model.get_input_embeddings().weight,
         hidden_size=int(text.hidden_size),
         vocabulary=int(text.vocab_size),
