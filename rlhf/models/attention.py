@@ -23,9 +23,7 @@ def attends_in_blocks(model: PreTrainedModel) -> bool:
 
 
 def decoder_of(model: PreTrainedModel) -> nn.Module:
-    """Return the model without its head: the part that ends with the last hidden states."""
-    if model.base_model is not model:
-        return model.base_model
+    """Return the language model without its head: the part that ends with the last hidden states."""
     decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
     # transformers returns a model itself whose `base_model_prefix` names no part of it (Llama 4).
     return decoder if decoder is not model else model.get_submodule("model")

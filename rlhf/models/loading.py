@@ -12,7 +12,6 @@ import torch
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
     PreTrainedModel,
@@ -24,6 +23,7 @@ from transformers.utils.logging import disable_progress_bar
 from rlhf.config import load_piece
 from rlhf.errors import ModelError
 from rlhf.models.sharded_loading import Sharding, pretrained
+from rlhf.models.towers import auto_class, towers
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -102,6 +102,8 @@ def ready_to_train(
     that sampled. Modules are in evaluation mode; gradients are still computed. Of every `gradient_checkpointing` layers
     one is recomputed in the backward pass (0: none), from a hidden state that may be offloaded."""
     model.eval()  # type: ignore[no-untyped-call]
+    for tower in towers(model):
+        tower.requires_grad_(False)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(
             gradient_checkpointing_kwargs={"use_reentrant": False}, every_n_layers=int(gradient_checkpointing)
@@ -161,7 +163,7 @@ def load_whole(path: str, *, sharding: Sharding | None = None, **settings: Any) 
     Raises `ModelError` naming a weight that the folder lacks, or has in another shape than its `config.json` says:
     transformers would draw it at random and only log it."""
     with quiet():
-        model, found = pretrained(AutoModelForCausalLM, path, sharding, ignore_mismatched_sizes=True, **settings)
+        model, found = pretrained(auto_class(settings["config"]), path, sharding, ignore_mismatched_sizes=True, **settings)
     for name, there, needed in sorted(found["mismatched_keys"])[:1]:
         raise ModelError(
             f"model.path={path}: its weights do not fit its config.json: {name} is {by(there)}, and {by(needed)} by "

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.config import LoraConfig
 from rlhf.models.loading import load_config
+from rlhf.models.towers import auto_class, towers
 
 if TYPE_CHECKING:
     import peft
@@ -154,20 +155,19 @@ def lora_for_model(config: LoraConfig | None, path: str, *, trust_remote_code: b
         return config
     described = load_config(path, trust_remote_code=trust_remote_code)
     with torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            described, trust_remote_code=trust_remote_code
-        )
+        model = auto_class(described).from_config(described, trust_remote_code=trust_remote_code)
     return config.model_copy(update={"target_modules": tuple(sorted({own for _, own in linear_layers(model)}))})
 
 
 def linear_layers(model: PreTrainedModel) -> list[tuple[str, str]]:
-    """Return the model's linear layers except its head, each as its path and its own name. Raises `ModelError` if there
-    are none."""
+    """Return the linear layers of the language model except its head, each as its path and its own name. Raises
+    `ModelError` if there are none."""
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    without = {head, *(module for tower in towers(model) for module in tower.modules())}
     paths = [
         name
         for name, module in model.named_modules()
-        if type(module).__name__ in LINEAR and module is not head and not name.endswith(NEVER_CALLED)
+        if type(module).__name__ in LINEAR and module not in without and not name.endswith(NEVER_CALLED)
     ]
     if not paths:
         raise ModelError(f"model.lora: {type(model).__name__} has no linear layers for adapters")

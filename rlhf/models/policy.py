@@ -100,7 +100,7 @@ class PolicyModel(nn.Module):
             head=self._logits,
             ids=token_ids.flatten()[targets[held]],
             temperature=temperature,
-            vocabulary=self.model.config.vocab_size,
+            vocabulary=self.model.config.get_text_config().vocab_size,
             entropy_gradient=entropy_gradient,
             most=most,
         )

@@ -15,6 +15,7 @@ from vllm.lora.lora_weights import LoRALayerWeights
 from vllm.lora.request import LoRARequest
 
 from rlhf.errors import TransferError
+from rlhf.weight_sync.types import Manifest
 
 POLICY = LoRARequest(lora_name="policy", lora_int_id=1, lora_path="comes by publishes alone")
 """The path in requests. vLLM would open it, and fail, if the adapter were not loaded."""
@@ -26,12 +27,13 @@ class AdapterReload:
 
     adapter: LoRAModel
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
         self._tensors: dict[str, Tensor] = {}
 
     def load(self, tensors: Iterator[tuple[str, Tensor]]) -> None:
         """Copy these tensors."""
-        self._tensors |= {name: tensor.clone() for name, tensor in tensors}
+        self._tensors |= {named_in(self._model, name): tensor.clone() for name, tensor in tensors}
 
     def leave(self, buffer: Tensor) -> None:
         """Do nothing: nothing in `buffer` is needed any more."""
@@ -58,6 +60,18 @@ def adapter_names(model: nn.Module) -> set[str]:
     targets: Sequence[str] = manager.lora_config.target_modules
     layers = (layer for module in manager.modules for layer in manager.packed_modules.get(module, [module]))
     return {layer + part for layer in layers if layer.rpartition(".")[2] in targets for part in (A, B)}
+
+
+def named_in(model: nn.Module, name: str) -> str:
+    """Return what the engine's `model` calls a tensor of a folder: models that also see nest their layers otherwise."""
+    mapper = getattr(model, "hf_to_vllm_mapper", None)
+    return mapper.get_rename_mapper().map_name(name) if mapper else name
+
+
+def unknown_and_missing(model: nn.Module, manifest: Manifest) -> tuple[list[str], list[str]]:
+    """Return the tensors of `manifest` that belong to no adapter of the model, and those that it lacks."""
+    sent, wanted = {named_in(model, spec.name): spec.name for spec in manifest.tensors}, adapter_names(model)
+    return [own for name, own in sent.items() if name not in wanted], sorted(wanted - set(sent))
 
 
 def serve_adapter(model_runner: Any, made: Callable[[Any], LoRAModel]) -> None:

@@ -90,7 +90,7 @@ class Receiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             if self.vllm_config.lora_config is None:
                 self._reload = Reload(self.model, self.model_config)
             else:
-                self._reload = AdapterReload()
+                self._reload = AdapterReload(self.model)
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         if self._source is None:

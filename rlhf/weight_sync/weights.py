@@ -20,6 +20,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
 from rlhf.models.sharded_loading import local_part, partitioned
+from rlhf.models.towers import towers
 from rlhf.weight_sync import perturbation
 from rlhf.weight_sync.types import Manifest, TensorSpec
 
@@ -50,19 +51,26 @@ class Source:
 
 
 def held_weights(policy: HasModel) -> Named:
-    """Every parameter by its name in this process, tied ones once."""
-    return list(policy.model.named_parameters())
+    """Every parameter of the language model by its name in this process, tied ones once."""
+    still = {id(weight) for _, weight in _tower_weights(policy)}
+    return [(name, weight) for name, weight in policy.model.named_parameters() if id(weight) not in still]
 
 
 def held_constants(policy: HasModel) -> list[tuple[str, Tensor]]:
     """Tensors of a model's folder that training never changes, the correction of a router for instance. Engines have
     them from the start."""
-    return [
+    buffers = [
         (f"{path}.{name}" if path else name, buffer)
         for path, module in policy.model.named_modules()
         for name, buffer in module.named_buffers(recurse=False)
         if name not in module._non_persistent_buffers_set and buffer.is_floating_point()
     ]
+    return [*_tower_weights(policy), *buffers]
+
+
+def _tower_weights(policy: HasModel) -> Named:
+    still = {id(weight) for tower in towers(policy.model) for weight in tower.parameters()}
+    return [(name, weight) for name, weight in policy.model.named_parameters() if id(weight) in still]
 
 
 def sources(policy: HasModel, form: SyncForm = "merged") -> list[Source]:

@@ -39,6 +39,7 @@ def engine_args(settings: EngineSettings, kind: ModelKind = ModelKind()) -> Engi
         "trust_remote_code": model.trust_remote_code,
         "dtype": model.dtype,
         "generation_config": "vllm",
+        "language_model_only": True,  # of a model that also sees, without its towers
         "logprobs_mode": "processed_logprobs",
         "max_model_len": rollout.max_context_tokens,
         "max_num_seqs": rollout.max_sequences or (CPU_SEQUENCES if on_cpu else None),

@@ -18,7 +18,7 @@ from vllm import SamplingParams
 from vllm.inputs.engine import tokens_input
 from vllm.logprobs import FlatLogprobs
 from vllm.model_executor.models import ModelRegistry
-from vllm.model_executor.models.interfaces import has_inner_state
+from vllm.model_executor.models.interfaces import has_inner_state, is_hybrid
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.transformers_utils.config import get_config
@@ -34,7 +34,7 @@ from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_rout
 from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, GenerateRequest, requests_have_seeds
 from rlhf.rollout.vllm.sleeping import Sleeper
 from rlhf.types import Completion, FinishReason, PolicyVersion, Routing, TokenLogprobs
-from rlhf.weight_sync.lora import POLICY, adapter_names
+from rlhf.weight_sync.lora import POLICY, unknown_and_missing
 from rlhf.weight_sync.rehearsal import rehearse
 from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
 
@@ -58,7 +58,7 @@ class VllmEngine:
             config = get_config(settings.model_path, trust_remote_code=settings.model.trust_remote_code)
             kind = ModelKind(
                 latent_attention="kv_lora_rank" in config.get_text_config(),
-                carries_state=any(has_inner_state(known) for known in _classes_of(config, settings)),
+                carries_state=any(has_inner_state(one) or is_hybrid(one) for one in _classes_of(config, settings)),
             )
             self._engine = LLMEngine.from_engine_args(engine_args(settings, kind), usage_context(settings))
         self._engine.set_weight_version(str(UNPUBLISHED))
@@ -234,12 +234,8 @@ class VllmEngine:
         return [worker.proc.pid for worker in executor.workers]
 
     def _acknowledge(self, manifest: Manifest) -> None:
-        if self._adapter:
-            sent = [spec.name for spec in manifest.tensors]
-            wanted: set[str] = self._engine.apply_model(adapter_names)[0]
-            unknown, missing = [name for name in sent if name not in wanted], sorted(wanted - set(sent))
-        else:
-            unknown, missing = self._engine.apply_model(partial(rehearse, manifest=manifest))[0]
+        compare = unknown_and_missing if self._adapter else rehearse
+        unknown, missing = self._engine.apply_model(partial(compare, manifest=manifest))[0]
         if unknown or missing:
             raise TransferError(
                 f"the model has no place for {unknown[:NAMED]}, and would not be sent {missing[:NAMED]}"

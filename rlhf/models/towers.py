@@ -1,0 +1,29 @@
+"""Models that also see or hear: a language part, which text trains, beside towers, which stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedModel,
+)
+
+from rlhf.models.attention import decoder_of
+
+
+def auto_class(config: Any) -> Any:
+    """Return the class of transformers that loads a policy with this configuration, with its towers."""
+    return AutoModelForImageTextToText if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING else AutoModelForCausalLM
+
+
+def towers(model: nn.Module) -> list[nn.Module]:
+    """Return the parts beside the language part: encoders of images or audio, and their projections into the embedding.
+    None for a model of text alone."""
+    if not isinstance(model, PreTrainedModel):
+        return []
+    base, decoder = model.base_model, decoder_of(model)
+    return [] if base is decoder else [part for part in base.children() if part is not decoder]
