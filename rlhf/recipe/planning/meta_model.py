@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.attention import attends_in_blocks, decoder_of
@@ -25,6 +25,7 @@ from rlhf.models.loading import DTYPES, first_line, ready_to_train
 from rlhf.models.lora import linear_layers
 from rlhf.models.model_files import Values
 from rlhf.models.policy import row_arguments
+from rlhf.models.towers import auto_class
 from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape, head_line
 
 
@@ -34,6 +35,7 @@ def shape_of(name: str, values: Values) -> ModelShape:
     model = on_meta(name, config, "bfloat16")
     text = config.get_text_config()
     layers = layers_of(model)
+    kinds = text.per_layer_config if text.is_heterogeneous else [text]
     heads = int(text.num_attention_heads)
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     return ModelShape(
@@ -48,8 +50,8 @@ def shape_of(name: str, values: Values) -> ModelShape:
         tied=head.weight is model.get_input_embeddings().weight,
         hidden_size=int(text.hidden_size),
         vocabulary=int(text.vocab_size),
-        kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
-        head_size=int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+        kv_heads=max(int(getattr(kind, "num_key_value_heads", None) or heads) for kind in kinds),
+        head_size=max(int(getattr(kind, "head_dim", None) or text.hidden_size // heads) for kind in kinds),
         cached_layers=sum(
             "attention" in kind for kind in getattr(text, "layer_types", None) or ["attention"] * len(layers)
         ),
@@ -105,9 +107,7 @@ def on_meta(name: str, config: Any, dtype: str) -> PreTrainedModel:
     """Return the model without memory. Raises `ModelError` if transformers has no such causal LM."""
     try:
         with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, dtype=DTYPES[dtype]
-            )
+            model: PreTrainedModel = auto_class(config).from_config(config, dtype=DTYPES[dtype])
     except (ValueError, KeyError, ImportError, AttributeError, TypeError) as error:
         raise ModelError(f"{name}: transformers cannot build it: {first_line(error)}") from None
     return model
@@ -164,9 +164,11 @@ def _decoder_bytes(
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         model = model.to_empty(device="cpu")
         _forget_gradients(model)
-        width = config.get_text_config().hidden_size
+        text = config.get_text_config().to_dict()
         with Alive(model) as alive:
-            embedded = torch.empty((*positions.shape, width), dtype=model.dtype, requires_grad=True)
+            embedded = torch.empty((*positions.shape, text["hidden_size"]), dtype=model.dtype, requires_grad=True)
+            if narrow := text.get("hidden_size_per_layer_input"):  # embeddings that each layer adds
+                arguments["per_layer_inputs"] = torch.empty((*positions.shape, layers, narrow), dtype=model.dtype)
             if packed:
                 arguments["position_ids"] = mode.from_tensor(positions)
             output = decoder_of(model)(inputs_embeds=embedded, use_cache=False, **arguments)
@@ -205,9 +207,10 @@ def _shallow(name: str, config: Any, dtype: str, attention: str, layers: int) ->
 def _forget_gradients(model: nn.Module) -> None:
     """Drop gradients of weights, which `processes` counts as DeepSpeed keeps them."""
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-            lambda weight: setattr(weight, "grad", None)
-        )
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda weight: setattr(weight, "grad", None)
+            )
 
 
 def _count(parameters: Iterable[Tensor]) -> int:

@@ -47,7 +47,7 @@ class ModelRank:
         self._offload = RankOffload(self.device)
 
     def facts(self) -> dict[str, Any]:
-        config = self.module.model.config
+        config = self.module.model.config.get_text_config()
         return {
             "parameters": sum(int(np.prod(spec.shape)) for spec in weights.publish_manifest(self.module).tensors),
             "context_tokens": int(config.max_position_embeddings),
