@@ -163,7 +163,9 @@ def load_whole(path: str, *, sharding: Sharding | None = None, **settings: Any) 
     Raises `ModelError` naming a weight that the folder lacks, or has in another shape than its `config.json` says:
     transformers would draw it at random and only log it."""
     with quiet():
-        model, found = pretrained(auto_class(settings["config"]), path, sharding, ignore_mismatched_sizes=True, **settings)
+        model, found = pretrained(
+            auto_class(settings["config"]), path, sharding, ignore_mismatched_sizes=True, **settings
+        )
     for name, there, needed in sorted(found["mismatched_keys"])[:1]:
         raise ModelError(
             f"model.path={path}: its weights do not fit its config.json: {name} is {by(there)}, and {by(needed)} by "

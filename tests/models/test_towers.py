@@ -1,0 +1,74 @@
+"""Models that see train their language part on text; their towers stay as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForImageTextToText
+
+from rlhf.models.loading import load_policy
+from rlhf.models.lora import linear_layers
+from rlhf.models.policy import PolicyModel, WholeRows
+from rlhf.models.probe import proved_rows
+from rlhf.models.scalar import ScalarHead, load_scalar
+from rlhf.models.towers import towers
+from rlhf.recipe.planning.meta_model import shape_of
+from rlhf.weight_sync.weights import publish_manifest
+from tests.models.seeing import MADE, save_seeing
+from tests.whole import whole_state
+
+TOWERS = ("visual", "vision_tower", "multi_modal_projector", "embed_vision")
+
+
+@pytest.fixture(scope="module", params=MADE)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_seeing(request.param, tmp_path_factory.mktemp("seeing") / request.param)
+
+
+def in_tower(name: str) -> bool:
+    return any(part in TOWERS for part in name.split("."))
+
+
+def loss(model: PolicyModel | ScalarHead) -> torch.Tensor:
+    ids, places = torch.arange(3, 19)[None], torch.arange(1, 16)
+    inputs = (ids, torch.arange(16)[None], places - 1)
+    return (model(*inputs, places, 1.0)[0] if isinstance(model, PolicyModel) else model(*inputs)).sum()
+
+
+def test_text_trains_the_language_part_alone_and_the_export_has_the_same_towers(folder: Path, tmp_path: Path) -> None:
+    model = load_policy(str(folder))
+    rows = proved_rows(model, folder.name)
+    assert isinstance(rows, WholeRows)
+    policy = PolicyModel(model, rows)
+    loss(policy).backward()
+    weights = dict(model.named_parameters())
+    assert {name for name, weight in weights.items() if weight.grad is None} == set(filter(in_tower, weights))
+    assert not any(in_tower(spec.name) for spec in publish_manifest(policy).tensors)
+    assert not any(in_tower(name) for name, _ in linear_layers(model))
+    torch.optim.SGD([weight for weight in weights.values() if weight.requires_grad], lr=0.1).step()
+    model.save_pretrained(tmp_path, state_dict={})
+    save_file(whole_state(policy), tmp_path / "model.safetensors", metadata={"format": "pt"})
+    before, after = (load_file(one / "model.safetensors") for one in (folder, tmp_path))
+    assert set(before) == set(after)
+    assert all(torch.equal(before[name], after[name]) for name in before if in_tower(name))
+    again = AutoModelForImageTextToText.from_pretrained(tmp_path)
+    assert type(again) is type(model)
+    assert all(torch.equal(weights[name], weight) for name, weight in again.named_parameters())
+
+
+def test_a_critic_trains_the_language_part_alone(folder: Path) -> None:
+    model = load_scalar(str(folder), fresh_head=True)
+    torch.nn.init.ones_(model.get_submodule("score").weight)
+    loss(ScalarHead(model, proved_rows(model, folder.name))).backward()
+    assert {name for name, weight in model.named_parameters() if weight.grad is None} == {
+        name for name, _ in model.named_parameters() if in_tower(name)
+    }
+    assert towers(model)
+
+
+def test_they_are_planned(folder: Path) -> None:
+    config = load_policy(str(folder)).config
+    assert shape_of(folder.name, config.to_dict()).layers == 2
