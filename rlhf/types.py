@@ -64,6 +64,7 @@ class Task:
     """A problem: its messages, and the dataset row it was made from (the reward reads its columns).
 
     `tools` are those that the chat template shows with the messages; `where` is the row's file and number, for errors.
+    `images` has a place for encoded images in the order of the messages; until models are given them, runs refuse them.
     """
 
     id: str
@@ -72,6 +73,7 @@ class Task:
     row: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[Tool, ...] = ()
     where: str = field(default="", compare=False)
+    images: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +156,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prompt:
-    """Token ids to continue, `int32 [P]`."""
+    """Token ids to continue, `int32 [P]`, and the place of the images among them, which engines refuse."""
 
     token_ids: NDArray[np.int32]
+    images: tuple[bytes, ...] = ()
 
 
 class FinishReason(StrEnum):

@@ -28,6 +28,9 @@ ROLES = {
 """The role of a message for each name that data sets give it."""
 NOT_READ = ("function_call", "mask", "thinking", "reasoning", "prefix", "images", "videos", "audio")
 """Keys of a message that would change what is trained, and that are not read."""
+SEEN = ("image", "images", "video", "videos", "audio", "audios")
+"""Columns of what a model would see or hear."""
+TEXT_ALONE = "models are trained on text alone"
 WEIGHTS = ("weight", "train", "loss", "loss_weight", "loss_mask", "trainable", "training")
 """More of them, which change nothing where they are 1."""
 CONVERSATION = re.compile(r"\s*\[\s*\{\s*['\"](role|from|content|value)['\"]\s*:")
@@ -39,6 +42,10 @@ TURN = re.compile(r"\n\n(Human|Assistant):")
 def chat_of(row: Row, column: str, key: str, where: str, role: str = "user") -> list[Message]:
     """Return the messages of a column; a text is one message of that role. Raises `DataError`."""
     value = column_of(row, column, key, where)
+    if seen := [name for name in SEEN if row.get(name) is not None and name != column and row[name] not in ("", [])]:
+        raise DataError(
+            f"{where} has {seen[0]!r}, and {TEXT_ALONE}; remove the row, or the column if the text is whole"
+        )
     text = as_text(value)
     if text is not None and TURN.match(text):
         return _transcript(text, where, unfinished=role == "user")
@@ -127,6 +134,9 @@ def _content(given: Any, where: str, *, may_lack: bool = False) -> str:
     if given is None and may_lack:
         return ""
     parts = given if isinstance(given, list) else [given]
+    kinds = [part.get("type") for part in parts if isinstance(part, Mapping)]
+    if seen := [kind for kind in kinds if isinstance(kind, str) and kind.startswith(("image", "video", "audio"))]:
+        raise DataError(f"{where} has a part of type {seen[0]!r}, and {TEXT_ALONE}; remove the row, or the part")
     texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else part for part in parts]
     known = [text for text in texts if isinstance(text, str)]
     if len(known) < len(parts):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -11,8 +13,12 @@ from transformers import (
     AutoModelForImageTextToText,
     PreTrainedModel,
 )
+from transformers.utils import cached_file
 
 from rlhf.models.attention import decoder_of
+
+PROCESSORS = ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json")
+"""Files that tell how a model is given images, videos or audio."""
 
 
 def auto_class(config: Any) -> Any:
@@ -27,3 +33,10 @@ def towers(model: nn.Module) -> list[nn.Module]:
         return []
     base, decoder = model.base_model, decoder_of(model)
     return [] if base is decoder else [part for part in base.children() if part is not decoder]
+
+
+def copy_processors(model_path: str, folder: Path) -> None:
+    """Copy the processors' files of a model folder or hub name, as far as it has them, into `folder`."""
+    for name in PROCESSORS:
+        if found := cached_file(model_path, name, _raise_exceptions_for_missing_entries=False):
+            shutil.copyfile(found, folder / name)

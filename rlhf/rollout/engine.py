@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker, WorkerHandle
-from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
+from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, ModelError
 from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.rollout.vllm.settings import CPU_SEQUENCES, EngineFacts, GenerateRequest, RefusedRequest
@@ -125,7 +125,9 @@ class RemoteEngine:
         return facts
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
-        """Return one reply; `seed` determines all its draws."""
+        """Return one reply; `seed` determines all its draws. Raises `ModelError` for a prompt with images."""
+        if prompt.images:
+            raise ModelError(f"the prompt of session {session} has images, and engines are given text alone")
         async with self._places:
             return await self._generate(prompt, sampling=sampling, seed=seed, session=session)
 

@@ -69,6 +69,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a chat": ([task(messages=[{"role": "user", "content": "x"}])], "task 1 of .*: messages is .*a tuple of"),
     "a number for a name": ([task(7)], "id and answer must be text, they are 7 and '4'"),
     "a number for an answer": ([task(answer=4)], "id and answer must be text, they are '0' and 4"),
+    "an image": ([task(images=(b"png",))], "task 1 of .*: it has images, and models are trained on text alone"),
     "a list for a row": ([task(row=["4"])], "row is .*; it must be a mapping"),
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, WorkerDied
+from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, ModelError, WorkerDied
 from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.settings import GenerateRequest, RefusedRequest
@@ -104,6 +104,12 @@ async def test_a_refused_request_names_engine_session_and_reason_and_harms_no_ot
     with pytest.raises(GenerateFailed, match="engine-0 could not answer session train-3-0: too long"):
         await refused
     assert (await answered).token_ids.tolist() == [2]
+
+
+async def test_a_prompt_with_images_is_refused() -> None:
+    prompt = Prompt(token_ids=np.array([1], dtype=np.int32), images=(b"png",))
+    with pytest.raises(ModelError, match="the prompt of session s has images, and engines are given text alone"):
+        await RemoteEngine(FakeWorker(), RolloutConfig()).generate(prompt, sampling=Sampling(), seed=0, session="s")
 
 
 async def test_a_broken_engine_is_another_error_than_a_bad_request() -> None:

@@ -18,6 +18,7 @@ from rlhf.models.loading import bare_tokenizer
 from rlhf.models.lora import save_adapter
 from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import ScalarHead
+from rlhf.models.towers import copy_processors, towers
 from rlhf.runs.durable import files_below, synced
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.ema import Average
@@ -112,6 +113,8 @@ class ModelRank:
             bare_tokenizer(
                 self.settings.model_path, trust_remote_code=self.settings.model.trust_remote_code
             ).save_pretrained(path)
+            if towers(self.module.model):
+                copy_processors(self.settings.model_path, path)
             own = files_below(path)
         torch.distributed.barrier()
         own += export_weights(self.module, path, self.settings.bucket_bytes)
