@@ -11,7 +11,8 @@ from rlhf.data.config import DatasetConfig, EvaluationSetConfig
 from rlhf.data.selection import distinct, doubtful
 from rlhf.data.sources import load_demonstrations, load_pairs, load_tasks, local_files
 from rlhf.data.tasks import Tell, fitting
-from rlhf.recipe.preflight import context_tokens, is_hub_name, read_model_config
+from rlhf.models.model_files import context_tokens
+from rlhf.recipe.preflight import is_hub_name, read_model_config
 from rlhf.recipe.schema import Recipe
 from rlhf.types import Task
 

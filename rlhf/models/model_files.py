@@ -21,6 +21,10 @@ from safetensors import SafetensorError, safe_open
 from rlhf.errors import ModelError
 
 Values = dict[str, Any]
+CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length")
+"""Names in configurations of the longest context."""
+UNNAMED_CONTEXT = 2048
+"""The context of a model that names none, as ALiBi needs none: the same as vLLM's."""
 
 
 def read_json_object(file: Path) -> Values:
@@ -40,6 +44,12 @@ def text_config(config: Values) -> Values:
     """Return the language model's part of a `config.json`, which multimodal models nest."""
     nested = config.get("text_config")
     return nested if isinstance(nested, dict) else config
+
+
+def context_tokens(config: Values) -> int | None:
+    """Return the maximum context of a model from its `config.json`; None if it is absent."""
+    limits = [text_config(config).get(name) for name in CONTEXT]
+    return next((limit for limit in limits if isinstance(limit, int)), None)
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -115,7 +115,7 @@ def add_classifier(config: Any) -> None:
     kind = type(config)
     if kind in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING or kind not in MODEL_MAPPING:
         return
-    base = MODEL_MAPPING[kind]
+    base: Any = MODEL_MAPPING[kind]
     family = next(parent for parent in base.__mro__[1:] if issubclass(parent, PreTrainedModel))
     settings = {
         "base_model_prefix": family.base_model_prefix or "model",  # Llama 4 names none

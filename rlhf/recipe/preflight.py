@@ -27,6 +27,7 @@ from rlhf.models.model_files import (
     check_template,
     check_tokenizer,
     check_vocabulary,
+    context_tokens,
     embedding_rows,
     tensor_shapes,
     text_config,
@@ -289,13 +290,6 @@ def read_model_config(folder: Path, key: str = "model.path") -> dict[str, Any]:
     if not isinstance(loaded, dict) or "model_type" not in loaded:
         raise ModelError(f"{folder / 'config.json'} has no model_type; {key} must be a Hugging Face folder")
     return loaded
-
-
-def context_tokens(model_config: dict[str, Any]) -> int | None:
-    """Return the maximum context of a model from its `config.json`; None if it is absent."""
-    text = text_config(model_config)
-    limit = text.get("max_position_embeddings", text.get("n_positions"))
-    return limit if isinstance(limit, int) else None
 
 
 def check_heads(recipe: Recipe, config: Values) -> None:

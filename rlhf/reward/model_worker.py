@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.models.model_files import UNNAMED_CONTEXT, context_tokens
+
 if TYPE_CHECKING:
     from rlhf.models.scalar import ScalarHead
 
@@ -64,7 +66,9 @@ class RewardModelWorker:
         self._settings = settings
         self._head = ScalarHead(model, rows).requires_grad_(False).eval()
         text = model.config.get_text_config()
-        return RewardModelFacts(context_tokens=int(text.max_position_embeddings), vocab_size=int(text.vocab_size))
+        return RewardModelFacts(
+            context_tokens=context_tokens(text.to_dict()) or UNNAMED_CONTEXT, vocab_size=int(text.vocab_size)
+        )
 
     def score(self, sequences: Sequence[Tokens]) -> list[float]:
         """Return the model's output at the last token of every sequence, in order, NaN included."""

@@ -9,10 +9,12 @@ import pytest
 from rlhf.errors import ModelError
 from rlhf.models.model_files import (
     Shapes,
+    Values,
     check_dimensions,
     check_remote_code,
     check_template,
     check_vocabulary,
+    context_tokens,
     embedding_rows,
     is_known,
     parameters,
@@ -24,6 +26,14 @@ from tests.model_folders import CONFIG, LAYERS, PARAMETERS, ROWS, SHAPES, WIDTH,
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return save_folder(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens"),
+    [({"n_positions": 9}, 9), ({"text_config": {"max_seq_len": 8}}, 8), ({"model_max_length": None}, None)],
+)
+def test_the_context_is_known_by_the_names_that_families_give_it(config: Values, tokens: int | None):
+    assert context_tokens(config) == tokens
 
 
 class TestHeaders:

@@ -149,7 +149,7 @@ def test_a_scalar_model_of_any_family_is_saved_read_again_and_right_in_packed_ro
     torch.testing.assert_close(together[ends], own, rtol=0, atol=1e-5)
 
 
-class GraniteForSequenceClassification(GenericForSequenceClassification, GranitePreTrainedModel):  # type: ignore[misc]
+class GraniteForSequenceClassification(GenericForSequenceClassification, GranitePreTrainedModel):
     """As docs/your-own-data-and-reward.md writes it for users without this library."""
 
     base_model_prefix = GranitePreTrainedModel.base_model_prefix

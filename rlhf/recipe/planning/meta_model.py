@@ -23,7 +23,7 @@ from rlhf.errors import ModelError
 from rlhf.models.attention import attends_in_blocks, decoder_of
 from rlhf.models.loading import DTYPES, first_line, ready_to_train
 from rlhf.models.lora import linear_layers
-from rlhf.models.model_files import Values
+from rlhf.models.model_files import UNNAMED_CONTEXT, Values, context_tokens
 from rlhf.models.policy import row_arguments
 from rlhf.models.towers import auto_class
 from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape, head_line
@@ -36,7 +36,7 @@ def shape_of(name: str, values: Values) -> ModelShape:
     text = config.get_text_config()
     layers = layers_of(model)
     kinds = text.per_layer_config if text.is_heterogeneous else [text]
-    heads = int(text.num_attention_heads)
+    heads = int(getattr(text, "num_attention_heads", 0))  # Mamba has none
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     return ModelShape(
         name=name,
@@ -51,11 +51,11 @@ def shape_of(name: str, values: Values) -> ModelShape:
         hidden_size=int(text.hidden_size),
         vocabulary=int(text.vocab_size),
         kv_heads=max(int(getattr(kind, "num_key_value_heads", None) or heads) for kind in kinds),
-        head_size=max(int(getattr(kind, "head_dim", None) or text.hidden_size // heads) for kind in kinds),
+        head_size=max(int(getattr(kind, "head_dim", None) or text.hidden_size // max(heads, 1)) for kind in kinds),
         cached_layers=sum(
             "attention" in kind for kind in getattr(text, "layer_types", None) or ["attention"] * len(layers)
         ),
-        context_tokens=int(text.max_position_embeddings),
+        context_tokens=context_tokens(text.to_dict()) or UNNAMED_CONTEXT,
     )
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from rlhf.errors import CheckpointError
 from rlhf.models.loading import bare_tokenizer
 from rlhf.models.lora import save_adapter
+from rlhf.models.model_files import UNNAMED_CONTEXT, context_tokens
 from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import ScalarHead
 from rlhf.models.towers import copy_processors, towers
@@ -51,7 +52,7 @@ class ModelRank:
         config = self.module.model.config.get_text_config()
         return {
             "parameters": sum(int(np.prod(spec.shape)) for spec in weights.publish_manifest(self.module).tensors),
-            "context_tokens": int(config.max_position_embeddings),
+            "context_tokens": context_tokens(config.to_dict()) or UNNAMED_CONTEXT,
             "vocab_size": int(config.vocab_size),
             "why_alone": self.module.rows.why_alone,
         }

@@ -65,11 +65,13 @@ def test_fake_passes_hold_what_real_ones_hold(every: int) -> None:
 
 @pytest.mark.parametrize("kind", ["bloom", "mamba"])
 def test_models_whose_rows_are_one_sequence_are_planned(kind: str) -> None:
+    """They name no context, and one of them no attention heads."""
     values = {"model_type": kind, "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2}
     planned = activations_of(
         kind, values, dtype="float32", checkpointing=False, attention="auto", lengths=LENGTHS, tokens=TOKENS
     )
     assert planned.peak(TOKENS) > 0
+    assert shape_of(kind, values).context_tokens == 2048
 
 
 def forget(parameter: Tensor) -> None:
