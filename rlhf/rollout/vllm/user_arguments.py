@@ -59,6 +59,9 @@ _REASONS: Mapping[str, str] = {
         "enable_lora max_loras max_lora_rank lora_target_modules lora_dtype fully_sharded_loras max_cpu_loras "
         "specialize_active_lora default_mm_loras"
     ),
+    "models are trained on text alone: of one that also sees, engines have the language part": (
+        "language_model_only mm_encoder_only enable_mm_embeds"
+    ),
     "an engine sleeps where it shares its GPU with the learner: use cluster.placement": (
         "enable_sleep_mode sleep_preserve_parameter_names sleep_mode_offload_cudagraph"
     ),
