@@ -175,8 +175,21 @@ def options(
 
 
 @app.command()
-def check(recipe: RecipeFile, overrides: Overrides = None) -> None:
-    """Validate a recipe and print its derived settings."""
+def check(
+    recipe: Annotated[
+        Path,
+        typer.Argument(metavar="RECIPE|MODEL", help="Recipe file; or the folder of a model or of a run."),
+    ],
+    overrides: Overrides = None,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="With MODEL: load it, and prove how its rows are computed here.")
+    ] = False,
+) -> None:
+    """Validate a recipe and print its derived settings; or say whether a model can be trained, and what it costs."""
+    if recipe.is_dir():
+        raise typer.Exit(commands.check_model.run_check_model(recipe, overrides or [], prove=prove))
+    if prove:
+        raise UserError("--prove goes with a model folder")
     raise typer.Exit(commands.check.run_check(recipe, overrides or []))
 
 

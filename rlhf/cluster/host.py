@@ -71,7 +71,7 @@ class WorkerHost:
         if not isinstance(value, Raised):
             return value
         error, line, text = value.error, describe_error(value.error), traceback_of(value.error)
-        if not isinstance(error, RlhfError):
+        if not isinstance(error, RlhfError) or error.__cause__:
             log_traceback(line, text)
         return MethodFailure(type(error).__name__, str(error), line, text)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rlhf.commands import (
         check,
+        check_model,
         doctor,
         env_check,
         eval,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "check", "doctor", "env_check", "eval", "explain", "export", "generate", "options", "plan", "report",
+    "check", "check_model", "doctor", "env_check", "eval", "explain", "export", "generate", "options", "plan", "report",
     "reward_check", "score", "serve_env", "serve_policy", "serve_reward", "top", "train",
 ]  # fmt: skip
 

@@ -13,6 +13,7 @@ import psutil
 
 from rlhf.cluster.machine import this_machine, this_machines_gpus
 from rlhf.cluster.roles import role_table
+from rlhf.models.failures import naming_model
 from rlhf.models.model_files import Values
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.model_configs import model_values
@@ -122,7 +123,8 @@ def _layout(name: str, recipe: Recipe, shape: ModelShape, prompt_tokens: int) ->
 def _shape(name: str, values: Values) -> ModelShape:
     from rlhf.recipe.planning.meta_model import shape_of
 
-    return shape_of(name, values)
+    with naming_model(f"{name}: the shape of {values['model_type']} is not known"):
+        return shape_of(name, values)
 
 
 def _activations(
@@ -133,11 +135,12 @@ def _activations(
 
     reply = max(min(run.reply, shape.context_tokens - run.prompt), 1)
     shared = run.replies > 1 and run.prompt + reply <= DENSE_TOKENS
-    return activations_of(
-        shape.name, values, dtype=recipe.model.dtype, checkpointing=checkpointing, attention=recipe.model.attention,
-        lengths=(run.prompt, reply, 2 if shared else 1), tokens=run.learner.tokens // run.learner.sequence_parallel,
-        memory=memory,
-    )  # fmt: skip
+    with naming_model(f"{shape.name}: the passes of {shape.architecture} cannot be measured"):
+        return activations_of(
+            shape.name, values, dtype=recipe.model.dtype, checkpointing=checkpointing, attention=recipe.model.attention,
+            lengths=(run.prompt, reply, 2 if shared else 1), tokens=run.learner.tokens // run.learner.sequence_parallel,
+            memory=memory,
+        )  # fmt: skip
 
 
 def plan_lines(found: Estimate, problem: str) -> list[str]:

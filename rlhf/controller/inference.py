@@ -13,7 +13,7 @@ from rlhf.cluster.watch import while_alive
 from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import Serving, started_cluster, started_serving
 from rlhf.data.tasks import Tell, asking_tasks, held_out_problems, load_sets
-from rlhf.errors import UserError
+from rlhf.errors import UserError, logged_in
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import playing_roles
@@ -89,5 +89,6 @@ async def _served(
             async with started_serving(recipe, cluster, model, logs=logs, publishes=False, asked=asked) as serving:
                 return await work(serving)
 
-        async with started_cluster(recipe.cluster, playing_roles(recipe), logs, PlainView(StringIO())) as cluster:
-            return await while_alive(cluster, serve_and_work(cluster))
+        with (logs / "errors.log").open("w") as log, logged_in(log):
+            async with started_cluster(recipe.cluster, playing_roles(recipe), logs, PlainView(StringIO())) as cluster:
+                return await while_alive(cluster, serve_and_work(cluster))

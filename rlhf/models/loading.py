@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -22,10 +23,13 @@ from transformers.utils.logging import disable_progress_bar
 
 from rlhf.config import load_piece
 from rlhf.errors import ModelError
+from rlhf.models.failures import naming_model
+from rlhf.models.model_types import check_precision
 from rlhf.models.sharded_loading import Sharding, pretrained
 from rlhf.models.towers import auto_class, towers
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
+LIBRARY = f"transformers {transformers.__version__}"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -33,10 +37,10 @@ def load_config(path: str, *, trust_remote_code: bool = False, setting: str = "m
     """Return the model's own configuration. Raises `ModelError` for a path or name that is not a model; `setting` is
     the recipe key that named it."""
     _check_folder(path, setting)
-    try:
-        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{setting}={path}: {first_line(error)}") from None
+    with naming_model(f"{setting}={path}: {LIBRARY} cannot read its config.json", OSError):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    check_precision(path, config.to_dict(), setting)
+    return config
 
 
 def declared_ends(path: str, *, trust_remote_code: bool = False) -> tuple[int, ...]:
@@ -67,7 +71,7 @@ def load_policy(
     """
     config = load_config(path, trust_remote_code=trust_remote_code)
     load = load_piece(loader, "model.loader") if loader else partial(load_whole, sharding=sharding)
-    try:
+    with loading_model("model.path", path, config, loader or LIBRARY):
         model: PreTrainedModel = load(
             path,
             config=without_dropout(config),
@@ -75,10 +79,13 @@ def load_policy(
             attn_implementation=attention_named(attention),
             trust_remote_code=trust_remote_code,
         )
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        raise ModelError(f"model.path={path}: {first_line(error)}") from None
     ready_to_train(model, gradient_checkpointing=gradient_checkpointing, offload_activations=offload_activations)
     return model
+
+
+def loading_model(setting: str, path: str, config: Any, loader: str = LIBRARY) -> AbstractContextManager[None]:
+    """Raise `ModelError` where `loader` cannot load the weights of a model."""
+    return naming_model(f"{setting}={path}: {loader} cannot load {config.model_type}", OSError, SafetensorError)
 
 
 def without_dropout(config: Any) -> Any:
@@ -135,10 +142,8 @@ def bare_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Return a tokenizer that may lack a chat template. Raises `ModelError` when the folder has none."""
     _check_folder(path, setting)
-    try:
+    with naming_model(f"{setting}={path}: no tokenizer", OSError):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{setting}={path}: no tokenizer: {first_line(error)}") from None
     return tokenizer
 
 
@@ -151,11 +156,6 @@ def _check_folder(path: str, setting: str) -> None:
         return
     if not (folder / "config.json").is_file():
         raise ModelError(f"{setting}={path} is not a Hugging Face model folder: it has no config.json")
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of a library's error message."""
-    return str(error).strip().partition("\n")[0]
 
 
 def load_whole(path: str, *, sharding: Sharding | None = None, **settings: Any) -> PreTrainedModel:

@@ -9,9 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.metadata import version
-from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -38,6 +35,11 @@ def read_json_object(file: Path) -> Values:
     if not isinstance(loaded, dict):
         raise ModelError(f"{file} is not a JSON object; download the model again")
     return loaded
+
+
+def family_of(path: str) -> str:
+    """Return the family of a model by its folder, and of a hub name that name."""
+    return str(read_json_object(Path(path).expanduser() / "config.json").get("model_type", path))
 
 
 def text_config(config: Values) -> Values:
@@ -74,8 +76,18 @@ def tensor_shapes(folder: Path) -> Shapes | None:
             return {tensor: shape for file in files for tensor, shape in _shapes(file).items()}
     raise ModelError(
         f"{folder} has no weights ({SAFETENSORS}, {PICKLES}, or the .index.json of several such files); "
-        "model.path must be a whole model folder"
+        f"{held_instead(folder) or 'model.path must be a whole model folder'}"
     )
+
+
+def held_instead(folder: Path) -> str:
+    """Say what a folder holds that is no whole model, and what to do with it; empty if nothing is known."""
+    if (folder / "adapter_config.json").exists():
+        base = read_json_object(folder / "adapter_config.json").get("base_model_name_or_path")
+        return f"it holds LoRA adapters of {base}: merge them into that model (merge_and_unload of peft), and save it"
+    if any(folder.glob("*.gguf")):
+        return "it holds GGUF files, which cannot be trained: take the safetensors files that they were made from"
+    return ""
 
 
 def parameters(shapes: Shapes) -> int:
@@ -260,44 +272,3 @@ def _content(token: Any) -> str:
     """Return a token's text: the string itself, or `content` of an object; empty if there is none."""
     found = token.get("content") if isinstance(token, dict) else token
     return found if isinstance(found, str) else ""
-
-
-MODEL_TYPES = ("models/auto/auto_mappings.py", "models/auto/configuration_auto.py")
-"""Files in which transformers lists the model types that it supports."""
-FILES = ("config.json", "tokenizer_config.json")
-
-
-def brings_code(folder: Path, config: Values) -> bool:
-    """Whether transformers does not support the model itself and the folder has its own code in `auto_map`. For models
-    that it supports, transformers ignores such code."""
-    return not is_known(str(config.get("model_type"))) and bool(_naming(folder))
-
-
-def check_remote_code(folder: Path, config: Values, *, trusted: bool) -> None:
-    """Raise `ModelError` for a model that needs its own code when the recipe does not trust it."""
-    if not trusted and brings_code(folder, config):
-        raise ModelError(
-            f"{folder} brings its own code (auto_map in {_naming(folder)[0]}): transformers {version('transformers')} "
-            f"does not know model_type {config.get('model_type')}; if you trust that code, set "
-            "model.trust_remote_code: true"
-        )
-
-
-def is_known(model_type: str) -> bool:
-    """Whether the installed transformers supports this type itself. True if transformers is not installed."""
-    listed = _listed()
-    return listed is None or f'"{model_type}"' in listed
-
-
-def _naming(folder: Path) -> list[str]:
-    return [name for name in FILES if read_json_object(folder / name).get("auto_map")]
-
-
-@cache
-def _listed() -> str | None:
-    """Return the source text that contains every supported model type in quotes."""
-    spec = find_spec("transformers")
-    if spec is None or spec.origin is None:
-        return None
-    files = [Path(spec.origin).parent / name for name in MODEL_TYPES]
-    return "".join(file.read_text() for file in files if file.exists()) or None

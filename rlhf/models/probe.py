@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from rlhf.errors import ModelError
 from rlhf.models.attention import decoder_of
 from rlhf.models.config import Packing
+from rlhf.models.failures import UNKNOWN, cause_of, concerns_model
 from rlhf.models.policy import RowForward, SequencesAlone, WholeRows, logits_of
 from rlhf.models.rounding import rounded
 from rlhf.models.stateful_layers import separate_states
@@ -25,8 +26,6 @@ TOLERANCE = 1e-3
 one or more. For 16 bits rounding is measured."""
 MARGIN = 4
 """Factor on one measurement of rounding, below which a difference counts as rounding, for 16 bits."""
-FAILURES = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
-"""Exceptions of a model that does not support rows of several sequences."""
 SHARED, LENGTHS = 4, (9, 7, 6)
 """The number of tokens that the first two sequences share, and the lengths of all three."""
 WINDOWS = (
@@ -67,9 +66,11 @@ def check_packed_forward(
     named = f"{setting}={path}"
     try:
         _check(model, named, rows or WholeRows())
-    except FAILURES as error:
-        cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ModelError(f"{named}: {type(model).__name__} does not take packed sequences ({cause})") from error
+    except UNKNOWN as error:
+        if not concerns_model(error):
+            raise
+        what = "a sequence alone" if rows else "packed sequences"
+        raise ModelError(f"{named}: {type(model).__name__} does not take {what} ({cause_of(error)})") from error
 
 
 def _check(model: PreTrainedModel, named: str, rows: RowForward) -> None:

@@ -24,8 +24,8 @@ from rlhf.models.loading import (
     attention_named,
     bare_tokenizer,
     check_none_missing,
-    first_line,
     load_config,
+    loading_model,
     quiet,
     ready_to_train,
     without_dropout,
@@ -84,20 +84,17 @@ def load_scalar(
     else:
         _check_is_scalar(path, config, setting)
     add_classifier(config)
-    with quiet():
-        try:
-            model, found = pretrained(
-                AutoModelForSequenceClassification,
-                path,
-                sharding,
-                config=without_dropout(config),
-                dtype=DTYPES[dtype],
-                attn_implementation=attention_named(attention),
-                trust_remote_code=trust_remote_code,
-                ignore_mismatched_sizes=fresh_head,  # also leaves out a head of several labels
-            )
-        except (OSError, ValueError, ImportError, RuntimeError) as error:
-            raise ModelError(f"{setting}={path}: {first_line(error)}") from None
+    with quiet(), loading_model(setting, path, config):
+        model, found = pretrained(
+            AutoModelForSequenceClassification,
+            path,
+            sharding,
+            config=without_dropout(config),
+            dtype=DTYPES[dtype],
+            attn_implementation=attention_named(attention),
+            trust_remote_code=trust_remote_code,
+            ignore_mismatched_sizes=fresh_head,  # also leaves out a head of several labels
+        )
     head = _head(path, model, setting)
     check_none_missing(path, set(found["missing_keys"]) - ({f"{HEAD}.weight"} if fresh_head else set()), setting)
     if fresh_head:

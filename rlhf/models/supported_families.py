@@ -13,6 +13,7 @@ from typing import Literal
 
 from rlhf.models.model_files import Values, text_config
 
+Verdict = Literal["right", "right, alone", "refused"]
 NOT_MEASURED = "not measured: it is proved at the start of the run"
 
 
@@ -21,7 +22,7 @@ class FamilySupport:
     """The result for one model family: learner and engine agree, with packed rows or only with every sequence alone in
     its row, or it is refused. `reason` is empty for packed rows."""
 
-    verdict: Literal["right", "right, alone", "refused"]
+    verdict: Verdict
     reason: str
 
 
@@ -36,13 +37,21 @@ class Measurements:
     def verdict_text(self, config: Values) -> str:
         """Return the verdict on the model of a `config.json`, in words. For a nested model the outer type is looked up
         first."""
-        types = [str(values.get("model_type")) for values in (config, text_config(config))]
-        found = next((self.families[name] for name in types if name in self.families), None)
+        found = self._family(config)
         if found is None:
             return NOT_MEASURED
         verdict = f"{found.verdict}: {found.reason}" if found.reason else found.verdict
         versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         return f"{verdict} (measured {self.date} with {versions})"
+
+    def verdict(self, config: Values) -> Verdict | None:
+        """Return the verdict on the model of a `config.json`; None if its family was not measured."""
+        found = self._family(config)
+        return found.verdict if found else None
+
+    def _family(self, config: Values) -> FamilySupport | None:
+        types = [str(values.get("model_type")) for values in (config, text_config(config))]
+        return next((self.families[name] for name in types if name in self.families), None)
 
 
 def measurements() -> Measurements:

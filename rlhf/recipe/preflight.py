@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,18 @@ from rlhf.http.binding import token_from
 from rlhf.http.config import check_recording
 from rlhf.models.model_files import (
     Values,
-    brings_code,
     check_dimensions,
-    check_remote_code,
     check_template,
     check_tokenizer,
     check_vocabulary,
     context_tokens,
     embedding_rows,
+    held_instead,
+    read_json_object,
     tensor_shapes,
     text_config,
 )
+from rlhf.models.model_types import brings_code, check_generates, check_remote_code
 from rlhf.recipe.kinds import start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_one_gpu
@@ -190,10 +190,12 @@ def check_reward_servers(recipe: Recipe) -> None:
 
 
 def check_reference(recipe: Recipe) -> None:
-    """Check that a local reference or teacher is a model folder. Raises `ModelError`."""
-    name = recipe.trainer.reference_path
-    if name is not None and not is_hub_name(name):
-        read_model_config(Path(name).expanduser(), "trainer.reference_path")
+    """Check that a local reference or teacher, and the start of a critic, is a model folder. Raises `ModelError`."""
+    critic = recipe.trainer.critic
+    named = {"trainer.reference_path": recipe.trainer.reference_path, "trainer.critic.path": critic and critic.path}
+    for key, name in named.items():
+        if name is not None and not is_hub_name(name):
+            read_model_config(Path(name).expanduser(), key)
 
 
 def check_episodes(recipe: Recipe) -> None:
@@ -276,19 +278,20 @@ def is_hub_name(name: str) -> bool:
 
 
 def read_model_config(folder: Path, key: str = "model.path") -> dict[str, Any]:
-    """Read `config.json` of the Hugging Face folder that the recipe's `key` names. Raises `ModelError`."""
+    """Read `config.json` of the Hugging Face folder that the recipe's `key` names, of a model that generates text.
+    Raises `ModelError`."""
+    if folder.is_file():
+        raise ModelError(f"{key}={folder} is a file; give the Hugging Face folder that holds the model")
     if not folder.is_dir():
         raise ModelError(f"{folder}: there is no such model folder; give a Hugging Face folder or a hub name")
-    try:
-        loaded = json.loads((folder / "config.json").read_text())
-    except FileNotFoundError:
+    loaded = read_json_object(folder / "config.json")
+    if not (folder / "config.json").exists():
         inside = next(iter(sorted(folder.glob("**/huggingface/config.json"))), None)
-        hint = f"; did you mean {inside.parent}?" if inside else f"; {key} must be a Hugging Face folder"
-        raise ModelError(f"{folder} is not a model folder: it has no config.json{hint}") from None
-    except ValueError:
-        raise ModelError(f"{folder / 'config.json'} is not valid JSON; download the model again") from None
-    if not isinstance(loaded, dict) or "model_type" not in loaded:
+        hint = f"did you mean {inside.parent}?" if inside else f"{key} must be a Hugging Face folder"
+        raise ModelError(f"{folder} is not a model folder: it has no config.json; {held_instead(folder) or hint}")
+    if "model_type" not in loaded:
         raise ModelError(f"{folder / 'config.json'} has no model_type; {key} must be a Hugging Face folder")
+    check_generates(folder, loaded, key)
     return loaded
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.errors import WeightSyncError, WorkerDied
+from rlhf.errors import UserError, WeightSyncError, WorkerDied
 from rlhf.runs.tracing import Clock
 from rlhf.types import PolicyVersion, Routing
 from rlhf.weight_sync.canary import VERIFY_FACTOR, WHOLE_EVERY, Canary, Start, difference, disagreement, few, staleness
@@ -259,6 +259,9 @@ class Publisher:
             _abandon(tasks.values())
         causes = {name: cause for name, task in tasks.items() if (cause := _fault(task))}
         silent = [name for name, task in tasks.items() if not task.done()]
+        for refused in causes.values():
+            if isinstance(refused, UserError):
+                raise refused
         if causes or silent:
             raise self._error(phase, causes, silent)
         return {name: task.result() for name, task in tasks.items()}

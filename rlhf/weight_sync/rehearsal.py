@@ -26,7 +26,7 @@ from vllm.model_executor.model_loader.reload.layerwise import (
 from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS, get_numel_loaded, to_meta_tensor
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 
-from rlhf.errors import Raised, TransferError, catch
+from rlhf.errors import ModelError, Raised, catch
 from rlhf.weight_sync.types import Manifest, TensorSpec
 
 
@@ -82,12 +82,12 @@ class _Rehearsal:
             parameter.tensor.weight_loader = self._counting(parameter, loader)  # type: ignore[attr-defined]
 
     def load(self, manifest: Manifest) -> None:
-        """Raise `TransferError` if the model's own loader refuses a tensor, because of its shape for instance."""
+        """Raise `ModelError` if the model's own loader refuses a tensor, because of its shape for instance."""
         self._sent = [_empty(spec) for spec in manifest.tensors]
         loaded = catch(lambda: self._model.load_weights(self._in_turn(manifest)))
         if isinstance(loaded, Raised):
             at = self._drawn
-            raise TransferError(f"the model does not take {at.name} {at.dtype} {list(at.shape)}") from loaded.error
+            raise ModelError(f"it does not take {at.name} {at.dtype} {list(at.shape)}") from loaded.error
 
     def unknown(self, manifest: Manifest) -> list[str]:
         taken = (sent.untyped_storage().data_ptr() in self._taken for sent in self._sent)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from tests.commands.conftest import Command
 from tests.commands.test_bad_input import refusal
 from tests.model_folders import ROWS, change, save_tensors
+
+Spoil = Callable[[Path], None]
 
 
 def without_weights(folder: Path) -> None:
@@ -44,9 +48,81 @@ def with_attention_in_two_chunks(folder: Path) -> None:
     change(folder / "config.json", dual_chunk_attention_config={"chunk_size": 262144})
 
 
+def with_a_class_of_its_own(folder: Path) -> None:
+    change(folder / "config.json", architectures=["MyLM"], auto_map={"AutoModelForCausalLM": "mine.MyLM"})
+
+
+def with_gguf_weights(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-Q4_K_M.gguf")
+
+
+def with_gguf_files_alone(folder: Path) -> None:
+    with_gguf_weights(folder)
+    (folder / "config.json").unlink()
+
+
+def with_adapters(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    change(folder / "adapter_config.json", base_model_name_or_path="Qwen/Qwen3-0.6B", peft_type="LORA")
+
+
+def that_is_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("")
+
+
+def with_config(text: str) -> Spoil:
+    def write(folder: Path) -> None:
+        (folder / "config.json").write_text(text)
+
+    return write
+
+
+def changed(**values: object) -> Spoil:
+    return lambda folder: change(folder / "config.json", **values)
+
+
+def of_kind(family: str, architecture: str, **values: object) -> Spoil:
+    return changed(model_type=family, architectures=[architecture], **values)
+
+
+NO_TEXT = "; take a decoder that generates text (…ForCausalLM)"
+QUANTISED = "and training needs them in 16 or 32 bits; take the model that it was made from, or dequantise it"
+WRONG_CONFIGS = [
+    (of_kind("qwen9", "Qwen9ForCausalLM"),
+     "model.path=FOLDER: transformers VERSION does not know its model_type qwen9"),
+    (of_kind("clip", "CLIPModel"), f"model.path=FOLDER: clip is no language model{NO_TEXT}"),
+    (of_kind("siglip_vision_model", "SiglipVisionModel"), "model.path=FOLDER: siglip_vision_model is no language"),
+    (of_kind("bert", "BertForMaskedLM"), f"model.path=FOLDER: bert is an encoder{NO_TEXT}"),
+    (of_kind("modernbert", "ModernBertModel"), "model.path=FOLDER: modernbert is an encoder;"),
+    (of_kind("t5", "T5ForConditionalGeneration", is_encoder_decoder=True),
+     f"model.path=FOLDER: t5 is an encoder-decoder{NO_TEXT}"),
+    (changed(quantization_config={"quant_method": "gptq", "bits": 4}),
+     f"model.path=FOLDER: its weights are quantised (gptq), {QUANTISED}"),
+    (changed(quantization_config={"load_in_4bit": True}), "model.path=FOLDER: its weights are quantised (an unknown"),
+    (changed(text_config={"model_type": "qwen2", "quantization_config": {"quant_method": "fp8"}}),
+     "model.path=FOLDER: its weights are quantised (fp8)"),
+    (changed(hidden_size="4"), "model.path=FOLDER: hidden_size in its config.json is '4', which is not a whole"),
+    (changed(num_hidden_layers=2.0), "model.path=FOLDER: num_hidden_layers in its config.json is 2.0"),
+    (with_config(""), "FOLDER/config.json cannot be read as JSON (Expecting value: line 1 column 1 (char 0)); "),
+    (with_config("{'model_type': 'qwen2'}"), "FOLDER/config.json cannot be read as JSON (Expecting property name"),
+    (with_config("[]"), "FOLDER/config.json is not a JSON object; download the model again"),
+    (with_config("{}"), "FOLDER/config.json has no model_type; model.path must be a Hugging Face folder"),
+    (with_adapters, "FOLDER is not a model folder: it has no config.json; it holds LoRA adapters of Qwen/Qwen3-0.6B: "
+                    "merge them into that model"),
+    (with_gguf_files_alone, "FOLDER is not a model folder: it has no config.json; it holds GGUF files, which cannot"),
+    (that_is_a_file, "model.path=FOLDER is a file; give the Hugging Face folder that holds the model"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("spoilt", "told"),
     [
+        *WRONG_CONFIGS,
+        (with_gguf_weights, "FOLDER has no weights (model.safetensors, pytorch_model.bin, or the .index.json of "
+                            "several such files); it holds GGUF files, which cannot be trained: take the"),
+        (with_a_class_of_its_own, "FOLDER brings its own code (auto_map in config.json): transformers VERSION does not "
+                                  "know MyLM; if you trust that code, set model.trust_remote_code: true"),
         (without_weights, "FOLDER has no weights (model.safetensors, pytorch_model.bin"),
         (without_a_tokenizer, "FOLDER has no tokenizer (tokenizer.json"),
         (with_a_pointer_to_its_weights, "FOLDER/model.safetensors is not a whole safetensors file ("),
@@ -60,12 +136,25 @@ def with_attention_in_two_chunks(folder: Path) -> None:
         (with_code_of_its_own, "FOLDER brings its own code (auto_map in config.json)"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_model_is_named(
-    rlhf: Command, recipe: Path, model_folder: Path, spoilt: Callable[[Path], None], told: str
-):
+def test_what_is_wrong_with_a_model_is_named(rlhf: Command, recipe: Path, model_folder: Path, spoilt: Spoil, told: str):
     spoilt(model_folder)
     error = refusal(rlhf, recipe, "model.tiny=null", f"model.path={model_folder}")
-    assert error.startswith(f"error: {told.replace('FOLDER', str(model_folder))}")
+    assert error.startswith(f"error: {whole(told, model_folder)}")
+
+
+@pytest.mark.parametrize(("spoilt", "told"), WRONG_CONFIGS[:3] + WRONG_CONFIGS[-3:])
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_a_plan_and_a_run_refuse_it_as_well(
+    rlhf: Command, recipe: Path, model_folder: Path, command: str, spoilt: Spoil, told: str
+):
+    spoilt(model_folder)
+    ended = rlhf(command, recipe, "model.tiny=null", f"model.path={model_folder}")
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1), ended.stderr
+    assert ended.stderr.startswith(f"error: {whole(told, model_folder)}")
+
+
+def whole(told: str, folder: Path) -> str:
+    return told.replace("FOLDER", str(folder)).replace("VERSION", version("transformers"))
 
 
 def test_code_that_is_trusted_is_not_judged(rlhf: Command, recipe: Path, model_folder: Path):

@@ -11,12 +11,10 @@ from rlhf.models.model_files import (
     Shapes,
     Values,
     check_dimensions,
-    check_remote_code,
     check_template,
     check_vocabulary,
     context_tokens,
     embedding_rows,
-    is_known,
     parameters,
     tensor_shapes,
 )
@@ -167,23 +165,3 @@ class TestTemplate:
         change(folder / "chat_template.json", chat_template="{{ messages }}")
         with pytest.raises(ModelError, match=r"write it into chat_template\.jinja"):
             check_template(folder)
-
-
-class TestRemoteCode:
-    def test_a_family_that_transformers_knows_needs_none(self, folder: Path):
-        change(folder / "config.json", auto_map={"AutoConfig": "mine.MyConfig"})
-        check_remote_code(folder, CONFIG, trusted=False)
-
-    @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
-    def test_one_that_it_does_not_know_is_refused_unless_trusted(self, folder: Path, file: str):
-        change(folder / file, auto_map={"AutoConfig": "mine.MyConfig"})
-        mine = CONFIG | {"model_type": "mine"}
-        check_remote_code(folder, mine, trusted=True)
-        with pytest.raises(ModelError, match=rf"auto_map in {file}.*does not know model_type mine.*trust_remote_code"):
-            check_remote_code(folder, mine, trusted=False)
-
-    def test_the_list_of_known_families_is_that_of_transformers(self):
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-        assert all(map(is_known, CONFIG_MAPPING))
-        assert not is_known("mine")

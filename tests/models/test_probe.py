@@ -19,10 +19,10 @@ from transformers import (
 from rlhf.errors import ModelError
 from rlhf.models import attention as attention_module
 from rlhf.models import policy as policy_module
-from rlhf.models.config import TinyModelConfig
+from rlhf.models.config import Packing, TinyModelConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.policy import row_mask
-from rlhf.models.probe import check_packed_forward
+from rlhf.models.probe import check_packed_forward, proved_rows
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import save_tiny
 from tests.models.families import CASES, family_model
@@ -63,6 +63,29 @@ def test_what_a_model_raises_that_takes_no_rows_is_a_refusal_by_name() -> None:
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with pytest.raises(ModelError, match=r"model\.path=bloom: BloomForCausalLM does not take packed sequences \("):
         check_packed_forward(model, "bloom")
+
+
+@pytest.mark.parametrize(("packing", "what"), [("always", "packed sequences"), ("auto", "a sequence alone")])
+def test_a_model_that_cannot_be_computed_is_refused_by_name(packing: Packing, what: str) -> None:
+    model = failing(KeyError(1))
+    with pytest.raises(ModelError, match=rf"^model\.path=x: LlamaForCausalLM does not take {what} \(KeyError: 1\)$"):
+        proved_rows(model, "x", packing=packing)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+def test_a_machine_without_memory_proves_nothing_of_a_model(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        proved_rows(failing(error), "x")
+
+
+def failing(error: Exception) -> PreTrainedModel:
+    model: PreTrainedModel = LlamaForCausalLM(LlamaConfig(**SHAPE, attn_implementation="sdpa"))
+
+    def forward(*arguments: Any, **named: Any) -> None:
+        raise error
+
+    model.model.forward = forward  # type: ignore[method-assign]
+    return model
 
 
 def test_a_model_whose_tokens_see_their_neighbours_in_the_row_is_refused() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.errors import WeightSyncError, WorkerDied
+from rlhf.errors import ModelError, WeightSyncError, WorkerDied
 from rlhf.runs.tracing import Clock
 from rlhf.types import Completion, FinishReason, TokenLogprobs
 from rlhf.weight_sync.canary import Canary
@@ -368,6 +368,19 @@ async def test_a_death_is_blamed_rather_than_the_connections_it_broke() -> None:
         await stage.publisher.publish()
     assert caught.value.engine == "engine-1"
     assert isinstance(caught.value.__cause__, WorkerDied)
+
+
+async def test_a_model_that_an_engine_does_not_know_is_the_users_to_change() -> None:
+    refusal = ModelError("engine-1: vllm cannot follow a learner with phi on a CPU")
+
+    def refuses() -> None:
+        raise refusal
+
+    stage = Stage()
+    stage.wire.faults["engine-1", "prepare"] = refuses
+    with pytest.raises(ModelError) as raised:
+        await stage.connect_and_publish()
+    assert raised.value is refusal
 
 
 async def test_a_learner_that_cannot_send_is_named_while_engines_wait_for_it() -> None:

