@@ -8,13 +8,13 @@ from pathlib import Path
 from rlhf.commands.check import count, describe_folder, describe_model, print_rows
 from rlhf.commands.check_training import LabelledText
 from rlhf.config import merge, parse_override
-from rlhf.models.model_files import parameters, tensor_shapes
+from rlhf.models.model_files import context_tokens, parameters, tensor_shapes
 from rlhf.models.supported_families import measurements
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.planning.layout import engine_layouts, learner_layout
 from rlhf.recipe.planning.machines import GIB
 from rlhf.recipe.planning.processes import least_state
-from rlhf.recipe.preflight import check_model_folder, context_tokens, read_model_config
+from rlhf.recipe.preflight import check_model_folder, read_model_config
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import learner_device

@@ -41,9 +41,10 @@ def cause_of(error: BaseException) -> str:
 def naming_model(what: str, *also: type[BaseException]) -> Iterator[None]:
     """Raise `ModelError`, which begins with `what`, where a library does not know a model. `also` are exceptions with
     which it refuses the model's files."""
+    kinds: tuple[type[BaseException], ...] = (*UNKNOWN, *also)
     try:
         yield
-    except (*UNKNOWN, *also) as error:
+    except kinds as error:
         if not concerns_model(error):
             raise
         raise ModelError(f"{what}: {cause_of(error)}") from error

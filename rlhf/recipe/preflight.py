@@ -191,8 +191,8 @@ def check_reward_servers(recipe: Recipe) -> None:
 
 def check_reference(recipe: Recipe) -> None:
     """Check that a local reference or teacher, and the start of a critic, is a model folder. Raises `ModelError`."""
-    critic = recipe.trainer.critic
-    named = {"trainer.reference_path": recipe.trainer.reference_path, "trainer.critic.path": critic and critic.path}
+    trainer, critic = recipe.trainer, recipe.trainer.critic
+    named = {"trainer.reference_path": trainer.reference_path, "trainer.critic.path": critic.path if critic else None}
     for key, name in named.items():
         if name is not None and not is_hub_name(name):
             read_model_config(Path(name).expanduser(), key)
