@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.errors import EngineBroken, WeightSyncError
+from rlhf.errors import EngineBroken, ModelError, WeightSyncError
 from rlhf.models.config import LoraConfig, TinyModelConfig
 from rlhf.models.lora import add_lora
 from rlhf.models.tiny import save_tiny
@@ -72,5 +72,6 @@ async def test_adapters_that_the_engine_has_no_place_for_are_refused_before_any_
     folder, engine = adapted
     manifest = await LoraLearner(folder).manifest()
     tensors = [spec for spec in manifest.tensors if "layers.0.self_attn.q_proj.lora_A" not in spec.name]
-    with pytest.raises(EngineBroken, match=r"would not be sent \['model\.layers\.0\.self_attn\.q_proj\.lora_A"):
+    refused = (ModelError, EngineBroken)  # the first if no test before has let it sample
+    with pytest.raises(refused, match=r"would not be sent \['model\.layers\.0\.self_attn\.q_proj\.lora_A"):
         await engine.prepare(Manifest(tensors=tuple(tensors)))
