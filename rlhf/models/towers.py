@@ -37,6 +37,7 @@ def towers(model: nn.Module) -> list[nn.Module]:
 
 def copy_processors(model_path: str, folder: Path) -> None:
     """Copy the processors' files of a model folder or hub name, as far as it has them, into `folder`."""
+    lenient = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     for name in PROCESSORS:
-        if found := cached_file(model_path, name, _raise_exceptions_for_missing_entries=False):
+        if found := cached_file(model_path, name, **lenient):
             shutil.copyfile(found, folder / name)

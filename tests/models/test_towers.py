@@ -14,7 +14,7 @@ from rlhf.models.lora import linear_layers
 from rlhf.models.policy import PolicyModel, WholeRows
 from rlhf.models.probe import proved_rows
 from rlhf.models.scalar import ScalarHead, load_scalar
-from rlhf.models.towers import towers
+from rlhf.models.towers import PROCESSORS, copy_processors, towers
 from rlhf.recipe.planning.meta_model import shape_of
 from rlhf.weight_sync.weights import publish_manifest
 from tests.models.seeing import MADE, save_seeing
@@ -67,6 +67,16 @@ def test_a_critic_trains_the_language_part_alone(folder: Path) -> None:
         name for name, _ in model.named_parameters() if in_tower(name)
     }
     assert towers(model)
+
+
+def test_an_export_has_the_files_of_the_processors(tmp_path: Path) -> None:
+    folder, out = tmp_path / "model", tmp_path / "exported"
+    folder.mkdir()
+    out.mkdir()
+    (folder / PROCESSORS[0]).write_text('{"patch_size": 4}')
+    copy_processors(str(folder), out)
+    assert [file.name for file in out.iterdir()] == [PROCESSORS[0]]
+    assert (out / PROCESSORS[0]).read_text() == '{"patch_size": 4}'
 
 
 def test_they_are_planned(folder: Path) -> None:
