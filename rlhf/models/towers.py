@@ -13,7 +13,7 @@ from transformers import (
     AutoModelForImageTextToText,
     PreTrainedModel,
 )
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 from rlhf.models.attention import decoder_of
 

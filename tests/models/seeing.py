@@ -53,7 +53,8 @@ def seeing(kind: str) -> PreTrainedModel:
     parts = {name: dict(values) if isinstance(values, dict) else values for name, values in MADE[kind].items()}
     parts["text_config"] = LANGUAGE | parts["text_config"]
     torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForImageTextToText.from_config(AutoConfig.for_model(kind, **parts))
+    config = AutoConfig.for_model(kind, **parts)
+    model: PreTrainedModel = AutoModelForImageTextToText.from_config(config)  # type: ignore[no-untyped-call]
     return model
 
 

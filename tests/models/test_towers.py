@@ -35,7 +35,8 @@ def in_tower(name: str) -> bool:
 def loss(model: PolicyModel | ScalarHead) -> torch.Tensor:
     ids, places = torch.arange(3, 19)[None], torch.arange(1, 16)
     inputs = (ids, torch.arange(16)[None], places - 1)
-    return (model(*inputs, places, 1.0)[0] if isinstance(model, PolicyModel) else model(*inputs)).sum()
+    found: torch.Tensor = model(*inputs, places, 1.0)[0] if isinstance(model, PolicyModel) else model(*inputs)
+    return found.sum()
 
 
 def test_text_trains_the_language_part_alone_and_the_export_has_the_same_towers(folder: Path, tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_text_trains_the_language_part_alone_and_the_export_has_the_same_towers(
     rows = proved_rows(model, folder.name)
     assert isinstance(rows, WholeRows)
     policy = PolicyModel(model, rows)
-    loss(policy).backward()
+    loss(policy).backward()  # type: ignore[no-untyped-call]
     weights = dict(model.named_parameters())
     assert {name for name, weight in weights.items() if weight.grad is None} == set(filter(in_tower, weights))
     assert not any(in_tower(spec.name) for spec in publish_manifest(policy).tensors)
@@ -61,8 +62,8 @@ def test_text_trains_the_language_part_alone_and_the_export_has_the_same_towers(
 
 def test_a_critic_trains_the_language_part_alone(folder: Path) -> None:
     model = load_scalar(str(folder), fresh_head=True)
-    torch.nn.init.ones_(model.get_submodule("score").weight)
-    loss(ScalarHead(model, proved_rows(model, folder.name))).backward()
+    torch.nn.init.ones_(model.get_parameter("score.weight"))
+    loss(ScalarHead(model, proved_rows(model, folder.name))).backward()  # type: ignore[no-untyped-call]
     assert {name for name, weight in model.named_parameters() if weight.grad is None} == {
         name for name, _ in model.named_parameters() if in_tower(name)
     }
