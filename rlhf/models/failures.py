@@ -27,7 +27,7 @@ def concerns_model(error: BaseException) -> bool:
     """Whether a library's exception is one of its code, and not of the machine."""
     if isinstance(error, OSError) or type(error) is RuntimeError:
         return not MACHINE.search(str(error))
-    return not isinstance(error, RuntimeError) or isinstance(error, NotImplementedError)
+    return not isinstance(error, RuntimeError | MemoryError) or isinstance(error, NotImplementedError)
 
 
 def cause_of(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -22,8 +22,8 @@ from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
 from rlhf.config import load_piece
-from rlhf.errors import ModelError
-from rlhf.models.failures import naming_model
+from rlhf.errors import ModelError, Raised, catch
+from rlhf.models.failures import cause_of, concerns_model, naming_model
 from rlhf.models.model_types import check_precision
 from rlhf.models.sharded_loading import Sharding, pretrained
 from rlhf.models.towers import auto_class, towers
@@ -142,9 +142,13 @@ def bare_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Return a tokenizer that may lack a chat template. Raises `ModelError` when the folder has none."""
     _check_folder(path, setting)
-    with naming_model(f"{setting}={path}: no tokenizer", OSError):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    return tokenizer
+    # The Rust code of tokenizers raises plain exceptions.
+    tokenizer = catch(lambda: AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code))
+    if not isinstance(tokenizer, Raised):
+        return cast(PreTrainedTokenizerBase, tokenizer)
+    if not concerns_model(tokenizer.error):
+        raise tokenizer.error
+    raise ModelError(f"{setting}={path}: no tokenizer: {cause_of(tokenizer.error)}") from tokenizer.error
 
 
 def _check_folder(path: str, setting: str) -> None:

@@ -106,6 +106,14 @@ def test_nothing_is_drawn_in_a_forward_pass(tmp_path: Path, checkpointing: bool)
     assert torch.allclose(found, expected, atol=1e-5)
 
 
+def test_a_broken_tokenizer_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    path = changed(folder, tmp_path / "broken")
+    for name, text in {"tokenizer.json": '{"model": {"vocab": {}}}', "tokenizer_config.json": "{}"}.items():
+        (Path(path) / name).write_text(text)
+    with pytest.raises(ModelError, match=f"^model.path={path}: no tokenizer: "):
+        load_tokenizer(path)
+
+
 def test_every_dropout_of_a_configuration_is_turned_off() -> None:
     for family, names in {"opt": ["dropout", "attention_dropout"], "gptj": ["attn_pdrop", "resid_pdrop"]}.items():
         config = AutoConfig.for_model(family, **dict.fromkeys(names, 0.3))
