@@ -42,7 +42,7 @@ TURN = re.compile(r"\n\n(Human|Assistant):")
 def chat_of(row: Row, column: str, key: str, where: str, role: str = "user") -> list[Message]:
     """Return the messages of a column; a text is one message of that role. Raises `DataError`."""
     value = column_of(row, column, key, where)
-    if seen := [name for name in SEEN if row.get(name) is not None and name != column and row[name] not in ("", [])]:
+    if seen := [name for name in SEEN if name != column and row.get(name)]:
         raise DataError(
             f"{where} has {seen[0]!r}, and {TEXT_ALONE}; remove the row, or the column if the text is whole"
         )

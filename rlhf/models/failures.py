@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 
 from rlhf.errors import ModelError, RlhfError
 
@@ -18,14 +19,17 @@ OF_CODE = (
 """Exceptions of code that meets what it was not written for."""
 UNKNOWN = (*OF_CODE, RuntimeError)
 """With those of tensors whose shapes do not fit, which `concerns_model` tells from those of the machine."""
-MACHINE = re.compile(r"memory|CUDA|CUBLAS|NCCL|gloo|[Ww]orker|device type|\bport\b|address")
-"""Words of a `RuntimeError` or `OSError` about the machine. Others of torch have classes of their own."""
+MACHINE = re.compile(
+    r"memory|CUDA|CUBLAS|cuDNN|NVIDIA|NCCL|gloo|[Ww]orker|device type|\bport\b|address|new thread|timed out|Connection"
+    r"|os error|\[Errno (?!(2|13|20|21)\])"  # but no file, no permission, no folder, a folder
+)
+"""Words of an exception about the machine, among kinds that models cause too. Others of torch have classes."""
 LONGEST = 300
 
 
 def concerns_model(error: BaseException) -> bool:
     """Whether a library's exception is one of its code, and not of the machine."""
-    if isinstance(error, OSError) or type(error) is RuntimeError:
+    if isinstance(error, OSError | SafetensorError) or type(error) is RuntimeError:
         return not MACHINE.search(str(error))
     return not isinstance(error, RuntimeError | MemoryError) or isinstance(error, NotImplementedError)
 

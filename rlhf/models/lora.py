@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.config import LoraConfig
-from rlhf.models.loading import load_config
+from rlhf.models.loading import load_config, loading_model
 from rlhf.models.towers import auto_class, towers
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def lora_for_model(config: LoraConfig | None, path: str, *, trust_remote_code: b
     if config is None or config.target_modules:
         return config
     described = load_config(path, trust_remote_code=trust_remote_code)
-    with torch.device("meta"):
+    with loading_model("model.path", path, described), torch.device("meta"):
         model = auto_class(described).from_config(described, trust_remote_code=trust_remote_code)
     return config.model_copy(update={"target_modules": tuple(sorted({own for _, own in linear_layers(model)}))})
 

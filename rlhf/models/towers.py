@@ -27,12 +27,16 @@ def auto_class(config: Any) -> Any:
 
 
 def towers(model: nn.Module) -> list[nn.Module]:
-    """Return the parts beside the language part: encoders of images or audio, and their projections into the embedding.
-    None for a model of text alone."""
+    """Return the parts beside the language part: encoders of images or audio, their projections into the embedding, and
+    weights that belong to no part. None for a model of text alone."""
     if not isinstance(model, PreTrainedModel):
         return []
-    base, decoder = model.base_model, decoder_of(model)
-    return [] if base is decoder else [part for part in base.children() if part is not decoder]
+    base, decoder, head = model.base_model, decoder_of(model), model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if base is decoder:
+        return []
+    parts = [part for part in base.children() if decoder not in part.modules() and part is not head]
+    loose = list(base.parameters(recurse=False))
+    return [*parts, nn.ParameterList(loose)] if loose else parts
 
 
 def copy_processors(model_path: str, folder: Path) -> None:

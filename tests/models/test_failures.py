@@ -28,7 +28,7 @@ from rlhf.models.tiny import save_tiny
         (RuntimeError("shape '[2]' is invalid\nfor input"), "RuntimeError: shape '[2]' is invalid for input"),
         (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero"),
         (SafetensorError("MetadataIncompleteBuffer"), "SafetensorError: MetadataIncompleteBuffer"),
-        (OSError("no file named model.safetensors"), "OSError: no file named model.safetensors"),
+        (FileNotFoundError(2, "No such file"), "FileNotFoundError: [Errno 2] No such file"),
     ],
 )  # fmt: skip
 def test_a_library_that_does_not_know_a_model_is_one_line_with_its_cause(error: Exception, told: str) -> None:
@@ -48,12 +48,17 @@ def test_a_library_that_does_not_know_a_model_is_one_line_with_its_cause(error: 
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
         RuntimeError("NCCL error: unhandled system error"),
         OSError(12, "Cannot allocate memory"),
+        OSError(28, "No space left on device"),
+        OSError(str(OSError(5, "Input/output error"))),  # as ranks tell each other
+        ConnectionResetError(104, "Connection reset by peer"),
+        SafetensorError("Error while deserializing: I/O error: Input/output error (os error 5)"),
+        RuntimeError("can't start new thread"),
         TransferError("a peer is gone"),
         KeyboardInterrupt(),
     ],
 )
 def test_a_failure_of_the_machine_keeps_its_name(error: BaseException) -> None:
-    with pytest.raises(type(error)) as raised, naming_model("model.path=x: a library", OSError):
+    with pytest.raises(type(error)) as raised, naming_model("model.path=x: a library", OSError, SafetensorError):
         raise error
     assert raised.value is error
 

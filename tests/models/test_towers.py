@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from rlhf.models.loading import load_policy
 from rlhf.models.lora import linear_layers
 from rlhf.models.policy import PolicyModel, WholeRows
 from rlhf.models.probe import proved_rows
 from rlhf.models.scalar import ScalarHead, load_scalar
-from rlhf.models.towers import PROCESSORS, copy_processors, towers
+from rlhf.models.towers import PROCESSORS, auto_class, copy_processors, towers
 from rlhf.recipe.planning.meta_model import shape_of
 from rlhf.weight_sync.weights import publish_manifest
 from tests.models.seeing import MADE, save_seeing
@@ -83,3 +83,14 @@ def test_an_export_has_the_files_of_the_processors(tmp_path: Path) -> None:
 def test_they_are_planned(folder: Path) -> None:
     config = load_policy(str(folder)).config
     assert shape_of(folder.name, config.to_dict()).layers == 2
+
+
+@pytest.mark.parametrize("kind", ["llama4_text", "opt", "llava_next"])
+def test_what_text_trains_is_in_no_tower(kind: str) -> None:
+    """Heads beside the decoder; decoders inside a part; weights that belong to no part."""
+    config = AutoConfig.for_model(kind)
+    with torch.device("meta"):
+        model = auto_class(config).from_config(config)
+    still = {id(weight) for tower in towers(model) for weight in tower.parameters()}
+    names = {name.split(".")[1] for name, weight in model.named_parameters() if id(weight) in still}
+    assert names == ({"vision_tower", "multi_modal_projector", "image_newline"} if kind == "llava_next" else set())
