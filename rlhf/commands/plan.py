@@ -137,7 +137,7 @@ def _activations(
     shared = run.replies > 1 and run.prompt + reply <= DENSE_TOKENS
     with naming_model(f"{shape.name}: the passes of {shape.architecture} cannot be measured"):
         return activations_of(
-            shape.name, values, dtype=recipe.model.dtype, checkpointing=checkpointing, attention=recipe.model.attention,
+            values, dtype=recipe.model.dtype, checkpointing=checkpointing, attention=recipe.model.attention,
             lengths=(run.prompt, reply, 2 if shared else 1), tokens=run.learner.tokens // run.learner.sequence_parallel,
             memory=memory,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from tests.commands.conftest import Command
 from tests.commands.test_bad_input import refusal
 from tests.model_folders import ROWS, change, save_tensors
 
-Spoil = Callable[[Path], None]
+Spoil = Callable[[Path], object]
 
 
 def without_weights(folder: Path) -> None:
@@ -28,28 +28,8 @@ def with_a_pointer_to_its_weights(folder: Path) -> None:
     (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
 
 
-def of_another_width(folder: Path) -> None:
-    change(folder / "config.json", hidden_size=16)
-
-
-def with_a_larger_vocabulary(folder: Path) -> None:
-    change(folder / "tokenizer.json", added_tokens=[{"id": ROWS, "content": "<late>"}])
-
-
 def without_a_template(folder: Path) -> None:
     (folder / "chat_template.jinja").unlink()
-
-
-def with_code_of_its_own(folder: Path) -> None:
-    change(folder / "config.json", model_type="mine", auto_map={"AutoConfig": "mine.MyConfig"})
-
-
-def with_attention_in_two_chunks(folder: Path) -> None:
-    change(folder / "config.json", dual_chunk_attention_config={"chunk_size": 262144})
-
-
-def with_a_class_of_its_own(folder: Path) -> None:
-    change(folder / "config.json", architectures=["MyLM"], auto_map={"AutoModelForCausalLM": "mine.MyLM"})
 
 
 def with_gguf_weights(folder: Path) -> None:
@@ -72,31 +52,26 @@ def that_is_a_file(folder: Path) -> None:
 
 
 def with_config(text: str) -> Spoil:
-    def write(folder: Path) -> None:
-        (folder / "config.json").write_text(text)
-
-    return write
+    return lambda folder: folder.joinpath("config.json").write_text(text)
 
 
 def changed(**values: object) -> Spoil:
     return lambda folder: change(folder / "config.json", **values)
 
 
-def of_kind(family: str, architecture: str, **values: object) -> Spoil:
-    return changed(model_type=family, architectures=[architecture], **values)
+def with_a_larger_vocabulary(folder: Path) -> None:
+    change(folder / "tokenizer.json", added_tokens=[{"id": ROWS, "content": "<late>"}])
 
 
+OF_ANOTHER_WIDTH = changed(hidden_size=16)
+WITH_ITS_OWN_CODE = changed(model_type="mine", auto_map={"AutoConfig": "mine.MyConfig"})
 NO_TEXT = "; take a decoder that generates text (…ForCausalLM)"
 QUANTISED = "and training needs them in 16 or 32 bits; take the model that it was made from, or dequantise it"
 WRONG_CONFIGS = [
-    (of_kind("qwen9", "Qwen9ForCausalLM"),
-     "model.path=FOLDER: transformers VERSION does not know its model_type qwen9"),
-    (of_kind("clip", "CLIPModel"), f"model.path=FOLDER: clip is no language model{NO_TEXT}"),
-    (of_kind("siglip_vision_model", "SiglipVisionModel"), "model.path=FOLDER: siglip_vision_model is no language"),
-    (of_kind("bert", "BertForMaskedLM"), f"model.path=FOLDER: bert is an encoder{NO_TEXT}"),
-    (of_kind("modernbert", "ModernBertModel"), "model.path=FOLDER: modernbert is an encoder;"),
-    (of_kind("t5", "T5ForConditionalGeneration", is_encoder_decoder=True),
-     f"model.path=FOLDER: t5 is an encoder-decoder{NO_TEXT}"),
+    (changed(model_type="qwen9"), "model.path=FOLDER: transformers VERSION does not know its model_type qwen9"),
+    (changed(model_type="clip"), f"model.path=FOLDER: clip is no language model{NO_TEXT}"),
+    (changed(model_type="modernbert"), f"model.path=FOLDER: modernbert is an encoder{NO_TEXT}"),
+    (changed(model_type="t5", is_encoder_decoder=True), f"model.path=FOLDER: t5 is an encoder-decoder{NO_TEXT}"),
     (changed(quantization_config={"quant_method": "gptq", "bits": 4}),
      f"model.path=FOLDER: its weights are quantised (gptq), {QUANTISED}"),
     (changed(quantization_config={"load_in_4bit": True}), "model.path=FOLDER: its weights are quantised (an unknown"),
@@ -104,7 +79,6 @@ WRONG_CONFIGS = [
      "model.path=FOLDER: its weights are quantised (fp8)"),
     (changed(hidden_size="4"), "model.path=FOLDER: hidden_size in its config.json is '4', which is not a whole"),
     (changed(num_hidden_layers=2.0), "model.path=FOLDER: num_hidden_layers in its config.json is 2.0"),
-    (with_config(""), "FOLDER/config.json cannot be read as JSON (Expecting value: line 1 column 1 (char 0)); "),
     (with_config("{'model_type': 'qwen2'}"), "FOLDER/config.json cannot be read as JSON (Expecting property name"),
     (with_config("[]"), "FOLDER/config.json is not a JSON object; download the model again"),
     (with_config("{}"), "FOLDER/config.json has no model_type; model.path must be a Hugging Face folder"),
@@ -121,19 +95,21 @@ WRONG_CONFIGS = [
         *WRONG_CONFIGS,
         (with_gguf_weights, "FOLDER has no weights (model.safetensors, pytorch_model.bin, or the .index.json of "
                             "several such files); it holds GGUF files, which cannot be trained: take the"),
-        (with_a_class_of_its_own, "FOLDER brings its own code (auto_map in config.json): transformers VERSION does not "
+        (changed(architectures=["MyLM"], auto_map={"AutoModelForCausalLM": "mine.MyLM"}),
+         "FOLDER brings its own code (auto_map in config.json): transformers VERSION does not "
                                   "know MyLM; if you trust that code, set model.trust_remote_code: true"),
         (without_weights, "FOLDER has no weights (model.safetensors, pytorch_model.bin"),
         (without_a_tokenizer, "FOLDER has no tokenizer (tokenizer.json"),
         (with_a_pointer_to_its_weights, "FOLDER/model.safetensors is not a whole safetensors file ("),
-        (of_another_width, "FOLDER: its weights do not fit its config.json: model.embed_tokens.weight is 8 x 4, and "
+        (OF_ANOTHER_WIDTH, "FOLDER: its weights do not fit its config.json: model.embed_tokens.weight is 8 x 4, and "
                            "hidden_size is 16; take config.json and weights of the same model"),
         (with_a_larger_vocabulary, "FOLDER: its tokenizer gives '<late>' the id 8, and the embedding has 8 rows, 0 to "
                                    "7; take the model's own tokenizer"),
         (without_a_template, "FOLDER: its tokenizer has no chat template (chat_template.jinja, or chat_template in "
                              "tokenizer_config.json); use an instruction-tuned model, or add a template"),
-        (with_attention_in_two_chunks, "FOLDER: its config.json has dual_chunk_attention_config, which learner"),
-        (with_code_of_its_own, "FOLDER brings its own code (auto_map in config.json)"),
+        (changed(dual_chunk_attention_config={"chunk_size": 262144}),
+         "FOLDER: its config.json has dual_chunk_attention_config, which learner"),
+        (WITH_ITS_OWN_CODE, "FOLDER brings its own code (auto_map in config.json)"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_model_is_named(rlhf: Command, recipe: Path, model_folder: Path, spoilt: Spoil, told: str):
@@ -142,7 +118,7 @@ def test_what_is_wrong_with_a_model_is_named(rlhf: Command, recipe: Path, model_
     assert error.startswith(f"error: {whole(told, model_folder)}")
 
 
-@pytest.mark.parametrize(("spoilt", "told"), WRONG_CONFIGS[:3] + WRONG_CONFIGS[-3:])
+@pytest.mark.parametrize(("spoilt", "told"), WRONG_CONFIGS[:: len(WRONG_CONFIGS) - 1])
 @pytest.mark.parametrize("command", ["plan", "train"])
 def test_a_plan_and_a_run_refuse_it_as_well(
     rlhf: Command, recipe: Path, model_folder: Path, command: str, spoilt: Spoil, told: str
@@ -158,7 +134,7 @@ def whole(told: str, folder: Path) -> str:
 
 
 def test_code_that_is_trusted_is_not_judged(rlhf: Command, recipe: Path, model_folder: Path):
-    with_code_of_its_own(model_folder)
+    WITH_ITS_OWN_CODE(model_folder)
     change(model_folder / "config.json", hidden_size=16)
     without_a_tokenizer(model_folder)
     trusted = "model.trust_remote_code=true"
@@ -171,7 +147,7 @@ def test_weights_that_a_loader_of_its_own_reads_may_have_any_shape(
     rlhf: Command, recipe: Path, model_folder: Path, tmp_path: Path
 ):
     (tmp_path / "mine.py").write_text("def load(path, **settings): ...")
-    of_another_width(model_folder)
+    OF_ANOTHER_WIDTH(model_folder)
     given = ("model.tiny=null", f"model.path={model_folder}", "model.loader=mine:load")
     assert rlhf("check", recipe, *given).returncode == 0
 

@@ -12,7 +12,6 @@ from rlhf.errors import ModelError, TransferError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.failures import naming_model
 from rlhf.models.loading import load_policy
-from rlhf.models.model_files import family_of
 from rlhf.models.tiny import save_tiny
 
 
@@ -21,12 +20,10 @@ from rlhf.models.tiny import save_tiny
     [
         (AttributeError("'Lfm2Config' object has no attribute 'conv_dim'"),
          "AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'"),
-        (KeyError(1), "KeyError: 1"),
-        (ModuleNotFoundError("No module named 'cutlass'"), "ModuleNotFoundError: No module named 'cutlass'"),
         (AssertionError(), "AssertionError"),
         (NotImplementedError("no kernel"), "NotImplementedError: no kernel"),
         (RuntimeError("shape '[2]' is invalid\nfor input"), "RuntimeError: shape '[2]' is invalid for input"),
-        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero"),
+        (ValueError("long\n" * 1000), f"ValueError: {'long ' * 57}lo…"),
         (SafetensorError("MetadataIncompleteBuffer"), "SafetensorError: MetadataIncompleteBuffer"),
         (FileNotFoundError(2, "No such file"), "FileNotFoundError: [Errno 2] No such file"),
     ],
@@ -63,13 +60,6 @@ def test_a_failure_of_the_machine_keeps_its_name(error: BaseException) -> None:
     assert raised.value is error
 
 
-def test_an_exception_of_many_lines_is_cut(tmp_path: Path) -> None:
-    with pytest.raises(ModelError) as refused, naming_model("x"):
-        raise ValueError("long\n" * 1000)
-    assert len(str(refused.value)) < 400
-    assert str(refused.value).endswith("…")
-
-
 def test_a_loader_of_ones_own_that_does_not_know_the_model_is_named(tmp_path: Path) -> None:
     folder = save_tiny(TinyModelConfig(hidden_size=64), 0, tmp_path / "tiny")
     with pytest.raises(
@@ -80,9 +70,3 @@ def test_a_loader_of_ones_own_that_does_not_know_the_model_is_named(tmp_path: Pa
 
 def unknowing(path: str, **settings: object) -> None:
     raise KeyError(1)
-
-
-def test_a_family_is_read_from_its_folder_and_a_hub_name_stands_for_itself(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "lfm2"}')
-    assert family_of(str(tmp_path)) == "lfm2"
-    assert family_of("an/owner-s") == "an/owner-s"

@@ -15,6 +15,7 @@ from rlhf.models.model_files import (
     check_vocabulary,
     context_tokens,
     embedding_rows,
+    family_of,
     parameters,
     tensor_shapes,
 )
@@ -32,6 +33,10 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_the_context_is_known_by_the_names_that_families_give_it(config: Values, tokens: int | None):
     assert context_tokens(config) == tokens
+
+
+def test_a_family_is_read_from_its_folder_and_a_hub_name_stands_for_itself(folder: Path):
+    assert (family_of(str(folder)), family_of("an/owner-s")) == ("qwen2", "an/owner-s")
 
 
 class TestHeaders:

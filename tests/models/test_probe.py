@@ -9,8 +9,6 @@ import pytest
 import torch
 from transformers import (
     AttentionInterface,
-    AutoConfig,
-    AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -58,13 +56,6 @@ def test_logits_that_are_not_made_as_is_known_here_are_refused() -> None:
         check_packed_forward(scaled, "scaled")
 
 
-def test_what_a_model_raises_that_takes_no_rows_is_a_refusal_by_name() -> None:
-    config = AutoConfig.for_model("bloom", vocab_size=64, hidden_size=32, n_layer=1, n_head=2)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    with pytest.raises(ModelError, match=r"model\.path=bloom: BloomForCausalLM does not take packed sequences \("):
-        check_packed_forward(model, "bloom")
-
-
 @pytest.mark.parametrize(("packing", "what"), [("always", "packed sequences"), ("auto", "a sequence alone")])
 def test_a_model_that_cannot_be_computed_is_refused_by_name(packing: Packing, what: str) -> None:
     model = failing(KeyError(1))
@@ -86,20 +77,6 @@ def failing(error: Exception) -> PreTrainedModel:
 
     model.model.forward = forward  # type: ignore[method-assign]
     return model
-
-
-def test_a_model_whose_tokens_see_their_neighbours_in_the_row_is_refused() -> None:
-    model: PreTrainedModel = LlamaForCausalLM(LlamaConfig(**SHAPE, attn_implementation="sdpa"))
-    mixing = model.model.layers[0]
-    real = mixing.forward
-
-    def carrying(hidden: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
-        """A state that runs through the whole row, as a recurrent layer's does."""
-        return real(hidden + hidden.cumsum(1), *arguments, **keywords)
-
-    mixing.forward = carrying
-    with pytest.raises(ModelError, match=r"of packed sequences \(.*\) are off by"):
-        check_packed_forward(model, "recurrent")
 
 
 @pytest.mark.parametrize(("family", "attention"), CASES)

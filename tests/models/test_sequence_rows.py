@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models import stateful_layers as stateful
@@ -14,31 +12,18 @@ from rlhf.models.loading import ready_to_train
 from rlhf.models.policy import PolicyModel, RowForward, SequencesAlone, WholeRows
 from rlhf.models.probe import proved_rows
 from rlhf.models.sequence_rows import sequence_rows
+from tests.architectures.families import Family, made
+from tests.models.seeing import LINEAR
 
 POSITIONS = torch.tensor([[0, 1, 2, 3, 4, 2, 3, 0, 0], [0, 1, 0, 1, 2, 1, 0, 0, 0]])
 """Two rows: a sequence, a branch of it behind its first two tokens and padding; two sequences, a branch and padding."""
 SEQUENCES = [[0, 1, 2, 3, 4], [0, 1, 5, 6], [9, 10], [11, 12, 13], [11, 14]]
-SHAPE: dict[str, Any] = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 64, "initializer_range": 0.05,
-}  # fmt: skip
-STATES: dict[str, dict[str, Any]] = {
-    "qwen3_5_text": {
-        "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 4, "linear_num_key_heads": 2,
-        "linear_key_head_dim": 16, "linear_value_head_dim": 16,
-    },
-    "lfm2": {"layer_types": ["conv", "full_attention"]},
-    "mamba": {"state_size": 4},
-}  # fmt: skip
+STATES = {"qwen3_5_text": LINEAR, "lfm2": {"layer_types": ["conv", "full_attention"]}, "mamba": {"state_size": 4}}
 ALONE = ("bloom", "mpt")
 
 
-def model_of(kind: str, **settings: Any) -> PreTrainedModel:
-    known = AutoConfig.for_model(kind)
-    shape = {key: value for key, value in SHAPE.items() if key in known.to_dict() or key in known.attribute_map}
-    torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape | settings))
-    return model.eval()
+def model_of(kind: str) -> PreTrainedModel:
+    return made(Family(name=kind, kind=kind, settings=STATES.get(kind, {}))).eval()
 
 
 def test_every_sequence_has_its_row_and_every_token_its_place() -> None:
@@ -96,7 +81,7 @@ def assert_as_alone(model: PreTrainedModel, rows: RowForward) -> None:
 @pytest.mark.parametrize("checkpointing", [0, 1])
 @pytest.mark.parametrize("kind", STATES)
 def test_layers_with_a_state_start_anew_at_every_sequence_of_a_row(kind: str, checkpointing: int) -> None:
-    model = model_of(kind, **STATES[kind])
+    model = model_of(kind)
     ready_to_train(model, gradient_checkpointing=checkpointing)
     rows = proved_rows(model, kind, packing="always")
     assert isinstance(rows, WholeRows)
@@ -105,7 +90,7 @@ def test_layers_with_a_state_start_anew_at_every_sequence_of_a_row(kind: str, ch
 
 def test_a_state_that_leaks_is_caught_and_every_sequence_computed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stateful, "stateful_layers", lambda model: [])
-    model = model_of("qwen3_5_text", **STATES["qwen3_5_text"])
+    model = model_of("qwen3_5_text")
     with pytest.raises(ModelError, match=r"logits of packed sequences .* are off by"):
         proved_rows(model, "leaky", packing="always")
     rows = proved_rows(model, "leaky")

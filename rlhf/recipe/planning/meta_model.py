@@ -20,8 +20,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, PreTrainedModel
 
 from rlhf.models.attention import attends_in_blocks, decoder_of
-from rlhf.models.failures import naming_model
-from rlhf.models.loading import DTYPES, LIBRARY, ready_to_train
+from rlhf.models.loading import DTYPES, ready_to_train
 from rlhf.models.lora import linear_layers
 from rlhf.models.model_files import UNNAMED_CONTEXT, Values, context_tokens
 from rlhf.models.policy import row_arguments
@@ -30,9 +29,9 @@ from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape, hea
 
 
 def shape_of(name: str, values: Values) -> ModelShape:
-    """Return the shape of the model with this `config.json`. Raises `ModelError` if transformers cannot build it."""
-    config = config_of(name, values)
-    model = on_meta(name, config, "bfloat16")
+    """Return the shape of the model with this `config.json`."""
+    config = AutoConfig.for_model(**values)
+    model = on_meta(config, "bfloat16")
     text = config.get_text_config()
     layers = layers_of(model)
     kinds = text.per_layer_config if text.is_heterogeneous else [text]
@@ -60,7 +59,6 @@ def shape_of(name: str, values: Values) -> ModelShape:
 
 
 def activations_of(
-    name: str,
     values: Values,
     *,
     dtype: str,
@@ -74,12 +72,12 @@ def activations_of(
 
     `lengths` are the tokens of a prompt and of a reply, and the number of replies that share a prompt in a row;
     `memory` of the GPU decides the size of the head's chunks, None is a CPU."""
-    config = config_of(name, values)
+    config = AutoConfig.for_model(**values)
     unit = lengths[0] + lengths[1] * lengths[2]
     most = max(-(-tokens // unit), 2)
     points = {
         rows * unit: [
-            _decoder_bytes(name, config, dtype, checkpointing, attention, lengths, rows * unit, deep) for deep in (1, 2)
+            _decoder_bytes(config, dtype, checkpointing, attention, lengths, rows * unit, deep) for deep in (1, 2)
         ]
         for rows in (most // 2, most)
     }
@@ -94,16 +92,9 @@ def activations_of(
     return Activations(saved=saved, decoder_peak=peak, head_peak=head)
 
 
-def config_of(name: str, values: Values) -> Any:
-    """Return transformers' configuration object for these values. Raises `ModelError`."""
-    values = dict(values)
-    with naming_model(f"{name}: {LIBRARY} cannot read its config.json"):
-        return AutoConfig.for_model(values.pop("model_type"), **values)
-
-
-def on_meta(name: str, config: Any, dtype: str) -> PreTrainedModel:
-    """Return the model without memory. Raises `ModelError` if transformers has no such causal LM."""
-    with naming_model(f"{name}: {LIBRARY} cannot build {config.model_type}"), torch.device("meta"):
+def on_meta(config: Any, dtype: str) -> PreTrainedModel:
+    """Return the model without memory."""
+    with torch.device("meta"):
         model: PreTrainedModel = auto_class(config).from_config(config, dtype=DTYPES[dtype])
     return model
 
@@ -146,11 +137,11 @@ class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _decoder_bytes(
-    name: str, config: Any, dtype: str, checkpointing: bool, attention: str, lengths: tuple[int, int, int], tokens: int,
+    config: Any, dtype: str, checkpointing: bool, attention: str, lengths: tuple[int, int, int], tokens: int,
     layers: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Measure the bytes that a decoder of `layers` layers saves for its backward pass, and the peak in that pass."""
-    model = _shallow(name, config, dtype, attention, layers)
+    model = _shallow(config, dtype, attention, layers)
     ready_to_train(model, gradient_checkpointing=checkpointing)
     positions = packed_positions(tokens, lengths)
     packed = attends_in_blocks(model)  # other rows are planned as one sequence, for which a model needs no arguments
@@ -187,7 +178,7 @@ def packed_positions(tokens: int, lengths: tuple[int, int, int]) -> Tensor:
     return unit.repeat(-(-tokens // len(unit)))[:tokens][None]
 
 
-def _shallow(name: str, config: Any, dtype: str, attention: str, layers: int) -> PreTrainedModel:
+def _shallow(config: Any, dtype: str, attention: str, layers: int) -> PreTrainedModel:
     config = deepcopy(config)
     text = config.get_text_config()
     if vars(text).get("layer_types"):
@@ -196,7 +187,7 @@ def _shallow(name: str, config: Any, dtype: str, attention: str, layers: int) ->
     text.num_hidden_layers = layers
     if attention != "auto":
         config._attn_implementation = attention
-    return on_meta(name, config, dtype)
+    return on_meta(config, dtype)
 
 
 def _forget_gradients(model: nn.Module) -> None:

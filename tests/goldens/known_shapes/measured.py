@@ -13,7 +13,7 @@ MEMORY = 80 * 2**30
 def measured(name: str, values: Values) -> KnownModel:
     """The model, from its modules."""
     plain, checkpointed = (
-        passes(name, values, checkpointing=checkpointing, lengths=STORED_LENGTHS) for checkpointing in (False, True)
+        passes(values, checkpointing=checkpointing, lengths=STORED_LENGTHS) for checkpointing in (False, True)
     )
     return KnownModel(
         shape=shape_of(name, values),
@@ -22,9 +22,9 @@ def measured(name: str, values: Values) -> KnownModel:
     )
 
 
-def passes(name: str, values: Values, *, checkpointing: bool, lengths: tuple[int, int, int]) -> Activations:
+def passes(values: Values, *, checkpointing: bool, lengths: tuple[int, int, int]) -> Activations:
     """The passes in 16 bits on a card of 80 GB, from its modules."""
     return activations_of(
-        name, values, dtype="bfloat16", checkpointing=checkpointing, attention="auto", lengths=lengths,
+        values, dtype="bfloat16", checkpointing=checkpointing, attention="auto", lengths=lengths,
         tokens=STORED_TOKENS, memory=MEMORY,
     )  # fmt: skip

@@ -38,7 +38,7 @@ def test_rows_of_other_lengths_hold_what_is_kept(checkpointing: bool) -> None:
     values = known_models()[MIXTURE]
     kept = known_model(MIXTURE, values)
     assert kept
-    short = passes(MIXTURE, values, checkpointing=checkpointing, lengths=(512, 1024, 2))
+    short = passes(values, checkpointing=checkpointing, lengths=(512, 1024, 2))
     assert kept.activations(checkpointing=checkpointing, memory=MEMORY).peak(STORED_TOKENS) == pytest.approx(
         short.peak(STORED_TOKENS), rel=0.02
     )

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.learner.clock import peak_bytes
-from rlhf.errors import ModelError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import ARCHITECTURES, byte_tokenizer, tiny_model
 from rlhf.recipe.model_configs import tiny_values
-from rlhf.recipe.planning.meta_model import activations_of, config_of, packed_positions, shape_of
+from rlhf.recipe.planning.meta_model import activations_of, packed_positions, shape_of
 from rlhf.recipe.planning.shape import some_recomputed
 
 TOKENS, LENGTHS = 1024, (32, 96, 1)
@@ -39,13 +38,11 @@ def test_fake_passes_hold_what_real_ones_hold(every: int) -> None:
         "tie_word_embeddings": True,
     }  # fmt: skip
     none, all = (
-        activations_of(
-            "m", values, dtype="float32", checkpointing=one, attention="auto", lengths=LENGTHS, tokens=TOKENS
-        )
+        activations_of(values, dtype="float32", checkpointing=one, attention="auto", lengths=LENGTHS, tokens=TOKENS)
         for one in (False, True)
     )
     planned = (none, all, some_recomputed(none, all, 0.5))[every].peak(TOKENS)
-    model = AutoModelForCausalLM.from_config(config_of("m", values)).eval()
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**values)).eval()
     if every:
         from rlhf.models.loading import ready_to_train
 
@@ -68,7 +65,7 @@ def test_models_whose_rows_are_one_sequence_are_planned(kind: str) -> None:
     """They name no context, and one of them no attention heads."""
     values = {"model_type": kind, "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2}
     planned = activations_of(
-        kind, values, dtype="float32", checkpointing=False, attention="auto", lengths=(2, 6, 1), tokens=16
+        values, dtype="float32", checkpointing=False, attention="auto", lengths=(2, 6, 1), tokens=16
     )
     assert planned.peak(16) > 0
     assert shape_of(kind, values).context_tokens == 2048
@@ -76,8 +73,3 @@ def test_models_whose_rows_are_one_sequence_are_planned(kind: str) -> None:
 
 def forget(parameter: Tensor) -> None:
     parameter.grad = None
-
-
-def test_an_architecture_that_transformers_does_not_have_is_told() -> None:
-    with pytest.raises(ModelError, match=r"^m: transformers [\d.]+ cannot read its config\.json: "):
-        shape_of("m", {"model_type": "no_such_model"})
