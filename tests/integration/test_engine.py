@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from rlhf.errors import ConfigError, EngineBroken
+from rlhf.errors import EngineBroken, ModelError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, save_tiny
 from rlhf.rollout.vllm.engine_worker import EngineWorker
@@ -321,5 +321,5 @@ def test_a_phase_that_fails_leaves_an_engine_that_serves_no_more(make_engine: Ca
 
 
 def test_settings_that_vllm_refuses_are_the_users_to_put_right(make_engine: Callable[..., EngineWorker]) -> None:
-    with pytest.raises(ConfigError, match=r"^engine-1: vllm .* cannot run qwen2 on a CPU: .*max_model_len"):
+    with pytest.raises(ModelError, match=r"^engine-1: vllm .* cannot run qwen2 on a CPU: .*max_model_len"):
         make_engine(max_context_tokens=100_000)

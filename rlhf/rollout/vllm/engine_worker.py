@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken, ModelError, Raised, catch
-from rlhf.models.failures import OF_CODE, UNKNOWN, cause_of, concerns_model
+from rlhf.errors import DeadlinePassed, EngineBroken, ModelError, Raised, catch
+from rlhf.models.failures import OF_CODE, cause_of, naming_model
 from rlhf.models.model_files import family_of
 from rlhf.rollout.vllm.environment import installed_version
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, GenerateRequest, RefusedRequest
@@ -49,18 +49,12 @@ class EngineWorker:
         self._has_resumed = False
 
     def start(self) -> EngineFacts:
-        """Import vllm and load the model. Raises `ConfigError` where vLLM refuses the settings, `ModelError` where it
-        does not know the model."""
+        """Import vllm and load the model. Raises `ModelError` where vLLM refuses it, or its settings."""
         began = time.monotonic()
-        try:
+        with naming_model(self._cannot("run")):
             self._thread.start(
                 lambda: _build(self.settings), timeout_seconds=self.settings.rollout.start_timeout_seconds
             )
-        except UNKNOWN as error:
-            if not concerns_model(error):
-                raise
-            kind = ConfigError if isinstance(error, ValueError) else ModelError
-            raise kind(self._refusal("run", error)) from error
         facts = self._thread.run(lambda engine: engine.facts, awaited="facts", timeout_seconds=self._seconds)
         self.facts = facts._replace(seconds=time.monotonic() - began)
         return self.facts
@@ -152,15 +146,15 @@ class EngineWorker:
         if isinstance(done, Raised):
             self._break(f"{name} failed with {_one_line(done.error)}")
             if not self._has_resumed and isinstance(done.error, (ModelError, *OF_CODE)):
-                raise ModelError(self._refusal("follow a learner with", done.error)) from done.error
+                raise ModelError(f"{self._cannot('follow a learner with')}: {cause_of(done.error)}") from done.error
             raise EngineBroken(self.name, self._cause) from done.error
         return done
 
-    def _refusal(self, to: str, error: BaseException) -> str:
-        """Say that vLLM cannot do something `to` this model, and why."""
+    def _cannot(self, act: str) -> str:
+        """Say that vLLM cannot do something with this model."""
         device = {"cpu": "a CPU", "cuda": "a GPU"}[self.settings.device]
         family = family_of(self.settings.model_path)
-        return f"{self.name}: vllm {installed_version()} cannot {to} {family} on {device}: {cause_of(error)}"
+        return f"{self.name}: vllm {installed_version()} cannot {act} {family} on {device}"
 
     def _take(self, engine: VllmEngine, requests: Sequence[GenerateRequest]) -> None:
         for request in requests:

