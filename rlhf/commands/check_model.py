@@ -51,10 +51,8 @@ def costs(recipe: Recipe, *, prove: bool) -> Iterator[LabelledText]:
         weights, (engine, *_) = parameters(shapes), engine_layouts(recipe)
         rank = least_state(weights, learner_layout(recipe, {}))
         yield "a rank", f"at least {rank / GIB:.3g} GiB, with the optimizer's state"
-        yield (
-            "an engine",
-            f"at least {weights * engine.width / GIB:.3g} GiB; `rlhf plan RECIPE` counts the rest of both",
-        )
+        held = weights * engine.width / GIB
+        yield "an engine", f"at least {held:.3g} GiB; `rlhf plan RECIPE` counts the rest of both"
 
 
 def proved(recipe: Recipe) -> str:
@@ -64,12 +62,9 @@ def proved(recipe: Recipe) -> str:
 
     model, path = recipe.model, str(recipe.model.path)
     policy = load_policy(
-        path,
-        dtype=model.dtype,
-        attention=model.attention,
-        trust_remote_code=model.trust_remote_code,
+        path, dtype=model.dtype, attention=model.attention, trust_remote_code=model.trust_remote_code,
         loader=model.loader,
-    )
+    )  # fmt: skip
     with quiet():
         rows = proved_rows(policy, path, device=learner_device(recipe), packing=recipe.trainer.packing)
     return f"{ALONE} (proved here: {rows.why_alone})" if rows.why_alone else f"{PACKED} (proved here)"

@@ -71,7 +71,6 @@ WRONG_CONFIGS = [
     (changed(model_type="qwen9"), "model.path=FOLDER: transformers VERSION does not know its model_type qwen9"),
     (changed(model_type="clip"), f"model.path=FOLDER: clip is no language model{NO_TEXT}"),
     (changed(model_type="modernbert"), f"model.path=FOLDER: modernbert is an encoder{NO_TEXT}"),
-    (changed(model_type="t5", is_encoder_decoder=True), f"model.path=FOLDER: t5 is an encoder-decoder{NO_TEXT}"),
     (changed(quantization_config={"quant_method": "gptq", "bits": 4}),
      f"model.path=FOLDER: its weights are quantised (gptq), {QUANTISED}"),
     (changed(quantization_config={"load_in_4bit": True}), "model.path=FOLDER: its weights are quantised (an unknown"),

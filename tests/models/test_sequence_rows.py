@@ -21,10 +21,8 @@ POSITIONS = torch.tensor([[0, 1, 2, 3, 4, 2, 3, 0, 0], [0, 1, 0, 1, 2, 1, 0, 0, 
 """Two rows: a sequence, a branch of it behind its first two tokens and padding; two sequences, a branch and padding."""
 SEQUENCES = [[0, 1, 2, 3, 4], [0, 1, 5, 6], [9, 10], [11, 12, 13], [11, 14]]
 STATES: dict[str, Any] = {
-    "qwen3_5_text": LINEAR,
-    "lfm2": {"layer_types": ["conv", "full_attention"]},
-    "mamba": {"state_size": 4},
-}
+    "qwen3_5_text": LINEAR, "lfm2": {"layer_types": ["conv", "full_attention"]}, "mamba": {"state_size": 4},
+}  # fmt: skip
 ALONE = ("bloom", "mpt")
 
 
