@@ -24,6 +24,17 @@ MLA = {
     "head_dim": 64, "num_key_value_heads": 2,
 }  # fmt: skip
 """The kernels of an engine know latents of one size."""
+DENSE_FIRST = {"first_k_dense_replace": 1, "n_routed_experts": 4, "n_shared_experts": 1}
+ONE_GROUP = {"n_group": 1, "topk_group": 1}
+LINEAR = {
+    "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+    "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+}  # fmt: skip
+INDEXED = {
+    "index_topk": 16, "index_head_dim": 64, "index_n_heads": 2, "mlp_layer_types": ["dense", "sparse"],
+    **DENSE_FIRST, **ONE_GROUP, **MLA, **EXPERTS,
+}  # fmt: skip
+MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +88,7 @@ FAMILIES = (
     _family("gptj", n_embd=64, n_layer=2, n_head=2, n_positions=CONTEXT, rotary_dim=8),
     _family("gpt_bigcode", n_embd=64, n_layer=2, n_head=2, n_positions=CONTEXT),
     _family("opt", ffn_dim=96, word_embed_proj_dim=64),
-    _family("bloom", n_layer=2, n_head=2),
+    _family("bloom", n_layer=2, n_head=2, tie_word_embeddings=True),
     _family("falcon", new_decoder_architecture=False, multi_query=True, parallel_attn=True),
     _family("falcon-alibi", kind="falcon", alibi=True, multi_query=False, parallel_attn=False),
     _family("mpt", d_model=64, n_heads=2, n_layers=2, max_seq_len=CONTEXT, expansion_ratio=2),
@@ -114,12 +125,58 @@ FAMILIES = (
     _family("hunyuan_v1_moe", moe_topk=2, num_shared_expert=1, **EXPERTS),
     _family("minimax_m2", rotary_dim=16, scoring_func="sigmoid", **EXPERTS),
     _family("gpt_oss", **SLIDES, **EXPERTS),
-    _family("llama4_text", attention_chunk_size=WINDOW, intermediate_size_mlp=96, interleave_moe_layer_step=1,
+    _family("llama4", kind="llama4_text", attention_chunk_size=128, max_position_embeddings=512,
+            intermediate_size_mlp=96, interleave_moe_layer_step=1, **EXPERTS),
+    _family("ministral3"),
+    _family("granite_swa", **SLIDES),
+    _family("granitemoe_swa", **SLIDES, **EXPERTS),
+    _family("granitemoeshared", shared_intermediate_size=48, **EXPERTS),
+    _family("hyperclovax"),
+    _family("hrm_text"),
+    _family("hy_v3", **EXPERTS),
+    _family("hy_v4", **EXPERTS),
+    _family("gemma3n", kind="gemma3n_text", num_hidden_layers=4, num_kv_shared_layers=2, hidden_size_per_layer_input=16,
+            vocab_size_per_layer_input=320, laurel_rank=8, sliding_window=WINDOW, layer_types=SLIDES["layer_types"] * 2,
+            activation_sparsity_pattern=[0.0] * 4, tie_word_embeddings=True),
+    _family("gemma4", kind="gemma4_text", global_head_dim=64, hidden_size_per_layer_input=16,
+            vocab_size_per_layer_input=320, tie_word_embeddings=True, **SLIDES),
+    _family("cohere2_moe", logit_scale=0.5, tie_word_embeddings=True, **SLIDES, **EXPERTS),
+    _family("dbrx", d_model=64, n_heads=2, n_layers=2, max_seq_len=CONTEXT, attn_config={
+        "kv_n_heads": 1, "clip_qkv": 8.0, "rope_theta": 10000.0}, ffn_config={
+        "ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 64}),
+    _family("exaone_moe", **SLIDES, **EXPERTS),
+    _family("afmoe", **SLIDES, **EXPERTS),
+    _family("laguna", **SLIDES, **EXPERTS),
+    _family("mimo_v2_flash", **EXPERTS),
+    _family("inkling", kind="inkling_text"),
+    _family("minicpm3", **MLA),
+    _family("glm4_moe_lite", **DENSE_FIRST, **ONE_GROUP, **MLA, **EXPERTS),
+    _family("axk1", rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **DENSE_FIRST, **ONE_GROUP, **MLA,
             **EXPERTS),
+    _family("longcat_flash", num_layers=1, ffn_hidden_size=96, expert_ffn_hidden_size=48, n_routed_experts=4,
+            zero_expert_num=2, moe_topk=2, **MLA),
+    _family("deepseek_v32", **INDEXED),
+    _family("glm_moe_dsa", **INDEXED),
+    _family("deepseek_v4"),
+    _family("qwen3_next", dtype="bfloat16", **LINEAR, **EXPERTS),
+    _family("qwen3_5", kind="qwen3_5_text", dtype="bfloat16", **LINEAR),
+    _family("qwen3_5_moe", kind="qwen3_5_moe_text", dtype="bfloat16", **LINEAR, **EXPERTS),
+    _family("qwen4_exp", kind="qwen4_exp_text", dtype="bfloat16"),
+    _family("olmo_hybrid", dtype="bfloat16", **LINEAR),
+    _family("kimi_linear", dtype="bfloat16", layer_types=LINEAR["layer_types"], linear_head_dim=64, linear_num_heads=2,
+            **MLA, **EXPERTS),
     _family("lfm2", layer_types=["conv", "full_attention"]),
+    _family("lfm2_moe", layer_types=["conv", "full_attention"], num_dense_layers=1, **EXPERTS),
     _family("mamba", state_size=8),
-    _family("qwen3_next", layer_types=["linear_attention", "full_attention"], linear_num_value_heads=4,
-            linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16, **EXPERTS),
+    _family("mamba2", num_heads=4, head_dim=32, expand=2, n_groups=1, state_size=16),
+    _family("falcon_mamba", state_size=8),
+    _family("falcon_h1", mamba_d_ssm=128, mamba_n_groups=1, **MAMBA),
+    _family("granitemoehybrid", layer_types=["mamba", "attention"], mamba_expand=2, shared_intermediate_size=48,
+            **MAMBA, **EXPERTS),
+    _family("jamba", attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1,
+            use_mamba_kernels=False, mamba_d_state=8, **EXPERTS),
+    _family("nemotron_h"),
+    _family("zamba2", layer_types=["mamba", "hybrid"], mamba_d_state=16, n_mamba_heads=4),
 )  # fmt: skip
 
 
