@@ -15,7 +15,7 @@ from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedM
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from rlhf.errors import TransferError
@@ -23,6 +23,7 @@ from rlhf.weight_sync.broadcast import BroadcastSource
 from rlhf.weight_sync.buckets import Bucket, unpack_bucket
 from rlhf.weight_sync.ipc import IpcSource
 from rlhf.weight_sync.lora import AdapterReload
+from rlhf.weight_sync.rehearsal import start_reload
 from rlhf.weight_sync.stopwatch import Stopwatch
 from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
 
@@ -143,7 +144,7 @@ class Reload:
         self._model: Any = model
         self._model_config = model_config
         pack_experts_again(model)
-        initialize_layerwise_reload(model)
+        start_reload(model)
 
     def load(self, tensors: Iterator[tuple[str, Tensor]]) -> None:
         """Load tensors that are views of one buffer."""

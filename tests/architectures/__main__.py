@@ -1,6 +1,7 @@
 """`python -m tests.architectures [NAME …]`: measures tiny models of many families and prints the table.
 
-The last line is `RESULT {…}`; the exit code is 1 where a model is wrong.
+The last line is `RESULT {…}`; the exit code is 1 where a model is wrong. With `--write` the rows that are not wrong
+replace theirs in cells.json, from which docs/models.md and what `rlhf check` says are made.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.architectures.families import FAMILIES, Family
-from tests.architectures.table import Row, for_check, page
+from tests.architectures.table import CELLS, Row, Table, for_check, page, record, recorded, versions_of
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600
@@ -29,28 +30,36 @@ SECONDS = 600
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.architectures", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="models to measure, instead of all")
-    parser.add_argument("--write", action="store_true", help="write docs/models.md and what `rlhf check` says")
+    parser.add_argument("--write", action="store_true", help="write cells.json, docs/models.md, what `rlhf check` says")
     parser.add_argument("--jobs", type=int, default=1, help="models at once")
     options = parser.parse_args()
     chosen = [family for family in FAMILIES if not options.names or family.name in options.names]
     if unknown := set(options.names) - {family.name for family in chosen}:
         parser.error(f"no model is called {', '.join(sorted(unknown))}")
-    if options.write and options.names:
-        parser.error("what is written is the whole table")
     import_once()
     rows = []
     for row in in_children(chosen, options.jobs):
         print(row.line, flush=True)
         rows.append(row)
     counts = Counter(row.verdict for row in rows)
-    if options.write and not counts["wrong"]:
-        today = datetime.now(UTC).date().isoformat()
-        (ROOT / "docs" / "models.md").write_text(page(rows, today))
-        (ROOT / "rlhf" / "models" / "supported_families.json").write_text(for_check(rows, today))
+    if options.write:
+        write([row for row in rows if row.verdict != "wrong"], datetime.now(UTC).date().isoformat())
     print(
         f"RESULT {json.dumps({verdict: counts[verdict] for verdict in ('right', 'right, alone', 'refused', 'wrong')})}"
     )
     return int(counts["wrong"] > 0)
+
+
+def write(measured: Sequence[Row], today: str) -> None:
+    """These rows and the recorded ones of all other models."""
+    others = recorded()
+    if others.versions != versions_of() and len(measured) < len(FAMILIES):
+        raise SystemExit(f"the other models were measured with {others.versions}: measure all")
+    rows = {row.family.name: row for row in (*others.rows, *measured)}
+    table = Table(date=today, versions=versions_of(), rows=[rows[one.name] for one in FAMILIES if one.name in rows])
+    CELLS.write_text(record(table))
+    (ROOT / "docs" / "models.md").write_text(page(table))
+    (ROOT / "rlhf" / "models" / "supported_families.json").write_text(for_check(table))
 
 
 def import_once() -> None:

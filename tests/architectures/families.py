@@ -176,7 +176,7 @@ FAMILIES = (
     _family("jamba", attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1,
             use_mamba_kernels=False, mamba_d_state=8, **EXPERTS),
     _family("nemotron_h"),
-    _family("zamba2", layer_types=["mamba", "hybrid"], mamba_d_state=16, n_mamba_heads=4),
+    _family("zamba2", num_key_value_heads=2, layers_block_type=["mamba", "hybrid"], mamba_d_state=16, n_mamba_heads=4),
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from rlhf.errors import ConfigError, EngineBroken, ModelError, TransferError, We
 from rlhf.models.attention import decoder_of
 from rlhf.models.config import LoraConfig
 from rlhf.models.lora import lora_for_model
-from rlhf.models.policy import PolicyModel, hidden_states, logits_of
+from rlhf.models.policy import PolicyModel, logits_of
 from rlhf.models.probe import proved_rows
 from rlhf.models.scalar import HEAD, ScalarHead, load_scalar
 from rlhf.rollout.vllm.environment import engine_environment
@@ -101,11 +101,11 @@ def _weights(ids: torch.Tensor) -> torch.Tensor:
 
 def logits_of_row(family: Family, folder: Path) -> float:
     """The largest difference of logits, packed and alone."""
-    policy = PolicyModel(learner_of(family, folder).policy.model)
-    plain = plain_model(folder)
+    learner, plain = learner_of(family, folder), plain_model(folder)
     row, positions, _ = row_of()
     with torch.no_grad():
-        logits = logits_of(policy.model, hidden_states(policy.model, row[None], positions[None])[0])
+        _, hidden = learner.rows.hidden(learner.model, row[None], positions[None], torch.arange(len(row)))
+        logits = logits_of(learner.model, hidden)
         own = [plain(input_ids=ids[None], use_cache=False).logits[0] for ids in sequences()]
     expected = torch.cat([own[0], own[1][SHARED:], own[2]])
     return float((logits - expected).abs().max())
@@ -154,7 +154,15 @@ def _engine(folder: Path, dtype: str, adapters: LoraConfig | None) -> ThreadedEn
     """What an engine raises at its start refuses the model, as it ends a run before the first update."""
     try:
         return ThreadedEngine(folder, dtype, lora=adapters)
-    except (AssertionError, RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
+    except (
+        AssertionError,
+        RuntimeError,
+        NotImplementedError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ImportError,
+    ) as error:
         raise ConfigError(f"engine-0 cannot start: {type(error).__name__}: {error}") from error
 
 

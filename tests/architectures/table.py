@@ -6,11 +6,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Literal
 
-from tests.architectures.families import Family
+from tests.architectures.families import FAMILIES, Family
+
+CELLS = Path(__file__).with_name("cells.json")
 
 MAIN = ("packed", "gradient", "engine", "export")
 """What a family needs to be right."""
@@ -54,6 +57,11 @@ class Cell:
     value: float = float("nan")
     refused: str = ""
     alone: str = ""
+
+    @property
+    def said(self) -> dict[str, float | str]:
+        """What is not as a cell begins."""
+        return {name: value for name, value in asdict(self).items() if value and value == value}  # NaN is no number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,17 +111,44 @@ def shortened(refusal: str) -> str:
     return words if len(words) <= LONGEST else words[: LONGEST - 1].rstrip() + "…"
 
 
-def page(rows: Sequence[Row], today: str) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The rows as they were measured last, and with what."""
+
+    date: str
+    versions: dict[str, str]
+    rows: Sequence[Row]
+
+
+def recorded() -> Table:
+    """What `record` wrote."""
+    table = json.loads(CELLS.read_text())
+    rows = [
+        Row(family=family, cells={name: Cell(**cell) for name, cell in table["cells"][family.name].items()})
+        for family in FAMILIES
+        if family.name in table["cells"]
+    ]
+    return Table(date=table["date"], versions=table["versions"], rows=rows)
+
+
+def record(table: Table) -> str:
+    """`cells.json`."""
+    cells = {row.family.name: {name: cell.said for name, cell in row.cells.items()} for row in table.rows}
+    return json.dumps({"date": table.date, "versions": table.versions, "cells": cells}, indent=1) + "\n"
+
+
+def page(table: Table) -> str:
     """`docs/models.md`."""
+    rows = table.rows
     counts = Counter(row.verdict for row in rows)
-    versions = ", ".join(f"{name} {number}" for name, number in versions_of().items())
+    versions = ", ".join(f"{name} {number}" for name, number in table.versions.items())
     lines = [
         "# Models",
         "",
         "On this page you find out whether a model family trains here, and why others are refused. "
         "`rlhf check RECIPE` looks your model up in the same table.",
         "",
-        f"`python -m tests.architectures --write` wrote it on {today} with {versions}. "
+        f"`python -m tests.architectures --write` wrote it on {table.date} with {versions}. "
         f"Of {len(rows)} tiny models with random weights, {counts['right']} are right, {counts['right, alone']} are "
         f"right with a sequence a row, {counts['refused']} are refused with a reason, and {counts['wrong']} are wrong. "
         "Trained weights were not measured.",
@@ -174,12 +209,12 @@ def cause_of(reason: str) -> str:
     return reason.strip()
 
 
-def for_check(rows: Sequence[Row], today: str) -> str:
+def for_check(table: Table) -> str:
     """`rlhf/models/supported_families.json`: of each family its first model."""
     families: dict[str, dict[str, str]] = {}
-    for row in rows:
+    for row in table.rows:
         families.setdefault(row.family.kind, {"verdict": row.verdict, "reason": row.reason or row.why_alone})
-    return json.dumps({"date": today, "versions": versions_of(), "families": families}, indent=2) + "\n"
+    return json.dumps({"date": table.date, "versions": table.versions, "families": families}, indent=2) + "\n"
 
 
 def versions_of() -> dict[str, str]:

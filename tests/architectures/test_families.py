@@ -10,7 +10,7 @@ import pytest
 
 from tests.architectures.families import FAMILIES, Family
 from tests.architectures.measured import MEASURES, measure
-from tests.architectures.table import MAIN, Cell, Row, for_check, page
+from tests.architectures.table import MAIN, Cell, Row, Table, for_check, page, recorded
 from tests.warm.calls import WarmCalls
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -33,26 +33,15 @@ def test_a_model_of_the_family_is_right_or_refused_by_name(family: Family) -> No
         row = Row(family=family, cells=process.submit(measure, family, columns).result(SECONDS))
     finally:
         process.end()
-    assert row.verdict == ("right" if family.name in QUICK else verdict_of(family.name)), row.line
+    verdicts = {row.family.name: row.verdict for row in recorded().rows}
+    assert row.verdict == ("right" if family.name in QUICK else verdicts[family.name]), row.line
 
 
-def verdict_of(name: str) -> str:
-    """What docs/models.md says."""
-    rows = [line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
-    return {cells[1].strip(): cells[3].strip() for cells in rows}[name]
-
-
-def test_the_page_has_a_row_for_every_model_and_no_other() -> None:
-    rows = [line.split("|")[1].strip() for line in PAGE.read_text().splitlines() if line.startswith("| ")]
-    assert rows[1:] == [family.name for family in FAMILIES]
-
-
-def test_what_rlhf_check_says_is_what_the_page_says() -> None:
-    said = json.loads(files("rlhf.models").joinpath("supported_families.json").read_text())["families"]
-    firsts: dict[str, str] = {}
-    for family in FAMILIES:
-        firsts.setdefault(family.kind, verdict_of(family.name))
-    assert {kind: one["verdict"] for kind, one in said.items()} == firsts
+def test_the_page_and_what_rlhf_check_says_are_made_of_the_recorded_cells() -> None:
+    table = recorded()
+    assert [row.family.name for row in table.rows] == [family.name for family in FAMILIES]
+    assert page(table) == PAGE.read_text()
+    assert for_check(table) == files("rlhf.models").joinpath("supported_families.json").read_text()
 
 
 @pytest.mark.parametrize("name", MEASURES)
@@ -69,8 +58,7 @@ def test_a_family_is_refused_by_what_training_needs_and_not_by_its_adapters() ->
     by_adapter = Row(family=FAMILIES[0], cells={**FINE, "adapter": refused})
     by_engine = Row(family=FAMILIES[0], cells={**FINE, "engine": refused})
     assert (by_adapter.verdict, by_engine.verdict, by_engine.reason) == ("right", "refused", "no place for x")
-    assert "- llama: no place for x" in page([by_adapter], "2026-11-22")
-    assert "- llama: no place for x" in page([by_engine], "2026-11-22")
-    assert json.loads(for_check([by_engine, by_adapter], "2026-11-22"))["families"] == {
-        "llama": {"verdict": "refused", "reason": "no place for x"}
-    }
+    first, both = (Table(date="2026-11-22", versions={}, rows=rows) for rows in ([by_adapter], [by_engine, by_adapter]))
+    assert "- llama: no place for x" in page(first)
+    assert "- llama: no place for x" in page(both)
+    assert json.loads(for_check(both))["families"] == {"llama": {"verdict": "refused", "reason": "no place for x"}}
