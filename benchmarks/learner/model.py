@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.end_to_end.model import SHAPE
-from rlhf.models.policy import PolicyModel
+from rlhf.models.policy import PolicyModel, RowForward
 from rlhf.models.tiny import byte_tokenizer, tiny_model
 from rlhf.trainer.batching.batch import Batch, MicroBatch, assemble
 from rlhf.types import Segment, TokenKind
@@ -19,21 +19,21 @@ PROMPT_TOKENS = 24
 SAMPLES = 8
 
 
-def policy(dtype: torch.dtype) -> PolicyModel:
+def policy(dtype: torch.dtype, rows: RowForward | None = None) -> PolicyModel:
     """The end-to-end benchmark's model of about 10 M parameters, with a vocabulary of 2,048."""
     model = tiny_model(SHAPE, byte_tokenizer(), seed=0)
     config = model.config
     config.vocab_size = VOCABULARY
-    return PolicyModel(type(model)(config).to(dtype).train())
+    return PolicyModel(type(model)(config).to(dtype).train(), rows)
 
 
-def batch(replies: Sequence[int], *, shared_prompts: bool = True) -> Batch:
+def batch(replies: Sequence[int], *, shared_prompts: bool = True, prompt_tokens: int = PROMPT_TOKENS) -> Batch:
     """Replies of these lengths, `SAMPLES` a group; with or without one prompt for all samples of a group."""
     rng = np.random.default_rng(0)
-    samples, prompt = [], rng.integers(3, 250, PROMPT_TOKENS)
+    samples, prompt = [], rng.integers(3, 250, prompt_tokens)
     for index, actions in enumerate(replies):
         if not shared_prompts or index % SAMPLES == 0:
-            prompt = rng.integers(3, 250, PROMPT_TOKENS)
+            prompt = rng.integers(3, 250, prompt_tokens)
         samples.append((_segment(rng, prompt, actions),))
     identities = [divmod(index, SAMPLES) for index in range(len(replies))]
     return assemble(

@@ -1,8 +1,10 @@
-"""Packing: how much of what is computed is useful, and its speed against padding in arrival order."""
+"""Packing: how much of what is computed is useful, its speed against padding in arrival order, and the price of
+`trainer.packing=never`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,12 +13,13 @@ from numpy.typing import NDArray
 from benchmarks.end_to_end.workload import reply_tokens
 from benchmarks.learner.clock import fastest
 from benchmarks.learner.figures import Figure
-from benchmarks.learner.model import SAMPLES, batch, loss, policy
+from benchmarks.learner.model import PROMPT_TOKENS, SAMPLES, batch, loss, policy
+from rlhf.models.policy import SequencesAlone
 from rlhf.trainer.batching.batch import Batch, MicroBatch, build_minibatches
 from rlhf.types import Segment
 
 TOKENS_PER_MICROBATCH = 4096
-TIMED_GROUPS = 4
+TIMED_GROUPS, LONG_PROMPT = 4, 512
 
 
 def figures(rounds: int) -> list[Figure]:
@@ -25,7 +28,8 @@ def figures(rounds: int) -> list[Figure]:
         Figure(name=name, value=useful_share(batch(replies, shared_prompts=shared)), bound=0.95, how="512 replies")
         for name, shared in (("useful_share", False), ("useful_share_shared_prompts", True))
     ]
-    return [*shares, speed(replies[: TIMED_GROUPS * SAMPLES], rounds)]
+    timed = replies[: TIMED_GROUPS * SAMPLES]
+    return [*shares, speed(timed, rounds), *(price(timed, tokens, rounds) for tokens in (PROMPT_TOKENS, LONG_PROMPT))]
 
 
 def useful_share(whole: Batch) -> float:
@@ -33,16 +37,18 @@ def useful_share(whole: Batch) -> float:
     twice is waste, like padding."""
     contexts = {context.tobytes(): len(context) for context in map(prompt_of, whole.sequences)}
     useful = sum(int(sequence.action_mask.sum()) for sequence in whole.sequences) + sum(contexts.values())
-    return useful / sum(micro.tokens for micro in packed(whole, ranks=2))
+    return useful / sum(micro.tokens for micro in microbatches(whole, ranks=2))
 
 
 def prompt_of(sequence: Segment) -> NDArray[np.int32]:
     return sequence.token_ids[~sequence.action_mask]
 
 
-def packed(whole: Batch, ranks: int = 1) -> list[MicroBatch]:
-    """The micro-batches of all ranks, as the learner cuts them."""
-    per_rank = build_minibatches(whole, minibatches=1, ranks=ranks, tokens_per_microbatch=TOKENS_PER_MICROBATCH)
+def microbatches(whole: Batch, ranks: int = 1, packed: bool = True) -> list[MicroBatch]:
+    """The micro-batches of all ranks, as the learner cuts them, also with a sequence a row."""
+    per_rank = build_minibatches(
+        whole, minibatches=1, ranks=ranks, tokens_per_microbatch=TOKENS_PER_MICROBATCH, packed=packed
+    )
     return [micro for (minibatch,) in per_rank for micro in minibatch.microbatches]
 
 
@@ -59,11 +65,29 @@ def padded(whole: Batch) -> list[MicroBatch]:
 
 def speed(replies: Sequence[int], rounds: int) -> Figure:
     model, whole = policy(torch.float32), batch(replies)
-    ours, theirs = packed(whole), padded(whole)
+    ours, theirs = microbatches(whole), padded(whole)
     packed_seconds, padded_seconds = fastest(rounds, lambda: _train(model, ours), lambda: _train(model, theirs))
     tokens = sum(replies)
     how = f"{tokens / packed_seconds:.0f} against {tokens / padded_seconds:.0f} reply tokens/s, {len(replies)} replies"
     return Figure(name="packed_over_padded", value=padded_seconds / packed_seconds, bound=2.0, how=how)
+
+
+def price(replies: Sequence[int], prompt_tokens: int, rounds: int) -> Figure:
+    """The time of an update with a sequence a row over that of packed rows; a group shares its prompt."""
+    whole, alone = batch(replies, prompt_tokens=prompt_tokens), SequencesAlone("the price is measured")
+    together, apart = policy(torch.float32), policy(torch.float32, alone)
+    packed_seconds, alone_seconds = fastest(
+        rounds,
+        partial(_train, together, microbatches(whole)),
+        partial(_train, apart, microbatches(whole, packed=False)),
+    )
+    return Figure(
+        name=f"never_over_packed_prompt_{prompt_tokens}",
+        value=alone_seconds / packed_seconds,
+        bound=SAMPLES,
+        at_most=True,
+        how=f"{alone_seconds:.1f} against {packed_seconds:.1f} s, {SAMPLES} samples a prompt",
+    )
 
 
 def _train(model: torch.nn.Module, microbatches: Sequence[MicroBatch]) -> None:

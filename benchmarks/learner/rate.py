@@ -12,7 +12,7 @@ from benchmarks.end_to_end.workload import EQUAL_TOKENS
 from benchmarks.learner.clock import fastest
 from benchmarks.learner.figures import Figure
 from benchmarks.learner.model import PROMPT_TOKENS, SAMPLES, batch, loss, policy
-from benchmarks.learner.packing import packed
+from benchmarks.learner.packing import microbatches
 from rlhf.models.config import ModelConfig
 from rlhf.models.policy import PolicyModel
 from rlhf.trainer.batching.batch import MicroBatch
@@ -37,7 +37,7 @@ def rate(dtype: torch.dtype, rounds: int) -> Figure:
     """The rate of both passes over that of the products alone: seconds the other way round, since both do the same
     products. Attention's own products are not counted."""
     model = policy(dtype)
-    (micro,) = packed(batch([REPLY] * (GROUPS * SAMPLES)))
+    (micro,) = microbatches(batch([REPLY] * (GROUPS * SAMPLES)))
     whole, bare = fastest(rounds, lambda: loss(model, micro).backward(), products(model, micro))
     work = 6 * sum(layer.weight.numel() * tokens for layer, tokens in _layers(model, micro))
     how = f"{work / whole / 1e9:.0f} of {work / bare / 1e9:.0f} GFLOP/s, {micro.tokens} tokens"
@@ -68,11 +68,11 @@ def optimizer_step(rounds: int) -> Figure:
     engine = zero.build_engine(
         policy(torch.float32), trainer.optimizer, settings, 1, total_steps=trainer.optimizer_steps
     )
-    microbatches = packed(batch([EQUAL_TOKENS] * (GROUPS_OF_A_RANK * SAMPLES)))
+    rows = microbatches(batch([EQUAL_TOKENS] * (GROUPS_OF_A_RANK * SAMPLES)))
     stepping: list[float] = []
 
     def update() -> None:
-        zero.accumulate(engine, (loss(engine, micro) for micro in microbatches), len(microbatches), 1)
+        zero.accumulate(engine, (loss(engine, micro) for micro in rows), len(rows), 1)
         began = time.process_time()
         zero.step(engine)
         stepping.append(time.process_time() - began)

@@ -18,8 +18,9 @@ RoutingMode = Literal["replay", "compare", "ignore"]
 class TinyModelConfig(Config):
     """A small causal LM made from the recipe, with a byte tokenizer and a chat template."""
 
-    architecture: Literal["llama", "qwen2", "qwen3", "qwen3_moe"] = "qwen2"
-    """Model architecture, as transformers and vLLM implement it."""
+    architecture: Literal["llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_5"] = "qwen2"
+    """Model architecture, as transformers and vLLM implement it. `qwen3_5` alternates linear and full attention; its
+    engine needs `model.dtype: bfloat16` on a CPU."""
     hidden_size: int = Field(128, ge=32)
     """Width of the residual stream."""
     intermediate_size: int = Field(512, ge=32)

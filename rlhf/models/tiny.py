@@ -15,6 +15,8 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen2Tokenizer,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
@@ -35,7 +37,10 @@ ARCHITECTURES: dict[str, tuple[Any, Any]] = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
     "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+    "qwen3_5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
 }
+LINEAR_HEAD = 64
+"""The smallest head size that vLLM's linear attention takes on a CPU, in bfloat16 only."""
 
 
 def byte_tokenizer() -> PreTrainedTokenizerBase:
@@ -61,14 +66,6 @@ def byte_tokenizer() -> PreTrainedTokenizerBase:
 def tiny_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
     """Return a float32 model with random weights that depend only on `config` and `seed`."""
     config_class, model_class = ARCHITECTURES[config.architecture]
-    experts: dict[str, Any] = {}
-    if config.architecture == "qwen3_moe":
-        experts = {
-            "num_experts": config.experts,
-            "num_experts_per_tok": config.experts_per_token,
-            "moe_intermediate_size": config.intermediate_size,
-            "norm_topk_prob": True,
-        }
     torch.manual_seed(seed)
     model: PreTrainedModel = model_class(
         config_class(
@@ -84,10 +81,32 @@ def tiny_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase, seed
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
             bos_token_id=None,
-            **experts,
+            **_peculiarities(config),
         )
     )
     return model
+
+
+def _peculiarities(config: TinyModelConfig) -> dict[str, Any]:
+    """Return the settings that only one architecture has."""
+    if config.architecture == "qwen3_moe":
+        return {
+            "num_experts": config.experts,
+            "num_experts_per_tok": config.experts_per_token,
+            "moe_intermediate_size": config.intermediate_size,
+            "norm_topk_prob": True,
+        }
+    if config.architecture == "qwen3_5":
+        heads = max(1, config.hidden_size // LINEAR_HEAD)
+        return {
+            "layer_types": ["linear_attention", "full_attention"] * (config.layers // 2)
+            + ["full_attention"] * (config.layers % 2),
+            "linear_num_key_heads": heads,
+            "linear_num_value_heads": heads,
+            "linear_key_head_dim": LINEAR_HEAD,
+            "linear_value_head_dim": LINEAR_HEAD,
+        }
+    return {}
 
 
 def save_tiny(config: TinyModelConfig, seed: int, folder: Path) -> Path:

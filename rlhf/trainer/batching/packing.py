@@ -88,10 +88,11 @@ def deal(rows: Sequence[PackedRow], ranks: int) -> list[list[PackedRow]]:
 
 def cut_microbatches(rows: Sequence[PackedRow], microbatch_tokens: int) -> list[list[PackedRow]]:
     """Split a rank's rows, longest first, into micro-batches of at most `microbatch_tokens` (padding included), at
-    least one row each."""
+    least one row each. No row is padded to more than twice its tokens."""
     parts: list[list[PackedRow]] = []
     for row in rows:
-        if parts and parts[-1][0].tokens * (len(parts[-1]) + 1) <= microbatch_tokens:
+        longest = parts[-1][0].tokens if parts else 0
+        if 0 < longest < 2 * row.tokens and longest * (len(parts[-1]) + 1) <= microbatch_tokens:
             parts[-1].append(row)
         else:
             parts.append([row])

@@ -59,7 +59,7 @@ def test_each_row_goes_to_the_first_rank_with_the_fewest_tokens() -> None:
 
 
 def test_a_micro_batch_is_filled_to_its_last_token_by_the_length_of_its_longest_row() -> None:
-    rows = [row(5), row(5), row(4), row(4), row(1)]
-    assert cut_microbatches(rows, 15) == [rows[:3], rows[3:]]
-    assert cut_microbatches(rows, 14) == [rows[:2], rows[2:]]
+    rows = [row(5), row(5), row(4), row(4), row(3), row(1)]
+    assert cut_microbatches(rows, 15) == [rows[:3], rows[3:5], rows[5:]]
+    assert cut_microbatches(rows, 14) == [rows[:2], rows[2:5], rows[5:]]
     assert cut_microbatches(rows, 4) == [[one] for one in rows]
