@@ -21,8 +21,8 @@ LIMITS = {
     "packed": 1e-5, "gradient": 1e-6, "engine": 1e-4, "export": 0.0, "critic": 1e-5, "merged": 1e-4, "adapter": 1e-4,
 }  # fmt: skip
 """Logits, the whole gradient's relative error, nats, logits, a critic's numbers, nats, nats."""
-ROUNDED = dict.fromkeys(("engine", "merged", "adapter"), 0.1)
-"""Nats, where engine and learner are compared in 16 bits."""
+ROUNDED = dict.fromkeys(("engine", "merged", "adapter"), 0.02)
+"""Nats on average, where engine and learner are compared in 16 bits."""
 TITLES = {
     "packed": "packed", "gradient": "gradient", "engine": "engine", "export": "export", "critic": "critic",
     "merged": "LoRA merged", "adapter": "LoRA adapters",
@@ -157,7 +157,7 @@ def page(table: Table) -> str:
         "12, sequences of 31 to 60 tokens). The numbers in the table are the differences that were found. *Right, "
         "alone* means that several sequences in a row would be wrong: each has a row of its own, and computes again "
         "what it shares with others (`trainer.packing`). vLLM computes linear attention on a CPU in bfloat16 only; "
-        f"there engine and learner may be {ROUNDED['engine']:g} nats apart.",
+        f"there engine and learner may be {ROUNDED['engine']:g} nats apart on average.",
         "",
         "- **packed**: logits of sequences in one row, two with a shared prefix, against those of each alone; at most "
         f"{LIMITS['packed']:g} apart.",
