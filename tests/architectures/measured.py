@@ -36,6 +36,8 @@ LENGTHS = (60, 52, 31)
 SHARED = 20
 """The second sequence begins with so many tokens of the first, and is a branch of it in the row."""
 Measure = Callable[[Family, Path], float]
+STARTING = (AssertionError, RuntimeError, LookupError, TypeError, ValueError, AttributeError, ImportError)
+"""What vLLM raises of a model that it does not know."""
 REFUSALS = (ModelError, ConfigError, WeightSyncError, TransferError, EngineBroken)
 
 
@@ -155,15 +157,7 @@ def _engine(folder: Path, dtype: str, adapters: LoraConfig | None) -> ThreadedEn
     """What an engine raises at its start refuses the model, as it ends a run before the first update."""
     try:
         return ThreadedEngine(folder, dtype, lora=adapters)
-    except (
-        AssertionError,
-        RuntimeError,
-        NotImplementedError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ImportError,
-    ) as error:
+    except STARTING as error:
         raise ConfigError(f"engine-0 cannot start: {type(error).__name__}: {error}") from error
 
 
