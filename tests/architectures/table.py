@@ -74,7 +74,7 @@ class Row:
 
     @property
     def verdict(self) -> Literal["right", "right, alone", "refused", "wrong"]:
-        limits = LIMITS if self.family.dtype == "float32" else LIMITS | ROUNDED
+        limits = (LIMITS if self.family.dtype == "float32" else LIMITS | ROUNDED) | self.family.limits
         if self.broke or not all(cell.refused or cell.value <= limits[name] for name, cell in self.cells.items()):
             return "wrong"
         return "refused" if self.reason else "right, alone" if self.why_alone else "right"
@@ -96,7 +96,8 @@ class Row:
     def line(self) -> str:
         """For a terminal."""
         shown = "  ".join(f"{name} {self.shown(name)}" for name in self.cells)
-        return f"{self.family.name:<18}{self.verdict:<14}{self.broke or self.reason or shown}"
+        reason = self.reason if self.verdict == "refused" else ""
+        return f"{self.family.name:<18}{self.verdict:<14}{self.broke or reason or shown}"
 
     def shown(self, name: str) -> str:
         if name not in self.cells:
