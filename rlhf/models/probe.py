@@ -80,6 +80,8 @@ def _check(model: PreTrainedModel, named: str, rows: RowForward) -> None:
             sequences = _sequences(model, longer)
             alone = [_alone(model, ids) for ids in sequences]
             allowed = _allowed(model, sequences, alone)
+            followed = _followed(model, sequences)
+            _refuse([followed], alone[:1], allowed, named, f"results of {len(followed)} tokens that others follow")
             for layout, found in _packed(model, rows, sequences, SHARED + longer):
                 what = "hidden states" if _head(model) is None else "logits"
                 beyond = f" longer than the attention window of {longer} tokens" if longer else ""
@@ -117,6 +119,13 @@ def _sequences(model: PreTrainedModel, longer: int) -> list[Tensor]:
 
 def _alone(model: PreTrainedModel, ids: Tensor) -> Tensor:
     return _shown(model, decoder_of(model)(input_ids=ids[None], use_cache=False).last_hidden_state[0])
+
+
+def _followed(model: PreTrainedModel, sequences: list[Tensor]) -> Tensor:
+    """Return what the model shows of the first sequence where the others continue it: the same as alone, if no token
+    sees later ones."""
+    hidden = decoder_of(model)(input_ids=torch.cat(sequences)[None], use_cache=False).last_hidden_state[0]
+    return _shown(model, hidden[: len(sequences[0])])
 
 
 def _packed(

@@ -7,6 +7,7 @@ point.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from rlhf.errors import ModelError
 from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
 from rlhf.models.sharded_loading import local_part, partitioned
 from rlhf.models.towers import towers
@@ -160,12 +162,14 @@ def _manifest(policy: HasModel, found: Sequence[Source], form: SyncForm) -> Mani
     shapes = (
         (source.name, torch.empty(_shape(source.weight), dtype=source.weight.dtype, device="meta")) for source in found
     )
-    return Manifest(
-        tensors=tuple(
-            TensorSpec(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
-            for name, tensor in _saved(policy, shapes, form)
-        )
+    tensors = tuple(
+        TensorSpec(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
+        for name, tensor in _saved(policy, shapes, form)
     )
+    joined = [name for name, times in Counter(spec.name for spec in tensors).items() if times > 1]
+    if joined:
+        raise ModelError(f"transformers saves several weights of the model as one, {joined[0]}: not supported here")
+    return Manifest(tensors=tensors)
 
 
 def _folder(policy: HasModel) -> list[Source]:
