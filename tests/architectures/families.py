@@ -40,8 +40,8 @@ MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """A row of the table: `kind` is transformers' name of the family, `settings` what its configuration takes beside
-    `SHAPE`. Engine and learner are compared in `dtype`; all else is measured in float32. `limits` are where transformers
-    alone rounds more than in other families."""
+    `SHAPE`. Engine and learner are compared in `dtype`; all else is measured in float32. `limits` are those of families
+    in which transformers alone rounds more."""
 
     name: str
     kind: str
@@ -74,7 +74,7 @@ FAMILIES = (
     _family("gemma", hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True),
     _family("gemma2", query_pre_attn_scalar=16, final_logit_softcapping=6.0, attn_logit_softcapping=4.0,
             tie_word_embeddings=True, **SLIDES),
-    _family("gemma3", kind="gemma3_text", query_pre_attn_scalar=16, tie_word_embeddings=True, **SLIDES),
+    _family("gemma3", kind="gemma3_text", gradient=1e-5, query_pre_attn_scalar=16, tie_word_embeddings=True, **SLIDES),
     _family("phi", partial_rotary_factor=0.5),
     _family("phi3", sliding_window=WINDOW),
     _family("phi3-longrope", kind="phi3", sliding_window=None, original_max_position_embeddings=64, rope_parameters={
@@ -140,8 +140,8 @@ FAMILIES = (
     _family("hrm_text"),
     _family("hy_v3", qk_norm=True, first_k_dense_replace=1, route_norm=True, expert_hidden_dim=96, **EXPERTS),
     _family("hy_v4", gradient=1e-5, **EXPERTS),
-    _family("gemma3n", kind="gemma3n_text", gradient=1e-5, num_hidden_layers=4, num_kv_shared_layers=2, hidden_size_per_layer_input=16,
-            vocab_size_per_layer_input=320, laurel_rank=8, sliding_window=WINDOW, layer_types=SLIDES["layer_types"] * 2,
+    _family("gemma3n", kind="gemma3n_text", gradient=1e-5, num_hidden_layers=4, num_kv_shared_layers=2,
+            hidden_size_per_layer_input=16, vocab_size_per_layer_input=320, laurel_rank=8, sliding_window=WINDOW, layer_types=SLIDES["layer_types"] * 2,
             activation_sparsity_pattern=[0.0] * 4, tie_word_embeddings=True),
     _family("gemma4", kind="gemma4_text", gradient=1e-5, global_head_dim=64, hidden_size_per_layer_input=16,
             vocab_size_per_layer_input=320, tie_word_embeddings=True, **SLIDES),
@@ -171,7 +171,8 @@ FAMILIES = (
     _family("olmo_hybrid", dtype="bfloat16", **LINEAR),
     _family("kimi_linear", dtype="bfloat16", layer_types=LINEAR["layer_types"], linear_head_dim=64, linear_num_heads=2,
             **MLA, **EXPERTS),
-    _family("lfm2", conv_dim=64, layer_types=["conv", "full_attention"]),
+    _family("lfm2", block_dim=64, conv_dim=64, conv_dim_out=64, block_ff_dim=96, block_auto_adjust_ff_dim=False,
+            layer_types=["conv", "full_attention"]),
     _family("lfm2_moe", layer_types=["conv", "full_attention"], num_dense_layers=1, **EXPERTS),
     _family("mamba", state_size=8),
     _family("mamba2", num_heads=4, head_dim=32, expand=2, n_groups=1, state_size=16),

@@ -19,7 +19,7 @@ from rlhf.models import attention as attention_module
 from rlhf.models import policy as policy_module
 from rlhf.models.config import Packing, TinyModelConfig
 from rlhf.models.loading import load_policy
-from rlhf.models.policy import row_mask
+from rlhf.models.policy import SequencesAlone, row_mask
 from rlhf.models.probe import check_packed_forward, proved_rows
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import save_tiny
@@ -139,3 +139,9 @@ def test_in_16_bits_the_probe_tells_rounding_of_large_logits_from_a_neighbour_th
     )
     with pytest.raises(ModelError, match="of packed sequences"):
         check_packed_forward(model, "hot")
+
+
+def test_a_model_whose_tokens_see_later_ones_is_refused_also_a_sequence_a_row() -> None:
+    """Beyond `index_topk` tokens transformers chooses among all tokens of a sequence."""
+    with pytest.raises(ModelError, match="results of 9 tokens that others follow are off by"):
+        check_packed_forward(family_model("glm_moe_dsa", "sdpa"), "glm", rows=SequencesAlone("never"))
