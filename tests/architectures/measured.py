@@ -36,8 +36,6 @@ LENGTHS = (60, 52, 31)
 SHARED = 20
 """The second sequence begins with so many tokens of the first, and is a branch of it in the row."""
 Measure = Callable[[Family, Path], float]
-STARTING = (AssertionError, RuntimeError, LookupError, TypeError, ValueError, AttributeError, ImportError)
-"""What vLLM raises of a model that it does not know."""
 REFUSALS = (ModelError, ConfigError, WeightSyncError, TransferError, EngineBroken)
 
 
@@ -145,20 +143,12 @@ def engine_after_update(family: Family, folder: Path, lora: LoraConfig | None = 
     largest, in 16 bits the mean, in which a few tokens that rounding sends to other experts do not stand out."""
     learner = learner_of(family, folder, lora, family.dtype)
     adapters = lora is not None and lora.weight_sync == "adapter"
-    engine = _engine(folder, family.dtype, lora if adapters else None)
+    engine = ThreadedEngine(folder, family.dtype, lora=lora if adapters else None)
     try:
         return asyncio.run(_followed(learner, engine))
     finally:
         with suppress(EngineBroken):
             engine.stop()
-
-
-def _engine(folder: Path, dtype: str, adapters: LoraConfig | None) -> ThreadedEngine:
-    """What an engine raises at its start refuses the model, as it ends a run before the first update."""
-    try:
-        return ThreadedEngine(folder, dtype, lora=adapters)
-    except STARTING as error:
-        raise ConfigError(f"engine-0 cannot start: {type(error).__name__}: {error}") from error
 
 
 async def _followed(learner: FamilyLearner, engine: ThreadedEngine) -> float:
