@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -53,10 +54,10 @@ def main() -> int:
 def write(measured: Sequence[Row], today: str) -> None:
     """These rows and the recorded ones of all other models."""
     others = recorded()
-    if others.versions != versions_of() and len(measured) < len(FAMILIES):
+    if others.rows and others.versions != versions_of() and len(measured) < len(FAMILIES):
         raise SystemExit(f"the other models were measured with {others.versions}: measure all")
-    rows = {row.family.name: row for row in (*others.rows, *measured)}
-    table = Table(date=today, versions=versions_of(), rows=[rows[one.name] for one in FAMILIES if one.name in rows])
+    rows = {row.family.name: row for row in (*others.rows, *(replace(row, date=today) for row in measured))}
+    table = Table(versions=versions_of(), rows=[rows[one.name] for one in FAMILIES if one.name in rows])
     CELLS.write_text(record(table))
     (ROOT / "docs" / "models.md").write_text(page(table))
     (ROOT / "rlhf" / "models" / "supported_families.json").write_text(for_check(table))

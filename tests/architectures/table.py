@@ -66,11 +66,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A family and its cells; `broke` is what went wrong and was no refusal by name."""
+    """A family and its cells, and the day of their measurement; `broke` is what went wrong and was no refusal by
+    name."""
 
     family: Family
     cells: dict[str, Cell]
     broke: str = ""
+    date: str = ""
 
     @property
     def verdict(self) -> Literal["right", "right, alone", "refused", "wrong"]:
@@ -116,26 +118,34 @@ def shortened(refusal: str) -> str:
 class Table:
     """The rows as they were measured last, and with what."""
 
-    date: str
     versions: dict[str, str]
     rows: Sequence[Row]
+
+    @property
+    def date(self) -> str:
+        """The day, or the days of the oldest and the newest row."""
+        days = sorted({row.date for row in self.rows})
+        return " to ".join(dict.fromkeys((days[0], days[-1])))
 
 
 def recorded() -> Table:
     """What `record` wrote."""
     table = json.loads(CELLS.read_text())
+    known = {family.name: family for family in FAMILIES}
     rows = [
-        Row(family=family, cells={name: Cell(**cell) for name, cell in table["cells"][family.name].items()})
-        for family in FAMILIES
-        if family.name in table["cells"]
+        Row(family=known[name], date=row["date"], cells={key: Cell(**cell) for key, cell in row["cells"].items()})
+        for name, row in table["rows"].items()
     ]
-    return Table(date=table["date"], versions=table["versions"], rows=rows)
+    return Table(versions=table["versions"], rows=rows)
 
 
 def record(table: Table) -> str:
     """`cells.json`."""
-    cells = {row.family.name: {name: cell.said for name, cell in row.cells.items()} for row in table.rows}
-    return json.dumps({"date": table.date, "versions": table.versions, "cells": cells}, indent=1) + "\n"
+    rows = {
+        row.family.name: {"date": row.date, "cells": {name: cell.said for name, cell in row.cells.items()}}
+        for row in table.rows
+    }
+    return json.dumps({"versions": table.versions, "rows": rows}, indent=1) + "\n"
 
 
 def page(table: Table) -> str:
@@ -149,7 +159,7 @@ def page(table: Table) -> str:
         "On this page you find out whether a model family trains here, and why others are refused. "
         "`rlhf check RECIPE` looks your model up in the same table.",
         "",
-        f"`python -m tests.architectures --write` wrote it on {table.date} with {versions}. "
+        f"`python -m tests.architectures --write` measured it ({table.date}) with {versions}. "
         f"Of {len(rows)} tiny models with random weights, {counts['right']} are right, {counts['right, alone']} are "
         f"right with a sequence a row, {counts['refused']} are refused with a reason, and {counts['wrong']} are wrong. "
         "Trained weights were not measured.",

@@ -58,7 +58,7 @@ def test_a_family_is_refused_by_what_training_needs_and_not_by_its_adapters() ->
     by_adapter = Row(family=FAMILIES[0], cells={**FINE, "adapter": refused})
     by_engine = Row(family=FAMILIES[0], cells={**FINE, "engine": refused})
     assert (by_adapter.verdict, by_engine.verdict, by_engine.reason) == ("right", "refused", "no place for x")
-    first, both = (Table(date="2026-11-22", versions={}, rows=rows) for rows in ([by_adapter], [by_engine, by_adapter]))
+    first, both = (Table(versions={}, rows=rows) for rows in ([by_adapter], [by_engine, by_adapter]))
     assert "- llama: no place for x" in page(first)
     assert "- llama: no place for x" in page(both)
     assert json.loads(for_check(both))["families"] == {"llama": {"verdict": "refused", "reason": "no place for x"}}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rlhf.errors import ModelError
 from rlhf.models.loading import load_policy
 from rlhf.models.policy import PolicyModel
 from rlhf.weight_sync import weights
@@ -43,3 +44,9 @@ def test_an_export_has_what_training_leaves_as_it_is(tmp_path: Path, name: str) 
     before, after = (load_file(tmp_path / place / "model.safetensors") for place in ("before", "after"))
     assert before.keys() == after.keys()
     assert all(torch.equal(tensor, after[key]) for key, tensor in before.items())
+
+
+def test_weights_that_a_folder_has_as_one_are_refused(tmp_path: Path) -> None:
+    """transformers joins them when it saves a model; weight by weight, one would replace another."""
+    with pytest.raises(ModelError, match=r"saves several weights of the model as one, model\.\S+gqkv_proj\.weight"):
+        weights.folder_manifest(policy_of("hrm_text", tmp_path))
