@@ -129,3 +129,12 @@ def test_a_model_with_experts_learns_it_too(tmp_path: Path, cache: Path) -> None
     run = train(tmp_path / "run", cache, *experts)
     assert run.summary["eval_reward_end"] >= 0.9
     assert max(line["policy/logprob_difference_max"] for line in run.metrics) <= 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_a_model_with_linear_attention_learns_it_too_in_bfloat16(tmp_path: Path, cache: Path) -> None:
+    """The shape of Qwen3.5, whose linear attention vLLM computes on a CPU in bfloat16 only."""
+    shape = ("model.tiny.architecture=qwen3_5", "model.dtype=bfloat16")
+    longer = ("trainer.updates=40", "trainer.optimizer.learning_rate=6e-4", "trainer.eval_every=0")
+    assert train(tmp_path / "run", cache, *shape, *longer).summary["eval_reward_end"] >= 0.9
