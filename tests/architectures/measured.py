@@ -101,7 +101,7 @@ def _weights(ids: torch.Tensor) -> torch.Tensor:
 
 def logits_of_row(family: Family, folder: Path) -> float:
     """The largest difference of logits, packed and alone."""
-    learner, plain = learner_of(family, folder), plain_model(folder)
+    learner, plain = learner_of(family, folder), plain_model(family, folder)
     row, positions, _ = row_of()
     with torch.no_grad():
         _, hidden = learner.rows.hidden(learner.model, row[None], positions[None], torch.arange(len(row)))
@@ -115,7 +115,7 @@ def gradient_of_row(family: Family, folder: Path) -> float:
     """The relative error of the whole gradient."""
     policy = learner_of(family, folder).policy
     loss_of_row(policy).backward()
-    plain = plain_model(folder).double()
+    plain = plain_model(family, folder).double()
     loss_of_each(plain).backward()
     found = {name: weight.grad for name, weight in policy.model.named_parameters()}
     gaps, sizes = [], []
@@ -127,9 +127,9 @@ def gradient_of_row(family: Family, folder: Path) -> float:
     return float(torch.stack(gaps).norm() / torch.stack(sizes).norm())
 
 
-def plain_model(folder: Path) -> PreTrainedModel:
+def plain_model(family: Family, folder: Path) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="eager", experts_implementation="eager"
+        folder, attn_implementation=family.plain, experts_implementation="eager"
     )
     return model.eval()
 
@@ -177,7 +177,9 @@ def exported(family: Family, folder: Path) -> float:
     save_file(whole_state(policy, BUCKET_BYTES), out / "model.safetensors", metadata={"format": "pt"})
     first, *_ = sequences()
     with torch.no_grad():
-        before, after = (plain_model(one)(input_ids=first[None], use_cache=False).logits for one in (folder, out))
+        before, after = (
+            plain_model(family, one)(input_ids=first[None], use_cache=False).logits for one in (folder, out)
+        )
     return float((before - after).abs().max())
 
 
