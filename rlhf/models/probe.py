@@ -29,8 +29,8 @@ MARGIN = 4
 SHARED, LENGTHS = 4, (9, 7, 6)
 """The number of tokens that the first two sequences share, and the lengths of all three."""
 WINDOWS = (
-    "sliding_window", "attention_window_size", "attention_chunk_size", "local_attention_window", "window_size",
-    "index_topk",
+    "sliding_window", "sliding_window_size", "attention_window_size", "attention_chunk_size", "local_attention",
+    "local_attention_window", "window_size", "index_topk",
 )  # fmt: skip
 """Names in configurations of the number of tokens that one token sees."""
 
