@@ -145,3 +145,8 @@ def test_a_model_whose_tokens_see_later_ones_is_refused_also_a_sequence_a_row() 
     """Beyond `index_topk` tokens transformers chooses among all tokens of a sequence."""
     with pytest.raises(ModelError, match="results of 9 tokens that others follow are off by"):
         check_packed_forward(family_model("glm_moe_dsa", "sdpa"), "glm", rows=SequencesAlone("never"))
+
+
+def test_a_window_that_is_named_otherwise_is_looked_beyond() -> None:
+    with pytest.raises(ModelError, match="longer than the attention window of 12 tokens"):
+        check_packed_forward(family_model("inkling", "sdpa"), "inkling")
