@@ -23,7 +23,6 @@ from rlhf.models.policy import SequencesAlone, row_mask
 from rlhf.models.probe import check_packed_forward, proved_rows
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import save_tiny
-from tests.architectures.families import FAMILIES, made
 from tests.models.families import CASES, family_model
 
 SHAPE: dict[str, Any] = {
@@ -146,8 +145,3 @@ def test_a_model_whose_tokens_see_later_ones_is_refused_also_a_sequence_a_row() 
     """Beyond `index_topk` tokens transformers chooses among all tokens of a sequence."""
     with pytest.raises(ModelError, match="results of 9 tokens that others follow are off by"):
         check_packed_forward(family_model("glm_moe_dsa", "sdpa"), "glm", rows=SequencesAlone("never"))
-
-
-def test_a_window_that_is_named_otherwise_is_looked_beyond() -> None:
-    with pytest.raises(ModelError, match="longer than the attention window of 12 tokens"):
-        check_packed_forward(made(next(one for one in FAMILIES if one.name == "inkling")), "inkling")
