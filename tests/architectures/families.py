@@ -184,7 +184,7 @@ FAMILIES = (
     _family("qwen3_5", kind="qwen3_5_text", dtype="bfloat16", **LINEAR),
     _family("qwen3_5_moe", kind="qwen3_5_moe_text", dtype="bfloat16", **LINEAR, **EXPERTS),
     _family("qwen4_exp", kind="qwen4_exp_text", dtype="bfloat16", shared_expert_intermediate_size=48, **EXPERTS),
-    _family("olmo_hybrid", dtype="bfloat16", **LINEAR),
+    _family("olmo_hybrid", dtype="bfloat16", gradient=1e-5, **LINEAR),
     _family("kimi_linear", dtype="bfloat16", layer_types=LINEAR["layer_types"], linear_head_dim=64, linear_num_heads=2,
             **MLA, **EXPERTS),
     _family("lfm2", block_dim=64, conv_dim=64, conv_dim_out=64, block_ff_dim=96, block_auto_adjust_ff_dim=False,

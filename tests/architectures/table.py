@@ -39,6 +39,8 @@ DIFFERING = tuple(
     for found, general in (
         (r"^model\.path=\S+: ", ""),
         (r" <class .*", ""),
+        (r"cannot run \w+ on", "cannot run it on"),
+        (r"follow a learner with \w+ on", "follow the learner on"),
         (r"\b\w+For(CausalLM)", "the model"),
         (r"(its log-probs differ from the learner's) by.*", r"\1"),
         (r" \(\w+Error: .*", ""),
@@ -61,7 +63,7 @@ class Cell:
     @property
     def said(self) -> dict[str, float | str]:
         """What is not as a cell begins."""
-        return {name: value for name, value in asdict(self).items() if value and value == value}  # NaN is no number
+        return {name: value for name, value in asdict(self).items() if value != "" and value == value}  # not NaN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +203,7 @@ def page(table: Table) -> str:
             for row in rows
             if row.verdict.startswith("right") and row.refuses(name)
         ]
-        lines += ["", f"## Why {PARTS[name]} refused", "", *by_cause(found)]
+        lines += ["", f"## Why {PARTS[name]} refused", "", *by_cause(found)] if found else []
     return "\n".join(lines) + "\n"
 
 
