@@ -225,6 +225,12 @@ def write_report(
 
 
 @app.command()
+def audit(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
+    """Check by the records of a run what became of every sample, and its tokens, rewards, versions and checkpoints."""
+    raise typer.Exit(commands.audit.run_audit(run))
+
+
+@app.command()
 def doctor(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Check the GPUs (takes minutes); exit code 2 without one.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rlhf.commands import (
+        audit,
         check,
         check_model,
         doctor,
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "check", "check_model", "doctor", "env_check", "eval", "explain", "export", "generate", "options", "plan", "report",
-    "reward_check", "score", "serve_env", "serve_policy", "serve_reward", "top", "train",
+    "audit", "check", "check_model", "doctor", "env_check", "eval", "explain", "export", "generate", "options", "plan",
+    "report", "reward_check", "score", "serve_env", "serve_policy", "serve_reward", "top", "train",
 ]  # fmt: skip
 
 
