@@ -12,6 +12,7 @@ from math import isclose
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rlhf.controller.trainer_state import read_trainer_state
@@ -161,37 +162,35 @@ def faults_of_tokens(record: EpisodeRecord, decode: Callable[[Sequence[int]], st
         return
     length, acted = len(record.token_ids), record.kinds == TokenKind.ACTION
     columns = {
-        "kinds": record.kinds, "engine_logprobs": record.engine_logprobs, "versions": record.versions,
-        "learner_logprobs": record.learner_logprobs,
+        "log-probs": record.engine_logprobs, "versions": record.versions,
+        "log-probs of the learner": record.learner_logprobs,
     }  # fmt: skip
-    wrong = [name for name, column in columns.items() if column is not None and len(column) != length]
-    if wrong or sum(record.segment_lengths or ()) != length:
-        yield f"{named} has {length} tokens and other numbers of {', '.join(wrong) or 'tokens in its segments'}"
+    there = {name: column for name, column in columns.items() if column is not None}
+    wrong = [name for name, column in there.items() if len(column) != length]
+    if wrong or len(acted) != length or sum(record.segment_lengths or ()) != length:
+        yield f"{named} has {length} tokens and other numbers of {', '.join(wrong) or 'kinds, or in its segments'}"
         return
     if record.sampled_tokens != acted.sum():
         yield f"{named} says {record.sampled_tokens} sampled tokens and has {acted.sum()}"
-    given = {"log-prob": np.isfinite(record.engine_logprobs), "version": record.versions >= 0}
-    if record.outcome is EpisodeOutcome.TRAINED and record.learner_logprobs is not None:
-        given["log-prob of the learner"] = np.isfinite(record.learner_logprobs)
-    yield from (
-        f"{named} has a {name} at other tokens than the sampled"
-        for name, there in given.items()
-        if (there != acted).any()
-    )
+    for name, column in there.items():
+        known = column >= 0 if name == "versions" else np.isfinite(column)
+        if (known != acted).any():
+            yield f"{named} has {name} at other tokens than the sampled"
     if decode and record.response is not None and not record.cut_replies:
         last = decode(record.token_ids[_last_reply(record, acted)].tolist())
         if not record.response.rstrip().endswith(last.strip()):
             yield f"{named} has tokens of another text than its reply"
 
 
-def _last_reply(record: EpisodeRecord, acted: np.ndarray) -> np.ndarray:
+def _last_reply(record: EpisodeRecord, acted: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Return the places of the sampled tokens of the last turn."""
     if not record.turns:
         return np.flatnonzero(acted)
     turn = record.turns[-1]
     before = sum((record.segment_lengths or [])[: turn["segment"]])
-    places = np.arange(before + turn["start"], before + turn["stop"])
-    return places[acted[places]]
+    start, stop = before + turn["start"], before + turn["stop"]
+    places: NDArray[np.intp] = start + np.flatnonzero(acted[start:stop])
+    return places
 
 
 def one_fate_each(fates: Sequence[Fate], run: StoredRun) -> Finding:
@@ -222,7 +221,9 @@ def one_fate_each(fates: Sequence[Fate], run: StoredRun) -> Finding:
 def in_one_update(fates: Iterable[Fate], run: StoredRun, recipe: Recipe) -> Finding:
     """Trained samples have an update that the metrics know, with its groups; no other sample has one, and the samples
     of a group have the same one."""
-    faults, groups, parts = [], defaultdict(set), {}
+    faults: list[str] = []
+    groups: dict[int, set[int]] = defaultdict(set)
+    parts: dict[int, int] = {}
     for fate in fates:
         if (fate.outcome is EpisodeOutcome.TRAINED) != (fate.update is not None):
             faults.append(f"{fate.named} is {fate.outcome} in update {fate.update}")
@@ -290,7 +291,7 @@ def _metrics(fates: Sequence[Fate], update: int) -> Mapping[str, float]:
 def advantages_again(fates: Iterable[Fate], recipe: Recipe) -> Finding:
     """Advantages are what the recorded rewards of their group give, where these alone decide."""
     config = recipe.trainer.advantage
-    within: Mapping[str, Callable[[Doubles, Doubles], Doubles]] = {
+    within: Mapping[str, Callable[[list[float], list[float]], Doubles]] = {
         "group_relative": lambda r, _: group_relative(r, normalize_by_std=config.normalize_by_std),
         "leave_one_out": lambda r, _: leave_one_out(r),
         "length_weighted": length_weighted,
@@ -307,9 +308,9 @@ def advantages_again(fates: Iterable[Fate], recipe: Recipe) -> Finding:
     faults = []
     for members in groups.values():
         lengths = np.array([fate.tokens for fate in members])
-        rewards = np.array([fate.reward for fate in members])
-        rewards = rewards + overlong_penalty_of(lengths, recipe.trainer.overlong, recipe.sampling.max_tokens)
-        expected = estimate(rewards, lengths.astype(np.float64))
+        penalties = overlong_penalty_of(lengths, recipe.trainer.overlong, recipe.sampling.max_tokens)
+        rewards = [(fate.reward or 0.0) + penalty for fate, penalty in zip(members, penalties.tolist(), strict=True)]
+        expected = estimate(rewards, lengths.astype(float).tolist())
         for fate, value in zip(members, expected, strict=True):
             if fate.advantage is None or not isclose(fate.advantage, value, rel_tol=ROUNDED, abs_tol=ROUNDED):
                 faults.append(f"{fate.named} has the advantage {fate.advantage}, its group's rewards give {value:g}")
