@@ -15,6 +15,10 @@ RoutingMode = Literal["replay", "compare", "ignore"]
 """How the learner uses the experts that engines chose: replay them, compare them with its own, or ignore them."""
 
 
+LINEAR_HEAD = 64
+"""The smallest head size that vLLM's linear attention takes on a CPU, in bfloat16 only."""
+
+
 class TinyModelConfig(Config):
     """A small causal LM made from the recipe, with a byte tokenizer and a chat template."""
 
@@ -52,6 +56,27 @@ class TinyModelConfig(Config):
                 "vLLM on a CPU takes 32, 64, 80, 96, 112, 128, 192 or 256"
             )
         return self
+
+    @property
+    def of_architecture(self) -> dict[str, Any]:
+        """The settings that only this architecture has."""
+        if self.architecture == "qwen3_moe":
+            return {
+                "num_experts": self.experts,
+                "num_experts_per_tok": self.experts_per_token,
+                "moe_intermediate_size": self.intermediate_size,
+                "norm_topk_prob": True,
+            }
+        if self.architecture == "qwen3_5":
+            heads = max(1, self.hidden_size // LINEAR_HEAD)
+            return {
+                "layer_types": [("linear_attention", "full_attention")[layer % 2] for layer in range(self.layers)],
+                "linear_num_key_heads": heads,
+                "linear_num_value_heads": heads,
+                "linear_key_head_dim": LINEAR_HEAD,
+                "linear_value_head_dim": LINEAR_HEAD,
+            }
+        return {}
 
 
 class WarmupConfig(Config):

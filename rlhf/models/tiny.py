@@ -39,8 +39,6 @@ ARCHITECTURES: dict[str, tuple[Any, Any]] = {
     "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
     "qwen3_5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
 }
-LINEAR_HEAD = 64
-"""The smallest head size that vLLM's linear attention takes on a CPU, in bfloat16 only."""
 
 
 def byte_tokenizer() -> PreTrainedTokenizerBase:
@@ -81,32 +79,10 @@ def tiny_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase, seed
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
             bos_token_id=None,
-            **_peculiarities(config),
+            **config.of_architecture,
         )
     )
     return model
-
-
-def _peculiarities(config: TinyModelConfig) -> dict[str, Any]:
-    """Return the settings that only one architecture has."""
-    if config.architecture == "qwen3_moe":
-        return {
-            "num_experts": config.experts,
-            "num_experts_per_tok": config.experts_per_token,
-            "moe_intermediate_size": config.intermediate_size,
-            "norm_topk_prob": True,
-        }
-    if config.architecture == "qwen3_5":
-        heads = max(1, config.hidden_size // LINEAR_HEAD)
-        return {
-            "layer_types": ["linear_attention", "full_attention"] * (config.layers // 2)
-            + ["full_attention"] * (config.layers % 2),
-            "linear_num_key_heads": heads,
-            "linear_num_value_heads": heads,
-            "linear_key_head_dim": LINEAR_HEAD,
-            "linear_value_head_dim": LINEAR_HEAD,
-        }
-    return {}
 
 
 def save_tiny(config: TinyModelConfig, seed: int, folder: Path) -> Path:

@@ -51,13 +51,8 @@ def known_models() -> dict[str, Values]:
 
 def tiny_values(tiny: TinyModelConfig) -> Values:
     """Return the configuration that `rlhf.models.tiny` gives such a model."""
-    experts: Values = {
-        "num_experts": tiny.experts,
-        "num_experts_per_tok": tiny.experts_per_token,
-        "moe_intermediate_size": tiny.intermediate_size,
-    }
     return {
-        "model_type": tiny.architecture,
+        "model_type": "qwen3_5_text" if tiny.architecture == "qwen3_5" else tiny.architecture,
         "vocab_size": TINY_VOCABULARY,
         "hidden_size": tiny.hidden_size,
         "intermediate_size": tiny.intermediate_size,
@@ -67,7 +62,7 @@ def tiny_values(tiny: TinyModelConfig) -> Values:
         "head_dim": tiny.hidden_size // tiny.heads,
         "max_position_embeddings": tiny.max_position_embeddings,
         "tie_word_embeddings": tiny.tie_word_embeddings,
-        **(experts if tiny.architecture == "qwen3_moe" else {}),
+        **tiny.of_architecture,
     }
 
 
