@@ -78,7 +78,8 @@ class Row:
 
     @property
     def verdict(self) -> Literal["right", "right, alone", "refused", "wrong"]:
-        limits = (LIMITS if self.family.dtype == "float32" else LIMITS | ROUNDED) | self.family.limits
+        limits = LIMITS if self.family.dtype == "float32" else LIMITS | ROUNDED
+        limits = limits | {"gradient": self.family.gradient}
         if self.broke or not all(cell.refused or cell.value <= limits[name] for name, cell in self.cells.items()):
             return "wrong"
         return "refused" if self.reason else "right, alone" if self.why_alone else "right"
@@ -142,12 +143,13 @@ def recorded() -> Table:
 
 
 def record(table: Table) -> str:
-    """`cells.json`."""
-    rows = {
-        row.family.name: {"date": row.date, "cells": {name: cell.said for name, cell in row.cells.items()}}
+    """Return `cells.json`, a row a line."""
+    rows = ",\n".join(
+        f"{json.dumps(row.family.name)}: "
+        + json.dumps({"date": row.date, "cells": {name: cell.said for name, cell in row.cells.items()}})
         for row in table.rows
-    }
-    return json.dumps({"versions": table.versions, "rows": rows}, indent=1) + "\n"
+    )
+    return f'{{"versions": {json.dumps(table.versions)}, "rows": {{\n{rows}\n}}}}\n'
 
 
 def page(table: Table) -> str:
