@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlhf.controller.audit import audited
+from rlhf.controller.audit import audit_run
 from rlhf.errors import UserError
 from rlhf.recipe.loading import load_recipe
 from rlhf.runs.stored_run import read_run
@@ -17,7 +17,7 @@ def run_audit(path: Path) -> int:
     if recipe.kind != "rl":
         raise UserError(f"{path} is a run of kind {recipe.kind}: only runs of kind rl have samples to account for")
     failed = 0
-    for finding in audited(run, recipe):
-        print(finding.line, flush=True)
-        failed += bool(finding.faults)
+    for check in audit_run(run, recipe):
+        print(check.line, flush=True)
+        failed += bool(check.faults)
     return int(failed > 0)

@@ -29,13 +29,13 @@ from rlhf.trainer.checkpoint import checkpoints, read_checkpoint, verify
 from rlhf.types import TokenKind
 
 SHOWN = 3
-"""Faults that a finding tells."""
+"""Faults that a line tells."""
 EXACT, ROUNDED = 1e-9, 1e-5
 """Relative differences that float64 and float32 explain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audited:
+class AuditCheck:
     """The result of one check: how much was `checked`, and the `faults`, each a sentence; none if all is right."""
 
     name: str
@@ -73,8 +73,8 @@ class Fate:
         return f"ordinal {self.ordinal} sample {self.sample}"
 
 
-def audited(run: StoredRun, recipe: Recipe) -> Iterator[Audited]:
-    """Iterate over the findings of a run of kind `rl`, each as soon as it is known. Raises `UserError` where nothing is
+def audit_run(run: StoredRun, recipe: Recipe) -> Iterator[AuditCheck]:
+    """Iterate over the checks of a run of kind `rl`, each as soon as it is done. Raises `UserError` where nothing is
     recorded, and `DataError` for records that cannot be read."""
     folder = run.folder
     if not parts_in(folder.episodes):
@@ -88,7 +88,9 @@ def audited(run: StoredRun, recipe: Recipe) -> Iterator[Audited]:
             if record.outcome is not EpisodeOutcome.BASELINE:
                 faults += (f"part {part_number(part)}: {fault}" for fault in faults_of_tokens(record, decode))
                 fates.append(fate_of(record, part_number(part)))
-    yield Audited(name="tokens", checked=f"{sum(fate.tokens for fate in fates):,} sampled tokens", faults=tuple(faults))
+    yield AuditCheck(
+        name="tokens", checked=f"{sum(fate.tokens for fate in fates):,} sampled tokens", faults=tuple(faults)
+    )
     yield one_fate_each(fates, run)
     yield in_one_update(fates, run, recipe)
     yield versions_in_bound(fates, run, recipe)
@@ -99,7 +101,7 @@ def audited(run: StoredRun, recipe: Recipe) -> Iterator[Audited]:
     yield checkpoints_are_the_runs(folder, run)
 
 
-def parts_are_there(folder: RunFolder) -> Audited:
+def parts_are_there(folder: RunFolder) -> AuditCheck:
     """Every part up to the last, and up to those that the newest checkpoint counts, is there and whole."""
     faults, numbers = [], []
     for name in (folder.episodes, folder.evaluations):
@@ -107,7 +109,7 @@ def parts_are_there(folder: RunFolder) -> Audited:
         last = max([*map(part_number, parts_in(name)), *counted], default=0)
         faults += lost_parts(name, last)
         numbers.append(f"{last} of {name.name}")
-    return Audited(name="parts", checked=", ".join(numbers), faults=tuple(faults))
+    return AuditCheck(name="parts", checked=", ".join(numbers), faults=tuple(faults))
 
 
 def whole_parts(folder: Path) -> list[Path]:
@@ -193,7 +195,7 @@ def _last_reply(record: EpisodeRecord, acted: NDArray[np.bool_]) -> NDArray[np.i
     return places
 
 
-def one_fate_each(fates: Sequence[Fate], run: StoredRun) -> Audited:
+def one_fate_each(fates: Sequence[Fate], run: StoredRun) -> AuditCheck:
     """Every ordinal of the run has a group, and every sample of it one fate."""
     seen: dict[tuple[int, int], Fate] = {}
     faults = []
@@ -213,12 +215,12 @@ def one_fate_each(fates: Sequence[Fate], run: StoredRun) -> Audited:
             faults.append(f"ordinal {ordinal} lacks sample {min(set(range(max(own) + 1)) - own)}")
         elif usual and len(own) < usual[0][0]:
             faults.append(f"ordinal {ordinal} has {len(own)} samples, other groups {usual[0][0]}")
-    return Audited(
+    return AuditCheck(
         name="fates", checked=f"{len(seen):,} samples of {len(samples):,} groups have one each", faults=tuple(faults)
     )
 
 
-def in_one_update(fates: Iterable[Fate], run: StoredRun, recipe: Recipe) -> Audited:
+def in_one_update(fates: Iterable[Fate], run: StoredRun, recipe: Recipe) -> AuditCheck:
     """Trained samples have an update that the metrics know, with its groups; no other sample has one, and the samples
     of a group have the same one."""
     faults: list[str] = []
@@ -242,10 +244,10 @@ def in_one_update(fates: Iterable[Fate], run: StoredRun, recipe: Recipe) -> Audi
     if reported != list(range(1, len(reported) + 1)):
         faults.append(f"the updates of metrics.jsonl are not 1 to {len(reported)}")
     faults += [f"update {update} has no metrics" for update in sorted(groups.keys() - set(reported)) if not run.writing]
-    return Audited(name="updates", checked=f"{len(reported)} updates, a group in one of them", faults=tuple(faults))
+    return AuditCheck(name="updates", checked=f"{len(reported)} updates, a group in one of them", faults=tuple(faults))
 
 
-def versions_in_bound(fates: Iterable[Fate], run: StoredRun, recipe: Recipe) -> Audited:
+def versions_in_bound(fates: Iterable[Fate], run: StoredRun, recipe: Recipe) -> AuditCheck:
     """Trained tokens were sampled by the version that admitted their group or a later one, and within the bound."""
     bound, largest, faults = recipe.trainer.max_staleness, 0, []
     for fate in fates:
@@ -259,10 +261,10 @@ def versions_in_bound(fates: Iterable[Fate], run: StoredRun, recipe: Recipe) -> 
     said = (run.summary or {}).get("max_staleness", largest)
     if said != largest and not faults:
         faults.append(f"the summary says a staleness of {said}, the tokens {largest}")
-    return Audited(name="versions", checked=f"staleness up to {largest} of {bound}", faults=tuple(faults))
+    return AuditCheck(name="versions", checked=f"staleness up to {largest} of {bound}", faults=tuple(faults))
 
 
-def metrics_of_records(fates: Iterable[Fate], rows: Sequence[MetricRow]) -> Audited:
+def metrics_of_records(fates: Iterable[Fate], rows: Sequence[MetricRow]) -> AuditCheck:
     """Check that the metrics of every update are those of its records: samples, tokens, mean reward, mean staleness."""
     trained: dict[int, list[Fate]] = defaultdict(list)
     for fate in fates:
@@ -275,7 +277,7 @@ def metrics_of_records(fates: Iterable[Fate], rows: Sequence[MetricRow]) -> Audi
             said = row.get(name)
             if said is not None and not isclose(said, found, rel_tol=ROUNDED, abs_tol=EXACT):
                 faults.append(f"update {update}: {name} is {said:g}, its records give {found:g}")
-    return Audited(name="metrics", checked="rewards, tokens and staleness of every update", faults=tuple(faults))
+    return AuditCheck(name="metrics", checked="rewards, tokens and staleness of every update", faults=tuple(faults))
 
 
 def _metrics(fates: Sequence[Fate], update: int) -> Mapping[str, float]:
@@ -288,7 +290,7 @@ def _metrics(fates: Sequence[Fate], update: int) -> Mapping[str, float]:
     return counts | {"reward/mean": float(np.mean(rewards)), "staleness/mean": update - 1 - sampled / tokens}
 
 
-def advantages_again(fates: Iterable[Fate], recipe: Recipe) -> Audited:
+def advantages_again(fates: Iterable[Fate], recipe: Recipe) -> AuditCheck:
     """Advantages are what the recorded rewards of their group give, where these alone decide."""
     config = recipe.trainer.advantage
     within: Mapping[str, Callable[[list[float], list[float]], Doubles]] = {
@@ -300,7 +302,7 @@ def advantages_again(fates: Iterable[Fate], recipe: Recipe) -> Audited:
     estimate = within.get(config.estimator)
     priced = recipe.trainer.kl.coefficient > 0 and recipe.trainer.kl.place == "reward"
     if estimate is None or config.whiten or priced or recipe.trainer.shuffle_rewards:
-        return Audited(name="advantages", checked=f"not computed again: {config.estimator} needs more than rewards")
+        return AuditCheck(name="advantages", checked=f"not computed again: {config.estimator} needs more than rewards")
     groups: dict[tuple[int, str | None], list[Fate]] = defaultdict(list)
     for fate in fates:
         if fate.update is not None and fate.reward is not None and fate.tokens:
@@ -314,13 +316,13 @@ def advantages_again(fates: Iterable[Fate], recipe: Recipe) -> Audited:
         for fate, value in zip(members, expected, strict=True):
             if fate.advantage is None or not isclose(fate.advantage, value, rel_tol=ROUNDED, abs_tol=ROUNDED):
                 faults.append(f"{fate.named} has the advantage {fate.advantage}, its group's rewards give {value:g}")
-    return Audited(name="advantages", checked=f"{len(groups):,} groups by {config.estimator}", faults=tuple(faults))
+    return AuditCheck(name="advantages", checked=f"{len(groups):,} groups by {config.estimator}", faults=tuple(faults))
 
 
-def books_balance(fates: Sequence[Fate], run: StoredRun) -> Audited:
+def books_balance(fates: Sequence[Fate], run: StoredRun) -> AuditCheck:
     """Check that the counts of the summary are those of the records."""
     if run.summary is None:
-        return Audited(name="books", checked="none: the run has no summary")
+        return AuditCheck(name="books", checked="none: the run has no summary")
     found = Counter(fate.outcome.value for fate in fates)
     counts = {outcome.value: found[outcome.value] for outcome in EpisodeOutcome if outcome not in NEVER_ADMITTED}
     ordinals = {"admitted": len({f.ordinal for f in fates}), "trained": len({f.ordinal for f in fates if f.update})}
@@ -332,12 +334,12 @@ def books_balance(fates: Sequence[Fate], run: StoredRun) -> Audited:
             for key, value in own.items()
             if said.get(key) != value
         ]
-    return Audited(
+    return AuditCheck(
         name="books", checked=", ".join(f"{value:,} {key}" for key, value in counts.items()), faults=tuple(faults)
     )
 
 
-def evaluations_again(folder: RunFolder, rows: Sequence[MetricRow]) -> Audited:
+def evaluations_again(folder: RunFolder, rows: Sequence[MetricRow]) -> AuditCheck:
     """Check that the reward of every evaluation that the metrics hold is the mean of its recorded episodes."""
     rewards: dict[tuple[int, str], list[float]] = defaultdict(list)
     for record in chain.from_iterable(map(read_episodes, whole_parts(folder.evaluations))):
@@ -350,10 +352,10 @@ def evaluations_again(folder: RunFolder, rows: Sequence[MetricRow]) -> Audited:
             found = float(np.mean(values))
             if version == row["update"] and said is not None and not isclose(said, found, rel_tol=ROUNDED):
                 faults.append(f"after update {version} {name} is {said:g}, its records give {found:g}")
-    return Audited(name="evaluations", checked=f"{len(rewards)} of one reply a problem", faults=tuple(faults))
+    return AuditCheck(name="evaluations", checked=f"{len(rewards)} of one reply a problem", faults=tuple(faults))
 
 
-def checkpoints_are_the_runs(folder: RunFolder, run: StoredRun) -> Audited:
+def checkpoints_are_the_runs(folder: RunFolder, run: StoredRun) -> AuditCheck:
     """Every checkpoint is whole, has the content that was written, and the metrics of this run."""
     faults, found = [], checkpoints(folder.checkpoints)
     metrics = {row["update"]: row for row in run.rows}
@@ -369,7 +371,7 @@ def checkpoints_are_the_runs(folder: RunFolder, run: StoredRun) -> Audited:
         other = [name for name, value in state.metrics.items() if name in row and not _same(row[name], value)]
         if other or path.name != f"version-{manifest.version:06}" or not state.groups.balanced:
             faults.append(f"{path.name} is of another run: {', '.join(other[:SHOWN]) or f'version {manifest.version}'}")
-    return Audited(name="checkpoints", checked=f"{len(found)} are whole, and of this run", faults=tuple(faults))
+    return AuditCheck(name="checkpoints", checked=f"{len(found)} are whole, and of this run", faults=tuple(faults))
 
 
 def _same(said: float | None, value: float) -> bool:

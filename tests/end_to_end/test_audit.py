@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlhf.commands.audit import run_audit
-from rlhf.controller.audit import audited
+from rlhf.controller.audit import audit_run
 from rlhf.recipe.loading import load_recipe
 from rlhf.runs.episode_parts import parts_in, read_episodes, write_part
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
@@ -36,7 +36,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
 def faults_of(folder: Path) -> list[str]:
     """The names of the checks that fail."""
     run = read_run(folder)
-    return [finding.name for finding in audited(run, load_recipe(run.folder.recipe).recipe) if finding.faults]
+    return [check.name for check in audit_run(run, load_recipe(run.folder.recipe).recipe) if check.faults]
 
 
 def rewritten(change: Callable[[list[EpisodeRecord]], list[EpisodeRecord]], number: int = 2) -> Lie:
