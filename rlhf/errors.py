@@ -183,8 +183,8 @@ class EnvironmentFailed(RlhfError):
 
 class HttpFailed(RlhfError):
     """An HTTP server gave no usable answer. `kind` is one word for counting: `refused` (no connection), `busy` (no
-    capacity), `timeout`, `lost` (the connection broke), `server` (its error), `rejected` (our request), `denied` (our
-    token), `protocol` (an invalid answer)."""
+    capacity), `timeout`, `lost` (the connection broke), `server` (its error), `outage` (it answered nobody for
+    as long as was waited), `rejected` (our request), `denied` (our token), `protocol` (an invalid answer)."""
 
     def __init__(self, where: str, kind: str, detail: str, retry_after_seconds: float = 0.0) -> None:
         super().__init__(f"{where}: {kind}: {detail}")

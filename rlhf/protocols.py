@@ -121,7 +121,7 @@ class Buffer(Protocol):
     """Issues tickets, which are the right to play groups, and returns the groups to the learner in order.
 
     Playing a group is `settle(await admit(), …)`; the learner does `take`, updates, syncs, `advance`. `settle` returns
-    whether the group will be trained.
+    whether the group will be trained; `take` returns no group when the run must end.
     """
 
     async def admit(self) -> Ticket: ...

@@ -117,10 +117,11 @@ def nobody() -> str:
 
 
 @contextlib.contextmanager
-def running(app: Any) -> Iterator[str]:
-    """An ASGI application in uvicorn, in a thread of its own; gives its address."""
+def running(app: Any, port: int = 0) -> Iterator[str]:
+    """An ASGI application in uvicorn, in a thread of its own; gives its address. With a `port` it is back there."""
     listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("127.0.0.1", port))
     config = (
         uvicorn_config(app, Access()) if isinstance(app, AccessMiddleware) else uvicorn.Config(app, log_level="error")
     )

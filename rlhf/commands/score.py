@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,6 +20,7 @@ from rlhf.data.config import DatasetConfig
 from rlhf.data.files import json_lines
 from rlhf.data.rows import answer_of, messages_of
 from rlhf.errors import ConfigError, DataError
+from rlhf.http.outages import Outages
 from rlhf.http.untrusted_text import escape_json
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.schema import Recipe
@@ -101,7 +103,8 @@ class RecordedResponse:
 
 
 async def _score_all(settings: Recipe, rows: Path, target: TextIO, gold: bool) -> ScoreTotals:
-    totals, reward = ScoreTotals(), make_reward(settings.reward)
+    outages = Outages(seconds=60 * settings.reward.patience_minutes, tell=partial(print, file=sys.stderr, flush=True))
+    totals, reward = ScoreTotals(), make_reward(settings.reward, outages=outages)
     ahead = AHEAD_PER_WORKER * settings.reward.workers
     try:
         await reward.start()

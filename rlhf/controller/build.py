@@ -21,6 +21,7 @@ from rlhf.controller.environments import Surroundings, started_surroundings
 from rlhf.data.config import DataConfig
 from rlhf.data.tasks import Tell
 from rlhf.errors import ConfigError, ModelError, RlhfError
+from rlhf.http.outages import Outages
 from rlhf.models.config import LoraConfig, RoutingMode
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import (
@@ -192,6 +193,7 @@ class Serving:
     reward: LiveReward
     facts: EngineFacts
     surroundings: Surroundings
+    outages: Outages
 
     def rollout(
         self,
@@ -278,10 +280,11 @@ def _form(task: Task) -> tuple[object, ...]:
 
 @asynccontextmanager
 async def started_serving(
-    recipe: Recipe, cluster: Cluster, model: str, *, logs: Path, publishes: bool, asked: Iterable[Task] = ()
+    recipe: Recipe, cluster: Cluster, model: str, *, logs: Path, publishes: bool, tell: Tell, asked: Iterable[Task] = ()
 ) -> AsyncIterator[Serving]:
     """Start engines on `model`, the reward's workers, and environments or the agent's endpoint. Before that, check that
-    the chat template renders `asked`."""
+    the chat template renders `asked`. Servers that do not answer later are told."""
+    outages = Outages(seconds=60 * recipe.reward.patience_minutes, tell=tell)
     async with AsyncExitStack() as stack:
         alone = recipe.cluster.address is None
         surroundings = await stack.enter_async_context(
@@ -293,11 +296,11 @@ async def started_serving(
         settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
         engines = await spawn_engines(recipe, cluster, settings)
         trust = recipe.model.trust_remote_code
-        reward = await spawn_reward(recipe.reward, cluster, model, logs, trust_remote_code=trust)
+        reward = await spawn_reward(recipe.reward, cluster, model, logs, outages, trust_remote_code=trust)
         stack.push_async_callback(reward.close)
         facts = await start_engines(engines, reward, together=recipe.rollout.gpus_per_engine % 1 == 0)
         stack.push_async_callback(stop_engines, engines)
-        yield Serving(engines, Router(engines), renderer, reward, facts, surroundings)
+        yield Serving(engines, Router(engines), renderer, reward, facts, surroundings, outages)
 
 
 async def start_engines(engines: Sequence[RemoteEngine], reward: LiveReward, *, together: bool) -> EngineFacts:
@@ -327,14 +330,14 @@ async def spawn_engines(recipe: Recipe, cluster: Cluster, settings: EngineSettin
 
 
 async def spawn_reward(
-    config: RewardConfig, cluster: Cluster, policy: str, logs: Path, *, trust_remote_code: bool
+    config: RewardConfig, cluster: Cluster, policy: str, logs: Path, outages: Outages, *, trust_remote_code: bool
 ) -> LiveReward:
     """Return the reward, not started yet. A reward model gets workers on the cluster, and reads the tokens of
     `policy`."""
     scorer, scoring = config.model_scorer, None
     if scorer is not None:
         scoring = await spawn_reward_model(scorer, cluster, policy, trust_remote_code=trust_remote_code)
-    return make_reward(config, logs / "scorers.log", scoring)
+    return make_reward(config, logs / "scorers.log", scoring, outages)
 
 
 async def spawn_reward_model(

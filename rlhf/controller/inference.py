@@ -43,7 +43,7 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
         assert evaluator is not None
         return await evaluator(version=0)
 
-    return run_anywhere(_served(recipe, model, evaluate, asking_tasks(loaded)))
+    return run_anywhere(_served(recipe, model, evaluate, asking_tasks(loaded), tell))
 
 
 def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
@@ -78,7 +78,11 @@ async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, 
 
 
 async def _served(
-    recipe: Recipe, model: str, work: Callable[[Serving], Coroutine[Any, Any, T]], asked: Iterable[Task] = ()
+    recipe: Recipe,
+    model: str,
+    work: Callable[[Serving], Coroutine[Any, Any, T]],
+    asked: Iterable[Task] = (),
+    tell: Tell = untold,
 ) -> T:
     """Run `work` with engines that serve `model`, and return its result. The engines' logs are deleted."""
 
@@ -86,7 +90,9 @@ async def _served(
         logs = Path(folder)
 
         async def serve_and_work(cluster: Cluster) -> T:
-            async with started_serving(recipe, cluster, model, logs=logs, publishes=False, asked=asked) as serving:
+            async with started_serving(
+                recipe, cluster, model, logs=logs, publishes=False, tell=tell, asked=asked
+            ) as serving:
                 return await work(serving)
 
         with (logs / "errors.log").open("w") as log, logged_in(log):

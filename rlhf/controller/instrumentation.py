@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.notices import BatchNotices, LossNotices
+from rlhf.controller.preemption import unless
 from rlhf.protocols import Learner, Rollout, WeightSync
 from rlhf.rollout.evaluation import Evaluation, Evaluator
 from rlhf.runs.ended import ended_in_evaluation
@@ -32,10 +33,19 @@ class ObservedRollout:
 
 
 class ObservedBuffer:
-    """A `Buffer` that records outcomes, tells losses, and times its waits."""
+    """A `Buffer` that records outcomes, tells losses, and times its waits. It gives no groups once the run `leaves`."""
 
-    def __init__(self, buffer: TicketBuffer, *, clock: Clock, log: EpisodeLog, notices: LossNotices) -> None:
+    def __init__(
+        self,
+        buffer: TicketBuffer,
+        *,
+        clock: Clock,
+        log: EpisodeLog,
+        notices: LossNotices,
+        leaves: Callable[[], object] = lambda: False,
+    ) -> None:
         self._buffer, self._clock, self._log, self._notices = buffer, clock, log, notices
+        self._leaves = leaves
 
     async def admit(self) -> Ticket:
         return await self._buffer.admit()
@@ -48,7 +58,7 @@ class ObservedBuffer:
 
     async def take(self) -> list[Group]:
         with self._clock.span("wait"):
-            return await self._buffer.take()
+            return await unless(self._leaves, self._buffer.take()) or []
 
     def advance(self, version: PolicyVersion) -> None:
         self._buffer.advance(version)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, TypeVar
 
 from rlhf.cluster.supervisor import ECHO_SECONDS
+
+T = TypeVar("T")
 
 EXIT_SAVED = 75
 """Exit code of a run that has saved and is not finished: `EX_TEMPFAIL`, try again."""
 JOB_END = "SLURM_JOB_END_TIME"
 SPARE_SECONDS = 15.0
 """Time that the end of a run takes, in addition to one more update and save."""
+SAVE_SECONDS = 60.0
+"""Time for a save alone."""
+ASK_SECONDS = 1.0
 
 
 @contextmanager
@@ -75,3 +82,22 @@ class Leaving:
             if left < next_seconds + SPARE_SECONDS:
                 return f"the job ends in {max(left, 0):.0f} s"
         return self._asked
+
+    @property
+    def reason_to_save(self) -> str | None:
+        """Why the run must end now if it only has to save."""
+        return self.reason(SAVE_SECONDS)
+
+
+async def unless(leaves: Callable[[], object], work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of `work`; None, and `work` is cancelled, as soon as the run `leaves`."""
+    working = asyncio.ensure_future(work)
+    try:
+        while not working.done():
+            await asyncio.wait((working,), timeout=ASK_SECONDS)
+            if not working.done() and leaves():
+                return None
+        return working.result()
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)

@@ -30,6 +30,7 @@ from rlhf.controller.notices import (
     SignalNotices,
 )
 from rlhf.controller.phases import DeviceTurns
+from rlhf.controller.preemption import unless
 from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
@@ -83,7 +84,9 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         try:
             asked = asking_tasks(train, held_out)
             serving = await stack.enter_async_context(
-                started_serving(recipe, cluster, model, logs=context.folder.logs, publishes=True, asked=asked)
+                started_serving(
+                    recipe, cluster, model, logs=context.folder.logs, publishes=True, tell=view.message, asked=asked
+                )
             )
         except WorkerFailed as failure:
             raise await explain_start_failure(failure, starting) from None
@@ -142,6 +145,7 @@ class Playing:
         recipe, folder, clock, view = context.recipe, context.folder, context.clock, context.view
         before = context.point.trainer_state if context.point else None
         self.learner, self._publisher, self._folder = learner, publisher, folder
+        self._outages, self._leaving = serving.outages, context.leaving
         self._buffer = make_buffer(recipe.trainer, context.point)
         rollout = serving.rollout(
             recipe.sampling.sampling(),
@@ -169,7 +173,7 @@ class Playing:
         self._loop = Loop(
             tasks=tasks,
             rollout=ObservedRollout(rollout, clock=clock, log=self._episodes),
-            buffer=ObservedBuffer(self._buffer, clock=clock, log=self._episodes, notices=notices),
+            buffer=ObservedBuffer(self._buffer, clock=clock, log=self._episodes, notices=notices, leaves=self._leaves),
             learner=self._observed,
             weights=ObservedWeights(publisher, clock=clock, view=view),
             max_concurrent_groups=recipe.rollout.max_concurrent_groups or recipe.trainer.tickets,
@@ -182,9 +186,13 @@ class Playing:
     async def train(self, updates: int, boundary: Boundary) -> None:
         await self._loop.run(updates, boundary)
 
-    async def evaluate(self, version: PolicyVersion) -> Evaluation:
+    async def evaluate(self, version: PolicyVersion) -> Evaluation | None:
         assert self._evaluator is not None, "asked of a recipe that holds problems out"
-        return await self._evaluator(version)
+        return await unless(self._leaves, self._evaluator(version))
+
+    def _leaves(self) -> bool:
+        """Whether the run must end now, while what was played waits for its scorer: a resumed run plays it again."""
+        return bool(self._outages.out) and self._leaving.reason_to_save is not None
 
     def count(self, version: PolicyVersion, metrics: Metrics) -> None:
         self._rewards.append((version, metrics["reward/mean"]))

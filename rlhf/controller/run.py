@@ -73,10 +73,11 @@ class Learns(Saves, Protocol):
 class Kind(Protocol):
     """The parts of a run that depend on its kind.
 
-    `train` makes `updates` updates and calls `boundary` between them. `evaluate` evaluates every held-out set, for
-    kinds and recipes that have any. `count` receives every reported update, also those before a resume. `line` returns
-    the display of one, `position` the position once its episodes are on disk, `metrics` the kind's additional logged
-    metrics, `sample_episodes` a few of the newest update; `close` closes the kind's records.
+    `train` makes `updates` updates and calls `boundary` between them; it ends early where the run must end and the next
+    update waits for a scorer. `evaluate` evaluates every held-out set, for kinds and recipes that have any; it returns
+    None where the run must end and the evaluation waits. `count` receives every reported update, also those before a
+    resume. `line` returns the display of one, `position` the position once its episodes are on disk, `metrics` the
+    kind's additional logged metrics, `sample_episodes` a few of the newest update; `close` closes the kind's records.
     """
 
     @property
@@ -84,7 +85,7 @@ class Kind(Protocol):
     @property
     def evaluates(self) -> bool: ...
     async def train(self, updates: int, boundary: Boundary) -> None: ...
-    async def evaluate(self, version: PolicyVersion) -> Evaluation: ...
+    async def evaluate(self, version: PolicyVersion) -> Evaluation | None: ...
     def count(self, version: PolicyVersion, metrics: Metrics) -> None: ...
     def line(self, run: Run, pace: Pace) -> UpdateLine: ...
     def metrics(self) -> Metrics: ...
@@ -168,6 +169,9 @@ class Run:
 
     async def evaluate(self) -> None:
         self.evaluation = evaluation = await self.kind.evaluate(self.version)
+        if evaluation is None:
+            await self._leave()
+            return
         self.evaluations.append((self.version, evaluation))
         for callback in self.callbacks:
             await callback.on_evaluate(self, evaluation)
@@ -198,9 +202,19 @@ class Run:
             lambda: self._saves_first(lambda words: loop.call_soon_threadsafe(self.view.message, words))
         ):
             await self.kind.train(self.recipe.trainer.updates, self._boundary)
+        if not (self.last or self.left):
+            self.metrics = {}  # this boundary is complete: a resumed run does not repeat it
+            await self._leave()
         if self.left:
             return f"{SAVED}: {self.left}"
         return f"finished: {self.stopped}" if self.stopped else "finished"
+
+    async def _leave(self) -> None:
+        """End the run with a checkpoint, while what was played waits for its scorer. Before the first update there is
+        nothing to save."""
+        self.left = self.context.leaving.reason_to_save
+        if self.version > 0 and self.saved_version != self.version:
+            await self.save()
 
     def _saves_first(self, tell: Callable[[str], object]) -> bool:
         """Whether this run, which is asked to end, can end with a checkpoint; if so, it does after its update."""
@@ -218,7 +232,7 @@ class Run:
             for callback in self.callbacks:
                 await callback.on_train_begin(self)
             metrics = self.before.metrics if self.before else None  # saved in the middle of this boundary
-        if metrics is not None:
+        if metrics:
             await self._end_step(metrics)
         now = self.clock.elapsed_seconds
         self._longest_seconds = 0.0 if begins else max(self._longest_seconds, now - self.update_began)

@@ -17,13 +17,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from rlhf.errors import HttpFailed
 from rlhf.http.binding import is_loopback
 from rlhf.http.config import HttpConfig, RecordingConfig
+from rlhf.http.outages import RETRIED, Availability, JsonRequest, Outages
 from rlhf.http.recording import RecordedFailure, Recorder, Replay, open_recording
 from rlhf.http.untrusted_text import InvalidJson, read_json, replace_surrogates
 from rlhf.runs.tracing import trace_headers
 
 JSON = {"Content-Type": "application/json"}
-RETRIED = frozenset({"refused", "busy", "timeout", "lost", "server"})
-"""Kinds of failure after which another attempt may succeed."""
 CONNECT_SECONDS = 10.0
 ANSWER_BYTES = 64 * 2**20
 """Longest accepted answer; longer ones are not kept in memory."""
@@ -33,8 +32,8 @@ REFUSAL_BYTES = 4096
 
 class HttpClient:
     """Calls one server. `timeout_seconds` covers one attempt, from connecting to the last byte; waiting for one of the
-    `concurrency` places does not count. A call ends within `attempts` timeouts and backoffs. For one event loop. Call
-    `close` at the end."""
+    `concurrency` places does not count. A call ends within `attempts` timeouts and backoffs; with `outages`, `post`
+    also waits for a server that answers nobody. For one event loop. Call `close` at the end."""
 
     def __init__(
         self,
@@ -45,6 +44,7 @@ class HttpClient:
         token: str | None = None,
         recording: RecordingConfig | None = None,
         headers: Mapping[str, str] | None = None,
+        outages: Outages | None = None,
     ) -> None:
         self.url, self._config, self._timeout_seconds = url.rstrip("/"), config, timeout_seconds
         self._recording_config = recording
@@ -52,6 +52,9 @@ class HttpClient:
         self._places = asyncio.Semaphore(config.concurrency)
         self._backoff = wait_random_exponential(
             multiplier=config.initial_backoff_seconds, max=config.max_backoff_seconds
+        )
+        self._available = (
+            Availability(self.url, self._attempt, outages, config.max_backoff_seconds) if outages else None
         )
 
     async def post(self, path: str, body: Any) -> Any:
@@ -99,16 +102,17 @@ class HttpClient:
     async def _call(self, method: str, path: str, body: Any = None) -> Any:
         """Send a request, with retries; with a recording, record or replay the outcome."""
         recording, url = self._recording, self.url + path
+        asked = JsonRequest(method, url, body)
         if recording is None:
-            return await self._attempts(method, url, body)
-        request = {"method": method, "url": url, "body": body}
+            return await self._attempts(asked)
+        request = asked._asdict()
         if isinstance(recording, Replay):
             try:
                 return recording.answer(request)
             except RecordedFailure as failure:
                 raise HttpFailed(f"{method} {url}", failure.kind, failure.detail) from None
         try:
-            answer = await self._attempts(method, url, body)
+            answer = await self._attempts(asked)
         except HttpFailed as failure:
             recording.failed(request, failure.kind, failure.detail)
             raise
@@ -118,7 +122,7 @@ class HttpClient:
         recording.answered(request, answer)
         return answer
 
-    async def _attempts(self, method: str, url: str, body: Any) -> Any:
+    async def _attempts(self, request: JsonRequest) -> Any:
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self._config.attempts),
             wait=self._pause,
@@ -126,7 +130,11 @@ class HttpClient:
             reraise=True,
         )
         async with self._places:
-            return await retrying(self._attempt, method, url, body)
+            if (
+                self._available is None or request.method == "GET"
+            ):  # GET comes at the start, where a wait hides an error
+                return await retrying(self._attempt, request)
+            return await self._available.call(request, lambda: retrying(self._attempt, request))
 
     def _pause(self, state: RetryCallState) -> float:
         """Return the seconds before the next attempt: random, so that calls that failed together do not retry together,
@@ -135,10 +143,11 @@ class HttpClient:
         wished = failure.retry_after_seconds if isinstance(failure, HttpFailed) else 0.0
         return max(self._backoff(state), min(wished, self._config.max_backoff_seconds))
 
-    async def _attempt(self, method: str, url: str, body: Any) -> Any:
-        where = f"{method} {url}"
-        content = None if body is None else json_body(body)
-        request = self._http.build_request(method, url, content=content, headers=None if body is None else JSON)
+    async def _attempt(self, asked: JsonRequest) -> Any:
+        where = f"{asked.method} {asked.url}"
+        content = None if asked.body is None else json_body(asked.body)
+        headers = None if content is None else JSON
+        request = self._http.build_request(asked.method, asked.url, content=content, headers=headers)
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 answer = await send_request(self._http, request)

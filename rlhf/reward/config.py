@@ -218,6 +218,10 @@ class RewardConfig(ScorerConfig):
     parts: dict[str, PartConfig] = Field(default={})
     """Parts of kind `combined`, by name: each has a `weight` and the keys of a reward. A reply that one part cannot
     score has no reward."""
+    patience_minutes: float = Field(15, ge=0)
+    """How long replies wait to be scored while a server of kinds `remote` and `judge` does not answer, counted anew for
+    each outage. Groups that wait hold their places, so playing stops, too. After this time their replies are
+    unscored."""
 
     @model_validator(mode="after")
     def _parts_are_there(self) -> RewardConfig:

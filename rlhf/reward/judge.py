@@ -9,6 +9,7 @@ from typing import Any
 
 from rlhf.errors import HttpFailed
 from rlhf.http.client import HttpClient
+from rlhf.http.outages import Outages
 from rlhf.models.thinking import after_thinking
 from rlhf.reward.config import JudgeConfig, ScorerConfig
 from rlhf.reward.remote import client_of, named_score
@@ -114,7 +115,9 @@ def _share(reply: int, verdicts: dict[tuple[int, int], Score]) -> Score:
     return sum(won) / len(won)
 
 
-def make_judge(scorer: ScorerConfig, config: JudgeConfig) -> PointwiseJudge | PairwiseJudge:
+def make_judge(
+    scorer: ScorerConfig, config: JudgeConfig, outages: Outages | None = None
+) -> PointwiseJudge | PairwiseJudge:
     """Return the judge of these settings. Raises `ConfigError` when its token is not in the environment."""
-    client = JudgeClient(config, client_of(scorer, config.url, config.token_env))
+    client = JudgeClient(config, client_of(scorer, config.url, config.token_env, outages=outages))
     return PairwiseJudge(client) if config.mode == "pairwise" else PointwiseJudge(client)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from rlhf.errors import HttpFailed
 from rlhf.http.binding import token_from
 from rlhf.http.client import HttpClient
+from rlhf.http.outages import Outages
 from rlhf.reward.config import RemoteConfig, ScorerConfig
 from rlhf.reward.wire import NULLS_HEADER, SHAPES, Score, ScoringRequest, asked_of, scores
 from rlhf.types import Scored, Task, Trajectory, Unscored
@@ -46,14 +47,18 @@ def named_score(name: str, score: Score) -> Scored | Unscored:
     return score if isinstance(score, Unscored) else Scored(value=score, parts={name: score})
 
 
-def make_remote(scorer: ScorerConfig, config: RemoteConfig) -> RemoteReward:
+def make_remote(scorer: ScorerConfig, config: RemoteConfig, outages: Outages | None = None) -> RemoteReward:
     """Return the remote reward of these settings. Raises `ConfigError` when its token is not in the environment."""
-    client = client_of(scorer, config.url, config.token_env, headers={NULLS_HEADER: "null"})
+    client = client_of(scorer, config.url, config.token_env, headers={NULLS_HEADER: "null"}, outages=outages)
     return RemoteReward(config, client)
 
 
 def client_of(
-    scorer: ScorerConfig, url: str, token_env: str | None, headers: Mapping[str, str] | None = None
+    scorer: ScorerConfig,
+    url: str,
+    token_env: str | None,
+    headers: Mapping[str, str] | None = None,
+    outages: Outages | None = None,
 ) -> HttpClient:
     """Return a client with the scorer's retries and limits. Raises `ConfigError` when its token is not in the
     environment."""
@@ -64,4 +69,5 @@ def client_of(
         token=token_from(token_env if scorer.asks else None),
         recording=scorer.recording,
         headers=headers,
+        outages=outages,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf.errors import ConfigError, NoReference
+from rlhf.http.outages import Outages
 from rlhf.reward.code.scoring import CodeScorer
 from rlhf.reward.combine import CombinedReward, WeightedReward
 from rlhf.reward.config import RewardConfig, ScorerConfig
@@ -85,31 +86,39 @@ class QuickScorer:
         pass
 
 
-def make_reward(config: RewardConfig, log: Path | None = None, model: LiveReward | None = None) -> LiveReward:
+def make_reward(
+    config: RewardConfig,
+    log: Path | None = None,
+    model: LiveReward | None = None,
+    outages: Outages | None = None,
+) -> LiveReward:
     """Return the reward that `config` names. Nothing is started before `start` or the first score. `log` receives the
-    output of a function's scorers; `model` is the reward model of kind `model`, alone or as a part."""
+    output of a function's scorers; `model` is the reward model of kind `model`, alone or as a part. With `outages`,
+    what a server is to score waits while it does not answer."""
     if config.kind != "combined":
-        return make_scorer(config, log, model)
+        return make_scorer(config, log, model, outages)
     return CombinedReward(
         {
-            name: WeightedReward(weight=part.weight, reward=make_scorer(part, log, model))
+            name: WeightedReward(weight=part.weight, reward=make_scorer(part, log, model, outages))
             for name, part in config.parts.items()
         }
     )
 
 
-def make_scorer(config: ScorerConfig, log: Path | None = None, model: LiveReward | None = None) -> LiveReward:
+def make_scorer(
+    config: ScorerConfig, log: Path | None = None, model: LiveReward | None = None, outages: Outages | None = None
+) -> LiveReward:
     """Return the reward of one scorer, with a score for replies that make it fail, where the recipe or the kind sets
     one."""
-    reward, value = _scorer(config, log, model), config.worth_of_failures
+    reward, value = _scorer(config, log, model, outages), config.worth_of_failures
     return reward if value is None else FailuresValued(reward, value)
 
 
-def _scorer(config: ScorerConfig, log: Path | None, model: LiveReward | None) -> LiveReward:
+def _scorer(config: ScorerConfig, log: Path | None, model: LiveReward | None, outages: Outages | None) -> LiveReward:
     if config.remote:
-        return make_remote(config, config.remote)
+        return make_remote(config, config.remote, outages)
     if config.judge:
-        return make_judge(config, config.judge)
+        return make_judge(config, config.judge, outages)
     if config.kind == "environment":
         return EnvironmentReward()
     if config.kind == "model":

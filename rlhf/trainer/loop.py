@@ -62,6 +62,8 @@ class Loop:
         """Consumes groups in order, produces weights; woken when groups are ready."""
         while self.version < updates:
             groups = await self.buffer.take()
+            if not groups:
+                break
             updated = await self.learner.update(groups)
             self.version = await self.weights.publish()
             stop = await boundary(self.version, updated)

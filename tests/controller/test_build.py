@@ -15,6 +15,7 @@ from rlhf.controller.build import load_renderer, spawn_reward, start_engines, st
 from rlhf.data.tasks import asking_tasks
 from rlhf.env.tools import CALCULATOR
 from rlhf.errors import ConfigError, DeadlinePassed, ModelError
+from rlhf.http.outages import Outages
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import REWARD, reward_roles
 from rlhf.rollout.config import RolloutConfig
@@ -25,6 +26,8 @@ from tests.models.vocabularies import tokenizer_of
 from tests.models.wire import WIRES
 from tests.reward.test_model import FakeWorker, trajectory
 from tests.small_tasks import sorting
+
+NO_WAIT = Outages(seconds=0, tell=print)
 
 
 class Hanging:
@@ -77,7 +80,7 @@ async def test_a_reward_model_among_the_parts_of_a_reward_gets_its_workers(tmp_p
     values = {"model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "combined", "parts": parts}}
     recipe, cluster = build(Recipe, values), Cluster()
     assert [role.name for role in reward_roles(recipe)] == [REWARD]
-    reward = await spawn_reward(recipe.reward, cluster, "policy", tmp_path, trust_remote_code=False)  # type: ignore[arg-type]
+    reward = await spawn_reward(recipe.reward, cluster, "policy", tmp_path, NO_WAIT, trust_remote_code=False)  # type: ignore[arg-type]
     await reward.start()
     (score,) = await reward(Task(id="t", messages=(), answer="x"), [trajectory(7)])
     assert score == Scored(value=3.5, parts={"rule": 0.0, "taste": 7.0})
@@ -93,8 +96,9 @@ async def test_a_question_that_the_chat_template_refuses_ends_a_run_before_an_en
     asked, ruled = Message(role="user", content="2?"), Message(role="system", content="Be brief.")
     loaded = {"train": [Task(id="a", messages=(asked,)), Task(id="b", messages=(ruled, asked))], "seeds": []}
     serving = started_serving(
-        recipe, cluster := Cluster(), str(tmp_path), logs=tmp_path, publishes=False, asked=asking_tasks(loaded)
-    )  # type: ignore[arg-type]
+        recipe, cluster := Cluster(), str(tmp_path),  # type: ignore[arg-type]
+        logs=tmp_path, publishes=False, tell=NO_WAIT.tell, asked=asking_tasks(loaded),
+    )  # fmt: skip
     with pytest.raises(
         ModelError, match=f"model.path={tmp_path}: the chat template refuses .* of system, user: System"
     ):
@@ -119,7 +123,7 @@ async def test_a_template_that_writes_calls_in_another_format_ends_a_run_before_
     [key] = played
     values = {"model": {"path": str(tmp_path)}, "data": {"train": sorting()}, "reward": {"kind": "environment"}}
     recipe, cluster = build(Recipe, values | played), Cluster()
-    serving = started_serving(recipe, cluster, str(tmp_path), logs=tmp_path, publishes=False)  # type: ignore[arg-type]
+    serving = started_serving(recipe, cluster, str(tmp_path), logs=tmp_path, publishes=False, tell=NO_WAIT.tell)  # type: ignore[arg-type]
     refused = rf"{key}.tool_format is hermes, .*; set {key}.tool_format: llama3_json"
     with pytest.raises(ConfigError, match=refused):
         check_taught_format(recipe)

@@ -24,6 +24,7 @@ from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption
 from rlhf.controller.context import RunContext, begin, run_folder
 from rlhf.controller.run import Run
 from rlhf.controller.train import reports
+from rlhf.http.outages import Outages
 from rlhf.recipe.loading import recipe_from
 from rlhf.rollout.group import GroupRollout
 from rlhf.runs import owner
@@ -61,6 +62,8 @@ class SavingLearner(WholeLearner):
 
 class FakeServing:
     """What a run asks of its engines."""
+
+    outages = Outages(seconds=0, tell=print)
 
     def rollout(self, sampling: Sampling, *, group_size: int, **_: Any) -> GroupRollout:
         return GroupRollout(

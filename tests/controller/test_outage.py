@@ -1,0 +1,161 @@
+"""A run whose judge is gone holds its groups: it is asked to end, saves at once, and a resumed run plays them again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf.controller import rl as training
+from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption
+from rlhf.controller.context import RunContext, begin, run_folder
+from rlhf.controller.preemption import Leaving, unless
+from rlhf.controller.run import Run
+from rlhf.controller.train import reports
+from rlhf.http.outages import Outages
+from rlhf.recipe.loading import recipe_from
+from rlhf.rollout.evaluation import Evaluation, SetResult
+from rlhf.rollout.group import GroupRollout
+from rlhf.runs.episode_parts import read_episodes
+from rlhf.runs.jsonl import read_jsonl
+from rlhf.runs.summary import Summary
+from rlhf.runs.tracing import Clock
+from rlhf.runs.view import PlainView
+from rlhf.types import Sampling, Scored, Task, Trajectory, Unscored
+from tests.fakes import FakeEngine, FakeRenderer, FakeTasks
+from tests.pace import scaled
+from tests.runs.test_power_cut import BEGAN, GROUPS, SAMPLES, FakePublisher, SavingLearner
+from tests.small_tasks import sorting
+
+UPDATES = 4
+
+
+@dataclass
+class Judge:
+    """Scores `left` groups and evaluations, and then is out; `leaving` is asked to end the run then."""
+
+    outages: Outages
+    left: float
+    leaving: Leaving
+    evaluated: list[int] = field(default_factory=list)
+
+    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
+        await self._answers()
+        return [Scored(value=float(number)) for number, _ in enumerate(trajectories, 1)]
+
+    async def evaluate(self, version: int) -> Evaluation:
+        await self._answers()
+        self.evaluated.append(version)
+        return Evaluation(sets=(SetResult(name="eval", problems=1, metrics={}, reward=1.0),))
+
+    async def _answers(self) -> None:
+        if self.left <= 0:
+            self.outages.out.add("judge")
+            self.leaving.ask("Ctrl-C")
+            await asyncio.Event().wait()
+        self.left -= 1
+
+
+@dataclass
+class Serving:
+    judge: Judge
+    outages: Outages
+
+    def rollout(self, sampling: Sampling, *, group_size: int, **_: Any) -> GroupRollout:
+        return GroupRollout(
+            engine=FakeEngine(), renderer=FakeRenderer(), reward=self.judge, sampling=sampling,
+            group_size=group_size, max_context_tokens=64, run_seed=0,
+        )  # fmt: skip
+
+    def evaluator(self, data: Any, problems: Any, **_: Any) -> Any:
+        return self.judge.evaluate
+
+
+@dataclass
+class Sat:
+    """One process of a run."""
+
+    summary: Summary
+    evaluated: list[int]
+
+
+def sit(folder: Path, left: float, *, resume: bool) -> Sat:
+    """A run from the command to its end, with a judge that is out after it has answered `left` times."""
+    trainer = {"updates": UPDATES, "save_every": 0, "eval_every": 2, "groups_per_update": GROUPS}
+    recipe = recipe_from(
+        {
+            "name": "t", "model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"},
+            "run": {"dir": str(folder), "loggers": []},
+            "trainer": {**trainer, "group_size": SAMPLES, "max_staleness": 0},
+        }
+    )  # fmt: skip
+    own, point = run_folder(recipe.recipe, resume=resume, tell=lambda words: None)
+    try:
+        if point is None:
+            own.write_recipe(recipe.recipe, recipe.origins)
+        context = RunContext(
+            recipe=recipe.recipe, folder=own, clock=Clock(), view=PlainView(StringIO()), point=point,
+            origins=recipe.origins,
+        )  # fmt: skip
+        judge = Judge(Outages(seconds=900, tell=print), left, context.leaving)
+        return Sat(asyncio.run(played(context, judge)), judge.evaluated)
+    finally:
+        own.give_back()
+
+
+async def played(context: RunContext, judge: Judge) -> Summary:
+    learner = SavingLearner()
+    if context.point is not None:
+        await learner.load(context.point.path)
+    begin(context, BEGAN)
+    playing = training.Playing(
+        context, tasks=FakeTasks(), problems={}, serving=Serving(judge, judge.outages), learner=learner,  # type: ignore[arg-type]
+        publisher=FakePublisher(learner),  # type: ignore[arg-type]
+    )  # fmt: skip
+    callbacks = (Preemption(), Checkpoints(), Evaluations(), reports(context), *playing.callbacks)
+    async with asyncio.timeout(scaled(30)):
+        return await Run(context, playing, callbacks, began=BEGAN).finish()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answers", "updates", "evaluated"),
+    [
+        pytest.param(0, 0, [], id="first evaluation"),
+        pytest.param(1, 0, [0], id="first update"),
+        pytest.param(1 + GROUPS + 1, 1, [0], id="update"),
+        pytest.param(1 + 2 * GROUPS, 2, [0], id="evaluation"),
+        pytest.param(1 + 2 * GROUPS + 1, 2, [0, 2], id="update after an evaluation"),
+        pytest.param(1 + 4 * GROUPS + 1, 4, [0, 2], id="last evaluation"),
+    ],
+)
+def test_a_held_run_that_must_end_saves_at_once_and_goes_on_where_it_was(
+    answers: int, updates: int, evaluated: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "plot_rewards", lambda *arguments: None)
+    held = sit(tmp_path / "run", answers, resume=False)
+    assert (held.summary.updates, held.summary.saved, held.evaluated) == (updates, True, evaluated)
+    assert held.summary.outcome.endswith("Ctrl-C")
+    resumed = sit(tmp_path / "run", float("inf"), resume=True)
+    assert resumed.summary.outcome == "finished"
+    assert held.evaluated * (updates > 0) + resumed.evaluated == [0, 2, 4]
+    records = list(read_episodes(tmp_path / "run" / "episodes"))
+    assert sorted((one.ordinal, one.sample, one.update) for one in records if one.outcome == "trained") == [
+        (n, sample, n // GROUPS + 1) for n in range(UPDATES * GROUPS) for sample in range(SAMPLES)
+    ]
+    assert {one.reward for one in records if one.outcome == "trained"} == {1.0, 2.0}
+    assert [line["update"] for line in read_jsonl(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
+
+
+async def test_work_that_fails_or_ends_while_a_run_may_leave_is_as_it_is_alone() -> None:
+    async def work(value: int) -> int:
+        await asyncio.sleep(0)
+        return 1 // value
+
+    assert await unless(lambda: True, work(1)) == 1
+    with pytest.raises(ZeroDivisionError):
+        await unless(lambda: False, work(0))
