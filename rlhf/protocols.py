@@ -5,7 +5,7 @@ Every method that waits has its own deadline and raises a named error when it is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -97,18 +97,19 @@ class Rollout(Protocol):
 
 
 class Learner(Protocol):
-    """Trains on groups. `update` is all training on the groups of one `take()`. `save` returns what was written below
-    `path`, once it is on disk."""
+    """Trains on groups. `update` is all training on the groups of one `take()`. `snapshot` copies the state; its answer
+    returns what was written below `path`, once it is on disk."""
 
     async def update(self, groups: Sequence[Group]) -> Updated: ...
-    async def save(self, path: Path) -> Mapping[str, Written]: ...
+    async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]: ...
     async def load(self, path: Path) -> None: ...
 
 
 class Saves(Protocol):
-    """Something that can be saved: a learner, whose ranks write and sync their parts and return what they wrote."""
+    """Something that can be saved: a learner, whose ranks copy their parts, and write and sync them beside training.
+    The answer returns what they wrote."""
 
-    async def save(self, path: Path) -> Mapping[str, Written]: ...
+    async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]: ...
 
 
 class WeightSync(Protocol):

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ class Disk:
         """The power goes before operation number `cut_at`, from 1."""
         self.root, self._cut_at = root, cut_at
         self.operations = 0
+        self._one = RLock()  # records and checkpoints are written by several threads
         self._states: dict[int, list[State]] = {}
         self._held: list[int] = []
         self._look()
@@ -78,16 +80,17 @@ class Disk:
         def operation(*arguments: Any, **named: Any) -> Any:
             if real is OPEN and str(named.get("mode", arguments[1] if len(arguments) > 1 else "r")).startswith("r"):
                 return real(*arguments, **named)
-            self.operations += 1
-            if self._cut_at is not None and self.operations >= self._cut_at:
-                if self.operations == self._cut_at:
-                    self._look()
-                raise PowerCut
-            answer = real(*arguments, **named)
-            self._look()
-            if synced and (states := self._states.get(os.fstat(arguments[0]).st_ino)):
-                del states[:-1]
-            return answer
+            with self._one:
+                self.operations += 1
+                if self._cut_at is not None and self.operations >= self._cut_at:
+                    if self.operations == self._cut_at:
+                        self._look()
+                    raise PowerCut
+                answer = real(*arguments, **named)
+                self._look()
+                if synced and (states := self._states.get(os.fstat(arguments[0]).st_ino)):
+                    del states[:-1]
+                return answer
 
         return operation
 

@@ -26,10 +26,12 @@ PRIVATE_RAY = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
     "RAY_worker_niceness": "0",
+    "RAY_task_events_report_interval_ms": "0",
 }
 """A new Ray instance listens on the machine's address, so a token of this run protects it. Prestarted workers lack a
 role's environment and would only use cores, so there are none. Ray's output about a dead worker is replaced by the one
-line of `WorkerDied`. By default Ray lowers its workers' priority (nice 15), but they do all the work of a run."""
+line of `WorkerDied`. By default Ray lowers its workers' priority (nice 15), but they do all the work of a run; and it
+keeps a record of every call, which takes memory with every update."""
 
 
 def ray_module() -> Any:

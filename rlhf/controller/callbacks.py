@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from rlhf.controller.resume import TIMES
 from rlhf.controller.run import Callback, Pace, Run
@@ -18,44 +20,52 @@ from rlhf.types import PolicyVersion
 PHASES = {"generate": "wait", "train": "train", "weight_sync": "weight_sync", "evaluate": "evaluate", "save": "save"}
 """Displayed phases, with the span of each. The time that the learner waits for groups is displayed as generation."""
 ROOM = 1.5
-"""Time reserved for the next update, as a multiple of the longest update so far with its callbacks."""
+"""Time reserved for the next update and checkpoint, as a multiple of the longest update so far with its callbacks, and
+of the last checkpoint."""
 
 
 class Preemption(Callback):
     """Ends the run with a checkpoint while its job still has time for one."""
 
     async def on_train_begin(self, run: Run) -> None:
-        run.left = None if run.last else run.context.leaving.reason(ROOM * run.longest_seconds)
+        await self.on_step_end(run)
 
     async def on_step_end(self, run: Run) -> None:
-        run.left = None if run.last else run.context.leaving.reason(ROOM * run.longest_seconds)
+        needed = ROOM * (run.longest_seconds + run.save_seconds)
+        run.left = None if run.last else run.context.leaving.reason(needed)
 
 
 class Checkpoints(Callback):
-    """Writes a checkpoint every `save_every` updates, after the last one, and when the run ends early.
+    """Writes a checkpoint every `save_every` updates and every `save_every_minutes`, while the next update runs; after
+    the last update, and when the run ends early, the run waits for it.
 
     With `auto` it waits `WAITS_PER_SAVE` times as long after a checkpoint as that took to write. Only the controller
     decides, and a checkpoint changes nothing in the run, so a resumed run repeats it whenever it saved.
     """
 
     def __init__(self) -> None:
-        self._due_at = 0.0
+        self._began_at, self._due_at = 0.0, 0.0
 
     async def on_train_begin(self, run: Run) -> None:
-        self._due_at = run.clock.elapsed_seconds + FIRST_SAVE_SECONDS
+        self._began_at = run.clock.elapsed_seconds
+        self._due_at = self._began_at + FIRST_SAVE_SECONDS
 
     async def on_step_end(self, run: Run) -> None:
-        if (run.last or run.left or self._is_due(run)) and run.saved_version != run.version:
-            began = run.clock.elapsed_seconds
+        ends = run.last or run.left is not None
+        if (ends or self._is_due(run)) and run.saved_version != run.version:
+            self._began_at, self._due_at = run.clock.elapsed_seconds, math.inf
             run.view.phase("save")
             with run.clock.span("save", version=run.version):
-                await run.save()
-            ended = run.clock.elapsed_seconds
-            self._due_at = ended + WAITS_PER_SAVE * (ended - began)
+                await (run.save() if ends else run.begin_save())
+
+    async def on_save(self, run: Run, checkpoint: Path) -> None:
+        self._due_at = self._began_at + (1 + WAITS_PER_SAVE) * run.save_seconds
 
     def _is_due(self, run: Run) -> bool:
-        every = run.recipe.trainer.save_every
-        return run.clock.elapsed_seconds >= self._due_at if every == "auto" else due(run.version, every)
+        trainer, now = run.recipe.trainer, run.clock.elapsed_seconds
+        if trainer.save_every_minutes and now >= self._began_at + 60 * trainer.save_every_minutes:
+            return True
+        return now >= self._due_at if trainer.save_every == "auto" else due(run.version, trainer.save_every)
 
 
 class Evaluations(Callback):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from rlhf.controller.trainer_state import TRAINER_STATE, TrainerState, read_trainer_state, write_trainer_state
-from rlhf.errors import CheckpointError, DiskFailed, SaveFailed, WorkerFailed
+from rlhf.errors import CheckpointError, DeadlinePassed, DiskFailed, SaveFailed, WorkerFailed
 from rlhf.protocols import Saves
 from rlhf.runs.durable import sync_file, sync_folder, synced
 from rlhf.runs.folder import RunFolder
@@ -34,14 +34,18 @@ async def save_run(
     next_ordinal: int,
     outstanding: tuple[int, ...],
     keep: int,
+    copied: Callable[[], object],
 ) -> Path:
     """Write a new checkpoint; when it is complete, and its trainer state can be read, delete the oldest.
 
-    Raises `SaveFailed`, which says from which checkpoint the run can be resumed.
+    It calls `copied` when the learner may train on. Raises `SaveFailed`, which says from which checkpoint the run can
+    be resumed.
     """
 
     async def save(path: Path) -> Mapping[str, Written]:
-        written = await learner.save(path)
+        writing = await learner.snapshot(path)
+        copied()
+        written = await writing
         write_trainer_state(path, trainer_state)
         await asyncio.to_thread(sync_records, folder, trainer_state)
         return {**written, **synced(path, [path / TRAINER_STATE])}
@@ -60,7 +64,7 @@ async def save_run(
         read_checkpoint(finished)
         await asyncio.to_thread(prune, folder.checkpoints, keep, folder.check)
         return finished
-    except (OSError, CheckpointError, DiskFailed, WorkerFailed) as error:
+    except (OSError, CheckpointError, DeadlinePassed, DiskFailed, WorkerFailed) as error:
         why = f"version {version} cannot be saved: {cause(error, folder)}; {intact(folder)}"
         await asyncio.to_thread(make_room, folder)
         raise SaveFailed(why) from error

@@ -12,7 +12,7 @@ engine falls asleep, so the ranks wait for the engines.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -69,9 +69,9 @@ class DeviceTurns:
         await self._hold("nothing")
         return version
 
-    async def save(self, path: Path) -> Mapping[str, Written]:
+    async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]:
         await self._to_learner()
-        written = await self._learner.save(path)
+        written = await self._learner.snapshot(path)
         await self.publish()
         return written
 

@@ -7,7 +7,7 @@ The kind defines what an update is (`rlhf.controller.rl`, `rlhf.controller.super
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -135,6 +135,9 @@ class Run:
         self.before = context.point.trainer_state if context.point else None
         self.version: PolicyVersion = context.point.version if context.point else 0
         self.saved_version: PolicyVersion | None = self.version if context.point else None
+        self.save_seconds = 0.0
+        """How long the newest checkpoint took, from the copy of the state until it was on disk."""
+        self._writing: asyncio.Future[tuple[PolicyVersion, Path, float]] | None = None
         self.metrics: dict[str, float] = {}
         self.evaluation: Evaluation | None = None
         self.evaluations = list(self.before.evaluations) if self.before else []
@@ -178,8 +181,18 @@ class Run:
 
     async def save(self) -> None:
         """Write a new checkpoint, and delete the oldest. Raises `SaveFailed`."""
+        await self.begin_save()
+        await self.saved()
+
+    async def begin_save(self) -> None:
+        """Copy the state for a new checkpoint, which is written while training goes on, after the one before it is on
+        disk. It counts, and a failure is raised, at the first boundary after its end, or in `saved`. Raises
+        `SaveFailed`."""
+        await self.saved()
+        began = self.clock.elapsed_seconds
         position = await self.kind.position()  # with the state: groups are played on while the ranks save
-        checkpoint = await save_run(
+        copied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        saving = save_run(
             self.folder,
             self.kind.learner,
             self._state(position),
@@ -187,8 +200,19 @@ class Run:
             next_ordinal=position.next_ordinal,
             outstanding=position.outstanding,
             keep=self.recipe.trainer.keep_checkpoints,
+            copied=lambda: copied.set_result(None),
         )
-        self.saved_version = self.version
+        self._writing = asyncio.ensure_future(self._written(saving, self.version, began))
+        await asyncio.wait({copied, self._writing}, return_when=asyncio.FIRST_COMPLETED)
+        if self._writing.done():
+            await self.saved()
+
+    async def saved(self) -> None:
+        """Wait for the checkpoint that is being written, and tell the callbacks. Raises `SaveFailed`."""
+        if self._writing is None:
+            return
+        writing, self._writing = self._writing, None
+        self.saved_version, checkpoint, self.save_seconds = await writing
         for callback in self.callbacks:
             await callback.on_save(self, checkpoint)
 
@@ -201,7 +225,10 @@ class Run:
         with at_first_ctrl_c(
             lambda: self._saves_first(lambda words: loop.call_soon_threadsafe(self.view.message, words))
         ):
-            await self.kind.train(self.recipe.trainer.updates, self._boundary)
+            try:
+                await self.kind.train(self.recipe.trainer.updates, self._boundary)
+            finally:
+                await self._end_writing()
         if not (self.last or self.left):
             self.metrics = {}  # this boundary is complete: a resumed run does not repeat it
             await self._leave()
@@ -213,6 +240,7 @@ class Run:
         """End the run with a checkpoint, while what was played waits for its scorer. Before the first update there is
         nothing to save."""
         self.left = self.context.leaving.reason_to_save
+        await self.saved()
         if self.version > 0 and self.saved_version != self.version:
             await self.save()
 
@@ -225,8 +253,29 @@ class Run:
         tell("Ctrl-C: the run saves after this update and ends; press it again to end at once")
         return True
 
+    async def _written(
+        self, saving: Awaitable[Path], version: PolicyVersion, began: float
+    ) -> tuple[PolicyVersion, Path, float]:
+        """Write a checkpoint. Returns its version, its folder, and its seconds since its save `began`."""
+        with self.clock.span("write", version=version):
+            checkpoint = await saving
+        return version, checkpoint, self.clock.elapsed_seconds - began
+
+    async def _end_writing(self) -> None:
+        """Let a checkpoint that is being written when the run fails come to its end; a run that is cancelled drops it."""
+        if self._writing is None:
+            return
+        task = asyncio.current_task()
+        if task and task.cancelling():
+            self._writing.cancel()
+        await asyncio.wait({self._writing})
+        if not self._writing.cancelled() and (error := self._writing.exception()):
+            self.view.message(str(error))
+
     async def _boundary(self, version: PolicyVersion, updated: Updated | None) -> bool:
         self.version, self.evaluation = version, None
+        if self._writing and self._writing.done():
+            await self.saved()
         begins, metrics = updated is None, updated.metrics if updated else None
         if begins:
             for callback in self.callbacks:
@@ -237,14 +286,18 @@ class Run:
         now = self.clock.elapsed_seconds
         self._longest_seconds = 0.0 if begins else max(self._longest_seconds, now - self.update_began)
         self.update_began, self._updating = now, True
-        return self.last or self.left is not None
+        if ends := self.last or self.left is not None:
+            await self.saved()
+        return ends
 
     async def _end_step(self, metrics: Metrics) -> None:
         self.metrics = dict(metrics)
         for callback in self.callbacks:
             await callback.on_step_end(self)
-        if self.stopped and self.saved_version != self.version:
-            await self.save()
+        if self.stopped:
+            await self.saved()
+            if self.saved_version != self.version:
+                await self.save()
 
     def _state(self, position: Position) -> TrainerState:
         lines = {file.name: file.stat().st_size for file in (self.folder.spans, self.folder.metrics) if file.exists()}

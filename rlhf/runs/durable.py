@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rlhf.types import Written
+if TYPE_CHECKING:
+    from rlhf.types import Written
 
 READERS = 8
 """Number of files hashed concurrently: hashing releases the interpreter lock."""
@@ -75,6 +77,8 @@ def sync_tree(root: Path) -> None:
 
 def synced(root: Path, paths: Iterable[Path]) -> dict[str, Written]:
     """Sync files of `root` that this machine wrote; return their sizes and checksums, by path within `root`."""
+    from rlhf.types import Written  # a process that only writes does without numpy
+
     files = sorted(set(paths))
     for path in files:
         sync_file(path)

@@ -362,6 +362,9 @@ class TrainerConfig(Config):
     save_every: SaveEvery = "auto"
     """Checkpoint every this many updates; 0: only at the end. `auto`: after an update that ends when 50 times as long
     has passed since the last checkpoint as it took to write, which costs 2 % of the time; the first after 5 minutes."""
+    save_every_minutes: float = Field(30.0, ge=0)
+    """Checkpoint also after an update that ends this many minutes after the last one began, whatever `save_every` says:
+    what a crash may lose. 0: never for this reason."""
     keep_checkpoints: int = Field(2, ge=1)
     """Number of newest checkpoints to keep."""
     ema_decay: float | None = Field(None, gt=0, lt=1)

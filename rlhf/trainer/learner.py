@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +33,8 @@ R = TypeVar("R")
 
 DEATH_GRACE_SECONDS = 3.0
 """When one rank dies the others fail at once with errors: time for the true cause to arrive."""
+WRITE_GRACE_SECONDS = 10.0
+"""A rank kills a process that writes for too long, and says so: time for its answer to arrive."""
 
 
 class RemoteLearner:
@@ -102,12 +104,20 @@ class RemoteLearner:
         self._version += 1
         return reduce_metrics(answers)
 
-    async def save(self, path: Path) -> dict[str, Written]:
-        """Every rank writes its part of the state into `path`, rank 0 also `path/huggingface`. Returns what they wrote,
-        which is on the disk, by path within `path`."""
-        written = await self._all(lambda worker: worker.model.save(path, self._version), self._seconds)
-        own = write_controller(path, self._kl.coefficient)
-        return {name: one for part in (*written, synced(path, [own])) for name, one in part.items()}
+    async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]:
+        """Every rank copies its part of the state, and of `path/huggingface`, to host memory; training may go on then.
+        The answer waits until all is on disk below `path`."""
+        await self._all(lambda worker: worker.model.snapshot(path, self._version), self._seconds)
+        return self._written(path, write_controller(path, self._kl.coefficient))
+
+    async def save(self, path: Path) -> Mapping[str, Written]:
+        """Save the state into `path`. Returns what was written, by path within it, once it is on disk."""
+        return await (await self.snapshot(path))
+
+    async def _written(self, path: Path, own: Path) -> dict[str, Written]:
+        written = await self._all(lambda worker: worker.model.written(), self._seconds + WRITE_GRACE_SECONDS)
+        own_part = await asyncio.to_thread(synced, path, [own])
+        return {name: one for part in (*written, own_part) for name, one in part.items()}
 
     async def load(self, path: Path) -> None:
         """Continue exactly from `save`: weights, optimizer, schedule and version. The plan must be the same."""

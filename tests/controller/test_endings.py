@@ -48,13 +48,13 @@ def ended(run: Path, sat: Sat) -> RlhfError:
 def test_a_save_for_which_there_is_no_room_says_which_checkpoint_is_intact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = SavingLearner.save
+    write = SavingLearner.write
 
-    async def fills(self: SavingLearner, path: Path) -> Any:
-        written = await save(self, path)
-        return written if self.version < 4 else full()
+    async def fills(self: SavingLearner, path: Path, version: int) -> Any:
+        written = await write(self, path, version)
+        return written if version < 4 else full()
 
-    monkeypatch.setattr(SavingLearner, "save", fills)
+    monkeypatch.setattr(SavingLearner, "write", fills)
     failure = ended(tmp_path / "run", Sat())
     assert isinstance(failure, SaveFailed)
     whole = tmp_path / "run" / "checkpoints" / "version-000002"
@@ -62,7 +62,8 @@ def test_a_save_for_which_there_is_no_room_says_which_checkpoint_is_intact(
     assert str(failure).endswith(f"No space left on device); {whole} is intact, and --resume continues from it")
     assert [path.name for path in whole.parent.iterdir()] == ["version-000002"], "what was half written makes room"
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["outcome"], summary["updates"]) == (str(failure), 4)
+    assert summary["outcome"] == str(failure)
+    assert summary["updates"] >= 4, "updates go on while it is written"
 
 
 def test_records_for_which_there_is_no_room_end_the_run_and_leave_whole_lines(
@@ -146,16 +147,16 @@ def test_a_group_that_failed_or_was_in_flight_leaves_records(tmp_path: Path) -> 
 def test_a_run_that_lost_its_folder_writes_nothing_more_into_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save, seen = SavingLearner.save, {}
+    write, seen = SavingLearner.write, {}
 
-    async def taken(self: SavingLearner, path: Path) -> Any:
-        written = await save(self, path)
-        if self.version == 4:
+    async def taken(self: SavingLearner, path: Path, version: int) -> Any:
+        written = await write(self, path, version)
+        if version == 4:
             (tmp_path / "run" / "owner" / "000002").write_text("{}")
             seen.update(files(tmp_path / "run"))
         return written
 
-    monkeypatch.setattr(SavingLearner, "save", taken)
+    monkeypatch.setattr(SavingLearner, "write", taken)
     with pytest.raises(RunTaken):
         sit(tmp_path / "run", Sat(), resume=False)
     after = files(tmp_path / "run")

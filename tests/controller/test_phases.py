@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,13 @@ class Devices:
         self.seen.append("update")
         return Updated(metrics={"loss": 1.0}, samples=())
 
-    async def save(self, path: Path) -> Mapping[str, Written]:
+    async def snapshot(self, path: Path) -> Coroutine[Any, Any, Mapping[str, Written]]:
         self.seen.append("save")
         if self.full:
             raise SaveFailed("the disk is full")
+        return self.written()
+
+    async def written(self) -> Mapping[str, Written]:
         return {}
 
     async def load(self, path: Path) -> None:
@@ -76,11 +80,15 @@ def test_an_update_waits_for_all_engines_to_sleep_and_a_weight_sync_for_the_opti
     assert (both.version, both.logprob_difference) == (3, 0.5)
 
 
+async def saved(both: DeviceTurns, path: Path) -> None:
+    await (await both.snapshot(path))
+
+
 @pytest.mark.parametrize("work", ["save", "load", "export"])
 def test_what_else_needs_the_whole_learner_brings_the_engines_their_weights_again(work: str) -> None:
     devices = Devices()
     both = phases(devices)
-    calls = {"save": both.save, "load": both.load, "export": both.export}
+    calls = {"save": partial(saved, both), "load": both.load, "export": both.export}
     asyncio.run(calls[work](Path("folder")))
     assert devices.seen == [*TO_LEARNER, work, *SYNC]
 
@@ -89,5 +97,5 @@ def test_a_checkpoint_that_fails_says_so_and_wakes_nobody() -> None:
     devices = Devices()
     devices.full = True
     with pytest.raises(SaveFailed, match="the disk is full"):
-        asyncio.run(phases(devices).save(Path("folder")))
+        asyncio.run(phases(devices).snapshot(Path("folder")))
     assert devices.seen == [*TO_LEARNER, "save"]

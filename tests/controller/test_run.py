@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import math
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -20,8 +22,9 @@ from rlhf.controller.preemption import Leaving
 from rlhf.controller.provided_callbacks import BestCheckpoint, EarlyStopping
 from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.train import reports
+from rlhf.controller.trainer_state import read_trainer_state
 from rlhf.controller.user_callbacks import user_callbacks
-from rlhf.errors import CallbackFailed, ConfigError
+from rlhf.errors import CallbackFailed, ConfigError, SaveFailed, TrainingDiverged
 from rlhf.recipe.loading import recipe_from
 from rlhf.rollout.evaluation import Evaluation, EvaluationFailed, SetResult
 from rlhf.runs.durable import synced
@@ -30,6 +33,7 @@ from rlhf.runs.loggers import EpisodeRow
 from rlhf.runs.summary import Summary
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView, UpdateLine
+from rlhf.trainer.checkpoint import checkpoints
 from rlhf.trainer.loop import Boundary
 from rlhf.types import Updated
 from tests.runs.test_loggers import Kept
@@ -48,9 +52,12 @@ class FakeLearner:
         self.saved: list[int] = []
         self.exported: list[int] = []
 
-    async def save(self, path: Path) -> dict[str, Any]:
+    async def snapshot(self, path: Path) -> Coroutine[Any, Any, dict[str, Any]]:
         self.saved.append(self.version)
-        (path / "weights").write_text(str(self.version))
+        return self.write(path, self.version)
+
+    async def write(self, path: Path, version: int) -> dict[str, Any]:
+        (path / "weights").write_text(str(version))
         return synced(path, [path / "weights"])
 
     async def export(self, path: Path) -> None:
@@ -282,19 +289,126 @@ async def test_the_first_ctrl_c_saves_after_its_update_and_the_next_has_its_usua
         signal.signal(signal.SIGINT, before)
 
 
+class Slow(FakeLearner):
+    """Its checkpoints are on disk when the learner has made the update `until`; those from `broken` on never are."""
+
+    def __init__(self, until: int, broken: int = 9) -> None:
+        super().__init__()
+        self.until, self.broken, self.writing = until, broken, 0
+
+    async def write(self, path: Path, version: int) -> dict[str, Any]:
+        self.writing += 1
+        assert self.writing == 1, "one at a time"
+        while self.version < self.until:
+            await asyncio.sleep(0.001)
+        self.writing -= 1
+        if version >= self.broken:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return await super().write(path, version)
+
+
+class Waits(FakeKind):
+    """Each update takes a moment."""
+
+    async def train(self, updates: int, boundary: Boundary) -> None:
+        async def slowly(version: int, updated: Updated | None) -> bool:
+            await asyncio.sleep(0.1)
+            return await boundary(version, updated)
+
+        await super().train(updates, slowly)
+
+
+def slow(folder: Path, learner: Slow, *callbacks: Callback, **trainer: int) -> Made:
+    kind = Waits()
+    kind.learner = learner
+    return Made(folder, kind, *callbacks, **{"updates": 6, "save_every": 2, "keep_checkpoints": 9, **trainer})
+
+
+async def test_updates_go_on_while_a_checkpoint_is_written_and_it_counts_when_it_is_on_disk(tmp_path: Path) -> None:
+    told = []
+
+    class Hears(Callback):
+        async def on_save(self, run: Run, checkpoint: Path) -> None:
+            assert (checkpoint / "manifest.json").exists()
+            told.append((run.version, run.saved_version, checkpoint.name))
+
+        async def on_step_end(self, run: Run) -> None:
+            told.append((run.version, run.saved_version, "step"))
+
+    await slow(tmp_path / "run", Slow(until=4), Hears(), updates=5, save_every=2).finish()
+    assert told[1] == (2, None, "step"), "it was begun and does not count yet"
+    assert told.index((2, None, "step")) < told.index((3, None, "step")) < told.index((4, 2, "version-000002"))
+    assert told[-2:] == [(5, 5, "version-000005"), (5, 5, "step")], "the run waits for its last one"
+    state = read_trainer_state(tmp_path / "run" / "checkpoints" / "version-000002")
+    assert state.metrics == {"loss": 0.5}, "as of the moment of the copy"
+
+
+async def test_a_checkpoint_waits_for_the_one_before_it(tmp_path: Path) -> None:
+    made = slow(tmp_path / "run", Slow(until=0), save_every=1)
+    await made.finish()
+    assert made.kind.learner.saved == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_write_that_fails_ends_the_run_at_the_next_boundary_by_name(tmp_path: Path) -> None:
+    made = slow(tmp_path / "run", Slow(until=0, broken=4))
+    with pytest.raises(SaveFailed, match="version 4 cannot be saved: .*Input/output error.*version-000002 is intact"):
+        await made.finish()
+    assert made.kind.learner.version == 5
+    assert json.loads(made.folder.summary.read_text())["outcome"].startswith("version 4 cannot be saved")
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_run_that_fails_lets_its_checkpoint_end_and_one_that_is_stopped_drops_it(
+    tmp_path: Path, *, cancelled: bool
+) -> None:
+    class Fails(Callback):
+        async def on_step_end(self, run: Run) -> None:
+            if run.version == 3:
+                made.kind.learner.until = 9 if cancelled else 3
+                raise asyncio.CancelledError if cancelled else TrainingDiverged("the gradient norm is inf")
+
+    made = slow(tmp_path / "run", Slow(until=9), Fails())
+    running = asyncio.ensure_future(made.finish())
+    if cancelled:
+        while made.run.version < 3:
+            await asyncio.sleep(0.001)
+        running.cancel()
+    with pytest.raises(asyncio.CancelledError if cancelled else TrainingDiverged):
+        await running
+    assert [path.name for path in checkpoints(made.folder.checkpoints)] == ([] if cancelled else ["version-000002"])
+
+
+async def test_a_checkpoint_is_written_when_so_many_minutes_have_passed(tmp_path: Path) -> None:
+    now = 0.0
+
+    class Updates(Callback):
+        async def on_step_end(self, run: Run) -> None:
+            nonlocal now
+            await run.saved()
+            now += 60.0
+
+    made = Made(
+        tmp_path / "run", FakeKind(), Updates(), clock=Clock(steady=lambda: now), updates=80, save_every=0,
+        save_every_minutes=30,
+    )  # fmt: skip
+    await made.finish()
+    assert made.kind.learner.saved == [31, 61, 80]
+
+
 @pytest.mark.parametrize("save_seconds", [0.1, 2.0, 6.0])
 async def test_by_default_checkpoints_cost_at_most_two_percent_of_the_time(save_seconds: float, tmp_path: Path) -> None:
     now = 0.0
 
     class Takes(FakeLearner):
-        async def save(self, path: Path) -> dict[str, Any]:
+        async def snapshot(self, path: Path) -> Coroutine[Any, Any, dict[str, Any]]:
             nonlocal now
             now += save_seconds
-            return await super().save(path)
+            return await super().snapshot(path)
 
     class Updates(Callback):
         async def on_step_end(self, run: Run) -> None:
             nonlocal now
+            await run.saved()  # what writes a checkpoint has another clock
             now += 10.0
             spent = save_seconds * len(made.kind.learner.saved)
             assert spent <= 0.02 * now or run.last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import socket
@@ -59,7 +60,8 @@ def main(descriptor: int) -> None:
 def _answer(asked: bytes) -> bytes:
     try:
         function, arguments, named = pickle.loads(asked)
-        return pickle.dumps((function(*arguments, **named), None))
+        value = function(*arguments, **named)
+        return pickle.dumps((asyncio.run(value) if asyncio.iscoroutine(value) else value, None))
     except Exception as error:  # noqa: BLE001 - whatever it is belongs to the other side
         return pickle.dumps((None, error))
 

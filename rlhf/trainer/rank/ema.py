@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rlhf.errors import CheckpointError
 from rlhf.models.lora import HasModel
 from rlhf.models.sharded_loading import local_part
+from rlhf.trainer.rank.snapshot import Create, on_disk
 from rlhf.trainer.rank.state_slices import SliceIndex, StateSlice, weight_slice, write_slices
 from rlhf.weight_sync.weights import held_weights, release
 
@@ -44,9 +45,9 @@ class Average:
         finally:
             _set(self._weights, learnt)
 
-    def save(self, folder: Path) -> list[Path]:
+    def save(self, folder: Path, create: Create = on_disk) -> list[Path]:
         """Write this rank's part: its shards, or on rank 0 the whole. Returns the file, if there is one."""
-        return write_slices(folder / f"rank-{self._rank:05d}.safetensors", self._slices())
+        return write_slices(folder / f"rank-{self._rank:05d}.safetensors", self._slices(), create)
 
     def load(self, folder: Path) -> None:
         """Continue exactly from `save`, also with another number of ranks. Raises `CheckpointError` for a checkpoint

@@ -20,12 +20,13 @@ from rlhf.models.model_files import UNNAMED_CONTEXT, context_tokens
 from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import ScalarHead
 from rlhf.models.towers import copy_processors, towers
-from rlhf.runs.durable import files_below, synced
+from rlhf.runs.durable import files_below
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.ema import Average
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.offload import RankOffload
 from rlhf.trainer.rank.process_memory import freed_at_once
+from rlhf.trainer.rank.snapshot import Create, Snapshot, on_disk
 from rlhf.trainer.rank.tensor_files import export_weights
 from rlhf.trainer.rank_answers import Disagreement
 from rlhf.trainer.settings import LearnerSettings, Residency
@@ -47,6 +48,7 @@ class ModelRank:
         decay = settings.trainer.ema_decay
         self.average = Average(module, decay, rank) if decay else None
         self._offload = RankOffload(self.device)
+        self._snapshot: Snapshot | None = None
 
     def facts(self) -> dict[str, Any]:
         config = self.module.model.config.get_text_config()
@@ -61,27 +63,33 @@ class ModelRank:
         """Have everything on the device, or only the weights, or nothing: engines use its memory meanwhile."""
         self._offload.hold(self, self.module, held)
 
-    def save(self, path: Path, version: PolicyVersion) -> dict[str, Written]:
-        """Write this rank's part of the state, and on rank 0 ready model folders; returns what it wrote, once on disk.
-        Collective."""
-        own = self._save_state(path)
+    def snapshot(self, path: Path, version: PolicyVersion) -> None:
+        """Copy this rank's part of the state, and of ready model folders; `written` has it on disk. Collective."""
+        self._snapshot = Snapshot(path)
+        create = self._snapshot.create
+        own = self._save_state(path, create)
         with freed_at_once():  # of every gathered weight the allocator would keep a gap that the next one does not fit
-            own += self._export(path / "huggingface")
+            own += self._export(path / "huggingface", create)
         own += self._export_adapter(path / "adapter")
         if self.average:
-            own += self.average.save(path / "ema")
+            own += self.average.save(path / "ema", create)
             with self.average.in_place(), freed_at_once():
-                own += self._export(path / "huggingface_ema")
+                own += self._export(path / "huggingface_ema", create)
         torch.save(random_state(self.device), path / f"random-{self.rank}.pt")
         own.append(path / f"random-{self.rank}.pt")
         if self.rank == 0:
             (path / "learner.json").write_text(json.dumps({"version": version, "plan": self._plan}))
             own.append(path / "learner.json")
-        return synced(path, own)
+        self._snapshot.take(own)
 
-    def _save_state(self, path: Path) -> list[Path]:
-        """Return the ranks' state; the files of tensors that this one wrote."""
-        return zero.save(self.engine, path / "state", self.rank)
+    async def written(self) -> dict[str, Written]:
+        """Return what this rank's part of the snapshot consists of, once another process has it on disk."""
+        assert self._snapshot is not None, "asked after a snapshot"
+        return await self._snapshot.written(self.settings.trainer.deepspeed.timeout_seconds)
+
+    def _save_state(self, path: Path, create: Create) -> list[Path]:
+        """Save the ranks' state; return the files of this one."""
+        return zero.save(self.engine, path / "state", self.rank, create)
 
     def load(self, path: Path) -> PolicyVersion:
         try:
@@ -105,8 +113,8 @@ class ModelRank:
         is whole on return. Collective."""
         self._export(path)
 
-    def _export(self, path: Path) -> list[Path]:
-        """`export`; the files that this rank wrote."""
+    def _export(self, path: Path, create: Create = on_disk) -> list[Path]:
+        """`export`; the files that this rank wrote. Those of weights are opened by `create`."""
         own: list[Path] = []
         if self.rank == 0:
             path.mkdir(parents=True, exist_ok=True)
@@ -118,7 +126,7 @@ class ModelRank:
                 copy_processors(self.settings.model_path, path)
             own = files_below(path)
         torch.distributed.barrier()
-        own += export_weights(self.module, path, self.settings.bucket_bytes)
+        own += export_weights(self.module, path, self.settings.bucket_bytes, create=create)
         torch.distributed.barrier()
         return own
 

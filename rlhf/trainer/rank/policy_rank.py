@@ -43,6 +43,7 @@ from rlhf.trainer.rank.mismatch import MismatchGuard
 from rlhf.trainer.rank.model_rank import ModelRank
 from rlhf.trainer.rank.sequence_parallel import as_policy
 from rlhf.trainer.rank.sharding import module_by_module
+from rlhf.trainer.rank.snapshot import Create
 from rlhf.trainer.rank_answers import Disagreement, RankAnswer
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.types import Routing
@@ -132,9 +133,9 @@ class Rank(ModelRank):
             weights.put_back(self.policy, self._held)
             self._held = None
 
-    def _save_state(self, path: Path) -> list[Path]:
-        own = super()._save_state(path)
-        return own + zero.save(self.critic.engine, path / "critic", self.rank) if self.critic else own
+    def _save_state(self, path: Path, create: Create) -> list[Path]:
+        own = super()._save_state(path, create)
+        return own + zero.save(self.critic.engine, path / "critic", self.rank, create) if self.critic else own
 
     def _load_state(self, path: Path) -> None:
         if self.critic and not (path / "critic").is_dir():

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rlhf.errors import CheckpointError
 from rlhf.models.sharded_loading import local_part, partitioned
+from rlhf.trainer.rank.snapshot import Create, on_disk
 from rlhf.trainer.rank.tensor_files import StoredTensor, TensorWriter, stored_tensors
 from rlhf.weight_sync.types import TensorSpec
 
@@ -43,7 +44,7 @@ class StateSlice:
         return f"{self.part}:{self.name}"
 
 
-def write_slices(file: Path, pieces: Iterable[StateSlice]) -> list[Path]:
+def write_slices(file: Path, pieces: Iterable[StateSlice], create: Create = on_disk) -> list[Path]:
     """Write this rank's own pieces; returns the file, if there is one."""
     own = [piece for piece in pieces if piece.own and len(piece.values)]
     if not own:
@@ -54,7 +55,7 @@ def write_slices(file: Path, pieces: Iterable[StateSlice]) -> list[Path]:
         )
         for piece in own
     ]
-    writer = TensorWriter(file, specs, {"starts": json.dumps({piece.key: piece.start for piece in own})})
+    writer = TensorWriter(file, specs, {"starts": json.dumps({piece.key: piece.start for piece in own})}, create)
     for piece in own:
         writer.write(piece.values)
     writer.close()

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from rlhf.errors import CheckpointError
 from rlhf.models.lora import HasModel
+from rlhf.trainer.rank.snapshot import Create, on_disk
 from rlhf.weight_sync import weights
 from rlhf.weight_sync.types import TensorSpec
 
@@ -42,9 +43,11 @@ AT_ONCE = 2**24
 
 
 class TensorWriter:
-    """Writes the tensors of `specs`, in this order, to a new `file`."""
+    """Writes the tensors of `specs`, in this order, to a new `file`, which `create` opens."""
 
-    def __init__(self, file: Path, specs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> None:
+    def __init__(
+        self, file: Path, specs: Sequence[TensorSpec], metadata: Mapping[str, str], create: Create = on_disk
+    ) -> None:
         header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
         end = 0
         for spec in specs:
@@ -53,7 +56,7 @@ class TensorWriter:
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
         file.parent.mkdir(parents=True, exist_ok=True)
-        self._file = file.open("wb")
+        self._file = create(file, 8 + len(text) + end)
         self._file.write(len(text).to_bytes(8, "little") + text)
 
     def write(self, tensor: Tensor) -> None:
@@ -112,7 +115,9 @@ FILE_BYTES = 5 * 10**9
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
-def export_weights(policy: HasModel, folder: Path, bucket_bytes: int, file_bytes: int = FILE_BYTES) -> list[Path]:
+def export_weights(
+    policy: HasModel, folder: Path, bucket_bytes: int, file_bytes: int = FILE_BYTES, create: Create = on_disk
+) -> list[Path]:
     """Write every tensor of the model's folder, with adapters merged, and the index where they fill several files.
     Every rank writes its turn of files; returns its own. Collective."""
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -123,7 +128,8 @@ def export_weights(policy: HasModel, folder: Path, bucket_bytes: int, file_bytes
     place = {spec.name: n for n, group in enumerate(groups) for spec in group}
     own = [folder / name for n, name in enumerate(names) if n % ranks == rank]
     with torch.no_grad():
-        _write(weights.folder_tensors(policy, bucket_bytes), place, groups, [folder / name for name in names], own)
+        tensors = weights.folder_tensors(policy, bucket_bytes)
+        _write(tensors, place, groups, [folder / name for name in names], own, create)
     if rank == 0 and len(groups) > 1:
         index = {
             "metadata": {"total_size": sum(map(spec_bytes, specs))},
@@ -158,6 +164,7 @@ def _write(
     groups: Sequence[Sequence[TensorSpec]],
     files: Sequence[Path],
     own: Sequence[Path],
+    create: Create,
 ) -> None:
     """Write the tensors that lie in own files; the rest only passes by, since gathering is a collective."""
     writer, opened = None, -1
@@ -168,7 +175,7 @@ def _write(
         if number != opened:
             if writer:
                 writer.close()
-            writer, opened = TensorWriter(files[number], groups[number], {}), number
+            writer, opened = TensorWriter(files[number], groups[number], {}, create), number
         assert writer is not None
         writer.write(tensor)
     if writer:

@@ -26,6 +26,7 @@ from rlhf.models.sharded_loading import local_part, partitioned
 from rlhf.trainer.config import OptimizerConfig
 from rlhf.trainer.rank.learning_rate import learning_rate_factor
 from rlhf.trainer.rank.sharding import ZeroSharding
+from rlhf.trainer.rank.snapshot import Create
 from rlhf.trainer.rank.state_slices import (
     MASTER,
     SliceIndex,
@@ -151,9 +152,9 @@ def step(engine: Any, setting: str = "trainer.optimizer") -> float:
     return norm
 
 
-def save(engine: Any, folder: Path, rank: int) -> list[Path]:
+def save(engine: Any, folder: Path, rank: int, create: Create) -> list[Path]:
     """Write what this rank holds of weights and moments, and on rank 0 the schedule's position; returns its files."""
-    own = write_slices(folder / f"rank-{rank:05d}.safetensors", engine_slices(engine, rank))
+    own = write_slices(folder / f"rank-{rank:05d}.safetensors", engine_slices(engine, rank), create)
     if rank == 0:
         (folder / SCALARS).write_text(json.dumps(scalars(engine)))
         own.append(folder / SCALARS)
