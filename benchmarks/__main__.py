@@ -21,6 +21,7 @@ BENCHMARKS = {
     "publish": "benchmarks.publish.command",
     "records": "benchmarks.records.command",
     "sandbox": "benchmarks.sandbox.command",
+    "saves": "benchmarks.saves.command",
 }
 """Name to the module whose `main(arguments)` runs it; imported only when asked for."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import os
@@ -47,7 +48,8 @@ def run(plan: RankPlan) -> dict[str, float]:
         return worker.policy
 
     warm = start(plan.warm)  # imports, and the buffers of gloo and of matrix products of these widths
-    warm.save(plan.state.with_name("warm"), 0)
+    warm.snapshot(plan.state.with_name("warm"), 0)
+    asyncio.run(warm.written())
     warm.load(plan.state.with_name("warm"))
     worker.stop()
     del warm
@@ -60,7 +62,8 @@ def run(plan: RankPlan) -> dict[str, float]:
     with freed_at_once():
         peaks["load"] = measured("load", lambda: _load(plan.measured, plan.ranks, gradient_checkpointing=0))
     peaks["start"] = measured("start", lambda: start(plan.measured))
-    peaks["save"] = measured("save", lambda: worker.model.save(plan.state, 1))
+    peaks["save"] = measured("save", lambda: worker.model.snapshot(plan.state, 1))
+    asyncio.run(worker.model.written())
     peaks["resume"] = measured("resume", lambda: worker.model.load(plan.state))
     return peaks
 

@@ -227,6 +227,7 @@ class Run:
         ):
             try:
                 await self.kind.train(self.recipe.trainer.updates, self._boundary)
+                await self.saved()
             finally:
                 await self._end_writing()
         if not (self.last or self.left):
@@ -262,7 +263,7 @@ class Run:
         return version, checkpoint, self.clock.elapsed_seconds - began
 
     async def _end_writing(self) -> None:
-        """Let a checkpoint that is being written when the run fails come to its end; a run that is cancelled drops it."""
+        """Let a checkpoint come to its end when a run fails meanwhile; a run that is cancelled drops it."""
         if self._writing is None:
             return
         task = asyncio.current_task()
@@ -286,9 +287,7 @@ class Run:
         now = self.clock.elapsed_seconds
         self._longest_seconds = 0.0 if begins else max(self._longest_seconds, now - self.update_began)
         self.update_began, self._updating = now, True
-        if ends := self.last or self.left is not None:
-            await self.saved()
-        return ends
+        return self.last or self.left is not None
 
     async def _end_step(self, metrics: Metrics) -> None:
         self.metrics = dict(metrics)

@@ -351,7 +351,7 @@ async def test_a_checkpoint_waits_for_the_one_before_it(tmp_path: Path) -> None:
 
 async def test_a_write_that_fails_ends_the_run_at_the_next_boundary_by_name(tmp_path: Path) -> None:
     made = slow(tmp_path / "run", Slow(until=0, broken=4))
-    with pytest.raises(SaveFailed, match="version 4 cannot be saved: .*Input/output error.*version-000002 is intact"):
+    with pytest.raises(SaveFailed, match=r"version 4 cannot be saved: .*Input/output error.*version-000002 is intact"):
         await made.finish()
     assert made.kind.learner.version == 5
     assert json.loads(made.folder.summary.read_text())["outcome"].startswith("version 4 cannot be saved")

@@ -1,4 +1,4 @@
-"""A rank's part of a checkpoint: copied to host memory while training waits, written by another process while it goes on.
+"""A rank's part of a checkpoint: copied to host memory while training waits, then written by another process.
 
 Files of tensors are copied into anonymous memory (`memfd_create`), which ends with the processes that hold it, and is
 not bounded by the size of `/dev/shm`. The process is a new program: a fork of one with CUDA or gloo may hang.
