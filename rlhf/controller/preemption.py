@@ -90,14 +90,27 @@ class Leaving:
 
 
 async def unless(leaves: Callable[[], object], work: Coroutine[Any, Any, T]) -> T | None:
-    """Return the result of `work`; None, and `work` is cancelled, as soon as the run `leaves`."""
-    working = asyncio.ensure_future(work)
+    """Return the result of `work`; None, and `work` is cancelled, as soon as the run `leaves`.
+
+    The caller itself awaits `work`: a task between them would change the order in which groups are admitted.
+    """
+    loop = asyncio.get_running_loop()
     try:
-        while not working.done():
-            await asyncio.wait((working,), timeout=ASK_SECONDS)
-            if not working.done() and leaves():
-                return None
-        return working.result()
-    finally:
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+        async with asyncio.timeout(None) as limit:
+
+            def ask() -> None:
+                nonlocal asking
+                if leaves():
+                    limit.reschedule(loop.time())
+                else:
+                    asking = loop.call_later(ASK_SECONDS, ask)
+
+            asking = loop.call_later(ASK_SECONDS, ask)
+            try:
+                return await work
+            finally:
+                asking.cancel()
+    except TimeoutError:
+        if limit.expired():
+            return None
+        raise
