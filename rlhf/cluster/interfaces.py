@@ -34,6 +34,22 @@ def interface_toward(host: str) -> Interface:
     raise PlacementError(f"no interface of {socket.gethostname()} has the address {address}, which leads to {host}")
 
 
+def only_interface() -> Interface:
+    """Return the interface of a machine without a default route: its only one with an IPv4 address, or loopback on a
+    machine without a network. Raises `PlacementError` if there are several."""
+    up = {name for name, found in psutil.net_if_stats().items() if found.isup}
+    known = [(name, one) for name, addresses in psutil.net_if_addrs().items() if name in up for one in addresses]
+    found = [
+        Interface(name=name, address=one.address)
+        for name, one in known
+        if one.family == socket.AF_INET and not one.address.startswith("127.")
+    ]
+    if len(found) > 1:
+        names = ", ".join(f"{one.name} ({one.address})" for one in found)
+        raise PlacementError(f"{socket.gethostname()} has no default route, and several interfaces: {names}")
+    return found[0] if found else Interface(name="lo", address=LOOPBACK)
+
+
 def interface_environment(interface: Interface) -> dict[str, str]:
     """Return variables that make gloo and nccl use one interface; `=` makes nccl take the name as a whole."""
     return {GLOO_VARIABLE: interface.name, NCCL_VARIABLE: f"={interface.name}"}

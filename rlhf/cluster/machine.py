@@ -7,10 +7,12 @@ asked NVML can still fork.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.roles import Resources
@@ -30,7 +32,34 @@ class Gpu:
 
 def this_machine(name: str = "this machine") -> Resources:
     """Return the cores that this process may use and the GPUs that it may see."""
-    return Resources(node=name, cpus=float(len(os.sched_getaffinity(0))), gpus=float(len(this_machines_gpus())))
+    cores = max(1, math.floor(min(len(os.sched_getaffinity(0)), cpu_quota())))
+    return Resources(node=name, cpus=float(cores), gpus=float(len(this_machines_gpus())))
+
+
+def cpu_quota(root: Path = Path("/")) -> float:
+    """Return the cores' worth of time that this process's control groups allow, as containers and batch systems limit
+    it; infinity without a limit. A container sees its own group as the top one."""
+    quotas = [math.inf]
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):  # version 2 names none
+            top, group = root / "sys/fs/cgroup" / ("cpu" if controllers else ""), Path(path.lstrip("/"))
+            quotas += [_quota_of(top / above) for above in (group, *group.parents)]
+    return min(quotas)
+
+
+def _quota_of(group: Path) -> float:
+    first_version = [*_lines(group / "cpu.cfs_quota_us"), *_lines(group / "cpu.cfs_period_us")]
+    words = " ".join(first_version or _lines(group / "cpu.max")).split()
+    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdecimal() else math.inf
+
+
+def _lines(file: Path) -> list[str]:
+    """Return the lines of a file; none if it is not there."""
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def this_machines_gpus() -> tuple[Gpu, ...]:

@@ -29,7 +29,7 @@ from rlhf.errors import DeadlinePassed, PlacementError
 CLOSE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 20.0
 JOIN_SECONDS = 60.0
-"""Deadline to join a cluster that answers: Ray waits longer on a machine that is not one of its nodes."""
+"""Least deadline to join a cluster that answers: Ray waits longer on a machine that is not one of its nodes."""
 GRACE_SECONDS = 5.0
 """Added to the time that Ray itself waits."""
 LIST_SECONDS = 10.0
@@ -135,11 +135,12 @@ class RayCluster:
             ) from None
 
     async def _join(self, address: str) -> None:
+        seconds = max(JOIN_SECONDS, self._placement_timeout_seconds)
         try:
-            self._head = await self._thread.call("a node", partial(join_ray, address), JOIN_SECONDS)
+            self._head = await self._thread.call("a node", partial(join_ray, address, seconds / 2), seconds)
         except DeadlinePassed:
             raise PlacementError(
-                f"no node of the Ray cluster at {address!r} answers on this machine within {JOIN_SECONDS:g} s; "
+                f"no node of the Ray cluster at {address!r} answers on this machine within {seconds:g} s; "
                 "start one here, or train on one of its nodes"
             ) from None
         self._connected = True

@@ -17,8 +17,8 @@ from typing import Any
 from rlhf.cluster.machine import this_machine
 from rlhf.errors import PlacementError
 
-CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
-"""Deadlines for a connection to a head, and for its answer to `ray status`, which imports Ray first."""
+CONNECT_SECONDS = 5.0
+"""Deadline for a connection to a head."""
 LEAST_STORE_BYTES = 256 << 20
 PRIVATE_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -79,12 +79,12 @@ def object_store_bytes() -> int:
     return max(LEAST_STORE_BYTES, found.f_blocks * found.f_frsize // 16)
 
 
-def join_ray(address: str) -> str:
+def join_ray(address: str, seconds: float) -> str:
     """Join the Ray cluster at an address, and return its head's host. Raises `PlacementError` when no head answers
-    there, or it refuses this process. Hangs on a machine that is not one of its nodes."""
+    there in time, or it refuses this process. Hangs on a machine that is not one of its nodes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and "/" not in host:  # Ray resolves `auto` and `ray://…` itself
-        check_answers(address)
+        check_answers(address, seconds)
     ray = ray_module()
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
@@ -93,18 +93,19 @@ def join_ray(address: str) -> str:
     return str(ray.get_runtime_context().gcs_address).rpartition(":")[0]
 
 
-def check_answers(address: str) -> None:
+def check_answers(address: str, seconds: float) -> None:
     """Check that a Ray head answers at `HOST:PORT` and accepts this process's token, by `ray status` in a process that
-    can be killed: in this one Ray would retry for minutes. Raises `PlacementError`."""
+    can be killed: in this one Ray would retry for minutes. It imports Ray, which takes long where all nodes of a job
+    read one file system. Raises `PlacementError`."""
     host, _, port = address.rpartition(":")
     command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-        status = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+        status = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     except OSError as error:
         raise no_cluster(address, str(error)) from None
     except subprocess.TimeoutExpired:
-        raise no_cluster(address, f"its server does not answer Ray within {ANSWER_SECONDS:g} s") from None
+        raise no_cluster(address, f"its server does not answer Ray within {seconds:g} s") from None
     reason = status.stderr.strip().rpartition("\n")[2]
     if status.returncode and "token" in reason.lower():
         raise PlacementError(

@@ -79,10 +79,16 @@ def use_interface_toward(head: str) -> None:
 
 def end_at_once_on_sigterm() -> None:
     """Exit at once on SIGTERM. Ray's own handler waits for pending calls, and `live` never ends. Actors may be created
-    outside the main thread, where Python cannot set signal handlers, so the C library sets it."""
+    outside the main thread, where Python cannot set signal handlers, so the C library sets it.
+
+    Where `rlhf node` started Ray, SIGTERM is blocked, and this process goes on: the handler then only computes an
+    absolute value. Programs that this process starts hear SIGTERM as usual.
+    """
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
-    libc.signal(signal.SIGTERM, None)
+    goes_on = signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    libc.signal(signal.SIGTERM, ctypes.cast(libc.abs, ctypes.c_void_p) if goes_on else None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def redirect_output(log_file: Path) -> None:

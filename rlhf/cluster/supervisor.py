@@ -42,10 +42,10 @@ SI_KERNEL = 0x80
 """`si_code` of a signal sent by the kernel, such as a terminal's Ctrl-C."""
 
 
-def supervise(main: Callable[[], int], *, saves_at_ctrl_c: bool = False) -> int:
+def supervise(main: Callable[[], int], *, saves_at_ctrl_c: bool = False, grace_seconds: float = GRACE_SECONDS) -> int:
     """Run `main` in its own process and return its exit code, or 128 + n when signal n ended it.
 
-    SIGTERM, SIGHUP and Ctrl-C are passed to `main`, which has `GRACE_SECONDS` to end; SIGUSR1 is passed on without a
+    SIGTERM, SIGHUP and Ctrl-C are passed to `main`, which has `grace_seconds` to end; SIGUSR1 is passed on without a
     deadline, and so is the first Ctrl-C if `main` then saves (`saves_at_ctrl_c`). Temporary files of `main` and of all
     processes below it (`TMPDIR`) go to a folder that is removed at the end. Unless a terminal is attached, `main` leads
     a process group, so that each signal reaches it once.
@@ -61,7 +61,7 @@ def supervise(main: Callable[[], int], *, saves_at_ctrl_c: bool = False) -> int:
         if not interactive:
             os.setpgid(0, 0)
         _become_program(guard, main, leftovers, mask)
-    status = _wait_for(program, shares_terminal=interactive, saves_at_ctrl_c=saves_at_ctrl_c)
+    status = _wait_for(program, grace_seconds, shares_terminal=interactive, saves_at_ctrl_c=saves_at_ctrl_c)
     leftovers.remove()
     while signal.sigtimedwait(HANDLED, 0):  # signals during cleanup: it ends anyway, with its own exit code
         pass
@@ -73,7 +73,7 @@ def supervise(main: Callable[[], int], *, saves_at_ctrl_c: bool = False) -> int:
     return 128 + number
 
 
-def _wait_for(program: int, *, shares_terminal: bool, saves_at_ctrl_c: bool) -> int:
+def _wait_for(program: int, grace_seconds: float, *, shares_terminal: bool, saves_at_ctrl_c: bool) -> int:
     """Pass signals on to the program and reap until it has ended. Return its wait status."""
     kill_at: float | None = None
     patient_until = math.inf if saves_at_ctrl_c else -math.inf
@@ -85,7 +85,7 @@ def _wait_for(program: int, *, shares_terminal: bool, saves_at_ctrl_c: bool) -> 
             if event.si_signo == signal.SIGINT and now < patient_until:
                 patient_until = min(patient_until, now + ECHO_SECONDS)
             elif event.si_signo != signal.SIGUSR1:
-                kill_at = kill_at or now + GRACE_SECONDS
+                kill_at = kill_at or now + grace_seconds
             has_it = shares_terminal and event.si_signo == signal.SIGINT and event.si_code == SI_KERNEL
             if not has_it:
                 os.kill(program, event.si_signo)

@@ -25,14 +25,14 @@ def node(
         Path | None, typer.Option(metavar="FOLDER", help="Append the output to `node-HOST.log` in this folder.")
     ] = None,
     grace: Annotated[
-        float, typer.Option(min=0.0, max=15.0, help="Seconds that a training has to end after SIGTERM.")
+        float, typer.Option(min=0.0, help="Seconds that a training has to save and end after SIGTERM.")
     ] = 0.0,
     timeout: Annotated[float, typer.Option(min=1.0, help="Deadline of each wait at the start, in seconds.")] = 300.0,
 ) -> None:
     """Run one machine of a Ray cluster (needs RLHF_RUN_ID and RAY_AUTH_TOKEN)."""
     from rlhf.cluster.machine import this_machine
     from rlhf.cluster.ray_host import redirect_output
-    from rlhf.cluster.supervisor import supervise
+    from rlhf.cluster.supervisor import GRACE_SECONDS, supervise
     from rlhf.deploy.hosts import node_name
     from rlhf.deploy.node import NodeSettings, run_node
     from rlhf.deploy.rendezvous import check_token, run_id
@@ -51,4 +51,4 @@ def node(
     )
     if log_dir is not None:
         redirect_output(log_dir / f"node-{node_name()}.log")
-    raise typer.Exit(supervise(lambda: run_node(settings)))
+    raise typer.Exit(supervise(lambda: run_node(settings), grace_seconds=grace + GRACE_SECONDS))

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf.cluster.interfaces import ELSEWHERE, LOOPBACK, Interface, address_of, interface_toward
+from rlhf.cluster.interfaces import ELSEWHERE, Interface, address_of, interface_toward, only_interface
 from rlhf.cluster.ray_connection import PRIVATE_RAY, check_answers
 from rlhf.cluster.supervisor import socket_folder
 from rlhf.deploy.hosts import node_name, print_node_line
@@ -25,6 +25,8 @@ SILENCE_SECONDS = 20.0
 """Seconds without any answer after which the head counts as unreachable."""
 TIDY_SECONDS = 5.0
 """Seconds until the removal of the head's file is visible in a folder shared over a network."""
+NOTE = ".told"
+"""Replaces the suffix of the rendezvous file in the name of the file that says that the head was told to end."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -32,7 +34,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class NodeSettings:
     """Settings of a node. `interface` None means the interface of the route to the head; for the head, that of the
     default route. `timeout_seconds` is the deadline of each wait at the start. `grace_seconds` is the time that a
-    training has to leave the cluster after SIGTERM, which often reaches all processes at once."""
+    training has to save and to leave the cluster after SIGTERM, which often reaches all processes at once."""
 
     run: str
     head: bool
@@ -50,6 +52,7 @@ class StopSignals:
     def __init__(self, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
         self._asked_at: float | None = None
+        self._passed_on = False
         for number in SIGNALS:
             signal.signal(number, lambda number, frame: self._ask())
 
@@ -60,6 +63,13 @@ class StopSignals:
     def is_due(self) -> bool:
         """Whether a stop signal has arrived and the grace period is over."""
         return self._asked_at is not None and time.monotonic() - self._asked_at >= self._grace_seconds
+
+    def pass_on(self, note: Path) -> None:
+        """Leave an empty file at the first stop signal: the job's script, which did not get it, finds the file."""
+        if self.is_asked() and not self._passed_on:
+            self._passed_on = True
+            note.touch()
+            print_node_line(f"was told to end, and gives the training {self._grace_seconds:g} s to save and leave")
 
     def _ask(self) -> None:
         self._asked_at = self._asked_at or time.monotonic()
@@ -80,6 +90,7 @@ def run_node(settings: NodeSettings) -> int:
 
 def head(settings: NodeSettings, ending: StopSignals) -> None:
     """Start a head, publish its address, and run while the rendezvous file exists: removing it ends the cluster."""
+    note = settings.rendezvous.with_suffix(NOTE)
     own = own_interface(settings, ELSEWHERE)
     ray = start_ray_node(settings, own, None)
     address = ray.until_up(settings.timeout_seconds, ending.is_asked)
@@ -89,8 +100,10 @@ def head(settings: NodeSettings, ending: StopSignals) -> None:
     print_node_line(f"is the head of run {settings.run} at {address}, {describe_node(settings, own)}")
     while is_there(settings.rendezvous) and not ending.is_due():
         ray.check()
+        ending.pass_on(note)
         time.sleep(LOOK_SECONDS)
-    settings.rendezvous.unlink(missing_ok=True)
+    for file in (settings.rendezvous, note):
+        file.unlink(missing_ok=True)
 
 
 def worker(settings: NodeSettings, ending: StopSignals) -> None:
@@ -99,7 +112,8 @@ def worker(settings: NodeSettings, ending: StopSignals) -> None:
     if found is None:
         return
     own = own_interface(settings, found.address.rpartition(":")[0])
-    check_answers(found.address)  # a wrong token is refused here at once; Ray's own start reports it only after 20 s
+    # A wrong token is refused here at once; Ray's own start reports it only after 20 s.
+    check_answers(found.address, settings.timeout_seconds)
     ray = start_ray_node(settings, own, found.address)
     watch = HeadWatch(found.address)
     if ray.until_up(settings.timeout_seconds, lambda: ending.is_asked() or watch.gone() != ""):
@@ -126,12 +140,17 @@ def start_ray_node(settings: NodeSettings, own: Interface, head_address: str | N
 
 
 def own_interface(settings: NodeSettings, there: str) -> Interface:
-    """Return the named interface, or that of the route to the host `there`; loopback if there is no route."""
+    """Return the named interface, or that of the route to the host `there`. Without a route it is the machine's only
+    one. Raises `UserError`."""
     if settings.interface is None:
         try:
             return interface_toward(there)
         except PlacementError:
-            return Interface(name="lo", address=LOOPBACK)
+            pass
+        try:
+            return only_interface()
+        except PlacementError as error:
+            raise UserError(f"{error}; choose one with --interface") from None
     try:
         return Interface(name=settings.interface, address=address_of(settings.interface))
     except PlacementError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -56,17 +57,22 @@ def client_port() -> list[str]:
 
 
 class RayProcess:
-    """The child process and its output."""
+    """The child process and its output. SIGTERM is blocked in all of Ray: SLURM sends it to every process of a node
+    when it preempts a job, which then has some time to save. `rlhf node` ends Ray by SIGKILL."""
 
     def __init__(self, node: RayStartOptions) -> None:
         self._node = node
         self._output = node.temp_dir / "start.log"
         environment = {**os.environ, **PRIVATE_RAY, **HEARTBEAT, "PYTHONUNBUFFERED": "1"}
         environment.pop("RAY_ADDRESS", None)
-        with self._output.open("wb") as output:
-            self._child = subprocess.Popen(
-                ray_start_command(node), stdout=output, stderr=subprocess.STDOUT, env=environment
-            )
+        heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a child inherits the mask
+        try:
+            with self._output.open("wb") as output:
+                self._child = subprocess.Popen(
+                    ray_start_command(node), stdout=output, stderr=subprocess.STDOUT, env=environment
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 
     def until_up(self, seconds: float, give_up: Callable[[], bool]) -> str | None:
         """Wait until the node has joined its cluster. Returns the head's address, or None if `give_up` returns true

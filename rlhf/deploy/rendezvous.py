@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -41,10 +42,12 @@ def read_head_address(path: Path, run: str) -> HeadAddress | None:
     try:
         values = json.loads(path.read_text())
         found = HeadAddress(**values)
-    except FileNotFoundError:
-        return None
     except (ValueError, TypeError):
         raise RendezvousError(f"{path} is not a rendezvous file; remove it") from None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):  # ESTALE: another host of the shared folder replaced it
+            return None
+        raise RendezvousError(f"cannot read {path}: {error.strerror}") from None
     if found.run != run:
         raise RendezvousError(f"{path} belongs to run {found.run!r}, and this is run {run!r}; it is not joined")
     return found

@@ -18,14 +18,32 @@ ROOT = 0
 """The rank that hosts the store."""
 
 
+_reserved: list[socket.socket] = []
+"""At most one socket, from `reserve` to `open_store`: a port that was only looked up could be taken meanwhile."""
+
+
+def reserve(host: str) -> GroupAddress:
+    """Listen on a free port of `host` until this process opens its store there. Replaces an earlier reservation."""
+    listening = _listen(host, 0)
+    while _reserved:
+        _reserved.pop().close()
+    _reserved.append(listening)
+    return GroupAddress(host=host, port=listening.getsockname()[1])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Listen on one interface; the store's own socket would listen on every one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=1024)
+
+
 def open_store(rank: int, address: GroupAddress, timeout_seconds: float) -> Any:
     """Return the store at `address`. Rank 0 hosts it there, on no other interface; the others wait for it."""
     host, port, timeout = address.host, address.port, timedelta(seconds=timeout_seconds)
     if rank != ROOT:
         return TCPStore(host, port, is_master=False, timeout=timeout)
-    # A socket of our own, because the store's would listen on every interface.
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=1024)
+    own = _reserved and _reserved[0].getsockname()[:2] == (host, port)
+    listening = _reserved.pop() if own else _listen(host, port)
     return TCPStore(
         host, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listening.detach()
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from types import SimpleNamespace
+
 import psutil
 import pytest
 
@@ -12,6 +15,7 @@ from rlhf.cluster.interfaces import (
     address_of,
     interface_environment,
     interface_toward,
+    only_interface,
     own_address,
 )
 from rlhf.errors import PlacementError
@@ -47,3 +51,23 @@ def test_the_own_address_is_that_of_the_interface_gloo_uses(monkeypatch: pytest.
         own_address()
     monkeypatch.delenv(GLOO_VARIABLE)
     assert own_address() in {known.address for all_known in psutil.net_if_addrs().values() for known in all_known}
+
+
+def interfaces(monkeypatch: pytest.MonkeyPatch, **addresses: str) -> None:
+    """This machine has loopback, and these."""
+    known = {"lo": "127.0.0.1", **addresses}
+    entry = lambda address: SimpleNamespace(family=socket.AF_INET, address=address)  # noqa: E731
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {name: [entry(address)] for name, address in known.items()})
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: {name: SimpleNamespace(isup=name != "off0") for name in known})
+
+
+def test_without_a_default_route_the_only_interface_is_taken_and_several_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interfaces(monkeypatch)
+    assert only_interface() == Interface(name="lo", address="127.0.0.1")
+    interfaces(monkeypatch, ib0="10.1.0.7", off0="10.2.0.7")
+    assert only_interface() == Interface(name="ib0", address="10.1.0.7")
+    interfaces(monkeypatch, ib0="10.1.0.7", ib1="10.2.0.7")
+    with pytest.raises(PlacementError, match=r"several interfaces: ib0 \(10\.1\.0\.7\), ib1 \(10\.2\.0\.7\)"):
+        only_interface()

@@ -3,9 +3,10 @@ before you keep it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from rlhf.deploy.slurm.job import NodeGroup, SlurmJob
+from rlhf.deploy.slurm.job import Container, NodeGroup, SlurmJob
 from rlhf.deploy.slurm.render import render
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -29,11 +30,15 @@ def job(main: NodeGroup, servers: NodeGroup | None = None, *, time: str | None =
 
 def jobs() -> dict[str, SlurmJob]:
     """By the name of the golden file."""
-    one, many = (NodeGroup(nodes=nodes, gpus=8, partition="gpu") for nodes in (1, 32))
+    one, many = (NodeGroup(nodes=nodes, gpus=8, gpu_type="h100", partition="gpu") for nodes in (1, 32))
+    sif = Container(image="/shared/images/rlhf.sif", mounts=("/data", "/scratch:/cache"))
+    site = {"qos": "high", "reservation": "spring", "extra": ("--comment=mine", "-d singleton"), "interface": "ib0"}
     return {
-        "1_nodes": job(one),
-        "2_nodes_without_gpus": job(NodeGroup(nodes=2, cpus=4), time=None),
-        "32_nodes_heterogeneous": job(many, NodeGroup(nodes=4, cpus=32, partition="cpu")),
+        "1_nodes": replace(job(one), container=Container(image="registry.lab#rlhf:0.1"), rlhf=Path("rlhf")),
+        "2_nodes_without_gpus": job(NodeGroup(nodes=2, cpus=4, memory="64G", constraint="avx512&ib"), time=None),
+        "32_nodes_heterogeneous": replace(
+            job(many, NodeGroup(nodes=4, cpus=32, partition="cpu")), container=sif, rlhf=Path("rlhf"), **site
+        ),
     }
 
 

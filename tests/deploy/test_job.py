@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.deploy.slurm.job import NodeGroup, check_job, seconds_of
+from rlhf.deploy.slurm.job import Container, NodeGroup, check_job, gpus_of, seconds_of
 from rlhf.errors import UserError
 from tests.deploy.rendered import job
 
@@ -49,12 +49,31 @@ def test_what_is_no_time_is_refused(text: str, words: str) -> None:
         ({"main": NodeGroup(nodes=1, partition="gpu;rm")}, "--partition"),
         ({"servers": NodeGroup(nodes=1, partition='"')}, "--cpu-partition"),
         ({"run_dir": Path("/shared/%j")}, "has a character"),
+        ({"qos": "a b"}, "--qos"),
+        ({"reservation": "$x"}, "--reservation"),
+        ({"interface": "ib0;rm"}, "--interface"),
+        ({"main": NodeGroup(nodes=1, constraint='"')}, "--constraint"),
+        ({"main": NodeGroup(nodes=1, memory="64 GB")}, "--mem '64 GB' is no amount of memory"),
+        ({"extra": ("comment",)}, "--extra 'comment' is no option of sbatch"),
+        ({"extra": ("--comment=a\n#SBATCH --wrap",)}, "is no option of sbatch"),
+        ({"container": Container(image="a b")}, "--container 'a b' is neither"),
+        ({"container": Container(image="a.sif", mounts=("data",))}, "--container-mounts 'data' must be /FOLDER"),
+        ({"container": Container(image="a.sif"), "run_dir": Path("/shared/a,b")}, "cannot be mounted"),
         ({"time": "5", "warn_seconds": 300}, "not longer than the 300 s"),
     ],
 )
 def test_a_job_that_slurm_would_misread_is_refused(changed: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         check_job(replace(job(NodeGroup(nodes=1)), **changed))
+
+
+def test_gpus_are_a_number_or_a_type_and_a_number() -> None:
+    assert gpus_of("8") == (None, 8)
+    assert gpus_of("h100:8") == gpus_of("gpu:h100:8") == ("h100", 8)
+    assert gpus_of("1g.10gb:7") == ("1g.10gb", 7)
+    for wrong in ("", "h100", "h100:", ":8", "8 "):
+        with pytest.raises(UserError, match="--gpus-per-node"):
+            gpus_of(wrong)
 
 
 def test_a_job_with_nothing_wrong_is_taken() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +34,18 @@ def test_another_runs_file_is_refused_with_both_names(file: Path) -> None:
     publish(file, HEAD)
     with pytest.raises(RendezvousError, match=r"belongs to run 'run-1', and this is run 'run-2'"):
         wait_for(file, "run-2", seconds=30)
+
+
+@pytest.mark.parametrize(("number", "words"), [(errno.ESTALE, None), (errno.EIO, "cannot read .*: Input/output error")])
+def test_a_file_that_another_host_replaced_is_read_again_and_a_broken_disk_is_named(
+    file: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str | None
+) -> None:
+    def fails(path: Path) -> str:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "read_text", fails)
+    with pytest.raises(RendezvousError, match=words) if words else nullcontext():
+        assert read_head_address(file, "run-1") is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"run": "run-1"}', '{"run": "run-1", "port": 1}'])

@@ -11,15 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.deploy.slurm.job import NodeGroup
+from rlhf.deploy.slurm.job import Container, NodeGroup
 from rlhf.deploy.slurm.render import render
 from tests.deploy.rendered import job
 from tests.pace import scaled
 
 pytestmark = pytest.mark.waits
 END_SECONDS = scaled(30)
-SRUN = 'while [[ $1 == --* ]]; do shift; done\nexec "$@"'
-SCONTROL = 'echo "$*" >>"$FAKES/asked"'
+SRUN = 'echo "$*" >>"$FAKES/steps"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"'
+APPTAINER = 'echo "$*" >>"$FAKES/entered"\nwhile [[ $1 != *.sif ]]; do shift; done\nexec "${@:2}"'
+SCONTROL = """
+if [ "$1" = show ]; then cat "$FAKES/shown"; exit; fi
+echo "$*" >>"$FAKES/asked"
+if [ "$(wc -l <"$FAKES/asked")" -gt "$(cat "$FAKES/refusals")" ]; then exit; fi
+echo "Unable to contact slurm controller" >&2
+exit 1
+"""
+SLEEP = '[ "$1" = 10 ] || exec /bin/sleep "$@"'
+"""SLURM is asked again at once."""
 RLHF = """
 echo "$*" >>"$FAKES/words"; echo "$RAY_AUTH_TOKEN $RLHF_RUN_ID" >>"$FAKES/secrets"
 if [ "$1" = train ]; then
@@ -42,15 +51,22 @@ FOR_EVER = "while true; do sleep 0.1; done"
 
 
 class Script:
-    """The script of a job of two nodes, in a folder with the stand-ins. `training` is what training does, in bash."""
+    """The script of a job of two nodes, in a folder with the stand-ins. `training` is what training does, in bash.
+    SLURM refuses so often to queue the job again, and shows it as `shown`."""
 
-    def __init__(self, folder: Path, training: str) -> None:
+    def __init__(
+        self, folder: Path, training: str, *, refusals: int = 0, shown: str = "", container: Container | None = None
+    ) -> None:
         self.folder, self.run = folder, folder / "run"
-        for name, body in (("srun", SRUN), ("scontrol", SCONTROL), ("rlhf", RLHF)):
+        fakes = {"srun": SRUN, "scontrol": SCONTROL, "sleep": SLEEP, "rlhf": RLHF, "apptainer": APPTAINER}
+        for name, body in fakes.items():
             (folder / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
             (folder / name).chmod(0o755)
-        (folder / "train").write_text(training)
+        for name, text in (("train", training), ("refusals", str(refusals)), ("shown", shown)):
+            (folder / name).write_text(text)
         ours = replace(job(NodeGroup(nodes=2, cpus=1)), run_dir=self.run, folder=folder, rlhf=folder / "rlhf")
+        if container:
+            ours = replace(ours, container=container, rlhf=Path("rlhf"))
         told = {"FAKES": str(folder), "RUN": str(self.run), "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
         path = f"{folder}{os.pathsep}{os.environ['PATH']}"
         self.process = subprocess.Popen(
@@ -84,8 +100,8 @@ def test_a_training_that_finishes_ends_the_job_and_its_nodes_which_share_a_secre
     started = sorted(script.told("words").splitlines())
     file = script.run / "logs" / "rendezvous-7-0.json"
     assert started[0].startswith(f"node --rendezvous {file} --log-dir {script.run}/logs")
-    assert started[0].endswith("--grace 6")
-    assert started[1].endswith("--grace 6 --head")
+    assert started[0].endswith("--grace 300")
+    assert started[1].endswith("--grace 300 --head")
     assert started[2].startswith("train recipes/gsm8k_grpo.yaml trainer.updates=200 run.name=it's a run")
     assert f"--rendezvous {file} --resume cluster.nodes=2" in started[2]
     [told] = set(script.told("secrets").splitlines())
@@ -100,6 +116,75 @@ def test_a_training_that_saved_is_queued_again(tmp_path: Path) -> None:
     script.process.send_signal(signal.SIGUSR1)
     code, said = script.ended()
     assert (code, script.told("asked")) == (75, "requeue 7\n"), said
+
+
+def test_a_refusal_to_queue_it_again_is_told_and_asked_again(tmp_path: Path) -> None:
+    script = Script(tmp_path, FOR_EVER, refusals=2)
+    script.until_training()
+    script.process.send_signal(signal.SIGUSR1)
+    code, said = script.ended()
+    assert (code, script.told("asked")) == (75, "requeue 7\n" * 3), said
+    assert "SLURM did not queue the job again, 8 more tries: Unable to contact slurm controller" in said
+    assert "the job is queued again, and goes on from " in said
+
+
+def test_a_job_that_is_never_queued_again_says_where_it_would_go_on(tmp_path: Path) -> None:
+    script = Script(tmp_path, FOR_EVER, refusals=100)
+    script.until_training()
+    script.process.send_signal(signal.SIGUSR1)
+    code, said = script.ended()
+    assert (code, script.told("asked")) == (75, "requeue 7\n" * 10)
+    assert f"submit it again, and it goes on from {script.run}/checkpoints/version-000001" in said
+
+
+@pytest.mark.parametrize(
+    ("shown", "code", "asked", "words"),
+    [
+        ("EndTime=2026-01-31T12:00:00\n PreemptTime=2026-01-31T11:58:00", 75, "requeue 7\n", "it can by 2026-01-31T12"),
+        ("", 75, "requeue 7\n", "preempted"),
+        ("PreemptTime=None", 143, "", "the nodes were told to end"),
+    ],
+    ids=["preempted", "slurm does not answer", "told to end"],
+)
+def test_nodes_that_are_told_to_end_have_the_run_saved_if_it_is_preempted(
+    tmp_path: Path, shown: str, code: int, asked: str, words: str
+) -> None:
+    script = Script(tmp_path, FOR_EVER, shown=shown)
+    script.until_training()
+    (script.run / "logs/rendezvous-7-0.told").touch()
+    ended, said = script.ended()
+    assert (ended, script.told("asked")) == (code, asked), said
+    assert words in said
+    assert not (script.run / "logs/rendezvous-7-0.told").exists()
+
+
+def test_a_failure_after_a_save_is_queued_again_and_an_error_to_correct_is_not(tmp_path: Path) -> None:
+    saves = 'sleep 1; mkdir -p "$RUN/checkpoints/version-000001"; exit'
+    for code, asked in ((1, "requeue 7\n"), (2, "")):
+        folder = tmp_path / str(code)
+        folder.mkdir()
+        script = Script(folder, f"{saves} {code}")
+        ended, said = script.ended()
+        assert (ended, script.told("asked")) == (code, asked), said
+
+
+def test_nodes_and_training_run_in_the_image(tmp_path: Path) -> None:
+    script = Script(tmp_path, "sleep 1; exit 0", container=Container(image="/images/rlhf.sif", mounts=("/data",)))
+    assert script.ended()[0] == 0
+    folders = f"exec --pwd {tmp_path} --bind {tmp_path}:{tmp_path},/data:/data /images/rlhf.sif rlhf"
+    entered = sorted(script.told("entered").splitlines())
+    assert [line.startswith(folders) for line in entered] == [True] * 3, entered
+    assert [line.removeprefix(folders).split()[0] for line in entered] == ["node", "node", "train"]
+
+
+def test_pyxis_starts_the_training_as_a_step_in_the_image(tmp_path: Path) -> None:
+    script = Script(tmp_path, "sleep 1; exit 0", container=Container(image="lab#rlhf:1"))
+    assert script.ended()[0] == 0
+    steps = script.told("steps").splitlines()
+    assert [" rlhf train " in line for line in steps].count(True) == 1
+    for line in steps:
+        assert f"--container-image=lab#rlhf:1 --container-workdir={tmp_path}" in line
+        assert f"--container-mounts={tmp_path}:{tmp_path},/tmp:/tmp " in line
 
 
 def test_a_start_without_an_update_is_not_queued_again(tmp_path: Path) -> None:

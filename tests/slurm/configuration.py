@@ -12,6 +12,8 @@ CPUS = 2
 REQUEUE_SECONDS = 15
 """How long a requeued job waits before it starts again: as long as SLURM's credentials live, and elsewhere 120 s. SLURM
 takes 5 and more; a busy machine may need some seconds to use a credential."""
+GRACE_SECONDS = 90
+"""How long a job goes on after it was chosen for preemption."""
 CONFIGURATION = """
 ClusterName=private
 SlurmctldHost={host}(127.0.0.1)
@@ -35,6 +37,11 @@ MpiDefault=none
 MailProg=/bin/true
 JobRequeue=1
 ReturnToService=2
+# A job of the partition `urgent` takes the nodes of one of `debug`, which is queued again, and has this long to save.
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+# GPUs that are no hardware: SLURM counts files.
+GresTypes=gpu
 SchedulerType=sched/builtin
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 SelectType=select/cons_tres
@@ -42,8 +49,11 @@ SelectTypeParameters=CR_CPU
 # Nodes have the cores that are written here, whatever the machine has.
 SlurmdParameters=config_overrides
 {nodes}
-PartitionName=debug Nodes={names} Default=YES MaxTime=INFINITE State=UP
+PartitionName=debug Nodes={names} Default=YES MaxTime=INFINITE State=UP GraceTime={grace_seconds}
+PartitionName=urgent Nodes={names} PriorityTier=2 PreemptMode=OFF
 """
+GPUS = "Name=gpu Type=tiny File=/dev/null,/dev/zero\n"
+"""The text of `gres.conf`."""
 
 
 def configuration(folder: Path) -> str:
@@ -51,12 +61,12 @@ def configuration(folder: Path) -> str:
     host = socket.gethostname().partition(".")[0]
     controller_port, *ports = free_ports(1 + len(NODES))
     nodes = "\n".join(
-        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} State=UNKNOWN"
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} Gres=gpu:tiny:2 State=UNKNOWN"
         for name, port in zip(NODES, ports, strict=True)
     )
     return CONFIGURATION.format(
         host=host, controller_port=controller_port, folder=folder, nodes=nodes, names=",".join(NODES),
-        requeue_seconds=REQUEUE_SECONDS,
+        requeue_seconds=REQUEUE_SECONDS, grace_seconds=GRACE_SECONDS,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import psutil
 from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.records import EpisodeRecord
-from tests.end_to_end.running import QUICKSTART, ROOT, SMALL, command, environment, logs
+from tests.end_to_end.running import QUICKSTART, ROOT, SMALL, command, environment, logs, versions_of
 from tests.slurm.private import PrivateSlurm
 from tests.slurm.processes import until, with_variable
 
@@ -23,6 +23,8 @@ OVER_BOTH_NODES = ("trainer.deepspeed.ranks=2", "trainer.deepspeed.cpus_per_rank
 """A node of two cores holds one rank, and beside it one engine of half a core."""
 LONG = (*SMALL, "model.warmup=null", "trainer.updates=100000", "data.eval=null")
 """Overrides for a job that is to be in the middle of training."""
+GROUPS, SAMPLES = 8, 4
+"""Of an update of `LONG`."""
 UNHURRIED = ("reward.kind=function", "reward.function=tests.slurm.rewards:unhurried")
 """An update of `LONG` then takes most of a second, on any machine."""
 GOING_ON = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
@@ -94,6 +96,18 @@ class Job:
     def words(self) -> str:
         """What to read when something went otherwise than expected."""
         return f"{self.output[-6000:]}\n{logs(self.folder)}"  # of the nodes and of the workers
+
+
+def assert_each_trained_once(job: Job, updates: int) -> None:
+    """Every prompt of a run of `LONG` with so many updates was trained once, in order, by the weights of its update."""
+    trained = [(one.ordinal, one.sample) for one in job.episodes if one.outcome == "trained"]
+    assert sorted(trained) == [(ordinal, sample) for ordinal in range(updates * GROUPS) for sample in range(SAMPLES)]
+    assert [line["update"] for line in job.metrics] == list(range(1, updates + 1))
+    assert [one.update for one in job.episodes] == sorted(one.update for one in job.episodes)
+    for episode in job.episodes:
+        assert set(versions_of(episode)) == {episode.update - 1}
+    accounts = job.summary["sample_counts"]
+    assert accounts["admitted"] == accounts["trained"] == len(job.episodes) == len(trained)
 
 
 def rlhf_slurm(slurm: PrivateSlurm, *words: str, scratch: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.slurm.configuration import NODES, configuration
+from tests.slurm.configuration import GPUS, NODES, configuration
 from tests.slurm.processes import kill_all, until, with_variable
 
 START_SECONDS, STOP_SECONDS = 30, 20
@@ -74,6 +74,7 @@ def _start(slurm: PrivateSlurm, daemons: ExitStack) -> None:
     for name in ("state", *NODES):
         (folder / name).mkdir()
     slurm.configuration.write_text(configuration(folder))
+    (folder / "gres.conf").write_text(GPUS)
     key = folder / "munge.key"
     key.touch(0o400)
     key.write_bytes(secrets.token_bytes(128))

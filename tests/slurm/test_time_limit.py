@@ -6,12 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import versions_of
-from tests.slurm.jobs import GOING_ON, LONG, OVER_BOTH_NODES, START_SECONDS, UNHURRIED, Job, submit
+from tests.slurm.jobs import (
+    GOING_ON,
+    LONG,
+    OVER_BOTH_NODES,
+    START_SECONDS,
+    UNHURRIED,
+    Job,
+    assert_each_trained_once,
+    submit,
+)
 from tests.slurm.private import PrivateSlurm
 from tests.slurm.processes import until
 
-UPDATES, GROUPS, SAMPLES = 140, 8, 4
+UPDATES = 140
 """Two minutes. Of three, SLURM gives one for the end, and half a one to its own clock, which looks that often: it has
 90 seconds to start in, on a busy machine too."""
 
@@ -36,11 +44,4 @@ def test_it_was_interrupted_and_left_nothing(job: Job) -> None:
 
 
 def test_every_prompt_was_trained_exactly_once_and_in_order(job: Job) -> None:
-    trained = [(one.ordinal, one.sample) for one in job.episodes if one.outcome == "trained"]
-    assert sorted(trained) == [(ordinal, sample) for ordinal in range(UPDATES * GROUPS) for sample in range(SAMPLES)]
-    assert [line["update"] for line in job.metrics] == list(range(1, UPDATES + 1))
-    assert [one.update for one in job.episodes] == sorted(one.update for one in job.episodes)
-    for episode in job.episodes:
-        assert set(versions_of(episode)) == {episode.update - 1}
-    accounts = job.summary["sample_counts"]
-    assert accounts["admitted"] == accounts["trained"] == len(job.episodes) == len(trained)
+    assert_each_trained_once(job, UPDATES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import psutil
 import pytest
 import torch
@@ -22,11 +24,18 @@ def joined(rank: int, address: GroupAddress) -> set[str]:
     return {one.laddr.ip for one in own if one.status == psutil.CONN_LISTEN}
 
 
+def address() -> GroupAddress:
+    """Runs in the process of the first rank, which holds the port."""
+    return LearnerWorker(loopback=True).group_address()
+
+
 def test_ranks_of_one_machine_listen_on_loopback_alone() -> None:
-    address = LearnerWorker(loopback=True).group_address()
     processes = [WarmCalls() for _ in range(2)]
     try:
-        asked = [process.submit(joined, rank, address) for rank, process in enumerate(processes)]
+        place = processes[0].submit(address).result(timeout=60)
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server((place.host, place.port))
+        asked = [process.submit(joined, rank, place) for rank, process in enumerate(processes)]
         assert [one.result(timeout=60) for one in asked] == [{"127.0.0.1"}, {"127.0.0.1"}]
     finally:
         for process in processes:

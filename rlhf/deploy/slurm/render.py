@@ -29,10 +29,37 @@ def render(job: SlurmJob) -> str:
         rlhf=shlex.quote(str(job.rlhf)),
         recipe=LIST_INDENT.join(shlex.quote(word) for word in (job.recipe, *job.overrides)),
         run_dir=shlex.quote(str(job.run_dir)),
+        warn_seconds=str(job.warn_seconds),
+        **container_words(job),
         nodes="\n".join(steps(job)),
         all_nodes=str(job.nodes),
         join_seconds=str(job.join_seconds),
     )
+
+
+def container_words(job: SlurmJob) -> dict[str, str]:
+    """Return the parts of the script that put nodes and training into the job's image. Apptainer is a command. Pyxis is
+    an option of srun, so there the training is a step too, and all steps share `/tmp`, where Ray's sockets are."""
+    if job.container is None:
+        return {"container": "", "step_inside": "", "inside": "", "train_inside": ""}
+    if job.container.is_apptainer:
+        gpus = "--nv " if job.main.gpus else ""
+        folders = f"--pwd {shlex.quote(str(job.folder))} --bind {shlex.quote(mounts(job))}"
+        words = f"apptainer exec {gpus}{folders} {shlex.quote(job.container.image)}"
+        parts = {"step_inside": "", "inside": '"${inside[@]}" ', "train_inside": '"${inside[@]}" '}
+    else:
+        given = {"image": job.container.image, "workdir": str(job.folder), "mounts": mounts(job, "/tmp")}
+        words = " ".join(f"--container-{name}={shlex.quote(value)}" for name, value in given.items())
+        options = ("--het-group=0 " if job.servers else "") + '--nodes=1 --ntasks=1 --nodelist="$SLURMD_NODENAME" '
+        parts = {"step_inside": ' "${inside[@]}"', "inside": "", "train_inside": f'"${{step[@]}}" {options}'}
+    return parts | {"container": f"# Nodes and training run in this image.\ninside=({words})\n\n"}
+
+
+def mounts(job: SlurmJob, *more: str) -> str:
+    """Return the host's folders in the image: the folder of the command, the run's, and what was asked for."""
+    own = [str(job.folder), *([] if job.run_dir.is_relative_to(job.folder) else [str(job.run_dir)])]
+    asked = job.container.mounts if job.container else ()
+    return ",".join(mount if ":" in mount else f"{mount}:{mount}" for mount in (*own, *asked, *more))
 
 
 def write_script(path: Path, script: str) -> None:
@@ -66,6 +93,7 @@ def directives(job: SlurmJob) -> Iterator[str]:
     yield f"#SBATCH --signal=B:USR1@{job.warn_seconds}"
     yield "#SBATCH --requeue"
     yield from component(job, job.main)
+    yield from (f"#SBATCH {line}" for line in job.extra)
     if job.servers:
         yield "# Machines without GPUs, allocated together with the others."
         yield "#SBATCH hetjob"
@@ -77,23 +105,26 @@ def component(job: SlurmJob, part: NodeGroup) -> Iterator[str]:
     yield f"#SBATCH --nodes={part.nodes}"
     yield "#SBATCH --ntasks-per-node=1"
     if part.gpus:
-        yield f"#SBATCH --gpus-per-node={part.gpus}"
+        yield f"#SBATCH --gpus-per-node={part.gpu_words}"
     if part.cpus:
         yield f"#SBATCH --cpus-per-task={part.cpus}"
     else:
         yield "# Whole machines, with all their memory."
         yield "#SBATCH --exclusive"
-        yield "#SBATCH --mem=0"
-    for option, value in (("partition", part.partition), ("account", job.account), ("time", job.time)):
-        if value is not None:
-            yield f"#SBATCH --{option}={value}"
+    options = {"mem": part.memory or (None if part.cpus else "0"), "partition": part.partition, "account": job.account}
+    options |= {"qos": job.qos, "reservation": job.reservation, "time": job.time}
+    yield from (f"#SBATCH --{option}={value}" for option, value in options.items() if value is not None)
+    if part.constraint:
+        yield f'#SBATCH --constraint="{part.constraint}"'
 
 
 def steps(job: SlurmJob) -> Iterator[str]:
     """Iterate over the commands that start the cluster's nodes: the head, the nodes that join it, and those without
     GPUs."""
-    options = ("--het-group=0 " if job.servers else "") + (f"--gpus-per-node={job.main.gpus} " if job.main.gpus else "")
-    yield fill_template("head.sh.part", options=options)
+    gpus = f"--gpus-per-node={job.main.gpu_words} " if job.main.gpus else ""
+    options = ("--het-group=0 " if job.servers else "") + gpus
+    interface = f" --interface {shlex.quote(job.interface)}" if job.interface else ""
+    yield fill_template("head.sh.part", options=options, interface=interface)
     if job.main.nodes > 1:
         yield fill_template("workers.sh.part", options=options, nodes=str(job.main.nodes - 1))
     if job.servers:

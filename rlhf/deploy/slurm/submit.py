@@ -7,9 +7,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rlhf.cluster.roles import used_gpus
-from rlhf.deploy.slurm.job import NodeGroup, SlurmJob
+from rlhf.deploy.slurm.job import Container, NodeGroup, SlurmJob
 from rlhf.errors import ConfigError, UserError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.preflight import preflight
@@ -31,11 +32,11 @@ def job_of(
     main: NodeGroup,
     servers: NodeGroup | None,
     name: str | None,
-    time: str | None,
-    account: str | None,
-    warn_seconds: int,
+    container: Container | None,
+    **options: Any,
 ) -> SlurmJob:
-    """Check a recipe as `rlhf check` does, and return its job. Raises `UserError`."""
+    """Check a recipe as `rlhf check` does, and return its job; `options` are further fields of it. In a container the
+    command is the image's. Raises `UserError`."""
     checked = located(load_recipe(recipe, [*overrides, ELSEWHERE])).recipe
     if checked.cluster.kind != "ray":
         raise ConfigError(f"cluster.kind is {checked.cluster.kind}, which stays in one process; use cluster.kind=ray")
@@ -47,15 +48,14 @@ def job_of(
         overrides=tuple(overrides),
         run_dir=checked.run_dir.absolute(),
         folder=Path.cwd(),
-        rlhf=Path(sys.executable).parent / "rlhf",
+        rlhf=Path("rlhf") if container else Path(sys.executable).parent / "rlhf",
         main=main,
         servers=servers,
-        time=time,
-        account=account,
-        warn_seconds=warn_seconds,
+        container=container,
         used_gpus=used_gpus(roles),
         used_cores=sum(role.count * role.cpus for role in roles),
         join_seconds=max(LEAST_JOIN_SECONDS, round(checked.cluster.placement_timeout_seconds)),
+        **options,
     )
 
 

@@ -81,7 +81,7 @@ def remote_main(shared: str) -> int:
 def run_remote_command(orders: Mapping[str, Any], launcher: Launcher) -> int:
     """Run the command until it ends or the launcher is gone. Returns its exit code, or 128 + n for signal n."""
     child = subprocess.Popen(
-        orders["command"], cwd=orders["folder"], env={**os.environ, **orders["environment"]},
+        orders["command"], cwd=orders["folder"], env={**os.environ, **with_own_programs(), **orders["environment"]},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         preexec_fn=_end_with_parent,
     )  # fmt: skip
@@ -94,6 +94,11 @@ def run_remote_command(orders: Mapping[str, Any], launcher: Launcher) -> int:
     for pump in pumps:
         pump.join(max(0.0, deadline - time.monotonic()))  # a leftover process may hold the pipe open
     return code if code >= 0 else 128 - code
+
+
+def with_own_programs() -> dict[str, str]:
+    """Return the search path with this Python's programs first: a login over ssh activates no environment."""
+    return {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
 def _end_with_parent() -> None:

@@ -13,8 +13,11 @@ from pathlib import Path
 from rlhf.cluster.child import PROXIES
 from rlhf.deploy.ssh.hosts_file import SshHost
 
-PASSED_ON = ("RLHF_", "HF_", "NCCL_", "GLOO_", "VLLM_", "OMP_NUM_THREADS", "PYTHONPATH", "TOKENIZERS_")
-"""Prefixes of variables that are passed on to every host."""
+PASSED_ON = (
+    "RLHF_", "HF_", "NCCL_", "GLOO_", "VLLM_", "OMP_NUM_THREADS", "PYTHONPATH", "TOKENIZERS_", "TORCH_", "UCX_", "FI_",
+    "WANDB_", "LD_LIBRARY_PATH", "CUDA_HOME",
+)  # fmt: skip
+"""Prefixes of variables that are passed on to every host. `CUDA_VISIBLE_DEVICES` is each host's own."""
 SITE = PROXIES | {"NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
 """Variables by which a site says how its machines reach the hub; passed on too."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import socket
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -38,17 +37,16 @@ class LearnerWorker:
         self._rank: Rank | RewardRank | None = None
 
     def group_address(self, backend: str = "gloo") -> GroupAddress:
-        """Return an address at which other processes can connect to this worker: its host's, and a port that is free
-        now; with nccl also its unique id, by which members find each other."""
-        nccl_id = ""
+        """Return an address at which other processes can connect to this worker: its host's, and a port that is held
+        until the store opens there; with nccl the unique id by which members find each other, and no port."""
+        host = LOOPBACK if self._loopback else own_address()
         if backend == "nccl":
             from rlhf.weight_sync.nccl import nccl_unique_id
 
-            nccl_id = nccl_unique_id()
-        host = LOOPBACK if self._loopback else own_address()
-        with socket.socket() as free:
-            free.bind((host, 0))
-            return GroupAddress(host=host, port=free.getsockname()[1], nccl_id=nccl_id)
+            return GroupAddress(host=host, port=0, nccl_id=nccl_unique_id())
+        from rlhf.weight_sync.store import reserve
+
+        return reserve(host)
 
     def start(self, rank: int, world_size: int, address: GroupAddress, settings: LearnerSettings) -> dict[str, Any]:
         """Join the other ranks and load the model. Returns facts: parameters, context length, seconds.

@@ -51,12 +51,13 @@ async def test_a_command_runs_in_its_folder_with_its_variables_and_its_code_come
     session = await opened(tmp_path, said)
     has = await session.ready()
     assert (has.node, has.cpus) == ("localhost", 3), "its line in the hosts file goes before what it has"
-    program = "import os, sys; print(os.getcwd(), os.environ['SECRET']); print('oh', file=sys.stderr); sys.exit(75)"
+    program = "import os, sys; print(os.getcwd(), os.environ['SECRET']); print(os.environ['PATH'].split(':')[0]); "
+    program += "print('oh', file=sys.stderr); sys.exit(75)"
     session.order(orders(tmp_path, program, SECRET="x" * 20))
     assert await session.wait() == 75
-    assert said.lines == [f"{tmp_path} {'x' * 20}"]
+    assert said.lines == [f"{tmp_path} {'x' * 20}", str(Path(sys.executable).parent)]
     assert said.errors == ["oh"]
-    assert session.last_words in ("oh", said.lines[0])
+    assert session.last_words in ("oh", said.lines[-1])
     await session.end(10)
 
 
