@@ -158,6 +158,16 @@ def test_nodes_that_are_told_to_end_have_the_run_saved_if_it_is_preempted(
     assert not (script.run / "logs/rendezvous-7-0.told").exists()
 
 
+def test_a_preempted_training_that_could_not_save_is_queued_again(tmp_path: Path) -> None:
+    """As under pyxis, where the training is a task too, and is told to end."""
+    script = Script(tmp_path, "sleep 1; exit 130", shown="PreemptTime=2026-01-31T11:58:00")
+    script.until_training()
+    (script.run / "logs/rendezvous-7-0.told").touch()
+    code, said = script.ended()
+    assert (code, script.told("asked")) == (130, "requeue 7\n"), said
+    assert "the job is queued again, and goes on from its beginning" in said
+
+
 def test_a_failure_after_a_save_is_queued_again_and_an_error_to_correct_is_not(tmp_path: Path) -> None:
     saves = 'sleep 1; mkdir -p "$RUN/checkpoints/version-000001"; exit'
     for code, asked in ((1, "requeue 7\n"), (2, "")):
