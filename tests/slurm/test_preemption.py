@@ -10,7 +10,7 @@ import pytest
 from tests.slurm.jobs import LONG, OVER_BOTH_NODES, UNHURRIED, Job, assert_each_trained_once, submit
 from tests.slurm.private import PrivateSlurm
 
-UPDATES = 24
+UPDATES = 16
 
 pytestmark = pytest.mark.timeout(600)
 
