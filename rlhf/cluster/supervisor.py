@@ -42,13 +42,13 @@ SI_KERNEL = 0x80
 """`si_code` of a signal sent by the kernel, such as a terminal's Ctrl-C."""
 
 
-def supervise(main: Callable[[], int], *, saves_at_ctrl_c: bool = False, grace_seconds: float = GRACE_SECONDS) -> int:
+def supervise(main: Callable[[], int], *, saves_at_ctrl_c: bool = False, grace_seconds: float = 0.0) -> int:
     """Run `main` in its own process and return its exit code, or 128 + n when signal n ended it.
 
-    SIGTERM, SIGHUP and Ctrl-C are passed to `main`, which has `grace_seconds` to end; SIGUSR1 is passed on without a
-    deadline, and so is the first Ctrl-C if `main` then saves (`saves_at_ctrl_c`). Temporary files of `main` and of all
-    processes below it (`TMPDIR`) go to a folder that is removed at the end. Unless a terminal is attached, `main` leads
-    a process group, so that each signal reaches it once.
+    SIGTERM, SIGHUP and Ctrl-C are passed to `main`, which has `GRACE_SECONDS` to end, and `grace_seconds` more; SIGUSR1
+    is passed on without a deadline, and so is the first Ctrl-C if `main` then saves (`saves_at_ctrl_c`). Temporary
+    files of `main` and of all processes below it (`TMPDIR`) go to a folder that is removed at the end. Unless a
+    terminal is attached, `main` leads a process group, so that each signal reaches it once.
     """
     leftovers = Leftovers(socket_folder("rlhf-", LONGEST_SCRATCH_PARENT))
     become_subreaper()
@@ -85,7 +85,7 @@ def _wait_for(program: int, grace_seconds: float, *, shares_terminal: bool, save
             if event.si_signo == signal.SIGINT and now < patient_until:
                 patient_until = min(patient_until, now + ECHO_SECONDS)
             elif event.si_signo != signal.SIGUSR1:
-                kill_at = kill_at or now + grace_seconds
+                kill_at = kill_at or now + GRACE_SECONDS + grace_seconds
             has_it = shares_terminal and event.si_signo == signal.SIGINT and event.si_code == SI_KERNEL
             if not has_it:
                 os.kill(program, event.si_signo)

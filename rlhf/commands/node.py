@@ -32,7 +32,7 @@ def node(
     """Run one machine of a Ray cluster (needs RLHF_RUN_ID and RAY_AUTH_TOKEN)."""
     from rlhf.cluster.machine import this_machine
     from rlhf.cluster.ray_host import redirect_output
-    from rlhf.cluster.supervisor import GRACE_SECONDS, supervise
+    from rlhf.cluster.supervisor import supervise
     from rlhf.deploy.hosts import node_name
     from rlhf.deploy.node import NodeSettings, run_node
     from rlhf.deploy.rendezvous import check_token, run_id
@@ -51,4 +51,4 @@ def node(
     )
     if log_dir is not None:
         redirect_output(log_dir / f"node-{node_name()}.log")
-    raise typer.Exit(supervise(lambda: run_node(settings), grace_seconds=grace + GRACE_SECONDS))
+    raise typer.Exit(supervise(lambda: run_node(settings), grace_seconds=grace))
