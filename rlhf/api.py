@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.loop_thread import run_anywhere
+from rlhf.controller.attempt import Attempt
 from rlhf.controller.checkpoints import saying_what_is_intact
 from rlhf.controller.context import RunContext, run_folder
 from rlhf.controller.inference import evaluate_model, reply
@@ -63,12 +64,20 @@ class Trainer:
         """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`."""
         return cls(load_recipe(Path(path), overrides), callbacks=callbacks)
 
-    def fit(self, *, resume: bool = False, start_over: bool = False, leaving: Leaving | None = None) -> Summary:
+    def fit(
+        self,
+        *,
+        resume: bool = False,
+        start_over: bool = False,
+        leaving: Leaving | None = None,
+        attempt: Attempt | None = None,
+    ) -> Summary:
         """Train to the end of the budget. Raises the run's first failure; the run folder is complete then too.
 
         With `resume` an earlier run in the same folder continues from its newest checkpoint. If all its checkpoints are
         damaged, it begins again only with `start_over`. `leaving` may end the run at an earlier update, with a
-        checkpoint; the summary then has `saved`. The trained policy is that of the newest checkpoint.
+        checkpoint; the summary then has `saved`. `attempt` is of a guard that starts the run again after failures. The
+        trained policy is that of the newest checkpoint.
         """
         self.loaded = located(self._given, resumed=resume)
         self.recipe = self.loaded.recipe
@@ -78,11 +87,18 @@ class Trainer:
         self._fitted = folder
         try:
             with saying_what_is_intact(folder):
-                return self._run(folder, point, messages, leaving or Leaving())
+                return self._run(folder, point, messages, leaving or Leaving(), attempt or Attempt())
         finally:
             folder.give_back()
 
-    def _run(self, folder: RunFolder, point: ResumePoint | None, messages: Sequence[str], leaving: Leaving) -> Summary:
+    def _run(
+        self,
+        folder: RunFolder,
+        point: ResumePoint | None,
+        messages: Sequence[str],
+        leaving: Leaving,
+        attempt: Attempt,
+    ) -> Summary:
         """Train in the run folder and return the summary."""
         if point is None:
             folder.write_recipe(self.recipe, self.loaded.origins)
@@ -90,7 +106,7 @@ class Trainer:
         with (folder.logs / "controller.log").open("a") as log, logged_in(log):
             shown = make_view(self.recipe.name, self.recipe.trainer.updates, sys.stdout, live=live)
             with closing(BothViews(shown, PlainView(log))) as view:
-                for words in messages:
+                for words in filter(None, (attempt.record(folder, point.version if point else 0), *messages)):
                     view.message(words)
                 context = RunContext(
                     recipe=self.recipe,
@@ -100,6 +116,7 @@ class Trainer:
                     origins=self.loaded.origins,
                     point=point,
                     leaving=leaving,
+                    attempt=attempt,
                 )
                 return run_anywhere(
                     train_recipe(context, self._callbacks), lambda: leaving.ask("the program was interrupted")

@@ -13,7 +13,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +33,11 @@ ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
 
 
 class RlhfError(Exception):
-    """Base class of all known failures. `exit_code` is the exit code of the process."""
+    """Base class of all known failures. `exit_code` is the exit code of the process; `mended_by_restart` is whether a
+    new start of the run from its last checkpoint may succeed."""
 
     exit_code = 1
+    mended_by_restart = False
 
 
 class UserError(RlhfError):
@@ -87,6 +89,8 @@ class HostError(UserError):
 class WorkerDied(RlhfError):
     """A worker process ended. `worker` is its role and index, `cause` what ended it."""
 
+    mended_by_restart = True
+
     def __init__(self, worker: str, cause: str) -> None:
         super().__init__(f"{worker} died: {cause}")
         self.worker, self.cause = worker, cause
@@ -96,6 +100,8 @@ class WorkerFailed(RlhfError):
     """A call to a worker raised an exception; `detail` is the last line of its traceback, `remote_traceback`
     the rest."""
 
+    mended_by_restart = True
+
     def __init__(self, worker: str, method: str, detail: str, remote_traceback: str = "") -> None:
         super().__init__(f"{worker}.{method} failed: {detail}")
         self.worker, self.method, self.detail, self.remote_traceback = worker, method, detail, remote_traceback
@@ -104,17 +110,34 @@ class WorkerFailed(RlhfError):
 class DeadlinePassed(RlhfError):
     """A wait exceeded its deadline."""
 
+    mended_by_restart = True
+
     def __init__(self, awaited: str, seconds: float) -> None:
         super().__init__(f"{awaited} did not answer within {seconds:g} s")
         self.awaited, self.seconds = awaited, seconds
 
 
+class RanksHang(DeadlinePassed):
+    """Learner ranks did not finish together. `places` says of each rank what it does, None where it does not answer:
+    one that is stopped, or on a node that is gone."""
+
+    def __init__(self, awaited: str, seconds: float, places: Mapping[str, str | None]) -> None:
+        super().__init__(awaited, seconds)
+        self.places = places
+        silent = [f"{rank} does not answer (stopped, or its node is gone)" for rank, at in places.items() if at is None]
+        self.args = (f"{self}: {', '.join([*silent, *(f'{rank} {at}' for rank, at in places.items() if at)])}",)
+
+
 class TransferError(RlhfError):
     """A weight transfer failed: a member of the transfer group does not respond, has died, or expects other tensors."""
+
+    mended_by_restart = True
 
 
 class WeightSyncError(RlhfError):
     """A weight sync failed, or its verification did. No engine samples after it."""
+
+    mended_by_restart = True
 
     def __init__(self, engine: str, phase: str, version: int, cause: str) -> None:
         super().__init__(f"weight sync of version {version} to {engine} failed in phase {phase!r}: {cause}")
@@ -127,6 +150,8 @@ class FailureBudgetSpent(RlhfError):
 
 class EngineBroken(RlhfError):
     """An engine that must not be used any more: a step or a phase of a weight sync failed, and its state is unknown."""
+
+    mended_by_restart = True
 
     def __init__(self, engine: str, cause: str) -> None:
         super().__init__(f"{engine} is in an unknown state and was taken out of service: {cause}")

@@ -33,7 +33,7 @@ class Leftovers:
         """Kill every process of the run, then unlink the segments that they held, or that libraries made, and that no
         process holds any more."""
         new = _segments() - self._before
-        held_by_run = _held_by(process.pid for process in self._processes()) if new else set()
+        held_by_run = _held_by(process.pid for process in self.processes()) if new else set()
         self._kill()
         gone = {name for name in new if name in held_by_run or name.startswith(OWNED_BY_LIBRARIES)}
         for name in gone - _held_by(psutil.pids()) if gone else ():
@@ -44,14 +44,15 @@ class Leftovers:
     def _kill(self) -> None:
         """Send SIGKILL and reap, and repeat while new processes appear, for a bounded time."""
         deadline = time.monotonic() + KILL_SECONDS
-        while (alive := self._processes()) and time.monotonic() < deadline:
+        while (alive := self.processes()) and time.monotonic() < deadline:
             for process in alive:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             reap_all()
             time.sleep(0.02)
 
-    def _processes(self) -> set[psutil.Process]:
+    def processes(self) -> set[psutil.Process]:
+        """Return the living processes of the run, on this machine."""
         return {*psutil.Process().children(recursive=True), *filter(self._is_marked, psutil.process_iter())}
 
     def _is_marked(self, process: psutil.Process) -> bool:

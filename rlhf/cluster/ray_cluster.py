@@ -22,7 +22,7 @@ from rlhf.cluster.machine import this_machine
 from rlhf.cluster.placement import Placement, Reservation, nodes_of, placement_table
 from rlhf.cluster.ray_connection import join_ray, keep_our_sigterm, ray_module, start_ray
 from rlhf.cluster.ray_host import RayHost
-from rlhf.cluster.roles import Resources, Role, check_resources, demand
+from rlhf.cluster.roles import Resources, Role, check_resources, demand, roles_with_room
 from rlhf.cluster.supervisor import socket_folder
 from rlhf.errors import DeadlinePassed, PlacementError
 
@@ -70,7 +70,11 @@ class RayCluster:
         else:
             await self._join(self._address)
         keep_our_sigterm()
-        nodes = await self._wait_for_nodes(deadline)
+        nodes = await self._wait_for_nodes(deadline, all_needed=all(role.least is None for role in roles))
+        wanted, roles = roles, roles_with_room(roles, list(nodes.values()))
+        for role, full in zip(roles, wanted, strict=True):
+            if role.count < full.count:
+                report(f"{len(nodes)} of {self._nodes} nodes: {role.count} of {full.count} {role.name}")
         check_resources(roles, list(nodes.values()))
         self._roles = {role.name: role for role in roles}
         await self._reserve(roles, nodes)
@@ -145,12 +149,12 @@ class RayCluster:
             ) from None
         self._connected = True
 
-    async def _wait_for_nodes(self, deadline: float) -> dict[str, Resources]:
-        """Wait until the cluster has as many nodes as the recipe asks for; return them by id. Raises
-        `PlacementError`."""
+    async def _wait_for_nodes(self, deadline: float, *, all_needed: bool) -> dict[str, Resources]:
+        """Wait until the cluster has as many nodes as the recipe asks for; return them by id. If fewer have joined in
+        time, return those, or raise `PlacementError` if `all_needed`."""
         while True:
             nodes = nodes_of(await self._thread.call("the list of Ray's nodes", ray_module().nodes, LIST_SECONDS))
-            if len(nodes) >= self._nodes:
+            if len(nodes) >= self._nodes or (time.monotonic() > deadline and not all_needed):
                 return nodes
             if time.monotonic() > deadline:
                 names = ", ".join(node.node for node in nodes.values())

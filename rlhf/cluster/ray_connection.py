@@ -10,12 +10,12 @@ import socket
 import subprocess
 import sys
 import threading
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.machine import this_machine
-from rlhf.errors import PlacementError
+from rlhf.errors import PlacementError, Raised, WorkerFailed, catch, describe_error, traceback_of
 
 CONNECT_SECONDS = 5.0
 """Deadline for a connection to a head."""
@@ -51,7 +51,8 @@ def private_token() -> str:
 def start_ray(temp_dir: Path) -> None:
     """Start a private Ray instance on this machine.
 
-    Raises `PlacementError` if this process imported Ray earlier: Ray reads its settings at the import.
+    Raises `PlacementError` if this process imported Ray earlier: Ray reads its settings at the import; `WorkerFailed`
+    where Ray gives up.
     """
     if "ray" in sys.modules and any(os.environ.get(name) != value for name, value in PRIVATE_RAY.items()):
         raise PlacementError(
@@ -60,7 +61,8 @@ def start_ray(temp_dir: Path) -> None:
         )
     os.environ.update(PRIVATE_RAY | {"RAY_AUTH_TOKEN": private_token()})
     machine = this_machine()
-    ray_module().init(
+    start = partial(
+        ray_module().init,
         address="local",
         num_cpus=int(machine.cpus),
         num_gpus=int(machine.gpus),
@@ -70,6 +72,8 @@ def start_ray(temp_dir: Path) -> None:
         object_store_memory=object_store_bytes(),
         _temp_dir=str(temp_dir),
     )
+    if isinstance(ended := catch(start), Raised):  # on a busy machine, after 30 s that Ray has fixed
+        raise WorkerFailed("ray", "init", describe_error(ended.error), traceback_of(ended.error))
 
 
 def object_store_bytes() -> int:

@@ -17,6 +17,7 @@ from rlhf.cluster.host import WorkerHost, find_in, resolve_name
 from rlhf.cluster.interfaces import interface_environment, interface_toward
 from rlhf.cluster.machine import VISIBLE
 from rlhf.cluster.ray_connection import ray_module
+from rlhf.cluster.stacks import write_stacks_when_asked
 
 
 class RayHost(WorkerHost):
@@ -38,6 +39,7 @@ class RayHost(WorkerHost):
         gpus: Sequence[str] | None,
     ) -> None:
         redirect_output(Path(log_file))
+        write_stacks_when_asked(sys.stderr)
         os.environ.update(environment)
         if gpus is None:
             gpus = [str(gpu) for gpu in ray_module().get_runtime_context().get_accelerator_ids().get("GPU", ())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rlhf.errors import PlacementError
@@ -35,7 +35,7 @@ class Role:
     `size_hint`, which decide only `cpus` and `gpus`.
 
     `shares_with` is a role whose GPUs this one uses: of N workers of that role and M of this one, the worker i uses the
-    GPUs of those from i N/M to (i + 1) N/M - 1, on their node.
+    GPUs of those from i N/M to (i + 1) N/M - 1, on their node. Where there is too little room, `least` workers do.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Role:
     hint: str = ""
     size_hint: str = ""
     shares_with: str = ""
+    least: int | None = None
 
     @property
     def own_gpus(self) -> float:
@@ -99,6 +100,23 @@ def check_resources(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
                     f"{worker_name(role.name, 0)} needs {_count(largest, unit)} on one node, and {there} "
                     f"no node with more than {max(available):g}{_lower([role.size_hint or role.hint])}"
                 )
+
+
+def roles_with_room(roles: Sequence[Role], nodes: Sequence[Resources]) -> tuple[Role, ...]:
+    """Return the roles with as many workers as the nodes have room for, of those that need not have all."""
+    for role in roles:
+        while role.least is not None and role.count > role.least and not _have_room(roles, nodes):
+            fewer = replace(role, count=role.count - 1)
+            roles, role = [fewer if one is role else one for one in roles], fewer
+    return tuple(roles)
+
+
+def _have_room(roles: Sequence[Role], nodes: Sequence[Resources]) -> bool:
+    try:
+        check_resources(roles, nodes)
+    except PlacementError:
+        return False
+    return True
 
 
 def used_gpus(roles: Iterable[Role]) -> float:

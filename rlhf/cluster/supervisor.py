@@ -4,6 +4,7 @@ The guard is the process that the shell started; it forks the program. It is a s
 its parent, a double-forked daemon included, becomes its child, so it finds every process of the program.
 
     program killed  ->  the guard sees its child end, and cleans up
+    program silent  ->  the guard kills it, and cleans up
     guard killed    ->  the kernel sends SIGTERM to the program, which ends in order and cleans up itself
 
 Nothing cleans up when both are killed at the same moment. Linux only. Call `supervise` before any thread is started,
@@ -12,6 +13,7 @@ because a parent-death signal belongs to the thread that forked.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import ctypes
 import math
@@ -23,10 +25,15 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Never, NoReturn
+
+import psutil
 
 from rlhf.cluster.leftovers import Leftovers, reap_all
+from rlhf.cluster.stacks import ask_for_stacks
 
 LONGEST_PARENT = 28
 """Longest parent path of a folder for Ray's sockets: a socket's path has at most 107 bytes, and Ray's names take 76."""
@@ -36,64 +43,190 @@ ECHO_SECONDS = 0.5
 GRACE_SECONDS = 20.0
 """Time that a program has to end after SIGTERM or Ctrl-C before it is killed."""
 TICK_SECONDS = 0.5
+BEAT_SECONDS = 1.0
+PULSE_BYTES, LONGEST_CAUSE = 1 << 16, 4000
+"""What a pipe holds; and what it takes in one piece, less the end of the line."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 SI_KERNEL = 0x80
 """`si_code` of a signal sent by the kernel, such as a terminal's Ctrl-C."""
 
 
-def supervise(main: Callable[[], int], *, saves_at_ctrl_c: bool = False, grace_seconds: float = 0.0) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a program ended. `code` is its exit code, 128 + n when signal n ended it. `cause` says why, if it failed by
+    itself in a way that a new start may mend. `began` is whether it ever beat."""
+
+    code: int
+    cause: str | None
+    began: bool
+
+
+class Pulse:
+    """A program's messages to its guard: that its event loop turns, and a failure that a new start may mend."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        os.set_blocking(pipe, False)  # a guard that is stopped does not read
+
+    async def beat(self) -> Never:
+        """Beat for as long as the event loop turns."""
+        while True:
+            self._send("")
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def fail(self, cause: str) -> None:
+        """Tell the cause of a failure that a new start may mend."""
+        self._send(" ".join(cause.split()))
+
+    def _send(self, line: str) -> None:
+        with suppress(OSError):  # the guard does not read, or was killed
+            os.write(self._pipe, line.encode()[:LONGEST_CAUSE] + b"\n")
+
+
+GuardedProgram = Callable[[Pulse], int]
+
+
+def supervise(main: Callable[[], int], *, grace_seconds: float = 0.0) -> int:
     """Run `main` in its own process and return its exit code, or 128 + n when signal n ended it.
 
-    SIGTERM, SIGHUP and Ctrl-C are passed to `main`, which has `GRACE_SECONDS` to end, and `grace_seconds` more; SIGUSR1
-    is passed on without a deadline, and so is the first Ctrl-C if `main` then saves (`saves_at_ctrl_c`). Temporary
-    files of `main` and of all processes below it (`TMPDIR`) go to a folder that is removed at the end. Unless a
-    terminal is attached, `main` leads a process group, so that each signal reaches it once.
+    SIGTERM, SIGHUP and Ctrl-C are passed to `main`, which has `GRACE_SECONDS` to end, and `grace_seconds` more.
+    Temporary files of `main` and of all processes below it (`TMPDIR`) go to a folder that is removed at the end. Unless
+    a terminal is attached, `main` leads a process group, so that each signal reaches it once.
     """
-    leftovers = Leftovers(socket_folder("rlhf-", LONGEST_SCRATCH_PARENT))
+    return supervise_starts(lambda pulse: main(), lambda ended: None, grace_seconds=grace_seconds)
+
+
+def supervise_starts(
+    program: GuardedProgram,
+    start_after: Callable[[Ended], GuardedProgram | None],
+    *,
+    silence_seconds: float = math.inf,
+    saves_at_ctrl_c: bool = False,
+    grace_seconds: float = 0.0,
+) -> int:
+    """Run `program` as `supervise` does; after it has ended and all of it is removed, run what `start_after` returns,
+    until it returns None. Returns the exit code of the last.
+
+    SIGUSR1 is passed on without a deadline, and so is the first Ctrl-C if the program then saves (`saves_at_ctrl_c`).
+    A program that has beaten, and then does not for `silence_seconds`, writes its stacks if it can, and is killed.
+    """
     become_subreaper()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    while True:
+        watch = _Watch(silence_seconds, grace_seconds, saves_at_ctrl_c=saves_at_ctrl_c)
+        ended = _supervise_once(program, watch, mask)
+        following = start_after(ended)
+        if following is None:
+            break
+        program = following
+    _drained_signals()  # it ends anyway, with its own exit code
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return ended.code
+
+
+def _supervise_once(program: GuardedProgram, watch: _Watch, mask: set[int | signal.Signals]) -> Ended:
+    leftovers = Leftovers(socket_folder("rlhf-", LONGEST_SCRATCH_PARENT))
     sys.stdout.flush()
     sys.stderr.flush()
     guard, interactive = os.getpid(), os.isatty(0)
-    program = os.fork()
-    if program == 0:
+    heard, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(heard)
         if not interactive:
             os.setpgid(0, 0)
-        _become_program(guard, main, leftovers, mask)
-    status = _wait_for(program, grace_seconds, shares_terminal=interactive, saves_at_ctrl_c=saves_at_ctrl_c)
+        _become_program(guard, partial(program, Pulse(told)), leftovers, mask)
+    os.close(told)
+    os.set_blocking(heard, False)
+    try:
+        status = watch.until_end(child, heard, leftovers, shares_terminal=interactive)
+    finally:
+        os.close(heard)
     leftovers.remove()
-    while signal.sigtimedwait(HANDLED, 0):  # signals during cleanup: it ends anyway, with its own exit code
-        pass
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    if not os.WIFSIGNALED(status):
-        return os.waitstatus_to_exitcode(status)
-    number = os.WTERMSIG(status)
-    print(f"rlhf: the controller was killed by {signal.Signals(number).name}", file=sys.stderr, flush=True)
-    return 128 + number
+    watch.asked_to_end |= bool(_drained_signals() - {signal.SIGCHLD})
+    return watch.ended(status)
 
 
-def _wait_for(program: int, grace_seconds: float, *, shares_terminal: bool, saves_at_ctrl_c: bool) -> int:
-    """Pass signals on to the program and reap until it has ended. Return its wait status."""
-    kill_at: float | None = None
-    patient_until = math.inf if saves_at_ctrl_c else -math.inf
-    while True:
-        event = signal.sigtimedwait(HANDLED, TICK_SECONDS)
-        # After the machine was suspended, CPython may return an event that was never filled in, with any number.
-        if event is not None and event.si_signo in HANDLED and event.si_signo != signal.SIGCHLD:
+def _drained_signals() -> set[int]:
+    """Take the signals that wait, and return their numbers."""
+    found = set()
+    while event := signal.sigtimedwait(HANDLED, 0):
+        found.add(event.si_signo)
+    return found
+
+
+class _Watch:
+    """Waits for the end of one program, passes signals on to it, and hears its pulse."""
+
+    def __init__(self, silence_seconds: float, grace_seconds: float, *, saves_at_ctrl_c: bool) -> None:
+        self.asked_to_end = False
+        self._silence_seconds, self._grace_seconds = silence_seconds, GRACE_SECONDS + grace_seconds
+        self._patient_until = math.inf if saves_at_ctrl_c else -math.inf
+        self._kill_at: float | None = None
+        self._began, self._silent_seconds = False, 0.0
+        self._cause: str | None = None
+
+    def until_end(self, program: int, pulse: int, leftovers: Leftovers, *, shares_terminal: bool) -> int:
+        """Return the program's wait status; reap all other children too."""
+        looked_at = time.monotonic()
+        while True:
+            event = signal.sigtimedwait(HANDLED, TICK_SECONDS)
+            # After the machine was suspended, CPython may return an event that was never filled in, with any number.
+            if event is not None and event.si_signo in HANDLED and event.si_signo != signal.SIGCHLD:
+                self._pass_on(program, event, shares_terminal=shares_terminal)
+            ended = reap_all()
             now = time.monotonic()
-            if event.si_signo == signal.SIGINT and now < patient_until:
-                patient_until = min(patient_until, now + ECHO_SECONDS)
-            elif event.si_signo != signal.SIGUSR1:
-                kill_at = kill_at or now + GRACE_SECONDS + grace_seconds
-            has_it = shares_terminal and event.si_signo == signal.SIGINT and event.si_code == SI_KERNEL
-            if not has_it:
-                os.kill(program, event.si_signo)
-        if kill_at is not None and time.monotonic() > kill_at:
-            os.kill(program, signal.SIGKILL)
-        ended = reap_all()
-        if program in ended:
-            return ended[program]
+            self._hear(pulse, min(now - looked_at, 2 * TICK_SECONDS))  # while this process is stopped, so is the other
+            looked_at = now
+            if program in ended:
+                return ended[program]
+            if self._silent_seconds > self._silence_seconds:
+                self._end_silence(program, leftovers)
+            if self._kill_at is not None and time.monotonic() > self._kill_at:
+                os.kill(program, signal.SIGKILL)
+
+    def ended(self, status: int) -> Ended:
+        """Return how the program ended, and print what its end by a signal was."""
+        code, cause = os.waitstatus_to_exitcode(status), self._cause
+        if code < 0:
+            cause = cause or f"the controller was killed by {signal.Signals(-code).name}"
+            print(f"rlhf: {cause}", file=sys.stderr, flush=True)
+            code = 128 - code
+        return Ended(code=code, cause=None if self.asked_to_end else cause, began=self._began)
+
+    def _pass_on(self, program: int, event: signal.struct_siginfo, *, shares_terminal: bool) -> None:
+        now, self.asked_to_end = time.monotonic(), True
+        if event.si_signo == signal.SIGINT and now < self._patient_until:
+            self._patient_until = min(self._patient_until, now + ECHO_SECONDS)
+        elif event.si_signo != signal.SIGUSR1:
+            self._kill_at = self._kill_at or now + self._grace_seconds
+        has_it = shares_terminal and event.si_signo == signal.SIGINT and event.si_code == SI_KERNEL
+        if not has_it:
+            os.kill(program, event.si_signo)
+
+    def _hear(self, pulse: int, seconds: float) -> None:
+        """Read what the program said in the last `seconds`. It is silent only between two beats."""
+        said = b""
+        with suppress(BlockingIOError):
+            said = os.read(pulse, PULSE_BYTES)
+        if said:
+            self._began, self._silent_seconds = True, 0.0
+            self._cause = said.decode(errors="replace").strip() or self._cause
+        elif self._began:
+            self._silent_seconds += seconds
+
+    def _end_silence(self, program: int, leftovers: Leftovers) -> None:
+        """Kill a program that does not beat; before that its processes write their stacks to their logs."""
+        stopped = psutil.Process(program).status() == psutil.STATUS_STOPPED
+        what = "was stopped by a signal" if stopped else "is blocked"
+        self._cause = (
+            f"the controller {what} and did not beat for {self._silent_seconds:.0f} s; the stacks of its processes are "
+            "at the end of their logs"
+        )
+        self._silence_seconds = math.inf
+        ask_for_stacks(leftovers.processes())
+        os.kill(program, signal.SIGKILL)
 
 
 def _become_program(

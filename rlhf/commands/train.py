@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from rlhf.cluster.supervisor import supervise
+from rlhf.cluster.supervisor import Ended, GuardedProgram, Pulse, supervise_starts
 from rlhf.commands.failures import print_failure
+from rlhf.controller.attempt import Attempt, RestartRule
 from rlhf.controller.preemption import EXIT_SAVED, Leaving
 from rlhf.deploy.rendezvous import joining
 from rlhf.errors import RlhfError, RunTaken, UserError
@@ -18,6 +20,8 @@ from rlhf.recipe.planning.memory_check import check_memory
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.restarts import Restart
 from rlhf.runs.summary import Summary
 from rlhf.runs.tracing import Clock
 from rlhf.trainer.checkpoint import CHECKPOINTS, checkpoints, is_whole
@@ -34,8 +38,23 @@ def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = Fal
     recipe_here = located(loaded, resumed=resume).recipe
     preflight(recipe_here)
     check_memory(recipe_here)
-    run = partial(run_controller, loaded, clock, leaving, resume=resume, start_over=start_over)
-    return supervise(run, saves_at_ctrl_c=True)
+    rule = RestartRule(RunFolder(recipe_here.run_dir), recipe_here.run.max_restarts)
+
+    def start_after(ended: Ended) -> GuardedProgram | None:
+        restart = rule.after(ended, lambda words: print(f"rlhf: {words}", file=sys.stderr))
+        if restart is not None:
+            return partial(run_controller, loaded, Clock(), leaving, resume=True, restart=restart)
+        if ended.cause is not None:
+            print_where_it_is(recipe_here)
+        return None
+
+    watched = recipe_here.cluster.kind != "local"
+    return supervise_starts(
+        partial(run_controller, loaded, clock, leaving, resume=resume, start_over=start_over),
+        start_after,
+        silence_seconds=60 * recipe_here.run.silence_minutes if watched else math.inf,
+        saves_at_ctrl_c=True,
+    )
 
 
 def join_override(address: str | None, rendezvous: Path | None) -> list[str]:
@@ -45,9 +64,17 @@ def join_override(address: str | None, rendezvous: Path | None) -> list[str]:
 
 
 def run_controller(
-    loaded: LoadedRecipe, clock: Clock, leaving: Leaving, *, resume: bool, start_over: bool = False
+    loaded: LoadedRecipe,
+    clock: Clock,
+    leaving: Leaving,
+    pulse: Pulse,
+    *,
+    resume: bool,
+    start_over: bool = False,
+    restart: Restart | None = None,
 ) -> int:
-    """Run the controller's process, which makes the heavy imports."""
+    """Run the controller's process, which makes the heavy imports. A failure that a restart may mend is told to the
+    guard, which decides."""
     from rlhf.api import Trainer
 
     folder = loaded.recipe.run_dir
@@ -59,15 +86,20 @@ def run_controller(
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, stop)
     try:
-        summary = Trainer(loaded, clock=clock).fit(resume=resume, start_over=start_over, leaving=leaving)
+        attempt = Attempt(restart=restart, pulse=pulse)
+        summary = Trainer(loaded, clock=clock).fit(
+            resume=resume, start_over=start_over, leaving=leaving, attempt=attempt
+        )
     except RunTaken as error:
         return print_failure(error)  # the logs belong to another run
     except RlhfError as error:
         if leaving.stopped:
             return stopped(loaded.recipe)
         code = print_failure(error)
-        print(f"the logs of every process are in {folder / 'logs'}", file=sys.stderr)
-        print(what_is_saved(folder, loaded.recipe.trainer.save_every), file=sys.stderr)
+        if error.mended_by_restart:
+            pulse.fail(str(error))
+        else:
+            print_where_it_is(loaded.recipe)
         return code
     except KeyboardInterrupt:
         return stopped(loaded.recipe)
@@ -83,6 +115,12 @@ def stopped(recipe: Recipe) -> int:
     print(f"stopped; the results so far are in {recipe.run_dir}", file=sys.stderr)
     print(what_is_saved(recipe.run_dir, recipe.trainer.save_every), file=sys.stderr)
     return 130
+
+
+def print_where_it_is(recipe: Recipe) -> None:
+    """Print where the logs of a failed run are, and its checkpoint."""
+    print(f"the logs of every process are in {recipe.run_dir / 'logs'}", file=sys.stderr)
+    print(what_is_saved(recipe.run_dir, recipe.trainer.save_every), file=sys.stderr, flush=True)
 
 
 def what_is_saved(folder: Path, save_every: SaveEvery) -> str:

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from rlhf.config import Origins
+from rlhf.controller.attempt import Attempt
 from rlhf.controller.preemption import Leaving
 from rlhf.controller.resume import ResumePoint, resume_point, rewind
 from rlhf.http.untrusted_text import escape_controls
@@ -31,6 +32,7 @@ class RunContext:
     origins: Origins = field(default_factory=dict)
     point: ResumePoint | None = None
     leaving: Leaving = field(default_factory=Leaving)
+    attempt: Attempt = field(default_factory=Attempt)
 
 
 async def begun(context: RunContext, model: str) -> Provenance:

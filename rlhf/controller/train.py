@@ -26,7 +26,11 @@ async def train_recipe(context: RunContext, callbacks: tuple[Callback, ...] = ()
     """Train the recipe; all results are in the run folder when it returns, and when it raises."""
     recipe = context.recipe
     own = user_callbacks(recipe.callbacks, callbacks)
-    async with started_cluster(recipe.cluster, roles_of(recipe), context.folder.logs, context.view) as cluster:
+    roles = roles_of(recipe, fewer_engines=context.attempt.restart is not None)
+    async with (
+        context.attempt.watched(context.folder.logs / "controller.log"),
+        started_cluster(recipe.cluster, roles, context.folder.logs, context.view) as cluster,
+    ):
         return await while_alive(cluster, _train_on(cluster, context, own))
 
 

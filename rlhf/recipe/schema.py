@@ -81,6 +81,13 @@ class RunConfig(Config):
     """Show a live view if the output is a terminal, otherwise plain lines."""
     show_replies: bool = True
     """Show a reply with its question and its reward after updates 1, 2, 4, 8, …"""
+    max_restarts: int = Field(3, ge=0)
+    """How often `rlhf train` goes on by itself from the last checkpoint after a failure that this may mend: a process
+    that died or hangs, a lost node. It does not before the first update, nor when three restarts in a row came no
+    further; 0: never."""
+    silence_minutes: float = Field(10, gt=0)
+    """A controller that does not react for so long writes its stacks to the logs, and is killed. Not with
+    `cluster.kind: local`, where a debugger may hold it."""
 
     @field_validator("loggers")
     @classmethod

@@ -14,11 +14,13 @@ from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.runs.trace_export import ENDPOINT
 from rlhf.trainer.rank.process_memory import rank_environment
 
+LEAST_ENGINES = 1
 ENGINE, LEARNER, REWARD = "engine", "learner", "reward"
 
 
-def roles_of(recipe: Recipe) -> tuple[Role, ...]:
-    """Return learner ranks and, for RL, engines, reward models and environment servers, in the order of placement."""
+def roles_of(recipe: Recipe, *, fewer_engines: bool = False) -> tuple[Role, ...]:
+    """Return learner ranks and, for RL, engines, reward models and environment servers, in the order of placement. With
+    `fewer_engines` there may be as few as `rollout.min_engines`, if all are equal and have places of their own."""
     learner = Role(
         name=LEARNER,
         python_path=recipe.python_path,
@@ -40,6 +42,8 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
     engines, *others = playing_roles(recipe)
     if recipe.cluster.placement == "colocated":
         engines = replace(engines, shares_with=LEARNER)
+    elif fewer_engines and engines.name == ENGINE:
+        engines = replace(engines, least=min(engines.count, LEAST_ENGINES))
     return (learner, engines, *others)
 
 

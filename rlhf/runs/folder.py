@@ -47,6 +47,7 @@ class RunFolder:
     episodes = PathOf(EPISODES)
     evaluations = PathOf(EVALUATIONS)
     spans = PathOf("spans.jsonl")
+    restarts = PathOf("restarts.jsonl")
     summary = PathOf("summary.json")
     reward_plot = PathOf("reward.png")
     tokenizer = PathOf("tokenizer")

@@ -99,6 +99,8 @@ def run_facts(run: StoredRun) -> Iterator[tuple[str, str]]:
     summary = run.summary or {}
     yield "outcome", run.outcome
     yield "updates", f"{done} of {run.updates}"
+    for restart in run.restarts:
+        yield f"restart {restart.number}", restart.sentence
     if "samples" in summary:
         yield "trained episodes", f"{summary['samples']}"
     if seconds := summary.get("wall_seconds"):

@@ -15,6 +15,7 @@ from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import finite, read_jsonl
 from rlhf.runs.owner import FOLDER as OWNER
 from rlhf.runs.owner import began, machine, name, newest_fence, read_claim
+from rlhf.runs.restarts import Restart, read_restarts
 
 MetricRow = Mapping[str, float | None]
 """The metrics of an update, with its `update` and `time`; None for NaN and infinity."""
@@ -34,6 +35,8 @@ class StoredRun:
     """By update."""
     writing: bool
     """Whether a process writes the folder, as far as this machine can tell."""
+    restarts: tuple[Restart, ...] = ()
+    """Those that it made by itself, the oldest first."""
     summary: Mapping[str, Any] | None
     """None while the run goes on, and for one that was killed."""
 
@@ -99,7 +102,14 @@ def _with_records(folder: RunFolder, title: str, updates: int, recipe: str) -> S
     writing = is_written(folder)  # asked first: a run writes its summary before it gives the folder back
     rows, summary = read_metrics(folder.metrics), None if writing else _summary(folder.summary)
     return StoredRun(
-        folder=folder, name=title, updates=updates, recipe=recipe, rows=rows, writing=writing, summary=summary
+        folder=folder,
+        name=title,
+        updates=updates,
+        recipe=recipe,
+        rows=rows,
+        writing=writing,
+        restarts=read_restarts(folder.restarts),
+        summary=summary,
     )
 
 

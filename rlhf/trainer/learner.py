@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker, WorkerHandle
-from rlhf.errors import PolicyMismatch, WorkerDied
+from rlhf.errors import DeadlinePassed, PolicyMismatch, RanksHang, WorkerDied
 from rlhf.runs.durable import synced
 from rlhf.trainer.aggregation import Aggregation
 from rlhf.trainer.algorithms.credit import forward_columns, with_advantages
@@ -35,6 +35,7 @@ DEATH_GRACE_SECONDS = 3.0
 """When one rank dies the others fail at once with errors: time for the true cause to arrive."""
 WRITE_GRACE_SECONDS = 10.0
 """A rank kills a process that writes for too long, and says so: time for its answer to arrive."""
+PLACE_SECONDS = 5.0
 
 
 class RemoteLearner:
@@ -269,7 +270,7 @@ class RemoteLearner:
 
     async def _each(self, ask: Callable[[LearnerWorker, A], R], own: Sequence[A], seconds: float) -> list[R]:
         """Call all ranks concurrently, each with its own argument. Raises the first failure; a worker's death takes
-        precedence."""
+        precedence. When a deadline passes, `RanksHang` says where each rank is: all of them are late if one is."""
 
         def asking(argument: A) -> Callable[[LearnerWorker], R]:
             return lambda worker: ask(worker, argument)
@@ -284,11 +285,22 @@ class RemoteLearner:
                 await asyncio.wait(pending, timeout=DEATH_GRACE_SECONDS)
             errors = [error for call in calls if call.done() and (error := call.exception())]
             if errors:
-                raise next((error for error in errors if isinstance(error, WorkerDied)), errors[0])
+                told = next((error for error in errors if isinstance(error, WorkerDied)), errors[0])
+                raise await self._with_places(told) if isinstance(told, DeadlinePassed) else told
             return [call.result() for call in calls]
         finally:
             for call in calls:
                 call.cancel()
+
+    async def _with_places(self, late: DeadlinePassed) -> RanksHang:
+        """Ask every rank where it is, and return the error that says it."""
+        asked = [rank.call(lambda worker: worker.whereabouts(), timeout_seconds=PLACE_SECONDS) for rank in self._ranks]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        places = {
+            rank.name: None if isinstance(answer, BaseException) else answer
+            for rank, answer in zip(self._ranks, answers, strict=True)
+        }
+        return RanksHang(f"{late.awaited.partition('.')[2]} of the ranks", late.seconds, places)
 
 
 def computed_tokens(parts: Sequence[Sequence[Minibatch]]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rlhf.cluster.machine import this_machine
-from rlhf.cluster.roles import Resources, Role, check_resources, role_table
+from rlhf.cluster.roles import Resources, Role, check_resources, role_table, roles_with_room
 from rlhf.errors import PlacementError
 
 LAPTOP = Resources(node="laptop", cpus=2)
@@ -81,3 +81,11 @@ def test_too_little_is_refused_in_one_line_that_names_it_and_what_to_change(
 def test_this_machine_counts_the_cores_that_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert this_machine("here") == Resources(node="here", cpus=len(os.sched_getaffinity(0)), gpus=0)
+
+
+def test_where_room_is_missing_there_are_fewer_workers_of_roles_that_allow_it() -> None:
+    engines = replace(ENGINE, count=4, cpus=1, least=1)
+    for nodes, left in (([LAPTOP] * 3, 4), ([LAPTOP], 1), ([replace(LAPTOP, cpus=0.5)], 1)):
+        assert [role.count for role in roles_with_room([RANK, engines], nodes)] == [2, left]
+    with pytest.raises(PlacementError):
+        check_resources(roles_with_room([RANK, ENGINE], [replace(LAPTOP, cpus=1)]), [replace(LAPTOP, cpus=1)])

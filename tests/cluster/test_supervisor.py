@@ -113,15 +113,86 @@ import os, signal, sys, time
 from rlhf.cluster import supervisor
 supervisor.GRACE_SECONDS = supervisor.TICK_SECONDS = supervisor.ECHO_SECONDS = 0.1
 
-def main():
+def main(pulse):
     signal.signal(signal.SIGINT, lambda number, frame: None)
     for _ in range({presses}):
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(1.5)
     return 75
 
-sys.exit(supervisor.supervise(main, saves_at_ctrl_c={saves}))
+sys.exit(supervisor.supervise_starts(main, lambda ended: None, saves_at_ctrl_c={saves}))
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run([sys.executable, "-c", program], env=environment, timeout=scaled(20))
     assert ended.returncode == code
+
+
+STARTS = """
+import os, signal, sys, time
+from rlhf.cluster import stacks, supervisor
+supervisor.BEAT_SECONDS = supervisor.TICK_SECONDS = 0.05
+stacks.WRITE_SECONDS = 0.3
+
+def program(number):
+    def run(pulse):
+        import asyncio
+        async def work():
+            beating = asyncio.create_task(pulse.beat())
+            await asyncio.sleep(0.2)
+            {fails}
+            beating.cancel()
+        if number < 3:
+            asyncio.run(work())
+        print("program", number, flush=True)
+        return 4 + number
+    return run
+
+def start_after(ended):
+    print(ended.code, ended.began, ended.cause, flush=True)
+    starts.append(ended)
+    return program(len(starts)) if ended.cause else None
+
+starts = []
+sys.exit(supervisor.supervise_starts(program(0), start_after, silence_seconds=0.5))
+"""
+
+
+def started_again(fails: str) -> tuple[int, list[str], str]:
+    """The exit code of three failures and what follows, what was printed of each, and to standard error."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "-c", STARTS.replace("{fails}", fails)], env=environment, capture_output=True, text=True,
+        timeout=scaled(60),
+    )  # fmt: skip
+    return ended.returncode, ended.stdout.splitlines(), ended.stderr
+
+
+@pytest.mark.waits
+@pytest.mark.parametrize(
+    ("fails", "told"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "137 True the controller was killed by SIGKILL"),
+        ("pulse.fail('a rank\\n died'); os._exit(1)", "1 True a rank died"),
+        (
+            "os.kill(os.getpid(), signal.SIGSTOP)",
+            "137 True the controller was stopped by a signal and did not beat for",
+        ),
+        (
+            "stacks.write_stacks_when_asked(sys.stderr); time.sleep(60)",
+            "137 True the controller is blocked and did not beat for",
+        ),
+    ],
+    ids=["killed", "failed", "stopped", "blocked"],
+)
+def test_a_program_is_started_again_while_its_failures_can_be_mended(fails: str, told: str) -> None:
+    code, printed, stacks = started_again(fails)
+    assert all(line.startswith(told) for line in printed[:3]), printed
+    assert (code, printed[3:]) == (7, ["program 3", "7 False None"])
+    assert stacks.count("in work") == 3 * ("write_stacks" in fails)
+
+
+@pytest.mark.waits
+def test_a_failure_without_a_cause_and_one_that_follows_a_stop_signal_have_no_cause() -> None:
+    assert started_again("os._exit(1)")[:2] == (1, ["1 True None"])
+    stop = "signal.signal(signal.SIGTERM, lambda *_: None); os.kill(os.getppid(), signal.SIGTERM)"
+    assert started_again(f"{stop}; await asyncio.sleep(0.2); pulse.fail('it'); os._exit(1)")[:2] == (1, ["1 True None"])

@@ -20,7 +20,7 @@ from tests.pace import scaled
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
-LONG = (*SMALL, "model.warmup=null", "trainer.updates=100000", "data.eval=null")
+LONG = (*SMALL, "model.warmup=null", "trainer.updates=100000", "data.eval=null", "run.max_restarts=0")
 MARK = "RLHF_TEST_RUN"
 STARTED = re.compile(r"^update +3/", re.MULTILINE)
 START_SECONDS, END_SECONDS = scaled(150), scaled(10)

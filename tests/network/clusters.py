@@ -19,7 +19,7 @@ END_SECONDS = 60
 PLAN = (
     *SMALL, "model.warmup=null", "data.eval=null", "cluster.nodes=2", "cluster.learner_placement=spread",
     "trainer.deepspeed.ranks=2", "trainer.deepspeed.cpus_per_rank=1", "rollout.cpus_per_engine=1",
-    "cluster.placement_timeout_seconds=120",
+    "cluster.placement_timeout_seconds=120", "run.max_restarts=0",
 )  # fmt: skip
 """A rank on each host, and the engine on the second: batches, gradients and weights all cross the cable."""
 Process = subprocess.Popen[str]

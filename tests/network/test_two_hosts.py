@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlhf.deploy.heartbeat import LOST_SECONDS
+from rlhf.runs.restarts import read_restarts
 from rlhf.trainer.checkpoint import checkpoints, read_checkpoint
 from tests.end_to_end.test_clean_ends import marked, until
 from tests.network.clusters import Cluster, cluster, received_bytes
@@ -21,6 +22,11 @@ pytestmark = [pytest.mark.slurm, pytest.mark.engine, pytest.mark.timeout(900)]
 RUN_SECONDS, START_SECONDS = 300, 240
 CLOSING_SECONDS = 30
 """For the run to close its books once a node is given up, on a busy machine."""
+SMALL_ENOUGH = (
+    "trainer.deepspeed.cpus_per_rank=0.25", "rollout.engines=2", "rollout.cpus_per_engine=0.5",
+    "cluster.placement_timeout_seconds=30",
+)  # fmt: skip
+"""Both ranks and one of the engines fit on the host of one core."""
 GIVE_UP_SECONDS = 60
 """For a node that misses its head to be gone, with all that ran on it."""
 
@@ -82,4 +88,24 @@ def test_a_cut_cable_ends_the_run_in_one_line_and_it_resumes_when_the_cable_is_b
         assert f"resuming from version-{newest:06d}" in two.said("run.out")
         assert summary(two, "run")["updates"] == newest + 2
         two.end()
+    assert marked(tmp_path) == []
+
+
+def test_a_run_whose_cable_is_cut_goes_on_by_itself_on_the_host_that_is_left(
+    hosts: tuple[Namespace, Namespace], tmp_path: Path
+) -> None:
+    with cluster(hosts, tmp_path) as two:
+        training = two.train("run", "trainer.updates=30", "trainer.save_every=2", *SMALL_ENOUGH, "run.max_restarts=3")
+        assert until(lambda: updates_told(two, "run") >= 5 or training.poll() is not None, START_SECONDS)
+        assert training.poll() is None, two.said("run.err")
+        hosts[1].plug("down")
+        cut = time.monotonic()
+        assert until(lambda: read_restarts(tmp_path / "run/restarts.jsonl") or training.poll() is not None, 120)
+        print(f"the run was started again {time.monotonic() - cut:.0f} s after the cut")
+        assert training.wait(RUN_SECONDS) == 0, two.said("run.err")
+        assert "1 of 2 nodes: 1 of 2 engine" in two.said("run.out")
+    (restart,) = read_restarts(tmp_path / "run/restarts.jsonl")
+    assert re.fullmatch(r"learner-1 died: its node \S+ is lost", restart.cause)
+    assert restart.reached - restart.from_update <= 2
+    assert (summary(two, "run")["outcome"], summary(two, "run")["updates"]) == ("finished", 30)
     assert marked(tmp_path) == []

@@ -21,7 +21,7 @@ from tests.slurm.processes import until, with_variable
 START_SECONDS, END_SECONDS, CLEAN_SECONDS = 300, 420, 10
 OVER_BOTH_NODES = ("trainer.deepspeed.ranks=2", "trainer.deepspeed.cpus_per_rank=1.5")
 """A node of two cores holds one rank, and beside it one engine of half a core."""
-LONG = (*SMALL, "model.warmup=null", "trainer.updates=100000", "data.eval=null")
+LONG = (*SMALL, "model.warmup=null", "trainer.updates=100000", "data.eval=null", "run.max_restarts=0")
 """Overrides for a job that is to be in the middle of training."""
 GROUPS, SAMPLES = 8, 4
 """Of an update of `LONG`."""

@@ -1,15 +1,18 @@
 import asyncio
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rlhf.errors import WorkerDied, WorkerFailed
+from rlhf.errors import DeadlinePassed, RanksHang, WorkerDied, WorkerFailed
 from rlhf.trainer import learner as learner_module
 from rlhf.trainer.advantages import group_relative
 from rlhf.trainer.batching.batch import microbatches_of, places_of
 from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
+from rlhf.trainer.rank import learner_worker
+from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.rank_answers import RankAnswer
 from rlhf.types import Group
 from rlhf.weight_sync.types import GroupAddress
@@ -94,6 +97,44 @@ async def test_a_dead_rank_is_named_even_when_the_others_complain_first(monkeypa
     dead = EchoWorker("learner-1", WorkerDied("learner-1", "killed by SIGKILL"), delay_seconds=0.05)
     with pytest.raises(WorkerDied, match="learner-1 died: killed by SIGKILL"):
         await remote(complaining, dead).update(made_groups(4))
+
+
+async def test_when_ranks_are_late_the_error_says_where_each_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner_module, "DEATH_GRACE_SECONDS", 0.05)
+
+    class Late(EchoWorker):
+        async def call(self, method: str, *arguments: Any, timeout_seconds: float, **_: Any) -> Any:
+            if method == "whereabouts" and self.name == "learner-0":
+                return "is in accumulate at `engine.backward(loss)` (zero.py:137)"
+            raise DeadlinePassed(f"{self.name}.{method}", timeout_seconds)
+
+    with pytest.raises(RanksHang) as caught:
+        await remote(Late("learner-0"), Late("learner-1")).update(made_groups(4))
+    assert str(caught.value) == (
+        "policy.update of the ranks did not answer within 600 s: learner-1 does not answer (stopped, or its node is "
+        "gone), learner-0 is in accumulate at `engine.backward(loss)` (zero.py:137)"
+    )
+
+
+def test_a_rank_says_where_its_thread_is_while_that_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def blocks() -> str:
+        entered.set()
+        leave.wait(60)
+        return "127.0.0.1"
+
+    monkeypatch.setattr(learner_worker, "own_address", blocks)
+    worker = LearnerWorker()
+    assert asyncio.run(worker.whereabouts()) == "has nothing to do"
+    thread = threading.Thread(target=worker.group_address)
+    thread.start()
+    assert entered.wait(60)
+    assert asyncio.run(worker.whereabouts()).startswith(
+        "is in group_address at `host = LOOPBACK if self._loopback else own_address()` (learner_worker.py:"
+    )
+    leave.set()
+    thread.join()
 
 
 async def test_a_rank_that_fails_does_not_wait_for_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,13 @@ a collective. torch, transformers and DeepSpeed are imported by `start`, so that
 from __future__ import annotations
 
 import importlib
+import linecache
 import os
+import sys
 import time
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf.cluster.interfaces import LOOPBACK, own_address
@@ -20,6 +24,8 @@ from rlhf.weight_sync.types import GroupAddress
 if TYPE_CHECKING:
     from rlhf.trainer.rank.pair_ranks import PreferenceRank, RewardRank
     from rlhf.trainer.rank.policy_rank import Rank
+
+FOLDER = f"{Path(__file__).parent}{os.sep}"
 
 
 def import_ranks() -> None:
@@ -69,6 +75,18 @@ class LearnerWorker:
         with freed_at_once():
             self._rank = kinds[settings.trains](rank, world_size, settings)
         return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
+
+    async def whereabouts(self) -> str:
+        """Say at which line of this folder the rank's thread is. The event loop answers, also while that thread waits
+        for other ranks."""
+        stacks = [traceback.walk_stack(frame) for frame in sys._current_frames().values()]
+        for stack in stacks:
+            for frame, line in stack:
+                code = frame.f_code
+                if code.co_filename.startswith(FOLDER) and code is not LearnerWorker.whereabouts.__code__:
+                    text = linecache.getline(code.co_filename, line).strip()
+                    return f"is in {code.co_name} at `{text}` ({Path(code.co_filename).name}:{line})"
+        return "has nothing to do"
 
     def stop(self) -> None:
         """Release the model and its optimizer. The process group stays until the process ends: DeepSpeed keeps handles
