@@ -14,7 +14,7 @@ from rlhf.commands.failures import print_failure
 from rlhf.controller.attempt import Attempt, RestartRule
 from rlhf.controller.preemption import EXIT_SAVED, Leaving
 from rlhf.deploy.rendezvous import joining
-from rlhf.errors import RlhfError, RunTaken, UserError
+from rlhf.errors import PlacementError, RlhfError, RunTaken, UserError
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.planning.memory_check import check_memory
 from rlhf.recipe.preflight import preflight
@@ -100,7 +100,8 @@ def run_controller(
             pulse.fail(str(error))
         else:
             print_where_it_is(loaded.recipe)
-        return code
+        lost_room = restart is not None and isinstance(error, PlacementError)
+        return RlhfError.exit_code if lost_room else code  # it had room before: no error of the user
     except KeyboardInterrupt:
         return stopped(loaded.recipe)
     print(closing_words(summary, folder))
