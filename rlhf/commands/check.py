@@ -159,6 +159,8 @@ def describe_saving(trainer: TrainerConfig) -> LabelledText:
     """Return when a run saves."""
     every = trainer.save_every
     often = ", and as often as costs 2 % of the time" if every == "auto" else and_every(every)
+    if minutes := trainer.save_every_minutes:
+        often += f", at the latest {minutes:g} minutes after the last one"
     return "checkpoints", f"at the end{often}, the newest {trainer.keep_checkpoints} are kept"
 
 

@@ -273,7 +273,8 @@ def test_the_pairs_and_beta_of_a_preference_run_are_told(rlhf: Command, recipe: 
         f"held out       {rows}, split train",
         "rows           7 pairs in data.train",
         "the run        3 updates of 4 from the data: 12 in all",
-        "checkpoints    at the end, and as often as costs 2 % of the time, the newest 2 are kept",
+        "checkpoints    at the end, and as often as costs 2 % of the time, "
+        "at the latest 30 minutes after the last one, the newest 2 are kept",
     ):
         assert f"{line}\n" in ended.stdout
 

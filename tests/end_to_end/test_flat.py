@@ -20,12 +20,14 @@ from tests.pace import scaled
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(3600)]
 
-UPDATES, EARLY, LATE = 500, range(50, 60), range(490, 500)
+UPDATES, EARLY, LATE = 510, range(50, 60), range(490, 500)
 """Windows of updates: what is held for a moment is left out by the least of the late window beside the most of the
 early one."""
 MEBI = 2**20
-NOISE = 24.0
+NOISE = 12.0
 """MiB that the resident memory of a process may differ by: the allocator keeps what it was asked for most."""
+RAYS_OWN, LAZY = "/ray/core/", 2
+"""gRPC in Ray's own programs makes a few of its threads late."""
 TINY = (
     f"trainer.updates={UPDATES}", "trainer.groups_per_update=2", "trainer.group_size=2", "sampling.max_tokens=4",
     "trainer.eval_every=25", "data.eval.arguments.rows=4", "trainer.save_every=20", "trainer.failure_budget=1",
@@ -76,10 +78,11 @@ def test_500_updates_leave_every_process_as_it_was_at_update_50(tmp_path: Path, 
         if (was := before.processes.get(pid)) is None
         or held.mebibytes > was.mebibytes + NOISE
         or held.descriptors > was.descriptors
-        or held.threads > was.threads
+        or held.threads > was.threads + LAZY * (RAYS_OWN in held.name)
     ]
     assert not grown, "\n".join(grown)
-    assert after.sessions <= before.sessions
+    assert after.processes.keys() == before.processes.keys()
+    assert after.sessions == before.sessions == 1
     strangers = {name.pid for name in psutil.process_iter()} - after.processes.keys()
     assert after.segments - before.segments <= _held_by(strangers)
 
@@ -98,10 +101,10 @@ def window(process: subprocess.Popen[bytes], place: Path, updates: range) -> Ite
 
 def seen(run: Path) -> Seen:
     processes = {one.pid: held for one in marked(run) if (held := held_by(one))}
-    scratch = {os.path.dirname(one.environ().get("TMPDIR", "")) for one in marked(run)[:1]}
+    scratch = {Path(folder) for one in marked(run) if (folder := one.environ().get("TMPDIR"))}
     return Seen(
         processes=processes,
-        sessions=sum(len(list(Path(folder).rglob("session_2*"))) for folder in scratch if folder),
+        sessions=sum(len(list(folder.glob("ray-*/session_2*"))) for folder in scratch),
         segments=frozenset(os.listdir(SHARED_MEMORY)),
     )
 
@@ -111,7 +114,7 @@ def held_by(process: psutil.Process) -> Held | None:
     try:
         with process.oneshot():
             return Held(
-                name=" ".join(process.cmdline())[:60] or process.name(),
+                name=" ".join(process.cmdline())[:120] or process.name(),
                 mebibytes=process.memory_info().rss / MEBI,
                 descriptors=process.num_fds(),
                 threads=process.num_threads(),
