@@ -19,7 +19,7 @@ from pathlib import Path
 from rlhf.cluster.child_side import die_with_parent
 from rlhf.runs.durable import checksums, sync_file
 
-NICENESS = 10
+NICENESS = 5
 """Training goes first where cores are few."""
 
 
