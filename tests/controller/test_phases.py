@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,11 @@ async def saved(both: DeviceTurns, path: Path) -> None:
 def test_what_else_needs_the_whole_learner_brings_the_engines_their_weights_again(work: str) -> None:
     devices = Devices()
     both = phases(devices)
-    calls = {"save": partial(saved, both), "load": both.load, "export": both.export}
+    calls: dict[str, Callable[[Path], Coroutine[Any, Any, None]]] = {
+        "save": partial(saved, both),
+        "load": both.load,
+        "export": both.export,
+    }
     asyncio.run(calls[work](Path("folder")))
     assert devices.seen == [*TO_LEARNER, work, *SYNC]
 

@@ -33,6 +33,7 @@ TINY = (
     "trainer.eval_every=25", "data.eval.arguments.rows=4", "trainer.save_every=20", "trainer.failure_budget=1",
     "model.warmup.updates=25", "cluster.kind=ray", "rollout.engines=2", "rollout.cpus_per_engine=0.5",
     "trainer.deepspeed.cpus_per_rank=0.5", "trainer.weight_sync.verify_at_start=false",
+    "cluster.placement_timeout_seconds=300",
 )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ class Snapshot:
 
 def free_memory() -> int:
     """Return the bytes of host memory that this process may still take, by its control groups (version 2) too."""
-    free = psutil.virtual_memory().available
+    free = int(psutil.virtual_memory().available)
     inside = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
     for group in (CONTROL_GROUPS / inside, *(CONTROL_GROUPS / inside).parents):
         limit = group / "memory.max"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import sys
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
@@ -68,7 +69,7 @@ def test_what_goes_wrong_in_the_other_process_is_raised_here(
 
 
 def test_a_process_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(CheckpointError, match=r"the process that writes .* ended with code 1"):
         asyncio.run(taken(tmp_path).written(SECONDS))
 
