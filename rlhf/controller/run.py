@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rlhf.controller.checkpoints import save_run
 from rlhf.controller.closing import closed, each
@@ -191,7 +191,7 @@ class Run:
         await self.saved()
         began = self.clock.elapsed_seconds
         position = await self.kind.position()  # with the state: groups are played on while the ranks save
-        copied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        copied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         saving = save_run(
             self.folder,
             self.kind.learner,
@@ -203,7 +203,8 @@ class Run:
             copied=lambda: copied.set_result(None),
         )
         self._writing = asyncio.ensure_future(self._written(saving, self.version, began))
-        await asyncio.wait({copied, self._writing}, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {copied, self._writing}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self._writing.done():
             await self.saved()
 
