@@ -26,14 +26,14 @@ Process = WarmProcess | subprocess.Popen[bytes]
 
 @contextmanager
 def commanded(
-    *words: object, command: str = "serve", in_background: bool = False, **variables: str
+    *words: object, command: str = "serve", in_background: bool = False, port: int = 0, **variables: str
 ) -> Iterator[tuple[str, Process]]:
-    """The URL and the process of `rlhf serve WORDS` on a free port, or of another `command`, with more environment
-    variables. A script that starts it with `&` has it ignore Ctrl-C (`in_background`).
+    """The URL and the process of `rlhf serve WORDS` on `port` (0: a free one), or of another `command`, with more
+    environment variables. A script that starts it with `&` has it ignore Ctrl-C (`in_background`).
 
     Its output goes to a file: nobody has to read it, and waiting for what it says has a deadline.
     """
-    line = ["-m", "rlhf", command, *map(str, words), "--port", "0"]
+    line = ["-m", "rlhf", command, *map(str, words), "--port", str(port)]
     surroundings = os.environ | {"PYTHONPATH": str(ROOT)} | variables
     with tempfile.NamedTemporaryFile() as output:
         process: Process

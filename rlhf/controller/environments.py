@@ -11,6 +11,7 @@ from functools import partial
 
 from rlhf.cluster.worker import Cluster
 from rlhf.config import load_piece
+from rlhf.data.tasks import Tell
 from rlhf.env.config import EnvironmentConfig
 from rlhf.env.starting import started_environments
 from rlhf.errors import ConfigError
@@ -43,28 +44,32 @@ class Surroundings:
 
 @asynccontextmanager
 async def started_surroundings(
-    config: EnvironmentConfig | None, agent: AgentConfig | None, cluster: Cluster, *, alone: bool
+    config: EnvironmentConfig | None, agent: AgentConfig | None, cluster: Cluster, tell: Tell, *, alone: bool
 ) -> AsyncIterator[Surroundings]:
     """Start what the recipe's episodes need besides engines: an environment, an agent or neither. With `alone` the
-    whole cluster is on this machine. Raises `ConfigError`."""
+    whole cluster is on this machine. `tell` gets what becomes of servers. Raises `ConfigError`."""
     async with AsyncExitStack() as stack:
         training: EpisodeRunner = AnswerOnce()
         if agent is not None:
             training = await stack.enter_async_context(started_endpoint(agent))
         elif config is not None:
-            training = await stack.enter_async_context(started_play(config, cluster, alone=alone))
+            training = await stack.enter_async_context(started_play(config, cluster, tell, alone=alone))
         evaluation = training
         if config is not None and config.eval_arguments:
-            evaluation = await stack.enter_async_context(started_play(config.for_evaluation, cluster, alone=alone))
+            evaluation = await stack.enter_async_context(
+                started_play(config.for_evaluation, cluster, tell, alone=alone)
+            )
         if evaluation.tools != training.tools:
             raise ConfigError("environment.eval_arguments changes the tools, which are the same for a whole run")
         yield Surroundings(training=training, evaluation=evaluation)
 
 
 @asynccontextmanager
-async def started_play(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> AsyncIterator[WithEnvironment]:
+async def started_play(
+    config: EnvironmentConfig, cluster: Cluster, tell: Tell, *, alone: bool
+) -> AsyncIterator[WithEnvironment]:
     """Start environments, with the limits of their turns. Raises `ConfigError`."""
-    async with started_environments(config, cluster, alone=alone) as environments:
+    async with started_environments(config, cluster, alone=alone, tell=tell) as environments:
         yield WithEnvironment(environments=environments, rules=rules_of(config, environments.spec))
 
 

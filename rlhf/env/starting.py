@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 
 from rlhf.cluster.worker import Cluster, WorkerHandle
@@ -25,26 +25,28 @@ from rlhf.protocols import Environments
 
 @asynccontextmanager
 async def started_environments(
-    config: EnvironmentConfig, cluster: Cluster, *, alone: bool
+    config: EnvironmentConfig, cluster: Cluster, *, alone: bool, tell: Callable[[str], None] = lambda words: None
 ) -> AsyncIterator[Environments]:
     """Yield the environments of a run. Only this function starts them and stops what they need. Raises `UserError`.
 
-    With `alone` the whole cluster is on this machine.
+    With `alone` the whole cluster is on this machine. `tell` gets a line when a server is gone, and when it is back.
     """
     if config.recording is None:
-        async with live_environments(config, cluster, alone=alone) as environments:
+        async with live_environments(config, cluster, tell, alone=alone) as environments:
             yield environments
         return
     with closing(open_recording(config.recording, dumps)) as recording:
         if isinstance(recording, Replay):
             yield ReplayedEnvironments(recording)
             return
-        async with live_environments(config, cluster, alone=alone) as environments:
+        async with live_environments(config, cluster, tell, alone=alone) as environments:
             yield RecordedEnvironments(environments, recording)
 
 
 @asynccontextmanager
-async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> AsyncIterator[Environments]:
+async def live_environments(
+    config: EnvironmentConfig, cluster: Cluster, tell: Callable[[str], None], *, alone: bool
+) -> AsyncIterator[Environments]:
     """Yield environments without recording. Raises `ConfigError`."""
     if not config.urls and not config.servers:
         async with hosted_here(config) as environments:
@@ -56,10 +58,13 @@ async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alon
         token = token_from(config.token_env)
         addresses = [Address(url=url, token=token) for url in config.urls]
     try:
-        pool = await EnvironmentPool.connect(addresses, Patience(deadlines=deadlines_of(config)))
+        pool = await EnvironmentPool.connect(addresses, Patience(deadlines=deadlines_of(config)), tell)
     except EnvironmentFailed as error:
         raise ConfigError(f"environment {config.shown}: {error.detail}") from error
-    yield pool
+    try:
+        yield pool
+    finally:
+        await pool.close()
 
 
 async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> list[Address]:

@@ -23,6 +23,7 @@ from rlhf.types import (
     finite_number,
 )
 
+PLAYS = 3
 REWARDS = "rewards"
 """Key of `info` for the final rewards of an environment with several roles: `info["rewards"]`, by role."""
 
@@ -45,7 +46,8 @@ class TurnRules:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithEnvironment:
     """Episode runner with an environment: every episode has its own environment, and the policy plays all of
-    its roles."""
+    its roles. An episode whose environment is lost is played again from its start, with the same seeds; `PLAYS` times
+    in all, since its own actions may end the environment."""
 
     environments: Environments
     rules: TurnRules
@@ -59,11 +61,16 @@ class WithEnvironment:
         return self.environments.spec.tools
 
     async def __call__(self, task: Task, policy: PolicyClient, seed: int) -> tuple[Trajectory | Failed, ...]:
-        environment = await self.environments.open(policy.session)
-        try:
-            return await play(task, policy, environment, seed=seed, rules=self.rules)
-        finally:
-            await environment.close()
+        for left in reversed(range(PLAYS)):
+            environment = await self.environments.open(policy.session)
+            try:
+                return await play(task, policy, environment, seed=seed, rules=self.rules)
+            except EnvironmentFailed as error:
+                if error.kind != "lost" or not left:
+                    raise
+            finally:
+                await environment.close()
+        raise AssertionError("unreachable")
 
 
 async def play(

@@ -38,10 +38,10 @@ def sound(session: str) -> Environment:
 
 def rollout(surroundings: WithEnvironment, *, size: int = 3, **changes: object) -> GroupRollout:
     settings = {"sampling": Sampling(max_tokens=4), "max_context_tokens": 64, "run_seed": 1} | changes
+    settings = {"engine": FakeEngine()} | settings
     return GroupRollout(
-        engine=FakeEngine(), renderer=FakeRenderer(), reward=EnvironmentReward(), group_size=size,
-        play=surroundings, **settings,
-    )  # fmt: skip
+        renderer=FakeRenderer(), reward=EnvironmentReward(), group_size=size, play=surroundings, **settings
+    )
 
 
 def scripted(make: Callable[[str], Environment]) -> tuple[ScriptedEnvironments, WithEnvironment]:
@@ -228,3 +228,31 @@ async def test_a_dry_run_shows_what_training_will_ask_and_closes_it() -> None:
     assert openings[0].text.startswith("<|im_start|>user\n")
     assert openings[0].text.endswith("<|im_start|>assistant\n")
     assert openings[0].tokens == len(byte_tokenizer().encode(openings[0].text))
+
+
+@pytest.mark.parametrize(
+    ("kind", "times", "plays", "outcome"),
+    [
+        ("lost", 1, 2, 1.5),
+        ("lost", 2, 3, 1.5),
+        ("lost", 3, 3, "environment_lost"),
+        ("timeout", 1, 1, "environment_timeout"),
+    ],
+)
+async def test_an_episode_whose_environment_is_lost_is_played_again_with_its_seeds_three_times_in_all(
+    kind: str, times: int, plays: int, outcome: float | str
+) -> None:
+    opened: list[ScriptedEnvironment] = []
+
+    def make(session: str) -> Environment:
+        last = EnvironmentFailed("scripted", kind, "gone") if len(opened) < times else ends_with(1.0)
+        opened.append(ScriptedEnvironment(says("go"), says("more", reward=0.5), last))
+        return opened[-1]
+
+    engine = FakeEngine()
+    group = await rollout(scripted(make)[1], engine=engine, size=1)(TASK, TICKET)
+    assert [environment.closed for environment in opened] == [1] * plays
+    assert len({environment.seeds[0] for environment in opened}) == 1
+    assert [seed for *_, seed in engine.asked] == [seed for *_, seed in engine.asked[:2]] * plays
+    [sample] = group.samples
+    assert (sample.score.value if isinstance(sample.score, Scored) else sample.failure_kind) == outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Self
 
@@ -16,13 +16,14 @@ from rlhf.env.hosting.hosted import SlotEnvironment
 from rlhf.env.wire import Json, Undecodable
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.http.client import client, send_request
-from rlhf.http.untrusted_text import InvalidJson, read_json
+from rlhf.http.untrusted_text import InvalidJson, escape_to_line, read_json
 from rlhf.protocols import Environment
 
 PROBE_SECONDS = 10.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
 SKIP_SECONDS = 2.0
-"""How long a server that is full, or does not answer, is skipped while others have capacity."""
+"""How long a server that is full, or does not answer, is skipped while others have capacity; and after what time
+without an answer the user is told."""
 
 
 class RemoteServer:
@@ -31,6 +32,7 @@ class RemoteServer:
     def __init__(self, address: Address, dialect: Dialect, patience: Patience) -> None:
         self.address, self.spec = address, dialect.spec
         self.sessions, self.skipped_until = 0, 0.0
+        self.failure: str | None = None  # why a session found that the server does not answer
         self._dialect, self._patience = dialect, patience
 
     @classmethod
@@ -46,9 +48,14 @@ class RemoteServer:
     async def try_open(self) -> Environment:
         """Try once to open a session. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
         environment = RemoteEnvironment(self.address, self._dialect, self._patience)
+
+        def release() -> None:
+            self.sessions -= 1
+            self.failure = self.failure or environment.cut_off
+
         self.sessions += 1  # counted while it opens, so that concurrent opens are spread
         async with AsyncExitStack() as failing:
-            failing.callback(self._release)
+            failing.callback(release)
             failing.push_async_callback(environment.close)
             try:
                 async with asyncio.timeout(self._patience.deadlines.open_seconds / self._patience.tries):
@@ -56,28 +63,45 @@ class RemoteServer:
             except TimeoutError:
                 raise Broken(f"{self.address.url} is silent") from None
             failing.pop_all()
-        return SlotEnvironment(environment, self._release)
+        return SlotEnvironment(environment, release)
 
-    def _release(self) -> None:
-        self.sessions -= 1
+    async def answers(self) -> bool:
+        """Whether the server answers now, and serves the same environment as before."""
+        try:
+            async with asyncio.timeout(PROBE_SECONDS), probing_client(self.address) as http:
+                return (await fetch_dialect(http)).spec == self.spec
+        except (TimeoutError, httpx.TransportError, Broken, Undecodable, InvalidJson, EnvironmentFailed):
+            return False
 
 
 class EnvironmentPool:
-    """The `Environments` of servers that all serve the same environment. A session stays on its server."""
+    """The `Environments` of servers that all serve the same environment. A session stays on its server. A server that
+    is gone gets no session until it answers again; `tell` gets a line then. Call `close` at the end."""
 
-    def __init__(self, servers: Sequence[RemoteServer], open_seconds: float = 60.0) -> None:
+    def __init__(
+        self,
+        servers: Sequence[RemoteServer],
+        open_seconds: float = 60.0,
+        tell: Callable[[str], None] = lambda words: None,
+    ) -> None:
         self.spec = servers[0].spec
         if different := [server for server in servers if server.spec != self.spec]:
             urls = f"{servers[0].address.url} and {different[0].address.url}"
             raise ConfigError(f"{urls} serve different environments; all servers of a pool must serve the same one")
-        self._servers, self._open_seconds = servers, open_seconds
+        self._servers, self._open_seconds, self._tell = servers, open_seconds, tell
+        self._asked: dict[RemoteServer, asyncio.Task[None]] = {}
 
     @classmethod
-    async def connect(cls, addresses: Sequence[Address], patience: Patience | None = None) -> EnvironmentPool:
+    async def connect(
+        cls,
+        addresses: Sequence[Address],
+        patience: Patience | None = None,
+        tell: Callable[[str], None] = lambda words: None,
+    ) -> EnvironmentPool:
         """Wait for every server. Raises `EnvironmentFailed`, `ConfigError`."""
         patience = patience or Patience()
         servers = await asyncio.gather(*(RemoteServer.connect(address, patience) for address in addresses))
-        return cls(servers, patience.deadlines.open_seconds)
+        return cls(servers, patience.deadlines.open_seconds, tell)
 
     async def open(self, session: str) -> Environment:
         """Open a session on the server with the fewest sessions, as soon as one has capacity. Raises
@@ -88,37 +112,80 @@ class EnvironmentPool:
                 while True:
                     server = self._choose()
                     try:
-                        return await server.try_open()
-                    except (AtCapacity, Broken) as error:
-                        server.skipped_until = time.monotonic() + SKIP_SECONDS
-                        kind, last = "refused" if isinstance(error, AtCapacity) else "lost", str(error)
+                        environment = await server.try_open()
+                        server.failure = None
+                        return environment
+                    except AtCapacity as error:
+                        kind, last = "refused", str(error)
+                    except Broken as error:
+                        kind, last = "lost", str(error)
+                        server.failure = last
+                    server.skipped_until = time.monotonic() + SKIP_SECONDS
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         except TimeoutError:
             waited = f"{session}: no place on any server within {self._open_seconds:g} s: {last}"
             raise EnvironmentFailed(self.spec.name, kind, waited) from None
 
+    async def close(self) -> None:
+        """Stop asking servers that are gone."""
+        for asking in self._asked.values():
+            asking.cancel()
+        await asyncio.gather(*self._asked.values(), return_exceptions=True)
+
     def _choose(self) -> RemoteServer:
-        """Return the server with the fewest sessions that is not skipped, or the one whose skip ends first."""
+        """Return the server with the fewest sessions that is neither skipped nor gone, or the one whose skip ends
+        first. Gone servers are asked in the background."""
         now = time.monotonic()
-        ready = [server for server in self._servers if server.skipped_until <= now]
-        if ready:
+        for server in self._servers:
+            if server.failure is not None and server not in self._asked:
+                self._asked[server] = asyncio.create_task(self._regain(server))
+        here = [server for server in self._servers if server.failure is None] or self._servers
+        if ready := [server for server in here if server.skipped_until <= now]:
             return min(ready, key=lambda server: server.sessions)
-        return min(self._servers, key=lambda server: server.skipped_until)
+        return min(here, key=lambda server: server.skipped_until)
+
+    async def _regain(self, server: RemoteServer) -> None:
+        """Ask a server until it answers, then use it again. An outage that passes at once is not told."""
+        began, pause, told = time.monotonic(), FIRST_PAUSE_SECONDS, False
+        while server.failure is not None and not await server.answers():
+            if not told and time.monotonic() - began >= SKIP_SECONDS:
+                told = True
+                self._tell(
+                    f"environment server {server.address.url} is gone ({escape_to_line(server.failure or '')}); its "
+                    "episodes are played again from their start"
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        server.failure = None
+        del self._asked[server]
+        if told:
+            seconds = time.monotonic() - began
+            self._tell(f"environment server {server.address.url} answers again, after {seconds:.0f} s")
 
 
 async def query_dialect(address: Address) -> Dialect:
     """Return the server's dialect, as soon as it answers. Raises `EnvironmentFailed`."""
-    async with client(base_url=address.url, headers=address.headers, timeout=PROBE_SECONDS, trust_env=False) as http:
+    async with probing_client(address) as http:
         while True:
             try:
-                metadata, schema = await get_object(http, "/metadata"), await get_object(http, "/schema")
-                return dialect_of(metadata, schema)
+                return await fetch_dialect(http)
             except (httpx.TransportError, Broken):
                 await asyncio.sleep(FIRST_PAUSE_SECONDS)
             except (Undecodable, InvalidJson) as error:
                 detail = f"this is not an environment server: {type(error).__name__}: {error}"
                 raise EnvironmentFailed(address.url, "protocol", detail) from None
+
+
+def probing_client(address: Address) -> httpx.AsyncClient:
+    """Return a client for questions about a server."""
+    return client(base_url=address.url, headers=address.headers, timeout=PROBE_SECONDS, trust_env=False)
+
+
+async def fetch_dialect(http: httpx.AsyncClient) -> Dialect:
+    """Return the server's dialect. Raises `httpx.TransportError`, `Broken`, `Undecodable`, `InvalidJson`."""
+    metadata, schema = await get_object(http, "/metadata"), await get_object(http, "/schema")
+    return dialect_of(metadata, schema)
 
 
 async def get_object(http: httpx.AsyncClient, path: str) -> Json:

@@ -89,6 +89,8 @@ class RemoteEnvironment:
         self._id, self._requests = secrets.token_hex(16), 0
         self._socket: ClientConnection | None = None
         self._opened = False
+        self.cut_off: str | None = None
+        """Why the server could not be reached at last, if the session ended so."""
 
     async def open(self) -> None:
         """Open the session. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
@@ -122,8 +124,11 @@ class RemoteEnvironment:
             async with asyncio.timeout(seconds):
                 answer = await self._ask(frame, seconds)
         except TimeoutError:
+            detail = f"no answer to {frame['type']} within {seconds:g} s"
+            if self._socket is None:  # the server took no connection either: it hangs, and not the environment
+                raise self._cut_off(detail) from None
             self.abort()
-            raise self._failed("timeout", f"no answer to {frame['type']} within {seconds:g} s") from None
+            raise self._failed("timeout", detail) from None
         self._raise_if_error(answer, frame["type"])
         try:
             observation = self._dialect.observation(answer["data"])
@@ -145,7 +150,7 @@ class RemoteEnvironment:
             except (Broken, TimeoutError) as error:
                 self.abort()
                 if not left:
-                    raise self._failed("lost", f"{frame['type']}: {error}") from None
+                    raise self._cut_off(f"{frame['type']}: {error}") from None
                 await asyncio.sleep(self._patience.pause_seconds)
             except AtCapacity as error:
                 raise self._failed("lost", str(error)) from None
@@ -208,6 +213,10 @@ class RemoteEnvironment:
         kind = error.kind or KINDS.get(error.code, "protocol")
         kind = kind if kind in ("raised", "timeout", "lost", "refused") else "protocol"
         raise self._failed(kind, f"{error.code}: {error.message}")
+
+    def _cut_off(self, why: str) -> EnvironmentFailed:
+        self.cut_off = why[:SHOWN]
+        return self._failed("lost", why)
 
     def _failed(self, kind: str, detail: str) -> EnvironmentFailed:
         return EnvironmentFailed(self._dialect.spec.name, kind, detail[:SHOWN])
