@@ -114,8 +114,17 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs. Of a fork, only its parent knows."""
-        return self._process is not None and self._process.poll() is None
+        """Whether the process runs, and is not stopped. Of a fork, only its parent knows."""
+        return self._process is not None and self._process.poll() is None and not self._stopped
+
+    @property
+    def _stopped(self) -> bool:
+        """Whether a signal has stopped the process: its request is not at fault."""
+        try:
+            status = Path(f"/proc/{self._group}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        return status.rpartition(")")[2].split()[0] == "T"
 
     async def receive(self, seconds: float) -> dict[str, Any]:
         """Return a message that needs no request, as `ask` does."""
@@ -124,7 +133,8 @@ class Child:
     async def ask(self, request: bytes, seconds: float) -> dict[str, Any]:
         """Send a request, one line, and return the answer, an object.
 
-        Without an answer the child is killed. Raises `TimeoutError`, `ChildEnded`, `InvalidJson`.
+        Without an answer the child is killed. Raises `TimeoutError`, `ChildEnded` (also of a stopped child),
+        `InvalidJson`.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -141,7 +151,13 @@ class Child:
         except ValueError as error:  # InvalidJson is one; so is the reader's error for a line that is too long
             await self.kill()
             raise InvalidJson(str(error)) from None
-        except (TimeoutError, asyncio.CancelledError):
+        except TimeoutError:
+            stopped = self._stopped
+            await self.kill()
+            if stopped:
+                raise ChildEnded("was stopped") from None
+            raise
+        except asyncio.CancelledError:
             await self.kill()
             raise
 

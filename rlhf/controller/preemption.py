@@ -97,6 +97,7 @@ async def unless(leaves: Callable[[], object], work: Coroutine[Any, Any, T]) -> 
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(None) as limit:
+            asking = loop.call_later(ASK_SECONDS, lambda: ask())
 
             def ask() -> None:
                 nonlocal asking
@@ -105,7 +106,6 @@ async def unless(leaves: Callable[[], object], work: Coroutine[Any, Any, T]) -> 
                 else:
                     asking = loop.call_later(ASK_SECONDS, ask)
 
-            asking = loop.call_later(ASK_SECONDS, ask)
             try:
                 return await work
             finally:

@@ -21,6 +21,8 @@ START_TIMEOUT_SECONDS = 120.0
 """A scorer's module may import heavy libraries."""
 LINE_BYTES = 2**20
 """A longer answer is refused: an answer holds a number, or a reason."""
+TRIES = 3
+"""How often a response is scored whose worker dies: something else may have ended it."""
 
 
 class ScorerPool:
@@ -28,9 +30,10 @@ class ScorerPool:
 
     The deadline of a response starts when a worker has it. Waiting for a free worker does not count, and ends because
     every earlier response does. A worker that exceeds the deadline is killed with all its child processes, and the next
-    response gets a fresh one. `memory_bytes` limits the address space of each worker, where it is not 0: a function
-    that exceeds it gets an exception. Workers die with this process. Their output is appended to `log`, or goes to
-    standard error. `score` may be called from any event loop; call `close` before the process ends.
+    response gets a fresh one. A response whose worker dies is scored again by a fresh one, `TRIES` times in all.
+    `memory_bytes` limits the address space of each worker, where it is not 0: a function that exceeds it gets an
+    exception. Workers die with this process. Their output is appended to `log`, or goes to standard error. `score` may
+    be called from any event loop; call `close` before the process ends.
     """
 
     def __init__(
@@ -87,6 +90,13 @@ class ScorerPool:
             await asyncio.gather(*(stack.enter_async_context(self._worker()) for _ in range(self._workers)))
 
     async def _ask(self, request: bytes) -> Scored | Unscored:
+        for left in reversed(range(TRIES)):
+            score = await self._ask_once(request)
+            if not left or self._closed or not isinstance(score, Unscored) or score.kind != "died":
+                return score
+        raise AssertionError("unreachable")
+
+    async def _ask_once(self, request: bytes) -> Scored | Unscored:
         async with self._worker() as worker:
             try:
                 return _outcome(await worker.ask(request, self._timeout_seconds))
@@ -105,6 +115,8 @@ class ScorerPool:
         worker = await self._slots.get()
         try:
             if worker is None or not worker.alive:
+                if worker is not None:
+                    await worker.kill()  # it may be stopped only
                 worker = await self._new_worker()
             yield worker
         finally:

@@ -183,6 +183,23 @@ async def test_when_the_process_that_starts_environments_is_killed_there_is_anot
         assert await again.reset(TASK, seed=0) == MORE
 
 
+async def test_a_process_that_a_signal_has_stopped_is_lost_and_replaced() -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    async with hosted("Behaving", isolation="process", turn=1.0) as environments:
+        [forker] = [child for child in psutil.Process().children() if child.pid not in before]
+        session = await environments.open("s")
+        [fork] = forker.children()
+        fork.suspend()
+        with pytest.raises(EnvironmentFailed, match="lost: its process was stopped during step"):
+            await session.step(ACTION)
+        forker.suspend()
+        while forker.status() != psutil.STATUS_STOPPED:
+            await asyncio.sleep(0.01)
+        again = await environments.open("t")
+        assert await again.reset(TASK, seed=0) == MORE
+        forker.wait(scaled(5))
+
+
 async def test_an_environment_that_hangs_holds_up_nobody_else_and_its_place_is_free() -> None:
     Hangs.release.clear()
     async with hosted("Hangs", turn=0.2, place=0.2, sessions=2) as environments:

@@ -40,6 +40,16 @@ def nap(row: dict[str, Any]) -> float:
     return 1.0
 
 
+def die_at_first(row: dict[str, Any]) -> float:
+    """End the process, so many times."""
+    with open(row["file"], "a+") as file:
+        file.write(".")
+        file.seek(0)
+        if len(file.read()) <= row["times"]:
+            os._exit(3)
+    return 1.0
+
+
 BEHAVIOURS: dict[str, Any] = {
     "hang": lambda row: time.sleep(60),
     "loop in C": lambda row: sum(range(10**12)),
@@ -57,6 +67,7 @@ BEHAVIOURS: dict[str, Any] = {
     "tell its memory rank": lambda row: float(Path("/proc/self/oom_score_adj").read_text()),
     "hoard": lambda row: len(bytearray(2**31)),
     "nap": nap,
+    "die at first": die_at_first,
 }
 
 

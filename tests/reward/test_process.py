@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import time
@@ -92,6 +93,36 @@ async def test_a_worker_that_died_while_idle_costs_no_response(pool: ScorerPool)
     worker.kill()
     worker.wait(timeout=scaled(5))
     assert await pool.score("true", {}) == Scored(value=1.0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_response_whose_worker_is_ended_or_stopped_from_outside_is_scored_again(number: int) -> None:
+    pool = ScorerPool(f"{FAULTS}:misbehave", workers=1, timeout_seconds=scaled(1.5))
+    await pool.start()
+    (worker,) = workers()
+    scoring = asyncio.create_task(pool.score("nap", {"seconds": 0.5}))
+    await asyncio.sleep(0.1)
+    worker.send_signal(number)
+    assert await scoring == Scored(value=1.0)
+    assert gone(worker.pid)
+    await pool.close()
+
+
+async def test_a_worker_that_was_stopped_while_idle_costs_no_response(pool: ScorerPool) -> None:
+    await pool.start()
+    (worker,) = workers()
+    worker.suspend()
+    assert await pool.score("true", {}) == Scored(value=1.0)
+    assert gone(worker.pid)
+
+
+@pytest.mark.parametrize(("times", "score"), [(2, "scored"), (3, "died")])
+async def test_a_response_that_ends_its_worker_three_times_has_no_score(
+    pool: ScorerPool, times: int, score: str, tmp_path: Path
+) -> None:
+    outcome = await pool.score("die at first", {"file": str(tmp_path / "file"), "times": times})
+    assert (outcome.kind if isinstance(outcome, Unscored) else "scored") == score
+    assert (tmp_path / "file").read_text() == "..."
 
 
 async def test_the_kernel_takes_a_scorer_before_the_trainer_when_memory_runs_out(pool: ScorerPool) -> None:

@@ -52,6 +52,7 @@ class ProcessIsolation:
     async def _running_importer(self) -> Child:
         async with self._starting:
             if self._importer is None or not self._importer.alive:
+                await self.stop()  # it may be stopped only
                 self._importer = await self._new_importer()
             return self._importer
 
