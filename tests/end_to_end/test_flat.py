@@ -26,8 +26,8 @@ early one."""
 MEBI = 2**20
 NOISE = 12.0
 """MiB that the resident memory of a process may differ by: the allocator keeps what it was asked for most."""
-RAYS_OWN, LAZY = "/ray/core/", 2
-"""gRPC in Ray's own programs makes a few of its threads late."""
+LATE_THREADS = 2
+"""A bounded pool makes its last threads when it is first that busy; a leak in every save would be 22."""
 TINY = (
     f"trainer.updates={UPDATES}", "trainer.groups_per_update=2", "trainer.group_size=2", "sampling.max_tokens=4",
     "trainer.eval_every=25", "data.eval.arguments.rows=4", "trainer.save_every=20", "trainer.failure_budget=1",
@@ -79,7 +79,7 @@ def test_500_updates_leave_every_process_as_it_was_at_update_50(tmp_path: Path, 
         if (was := before.processes.get(pid)) is None
         or held.mebibytes > was.mebibytes + NOISE
         or held.descriptors > was.descriptors
-        or held.threads > was.threads + LAZY * (RAYS_OWN in held.name)
+        or held.threads > was.threads + LATE_THREADS
     ]
     assert not grown, "\n".join(grown)
     assert after.processes.keys() == before.processes.keys()
