@@ -193,6 +193,15 @@ class Completion:
     seconds: float = 0.0
 
 
+class SampledTokens(NamedTuple):
+    """Tokens in the order in which they were sampled, `[N]` each: ids, log-probs and policy versions, as in
+    `Completion`."""
+
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    versions: NDArray[np.int32]
+
+
 class TokenLogprobs(NamedTuple):
     """An engine's log-probs of given tokens `[T]`: `float32 [T - 1]` of tokens 1..T-1 at temperature 1, and the experts
     that it chose, `int16 [T, layers, k]`, where they are known. Of rows `[R, T]` both have their dimension first."""

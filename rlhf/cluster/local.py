@@ -11,7 +11,8 @@ from typing import Any, Never
 from rlhf.cluster.host import WorkerHost, traced_value, value_of
 from rlhf.cluster.machine import VISIBLE, this_machine
 from rlhf.cluster.roles import Role, check_resources, role_table, worker_name
-from rlhf.errors import DeadlinePassed, PlacementError
+from rlhf.cluster.worker import Worker
+from rlhf.errors import DeadlinePassed, PlacementError, WorkerDied
 
 CLOSE_SECONDS = 10.0
 
@@ -29,6 +30,10 @@ class LocalWorker:
 
     async def construct(self, kwargs: Mapping[str, Any], timeout_seconds: float) -> None:
         await self._wait(self._host.construct(kwargs), "start", timeout_seconds)
+
+    async def until_death(self) -> WorkerDied:
+        while True:
+            await asyncio.sleep(3600)
 
     async def close(self) -> None:
         await self._wait(self._host.close(), "close", CLOSE_SECONDS)
@@ -67,6 +72,11 @@ class LocalCluster:
         await asyncio.gather(*starting)
         self._workers[role] = workers
         return workers
+
+    async def replace(self, worker: Worker, kwargs_of: Callable[[int], Mapping[str, Any]]) -> LocalWorker:
+        raise PlacementError(
+            f"{worker.name} has no process of its own that could be started again; use cluster.kind=ray"
+        )
 
     def workers(self, role: str) -> list[LocalWorker]:
         return self._workers[role]

@@ -9,7 +9,9 @@ import shlex
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Never
@@ -50,6 +52,8 @@ class RayCluster:
         self._connected = False
         self._roles: dict[str, Role] = {}
         self._workers: dict[str, list[Any]] = {}
+        self._log_dir = Path()
+        self._launches: Counter[str] = Counter()
         self._reservation: Reservation | None = None
         # Ray asks the kernel to kill its processes when the thread that started them ends; this one stays.
         self._thread = BackgroundLoop("Ray's blocking calls")
@@ -79,7 +83,8 @@ class RayCluster:
         self._roles = {role.name: role for role in roles}
         await self._reserve(roles, nodes)
         report(placement_table(self.placements))
-        await self._launch(log_dir.absolute())
+        self._log_dir = log_dir.absolute()
+        await self._launch()
 
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> list[Any]:
         """Construct the role's objects concurrently and wait for all of them, within its `start_timeout_seconds`."""
@@ -89,15 +94,34 @@ class RayCluster:
         await asyncio.gather(*(worker.construct(kwargs_of(i), seconds) for i, worker in enumerate(workers)))
         return workers
 
+    async def replace(self, worker: Any, kwargs_of: Callable[[int], Mapping[str, Any]]) -> Any:
+        """Kill a worker's process, and construct another in its bundle; where that fails, the place is still the
+        worker's."""
+        await worker.kill(CLOSE_SECONDS)
+        role = worker.placed.role
+        here = ray_module().get_runtime_context().get_node_id()
+        new = self._launched(replace(worker.placed, index=self._launches[role.name]), None)
+        with contextlib.ExitStack() as failing:
+            failing.callback(new.abandon)
+            await new.arrive(here, role.start_timeout_seconds)
+            await new.construct(kwargs_of(new.placed.index), role.start_timeout_seconds)
+            failing.pop_all()
+        workers = self._workers[role.name]
+        workers[workers.index(worker)] = new
+        return new
+
     def workers(self, role: str) -> list[Any]:
         return self._workers[role]
 
     async def watch(self) -> Never:
-        """Wait until any worker ends, then raise `WorkerDied` with its name and cause."""
-        watching = [asyncio.ensure_future(worker.until_death()) for worker in self._all()]
+        """Wait until any worker ends that is not replaced, then raise `WorkerDied` with its name and cause."""
+        watched = [worker for worker in self._all() if not worker.placed.role.replaced]
+        if not watched:
+            await asyncio.Event().wait()
+        watching = [asyncio.ensure_future(worker.until_death()) for worker in watched]
         try:
             done, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
-            raise next(error for error in (task.exception() for task in done) if error)
+            raise done.pop().result()
         finally:
             for task in watching:
                 task.cancel()
@@ -179,7 +203,7 @@ class RayCluster:
             )
         self.placements = reservation.placements({id: node.node for id, node in nodes.items()})
 
-    async def _launch(self, log_dir: Path) -> None:
+    async def _launch(self) -> None:
         """Start every worker's process; those that share GPUs when the GPUs of the others are known."""
         launched: dict[str, Any] = {}
         for placed in sorted(self.placements, key=lambda placed: bool(placed.beside and placed.role.gpus)):
@@ -187,15 +211,17 @@ class RayCluster:
             if placed.beside and placed.role.gpus:
                 hosts = (launched[name].gpus(self._placement_timeout_seconds) for name in placed.beside)
                 gpus = [gpu for gpus_of_host in await asyncio.gather(*hosts) for gpu in gpus_of_host]
-            worker = self._launched(placed, log_dir / f"{placed.worker}.log", gpus)
+            worker = self._launched(placed, gpus)
             launched[placed.worker] = worker
             self._workers.setdefault(placed.role.name, []).append(worker)
 
-    def _launched(self, placed: Placement, log_file: Path, gpus: Sequence[str] | None) -> Any:
+    def _launched(self, placed: Placement, gpus: Sequence[str] | None) -> Any:
         """Start one worker's process in its bundle. It sees the `gpus` of other workers, or by default those that Ray
         has given to it."""
         from rlhf.cluster.ray_worker import RayWorker
 
+        self._launches[placed.role.name] += 1
+        log_file = self._log_dir / f"{placed.worker}.log"
         ray, role, forks = ray_module(), placed.role, self._forks_of(placed.role)
         in_bundle = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
         host = ray.remote(RayHost).options(
@@ -210,7 +236,7 @@ class RayCluster:
         actor = host.remote(
             role.factory, role.imports, role.concurrency, environment, role.python_path, str(log_file), self._head, gpus
         )
-        return RayWorker(placed.worker, placed.node, actor)
+        return RayWorker(placed, actor)
 
     def _forks_of(self, role: Role) -> Path | None:
         """Return the socket of the fork server for this role's workers: ours, or that of the process that started

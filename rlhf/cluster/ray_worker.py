@@ -11,12 +11,13 @@ import signal
 import struct
 import time
 from collections.abc import Mapping
-from typing import Any, Never
+from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from rlhf.cluster.host import traced_value, value_of
+from rlhf.cluster.placement import Placement
 from rlhf.errors import DeadlinePassed, WorkerDied, WorkerFailed
 
 EXIT_GRACE_SECONDS = 5.0
@@ -32,11 +33,11 @@ NODE_DIED = "its node has died"
 
 
 class RayWorker:
-    """A worker process. `name` is its role and index, `node` where it was placed."""
+    """A worker process. `name` is its role and index, `placed` where it is."""
 
-    def __init__(self, name: str, node: str, actor: Any) -> None:
-        self.name = name
-        self._node, self._actor = node, actor
+    def __init__(self, placed: Placement, actor: Any) -> None:
+        self.name, self.placed = placed.worker, placed
+        self._node, self._actor = placed.node, actor
         self._pidfd: int | None = None
         self._live = actor.live.remote()
 
@@ -58,19 +59,30 @@ class RayWorker:
     async def construct(self, kwargs: Mapping[str, Any], timeout_seconds: float) -> None:
         value_of(self.name, "start", await self._wait(self._actor.construct.remote(kwargs), "start", timeout_seconds))
 
-    async def until_death(self) -> Never:
-        """Wait for the process to end, then raise `WorkerDied`."""
+    async def until_death(self) -> WorkerDied:
+        """Wait for the process to end, and return why."""
         try:
             await asyncio.wrap_future(self._live.future())
         except RayError as error:
-            raise await self._death(error) from None
-        raise WorkerDied(self.name, "its process answered the call that never ends")
+            return await self._death(error)
+        return WorkerDied(self.name, "its process answered the call that never ends")
 
     async def end(self, timeout_seconds: float) -> None:
         """Call the object's `close` if it has one, then end the process whether or not that succeeded."""
         with contextlib.suppress(WorkerDied, WorkerFailed, DeadlinePassed):
             await self._wait(self._actor.close.remote(), "close", timeout_seconds)
+        await self.kill(timeout_seconds)
+
+    def abandon(self) -> None:
+        """End the process, and do not wait for it."""
+        if self._pidfd is not None:  # Ray asks the process, and one that is stopped does not answer
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         ray.kill(self._actor, no_restart=True)
+
+    async def kill(self, timeout_seconds: float) -> None:
+        """End the process at once, and wait until it has ended; no effect the second time."""
+        self.abandon()
         if self._pidfd is not None:
             deadline = time.monotonic() + timeout_seconds
             while not select.select([self._pidfd], [], [], 0)[0] and time.monotonic() < deadline:

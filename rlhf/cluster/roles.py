@@ -34,6 +34,8 @@ class Role:
     calls that run at once. Error messages name the settings of `hint`, which decide `count`, `cpus` and `gpus`, and of
     `size_hint`, which decide only `cpus` and `gpus`.
 
+    The end of one that is not `replaced` ends the run.
+
     `shares_with` is a role whose GPUs this one uses: of N workers of that role and M of this one, the worker i uses the
     GPUs of those from i N/M to (i + 1) N/M - 1, on their node. Where there is too little room, `least` workers do.
     """
@@ -53,6 +55,7 @@ class Role:
     size_hint: str = ""
     shares_with: str = ""
     least: int | None = None
+    replaced: bool = False
 
     @property
     def own_gpus(self) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, Never, Protocol, TypeVar, cast, overload
 
 from rlhf.cluster.roles import Role
+from rlhf.errors import WorkerDied
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,13 +32,19 @@ class Worker(Protocol):
         """
         ...
 
+    async def until_death(self) -> WorkerDied:
+        """Wait for the process to end, and return why; one in this process never ends."""
+        ...
+
 
 class Cluster(Protocol):
     """A set of workers. `start` reserves resources and passes the table of workers to `report`; `spawn` constructs a
-    role's objects; `watch` raises when a worker dies; `stop` ends all workers."""
+    role's objects; `replace` ends a worker and constructs another in its place, with the next free index; `watch`
+    raises when a worker dies that is not replaced; `stop` ends all workers."""
 
     async def start(self, roles: Sequence[Role], log_dir: Path, report: Callable[[str], None] = ...) -> None: ...
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> Sequence[Worker]: ...
+    async def replace(self, worker: Worker, kwargs_of: Callable[[int], Mapping[str, Any]]) -> Worker: ...
     def workers(self, role: str) -> Sequence[Worker]: ...
     async def watch(self) -> Never: ...
     async def stop(self) -> None: ...

@@ -17,6 +17,7 @@ from rlhf.cluster.local import LocalCluster
 from rlhf.cluster.ray_cluster import RayCluster
 from rlhf.cluster.roles import Role, worker_name
 from rlhf.cluster.worker import Cluster, Worker
+from rlhf.controller.engine_keeper import EngineKeeper
 from rlhf.controller.environments import Surroundings, started_surroundings
 from rlhf.data.config import DataConfig
 from rlhf.data.tasks import Tell
@@ -191,6 +192,7 @@ class Serving:
     router: Router
     renderer: ChatRenderer
     reward: LiveReward
+    settings: EngineSettings
     facts: EngineFacts
     surroundings: Surroundings
     outages: Outages
@@ -300,7 +302,7 @@ async def started_serving(
         stack.push_async_callback(reward.close)
         facts = await start_engines(engines, reward, together=recipe.rollout.gpus_per_engine % 1 == 0)
         stack.push_async_callback(stop_engines, engines)
-        yield Serving(engines, Router(engines), renderer, reward, facts, surroundings, outages)
+        yield Serving(engines, Router(engines), renderer, reward, settings, facts, surroundings, outages)
 
 
 async def start_engines(engines: Sequence[RemoteEngine], reward: LiveReward, *, together: bool) -> EngineFacts:
@@ -327,6 +329,19 @@ async def spawn_engines(recipe: Recipe, cluster: Cluster, settings: EngineSettin
 
     spawned = await asyncio.gather(*(of_size(role, size) for role, size in engine_sizes(recipe).items()))
     return tuple(engine for engines in spawned for engine in engines)
+
+
+def keeper_of(recipe: Recipe, cluster: Cluster, serving: Serving, publisher: Publisher, tell: Tell) -> EngineKeeper:
+    """Return what starts an engine in the place of each that is lost."""
+    roles = {size: role for role, size in engine_sizes(recipe).items()}
+
+    async def replace_engine(lost: RemoteEngine) -> RemoteEngine:
+        role = roles[lost.transfer_ranks]
+        sized = replace(serving.settings, tensor_parallel_size=lost.transfer_ranks)
+        worker = await cluster.replace(lost.worker, lambda index: {"name": worker_name(role, index), "settings": sized})
+        return RemoteEngine(worker, recipe.rollout, transfer_ranks=lost.transfer_ranks)
+
+    return EngineKeeper(serving.router, publisher, replace_engine, min_engines=recipe.rollout.min_engines, tell=tell)
 
 
 async def spawn_reward(

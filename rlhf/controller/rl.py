@@ -10,7 +10,15 @@ from dataclasses import asdict
 from typing import Any
 
 from rlhf.cluster.worker import Cluster
-from rlhf.controller.build import Serving, make_learner, make_publisher, spawn_learners, start_ranks, started_serving
+from rlhf.controller.build import (
+    Serving,
+    keeper_of,
+    make_learner,
+    make_publisher,
+    spawn_learners,
+    start_ranks,
+    started_serving,
+)
 from rlhf.controller.closing import each
 from rlhf.controller.context import RunContext, begun
 from rlhf.controller.episode_log import EpisodeLog
@@ -40,7 +48,7 @@ from rlhf.data.overlap import check_overlap, questions_of
 from rlhf.data.tasks import asking_tasks, held_out_problems, load_sets, mixed, training_tasks
 from rlhf.errors import RlhfError, UserError, WorkerFailed
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.workers import learner_starts_first
+from rlhf.recipe.workers import engine_roles, learner_starts_first
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.rollout.taught_format import told_of_tools
 from rlhf.runs.episode_parts import EpisodeParts
@@ -104,6 +112,9 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         if opening := await serving.opening(recipe.seed, tasks[0][0]):
             view.message(opening)
         began = await begun(context, model)
+    if all(role.replaced for role in engine_roles(recipe)):
+        keeper = keeper_of(recipe, cluster, serving, publisher, view.message)
+        await stack.enter_async_context(keeper.keeping(serving.engines))
     playing = Playing(
         context, tasks=mixed(recipe.data, tasks, recipe.seed), problems=problems,
         serving=with_traces(serving), learner=phases or learner, publisher=phases or publisher,

@@ -79,6 +79,8 @@ def _engine_role(recipe: Recipe, name: str, tensor_parallel_size: int, count: in
         start_timeout_seconds=rollout.start_timeout_seconds,
         hint="rollout.engines, rollout.tensor_parallel_size, rollout.cpus_per_engine or rollout.gpus_per_engine",
         size_hint="rollout.tensor_parallel_size, rollout.cpus_per_engine or rollout.gpus_per_engine",
+        # The memory of one that takes turns on its GPUs with ranks could be taken only when they have left.
+        replaced=recipe.cluster.kind == "ray" and recipe.cluster.placement != "colocated",
     )
 
 

@@ -86,6 +86,12 @@ class RolloutConfig(Config):
     reply that exceeds it is truncated there, and keeps the tokens sampled so far."""
     weight_sync_timeout_seconds: float = Field(120, gt=0)
     """Deadline for each phase of a weight sync."""
+    silence_timeout_seconds: float = Field(30, ge=1)
+    """Time after which an engine whose process does not answer is lost. Another is started in its place, and its
+    requests go on elsewhere."""
+    min_engines: int = Field(1, ge=1)
+    """A run ends when fewer engines than this are left, because no other could be started in the place of those that
+    were lost."""
     vllm: dict[str, Any] = Field({})
     """Further arguments of vLLM's engine, by its own names (`EngineArgs`, those of `vllm serve` with underscores), for
     instance `{enforce_eager: true, max_num_batched_tokens: 32768}`. Arguments that the system decides are refused,
@@ -115,6 +121,8 @@ class RolloutConfig(Config):
                 f"engines is {self.engines}, but tensor_parallel_size lists "
                 f"{len(self.tensor_parallel_sizes)}; leave engines out, or list a size for every engine"
             )
+        if self.min_engines > self.engines:
+            raise ValueError(f"min_engines is {self.min_engines}, and there are {self.engines} engines")
         return self
 
     @property

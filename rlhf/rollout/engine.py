@@ -11,18 +11,18 @@ import itertools
 import time
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker, WorkerHandle
-from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, ModelError
+from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, ModelError, RlhfError, WorkerDied
 from rlhf.rollout.config import RolloutConfig
-from rlhf.rollout.vllm.engine_worker import EngineWorker
-from rlhf.rollout.vllm.settings import CPU_SEQUENCES, EngineFacts, GenerateRequest, RefusedRequest
-from rlhf.types import Completion, FinishReason, PolicyVersion, Prompt, Sampling, TokenLogprobs
+from rlhf.rollout.vllm.engine_worker import Delivered, EngineWorker
+from rlhf.rollout.vllm.settings import CPU_SEQUENCES, EngineFacts, GenerateRequest
+from rlhf.types import Completion, FinishReason, PolicyVersion, Prompt, SampledTokens, Sampling, TokenLogprobs
 from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
 
 R = TypeVar("R")
@@ -33,6 +33,25 @@ CALL_SECONDS = 30.0
 """Time added to the deadline of a call, for the round trip and one step of the model."""
 SHORTEST_WAIT_SECONDS = 0.02
 """Minimum time between two checks of a wait that reaches its deadline during a pause."""
+
+
+BEAT_SECONDS = 2.0
+"""Time between two questions whether an engine's process runs."""
+NOTHING = SampledTokens(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32))
+
+
+class Draft:
+    """A reply that is not complete: the tokens of it that have arrived here. Another engine can go on after them."""
+
+    def __init__(self) -> None:
+        self._parts = [NOTHING]
+
+    @property
+    def sampled(self) -> SampledTokens:
+        return SampledTokens(*map(np.concatenate, zip(*self._parts, strict=True)))
+
+    def add(self, part: SampledTokens) -> None:
+        self._parts.append(part)
 
 
 class RunningClock:
@@ -74,9 +93,10 @@ class RunningClock:
 @dataclass(eq=False)
 class _Pending:
     """A request in flight: `taken` is resolved when the engine has it, `reply` with a completion or a named error. The
-    caller may be cancelled in the same tick: then both futures have no waiter."""
+    caller may be cancelled in the same tick: then both futures have no waiter. The `draft` gets what arrives before."""
 
     session: str
+    draft: Draft
     taken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     reply: asyncio.Future[Completion] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -101,12 +121,16 @@ class RemoteEngine:
     A reply's deadline is `generate_timeout_seconds` from when the engine has the request; time paused for weight syncs
     does not count. A reply that exceeds it is cut off, and keeps the tokens sampled so far. `generate` raises
     `GenerateFailed` when only this request cannot be answered, `DeadlinePassed` when no token was sampled in that time,
-    `EngineBroken` or `WorkerDied` when the engine can answer no further request.
+    `EngineBroken` or `WorkerDied` when the engine can answer no further request: it is lost, and `until_lost` returns.
     """
 
     def __init__(self, worker: Worker, config: RolloutConfig, *, transfer_ranks: int = 1) -> None:
         self.name, self.transfer_ranks = worker.name, transfer_ranks
+        self.worker = worker
         self._worker = WorkerHandle[EngineWorker](worker)
+        self._silence_seconds = config.silence_timeout_seconds
+        self._lost: RlhfError | None = None
+        self._noticed = asyncio.Event()
         self._start_seconds, self._generate_seconds = config.start_timeout_seconds, config.generate_timeout_seconds
         self._publish_seconds = config.weight_sync_timeout_seconds
         # A request for which vLLM has no free slot waits here instead: its deadline starts only when vLLM has it.
@@ -124,17 +148,31 @@ class RemoteEngine:
         self._places = asyncio.Semaphore(facts.max_sequences)
         return facts
 
-    async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
-        """Return one reply; `seed` determines all its draws. Raises `ModelError` for a prompt with images."""
+    async def generate(
+        self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, draft: Draft | None = None
+    ) -> Completion:
+        """Return one reply; `seed` determines all its draws. It begins with the tokens of `draft`, which gets further
+        ones as they arrive. Raises `ModelError` for a prompt with images."""
         if prompt.images:
             raise ModelError(f"the prompt of session {session} has images, and engines are given text alone")
         async with self._places:
-            return await self._generate(prompt, sampling=sampling, seed=seed, session=session)
+            if self._lost:
+                raise self._lost
+            return await self._generate(prompt, sampling, seed, session, draft or Draft())
 
-    async def _generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
-        request_id = f"{session}/{next(self._ids)}"
-        pending = self._pending[request_id] = _Pending(session)
-        self._post(GenerateRequest(request_id, prompt.token_ids, sampling.temperature, sampling.max_tokens, seed))
+    async def _generate(self, prompt: Prompt, sampling: Sampling, seed: int, session: str, draft: Draft) -> Completion:
+        request_id, before = f"{session}/{next(self._ids)}", draft.sampled
+        pending = self._pending[request_id] = _Pending(session, draft)
+        self._post(
+            GenerateRequest(
+                request_id,
+                np.concatenate([prompt.token_ids, before.token_ids]),
+                sampling.temperature,
+                sampling.max_tokens - len(before.token_ids),
+                seed,
+                sampled=len(before.token_ids),
+            )
+        )
         seconds = min(self._generate_seconds, sampling.max_seconds or self._generate_seconds)
         try:
             await pending.taken
@@ -143,7 +181,7 @@ class RemoteEngine:
         finally:
             if self._pending.pop(request_id, None):
                 self._spawn(self._abort(request_id))
-        completion = pending.reply.result() if pending.reply.done() else None
+        completion = _after(before, pending.reply.result()) if pending.reply.done() else None
         if completion is None or (completion.finish_reason is FinishReason.TIME and not len(completion.token_ids)):
             raise DeadlinePassed(f"{self.name} (session {session})", seconds)
         return completion
@@ -188,6 +226,39 @@ class RemoteEngine:
         await self._phase(lambda engine: engine.resume())
         self._clock.restart()
 
+    def lose(self, error: RlhfError) -> None:
+        """Take the engine out of service: all its requests fail with `error`, now and from now on."""
+        self._lost = self._lost or error
+        self._noticed.set()
+        self._fail(self._lost)
+
+    async def until_lost(self) -> RlhfError:
+        """Wait until the engine can serve no more, and return why: its process ended or does not answer, or it broke. A
+        process that answers nothing is stopped, or hangs as a whole."""
+        watching = [asyncio.ensure_future(one) for one in (self._noticed.wait(), self._died(), self._silent())]
+        try:
+            await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in watching:
+                task.cancel()
+        assert self._lost is not None, "each of them sets it"
+        return self._lost
+
+    async def _died(self) -> None:
+        self.lose(await self.worker.until_death())
+
+    async def _silent(self) -> None:
+        """Return when the process has not answered for its time."""
+        while True:
+            try:
+                await self._worker.call(lambda engine: engine.beat(), timeout_seconds=self._silence_seconds)
+            except DeadlinePassed:
+                seconds = self._silence_seconds
+                return self.lose(WorkerDied(self.name, f"its process has not answered for {seconds:g} s"))
+            except WorkerDied as error:
+                return self.lose(error)
+            await asyncio.sleep(BEAT_SECONDS)
+
     async def stop(self) -> None:
         """Abort all requests in flight and free the model."""
         self._fail(EngineBroken(self.name, "it was stopped"))
@@ -219,7 +290,7 @@ class RemoteEngine:
 
     async def _collect(self) -> None:
         while self._pending:
-            for request_id, reply in (await self._call(lambda engine: engine.collect(POLL_SECONDS))).items():
+            for request_id, reply in await self._call(lambda engine: engine.collect(POLL_SECONDS)):
                 self._settle(request_id, reply)
 
     async def _abort(self, request_id: str) -> None:
@@ -229,7 +300,11 @@ class RemoteEngine:
         """Call the worker; the deadline allows for a weight sync that runs meanwhile."""
         return await self._worker.call(ask, timeout_seconds=self._publish_seconds + CALL_SECONDS)
 
-    def _settle(self, request_id: str, reply: Completion | RefusedRequest) -> None:
+    def _settle(self, request_id: str, reply: Delivered) -> None:
+        if isinstance(reply, SampledTokens):
+            if unfinished := self._pending.get(request_id):
+                unfinished.draft.add(reply)
+            return
         pending = self._pending.pop(request_id, None)
         if pending is None:
             return
@@ -237,6 +312,7 @@ class RemoteEngine:
             pending.finish(reply)
         elif reply.broken:
             pending.fail(EngineBroken(self.name, reply.detail))
+            self.lose(EngineBroken(self.name, reply.detail))
         else:
             pending.fail(GenerateFailed(self.name, pending.session, reply.detail))
 
@@ -251,9 +327,23 @@ class RemoteEngine:
         """Fail all pending requests if the call failed: none of them would be answered."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
+            if isinstance(error, WorkerDied):
+                self.lose(error)
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         lost, self._pending = self._pending, {}
         for pending in lost.values():
             pending.fail(error)
+
+
+def _after(before: SampledTokens, completion: Completion) -> Completion:
+    """Return the whole reply, of which an engine sampled the rest."""
+    if not len(before.token_ids):
+        return completion
+    return replace(
+        completion,
+        token_ids=np.concatenate([before.token_ids, completion.token_ids]),
+        logprobs=np.concatenate([before.logprobs, completion.logprobs]),
+        versions=np.concatenate([before.versions, completion.versions]),
+    )

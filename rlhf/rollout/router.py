@@ -1,44 +1,105 @@
-"""Route requests over several engines."""
+"""Route requests over several engines, which may come and go."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
 
-from rlhf.protocols import RolloutEngine
+from rlhf.errors import EngineBroken, EnginesLost, GenerateFailed, WorkerDied
+from rlhf.rollout.engine import Draft
 from rlhf.types import Completion, Prompt, Sampling
 
 REMEMBERED_SESSIONS = 65_536
+MOST_LOSSES = 3
+"""Engines that may be lost with a request before it fails: it may be the cause."""
+
+
+class DraftingEngine(Protocol):
+    """A `RolloutEngine` that can go on after what another has sampled. It raises `EngineBroken` or `WorkerDied` when it
+    can answer no further request."""
+
+    name: str
+
+    async def generate(
+        self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, draft: Draft | None = None
+    ) -> Completion: ...
 
 
 class Router:
     """Sends a session to the engine with the fewest requests in flight, and keeps it there: its prefix is cached there.
 
-    The least recently used sessions are forgotten first. Errors of an engine pass through unchanged.
+    The requests of an engine that is lost go on at another, after the tokens that have arrived of them; if none is
+    left, they wait for one to be added, or for `end`, if the router `fails_over`; else they raise the loss. The least
+    recently used sessions are forgotten first.
     """
 
-    def __init__(self, engines: Sequence[RolloutEngine], *, remembered_sessions: int = REMEMBERED_SESSIONS) -> None:
-        if not engines:
+    def __init__(self, engines: Iterable[DraftingEngine], *, remembered_sessions: int = REMEMBERED_SESSIONS) -> None:
+        self.engines = list(engines)
+        self.fails_over = False
+        if not self.engines:
             raise ValueError("a router needs an engine")
-        self._engines = tuple(engines)
-        self._under_way: Counter[int] = Counter()
-        self._homes: OrderedDict[str, int] = OrderedDict()
+        self._under_way: Counter[str] = Counter()
+        self._homes: OrderedDict[str, DraftingEngine] = OrderedDict()
         self._remembered = remembered_sessions
+        self._changed = asyncio.Event()
+        self._end: EnginesLost | None = None
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
-        index = self._home(session)
-        self._under_way[index] += 1
-        try:
-            return await self._engines[index].generate(prompt, sampling=sampling, seed=seed, session=session)
-        finally:
-            self._under_way[index] -= 1
+        """Return one reply. Raises `GenerateFailed` for a request with which too many engines were lost, `EnginesLost`
+        after `end`, and what else an engine raises."""
+        draft, began, losses = Draft(), time.monotonic(), 0
+        while True:
+            engine = await self._home(session)
+            self._under_way[engine.name] += 1
+            try:
+                left = _time_left(sampling, time.monotonic() - began) if losses else sampling
+                return await engine.generate(prompt, sampling=left, seed=seed, session=session, draft=draft)
+            except (EngineBroken, WorkerDied) as error:
+                self.remove(engine)
+                losses += 1
+                if not (self.engines or self.fails_over):
+                    raise
+                if losses == MOST_LOSSES:
+                    raise GenerateFailed(engine.name, session, f"{losses} engines were lost with it: {error}") from None
+            finally:
+                self._under_way[engine.name] -= 1
 
-    def _home(self, session: str) -> int:
-        index = self._homes.pop(session, None)
-        self._homes[session] = index = self._least_loaded() if index is None else index
+    def add(self, engine: DraftingEngine) -> None:
+        """Send requests to this engine, too."""
+        self.engines.append(engine)
+        self._changed.set()
+
+    def remove(self, engine: DraftingEngine) -> None:
+        """Send no further request to this engine; no effect if it is removed already."""
+        if engine in self.engines:
+            self.engines.remove(engine)
+
+    def end(self, error: EnginesLost) -> None:
+        """Fail all requests that wait for an engine, and all that come."""
+        self._end = error
+        self._changed.set()
+
+    async def _home(self, session: str) -> DraftingEngine:
+        while not self.engines and not self._end:  # each replacement's start has a deadline, and there are only so many
+            self._changed.clear()
+            await self._changed.wait()
+        if self._end:
+            raise self._end
+        engine = self._homes.pop(session, None)
+        if engine is None or engine not in self.engines:
+            engine = min(self.engines, key=lambda one: self._under_way[one.name])
+        self._homes[session] = engine
         if len(self._homes) > self._remembered:
             self._homes.popitem(last=False)
-        return index
+        return engine
 
-    def _least_loaded(self) -> int:
-        return min(range(len(self._engines)), key=lambda index: self._under_way[index])
+
+def _time_left(sampling: Sampling, spent: float) -> Sampling:
+    """Take the time that a reply has had from what it may have; it has a moment at least, to return what it has."""
+    if sampling.max_seconds is None:
+        return sampling
+    return replace(sampling, max_seconds=max(sampling.max_seconds - spent, 0.01))

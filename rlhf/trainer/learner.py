@@ -64,6 +64,8 @@ class RemoteLearner:
         self._guarded = plays and config.mismatch == "stop"
         self._sharing = config.deepspeed.sequence_parallel
         self._version: PolicyVersion = 0
+        self.turn = asyncio.Lock()
+        """The ranks do one thing at a time: an update, a save, or a weight sync."""
 
     @property
     def version(self) -> PolicyVersion:
@@ -80,6 +82,10 @@ class RemoteLearner:
 
     async def update(self, groups: Sequence[Group]) -> Updated:
         """Compute forward outputs on the ranks, advantages here, and optimizer steps on the ranks."""
+        async with self.turn:
+            return await self._update(groups)
+
+    async def _update(self, groups: Sequence[Group]) -> Updated:
         batch = build_batch(
             self._dealt(groups),
             aggregation=self._config.loss.aggregation,
@@ -105,6 +111,7 @@ class RemoteLearner:
         self._version += 1
         return reduce_metrics(answers)
 
+<<<<<<< HEAD
     async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]:
         """Every rank copies its part of the state, and of `path/huggingface`, to host memory; training may go on then.
         The answer waits until all is on disk below `path`."""
@@ -119,17 +126,28 @@ class RemoteLearner:
         written = await self._all(lambda worker: worker.model.written(), self._seconds + WRITE_GRACE_SECONDS)
         own_part = await asyncio.to_thread(synced, path, [own])
         return {name: one for part in (*written, own_part) for name, one in part.items()}
+=======
+    async def save(self, path: Path) -> dict[str, Written]:
+        """Every rank writes its part of the state into `path`, rank 0 also `path/huggingface`. Returns what they wrote,
+        which is on the disk, by path within `path`."""
+        async with self.turn:
+            written = await self._all(lambda worker: worker.model.save(path, self._version), self._seconds)
+        own = write_controller(path, self._kl.coefficient)
+        return {name: one for part in (*written, synced(path, [own])) for name, one in part.items()}
+>>>>>>> e7bf000d (rollout: go on without an engine that is lost, and start another)
 
     async def load(self, path: Path) -> None:
         """Continue exactly from `save`: weights, optimizer, schedule and version. The plan must be the same."""
-        versions = await self._all(lambda worker: worker.model.load(path), self._seconds)
+        async with self.turn:
+            versions = await self._all(lambda worker: worker.model.load(path), self._seconds)
         self._version = versions[0]
         if self._config.kl.target is not None:
             self._kl = replace(self._kl, coefficient=read_controller(path))
 
     async def export(self, path: Path) -> None:
         """Write the policy as a Hugging Face folder with tokenizer and chat template."""
-        await self._all(lambda worker: worker.model.export(path), self._seconds)
+        async with self.turn:
+            await self._all(lambda worker: worker.model.export(path), self._seconds)
 
     async def hold(self, held: Residency) -> None:
         """Have everything on the ranks' devices, only the weights, or nothing; the bytes stay the same."""

@@ -1,19 +1,23 @@
 """Weight sync as a transaction with verification.
 
 prepare all engines → the learner sends while all receive → commit → canary → resume. Each phase has the same deadline.
-If any phase fails, no engine is resumed: the run ends with a `WeightSyncError` that names engine, phase and version.
+If any phase fails, no engine is resumed: a `WeightSyncError` names engine, phase and version. Engines that died, are
+silent, or alone fail the canary are lost, and the others try again without them.
+
+Engines and learner form a transfer group; where its members have changed, the next weight sync forms another. An engine
+that joins is brought to the current weights at once if the learner is idle, else by the next weight sync.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.errors import UserError, WeightSyncError, WorkerDied
+from rlhf.errors import EnginesLost, TransferError, UserError, WeightSyncError, WorkerDied
 from rlhf.runs.tracing import Clock
 from rlhf.types import PolicyVersion, Routing
 from rlhf.weight_sync.canary import VERIFY_FACTOR, WHOLE_EVERY, Canary, Start, difference, disagreement, few, staleness
@@ -22,6 +26,8 @@ from rlhf.weight_sync.types import PublishTarget, Seconds, WeightSource
 
 LEARNER = "learner"
 AT_LENGTH = "the rope scaling or the attention window of transformers and vLLM differ; lower rollout.max_context_tokens"
+ATTEMPTS = 3
+"""Weight syncs of one version that may lose engines."""
 GRACE_SECONDS = 1.0
 """After a first failure: a death is reported later than the broken connections it causes, and is what matters."""
 
@@ -53,7 +59,9 @@ class LearnerScores(NamedTuple):
 
 
 class Publisher:
-    """Brings every engine to the learner's weights. `connect` once, then `verify`, then `publish` after each update.
+    """Brings every engine to the learner's weights: `verify`, then `publish` after each update. Engines may `join` and
+    `leave` between. A publisher that `fails_over` goes on without the engines that a weight sync has lost
+    (`PublishTarget.lose`), and waits while it has none, until one joins or `end`.
 
     `logprob_difference` is the largest difference in nats between engines and learner at the last publish.
     """
@@ -68,7 +76,12 @@ class Publisher:
         clock: Clock | None = None,
     ) -> None:
         """`clock` records how long each phase takes, and in `receive` what learner and engines spend on what."""
-        self._source, self._targets = source, tuple(targets)
+        self._source, self._targets = source, list(targets)
+        self._joining: dict[PublishTarget, asyncio.Future[None]] = {}
+        self._group: tuple[PublishTarget, ...] = ()
+        self._arrived = asyncio.Event()
+        self._end: EnginesLost | None = None
+        self.fails_over = False
         self._canary, self._seconds = canary, phase_timeout_seconds
         self._clock = clock or Clock()
         self._start: Start | None = None
@@ -79,32 +92,103 @@ class Publisher:
         self.logprob_difference = 0.0
 
     async def connect(self) -> None:
-        """Form the transfer group: the learner is rank 0, the engines' workers follow in order."""
-        members = 1 + sum(target.transfer_ranks for target in self._targets)
-        rendezvous = await self._ask_learner("connect", self._source.rendezvous(members))
-        joining: dict[str, Coroutine[Any, Any, Any]] = {LEARNER: self._source.connect(rendezvous)}
-        first_rank = 1
-        for target in self._targets:
-            joining[target.name] = target.connect(rendezvous, first_rank)
-            first_rank += target.transfer_ranks
-        await self._phase("connect", joining)
+        """Form the transfer group of all engines. A weight sync does it where it has to."""
+        await self._connect(self._targets)
 
     async def publish(self) -> PolicyVersion:
-        """Sync the weights and return the version that every engine now samples from. Raises `WeightSyncError`."""
-        await self._transaction(self._prove)
-        if not self._proved:
-            self._proved = True
-            if not self._whole:  # a resumed run reports what an uninterrupted one would
-                self.logprob_difference = _largest_difference(await self._compared(()))
-        return self._source.version
+        """Sync the weights and return the version that every engine now samples from. Raises `WeightSyncError`, and
+        `EnginesLost` after `end`."""
+        async with self._source.turn:
+            for attempt in range(ATTEMPTS):
+                await self._until_engines()
+                try:
+                    await self._to(*self._targets, *self._joining)
+                    break
+                except WeightSyncError as error:
+                    self._lose(error, last=attempt == ATTEMPTS - 1)
+            for target in list(self._joining):
+                self._joined(target)
+            if not self._proved:
+                self._proved = True
+                if not self._whole:  # a resumed run reports what an uninterrupted one would
+                    self.logprob_difference = _largest_difference(await self._compared(()))
+            return self._source.version
 
     async def verify(self) -> PolicyVersion:
         """Prove the path: publish weights that are all far off, see the engines follow, then publish the real ones."""
         self._proved = False
+        await self.connect()
         await self._ask_learner("perturb", self._source.perturb())
         await self._transaction(self._prove_followed)
         await self._ask_learner("restore", self._source.restore())
         return await self.publish()
+
+    async def join(self, target: PublishTarget) -> None:
+        """Return when this engine has the current weights, proved by its canary. Raises `WeightSyncError`."""
+        joined = self._joining[target] = asyncio.get_running_loop().create_future()
+        self._arrived.set()
+        async with self._source.turn:
+            if not joined.done():
+                before, self._proved = (self._proved, self.logprob_difference), False  # the whole canary
+                try:
+                    await self._to(target)
+                    self._joined(target)
+                finally:
+                    self._joining.pop(target, None)
+                    self._proved, self.logprob_difference = before
+        await joined
+
+    def leave(self, target: PublishTarget) -> None:
+        """Send nothing to this engine from the next weight sync on; no effect if it has left already."""
+        if target in self._targets:
+            self._targets.remove(target)
+
+    def end(self, error: EnginesLost) -> None:
+        """Fail a weight sync that waits for an engine, and all that come."""
+        self._end = error
+        self._arrived.set()
+
+    def _joined(self, target: PublishTarget) -> None:
+        self._targets.append(target)
+        self._joining.pop(target).set_result(None)
+
+    def _lose(self, error: WeightSyncError, *, last: bool) -> None:
+        """Go on without the engines that were lost. Raise the error where it names none."""
+        lost = [target for target in (*self._targets, *self._joining) if target.name in error.lost]
+        if last or not lost or not self.fails_over:
+            raise error
+        for target in lost:
+            self.leave(target)
+            target.lose(error)
+            if joining := self._joining.pop(target, None):
+                joining.set_exception(error)
+
+    async def _until_engines(self) -> None:
+        while not (self._targets or self._joining or self._end or not self.fails_over):
+            self._arrived.clear()
+            await self._arrived.wait()
+        if self._end:
+            raise self._end
+
+    async def _to(self, *members: PublishTarget) -> None:
+        await self._connect(members)
+        await self._transaction(self._prove)
+
+    async def _connect(self, members: Sequence[PublishTarget]) -> None:
+        """Form a transfer group of these engines, unless it is there: the learner is rank 0, the engines' workers
+        follow in order."""
+        if self._group == tuple(members):
+            return
+        self._group = ()
+        size = 1 + sum(target.transfer_ranks for target in members)
+        rendezvous = await self._ask_learner("connect", self._source.rendezvous(size))
+        joining: dict[str, Coroutine[Any, Any, Any]] = {LEARNER: self._source.connect(rendezvous)}
+        first_rank = 1
+        for target in members:
+            joining[target.name] = target.connect(rendezvous, first_rank)
+            first_rank += target.transfer_ranks
+        await self._phase("connect", joining)
+        self._group = tuple(members)
 
     async def _transaction(self, prove: Callable[[Compared], Coroutine[Any, Any, None]]) -> None:
         manifest = await self._ask_learner("prepare", self._source.manifest())
@@ -112,7 +196,7 @@ class Publisher:
         for name, load in loads.items():
             if load:
                 self._clock.add("engine", self._clock.elapsed_seconds - self._resumed_at, engine=name, **load)
-        moving = {target.name: target.receive(manifest) for target in self._targets}
+        moving = {target.name: target.receive(manifest) for target in self._group}
         scoring: list[asyncio.Future[LearnerScores]] = []
         try:
             spent = await self._phase("receive", {**moving, LEARNER: self._sent(scoring)})
@@ -134,11 +218,10 @@ class Publisher:
 
     async def _prove(self, compared: Compared) -> None:
         start = self._start or Start(learner=dict(compared.learner), engines=dict(compared.engines))
-        if not compared.current and any(fault for _, fault in _faults(compared, start)):
+        if not compared.current and _faults(compared, start):
             self._measure(await self._ask_learner("canary", self._scored(self._sequences(), with_rounding=True)))
             compared = compared._replace(limits=self._limits(), current=True)
-        for name, fault in _faults(compared, start):
-            self._refuse(name, fault)
+        self._refuse(_faults(compared, start))
         if self._start is None:
             await self._prove_at_length()
         self._start = start
@@ -147,24 +230,28 @@ class Publisher:
     async def _prove_followed(self, compared: Compared) -> None:
         # The measurement was of the perturbed weights.
         limits = compared.limits.times(VERIFY_FACTOR) if self._canary.limits else compared.limits
-        for name, engine in compared.engines.items():
-            fault = disagreement(engine, compared.learner[name], limits)
-            self._refuse(name, fault and f"it does not follow perturbed weights: {fault}")
+        found = {name: disagreement(one, compared.learner[name], limits) for name, one in compared.engines.items()}
+        self._refuse({name: f"it does not follow perturbed weights: {fault}" for name, fault in found.items() if fault})
 
     async def _prove_at_length(self) -> None:
         """Engines reply to a prompt that fills the context, and the learner reads the replies."""
         prompt, tokens = self._canary.long_prompt, self._canary.reply_tokens
         replies = await self._all("canary", lambda target: target.extend(prompt, tokens))
+        faults = {}
         for name, reply in replies.items():
             whole = np.concatenate([prompt, reply.token_ids])
             learner = await self._ask_learner("canary", self._scored(whole, reply.routing, with_rounding=True))
             limits = self._canary.limits or measured(learner.rounding[-tokens:])
-            fault = disagreement([reply.logprobs], [learner.logprobs[-tokens:]], limits)
-            self._refuse(name, fault and f"at the end of a context of {len(whole)} tokens {fault}: {AT_LENGTH}")
+            if fault := disagreement([reply.logprobs], [learner.logprobs[-tokens:]], limits):
+                faults[name] = f"at the end of a context of {len(whole)} tokens {fault}: {AT_LENGTH}"
+        self._refuse(faults)
 
-    def _refuse(self, engine: str, fault: str | None) -> None:
-        if fault:
-            raise WeightSyncError(engine, "canary", self._source.version, fault)
+    def _refuse(self, faults: Mapping[str, str]) -> None:
+        """Raise for engines with these faults. If every engine has one, it is not theirs."""
+        if faults:
+            lost = list(faults) if len(faults) < len(self._group) else ()
+            words = "; ".join(dict.fromkeys(faults.values()))
+            raise WeightSyncError(", ".join(faults), "canary", self._source.version, words, lost)
 
     async def _sent(self, scoring: list[asyncio.Future[LearnerScores]]) -> Seconds:
         """Send the weights, and begin to answer the canary while the engines still reload, unless the answer depends on
@@ -179,7 +266,7 @@ class Publisher:
         """Return the canary on both sides; the learner may have begun."""
         tokens = self._sequences(self._asked)
         asking: dict[str, Coroutine[Any, Any, Any]] = {
-            target.name: target.token_logprobs(tokens) for target in self._targets
+            target.name: target.token_logprobs(tokens) for target in self._group
         }
         if scoring:
             asking[LEARNER] = _result(scoring[0])
@@ -239,7 +326,7 @@ class Publisher:
         return (await self._phase(phase, {LEARNER: call}))[LEARNER]
 
     async def _all(self, phase: str, call: Callable[[PublishTarget], Coroutine[Any, Any, Any]]) -> dict[str, Any]:
-        return await self._phase(phase, {target.name: call(target) for target in self._targets})
+        return await self._phase(phase, {target.name: call(target) for target in self._group})
 
     async def _phase(self, phase: str, calls: Mapping[str, Coroutine[Any, Any, Any]]) -> dict[str, Any]:
         with self._clock.span(f"weight_sync/{'transfer' if phase == 'receive' else phase}"):
@@ -271,9 +358,11 @@ class Publisher:
         died = [name for name, cause in causes.items() if isinstance(cause, WorkerDied)]
         blamed = _engines_first(died) or _engines_first(causes) or _engines_first(silent)
         reasons = "; ".join(_describe(causes[name]) for name in blamed if name in causes)
-        error = WeightSyncError(
-            ", ".join(blamed), phase, self._source.version, reasons or f"no answer within {self._seconds:g} s"
-        )
+        lost = [name for name in blamed if name != LEARNER and not isinstance(causes.get(name), TransferError)]
+        if isinstance(causes.get(LEARNER), WorkerDied):
+            lost = []
+        reasons = reasons or f"no answer within {self._seconds:g} s"
+        error = WeightSyncError(", ".join(blamed), phase, self._source.version, reasons, lost)
         error.__cause__ = causes.get(blamed[0])
         return error
 
@@ -287,12 +376,17 @@ def _largest_difference(compared: Compared) -> float:
     return max(differences, default=0.0)
 
 
-def _faults(compared: Compared, start: Start) -> Iterator[tuple[str, str | None]]:
-    """Two possible faults of each engine: it did not follow the learner, or it differs from it."""
+def _faults(compared: Compared, start: Start) -> dict[str, str]:
+    """Return the fault of each engine that has one: it did not follow the learner, or it differs from it. An engine
+    that joined later started with the weights of the others."""
+    first, faults = next(iter(start.engines)), {}
     for name, engine in compared.engines.items():
         learner, limits, places = compared.learner[name], compared.limits, compared.asked
-        yield name, staleness(engine, start.engines[name][places], learner, start.learner[name][places], limits)
-        yield name, disagreement(engine, learner, limits)
+        known = name if name in start.engines else first
+        stale = staleness(engine, start.engines[known][places], learner, start.learner[known][places], limits)
+        if fault := stale or disagreement(engine, learner, limits):
+            faults[name] = fault
+    return faults
 
 
 def _engines_first(names: Iterable[str]) -> list[str]:

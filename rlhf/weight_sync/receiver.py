@@ -23,7 +23,7 @@ from rlhf.weight_sync.broadcast import BroadcastSource
 from rlhf.weight_sync.buckets import Bucket, unpack_bucket
 from rlhf.weight_sync.ipc import IpcSource
 from rlhf.weight_sync.lora import AdapterReload
-from rlhf.weight_sync.rehearsal import start_reload
+from rlhf.weight_sync.rehearsal import give_up_reload, start_reload
 from rlhf.weight_sync.stopwatch import Stopwatch
 from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
 
@@ -83,6 +83,7 @@ class Receiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     _watch: Stopwatch
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
+        self.shutdown()
         self._source = source_for(init_info.first_rank + self.parallel_config.rank, init_info.rendezvous)
 
     def start_weight_update(self) -> None:
@@ -97,7 +98,7 @@ class Receiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         if self._source is None:
             raise TransferError("receive_weights came before init_transfer_engine, or after one that failed")
         with ExitStack() as failing, disable_mtp_completeness_check():
-            failing.callback(self.shutdown)
+            failing.callback(self._give_up)
             arrivals = self._source.buckets(update_info.manifest)
             failing.callback(arrivals.close)
             self._load_all(self._watch.drawn("receive", arrivals), self._source.held)
@@ -117,6 +118,13 @@ class Receiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         if self._source is not None:
             self._source.close()
             self._source = None
+
+    def _give_up(self) -> None:
+        """Leave the transfer, and the reload."""
+        self.shutdown()
+        if isinstance(self._reload, Reload):
+            give_up_reload(self.model)
+        self._reload = None
 
     def load(self, tensors: Iterator[tuple[str, Tensor]]) -> None:
         """Load one bucket's tensors."""

@@ -59,11 +59,7 @@ def rehearse(model: nn.Module, manifest: Manifest) -> Rehearsed:
     finally:
         for tensor, loader in loaders:
             tensor.weight_loader = loader
-        for layer in model.modules():
-            info = get_layerwise_info(layer)
-            if info.kernel_tensors is not None:
-                _place_kernel_tensors(layer, info)
-            info.reset()  # type: ignore[no-untyped-call]
+        give_up_reload(model)
 
 
 def start_reload(model: nn.Module) -> None:
@@ -73,6 +69,15 @@ def start_reload(model: nn.Module) -> None:
         if isinstance(loader, partial):
             loader.__name__ = "loader"  # type: ignore[attr-defined]
     initialize_layerwise_reload(model)
+
+
+def give_up_reload(model: nn.Module) -> None:
+    """End vLLM's reload in its middle: unfinished layers get back their memory, so that another reload can start."""
+    for layer in model.modules():
+        info = get_layerwise_info(layer)
+        if info.kernel_tensors is not None:
+            _place_kernel_tensors(layer, info)
+        info.reset()  # type: ignore[no-untyped-call]
 
 
 class _Rehearsal:

@@ -20,8 +20,8 @@ from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds, engine_backend
 
 
 class WeightSender(Protocol):
-    """Sends weights to engines. `connect` is called once while the engines' workers join, `send` in every weight sync
-    while they receive, and `close` at the end.
+    """Sends weights to engines. `connect` is called while the engines' workers join, `send` in every weight sync while
+    they receive, and `close` at the end.
 
     `send` returns when every member has the tensors. All raise `TransferError` within the rendezvous' deadline.
     """
@@ -40,6 +40,7 @@ class RankSender:
 
     def connect(self, rendezvous: Rendezvous) -> None:
         """Join the engines. Ranks that do not send have nothing to join."""
+        self.close()
         self._sender = sender_for(rendezvous.backend, self._rank)
         if self._sender is not None:
             self._sender.connect(rendezvous)

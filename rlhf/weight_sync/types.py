@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.errors import TransferError
+from rlhf.errors import RlhfError, TransferError
 from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
 
 Seconds = Mapping[str, float]
@@ -73,11 +74,12 @@ class Rendezvous:
 class PublishTarget(Protocol):
     """One engine in a weight sync. The phases are called in this order; any of them may raise or miss its deadline.
 
-    `connect` joins the transfer group once. `prepare` pauses sampling (requests are kept), acknowledges the manifest,
-    and returns how busy the engine was since the last weight sync. `receive` takes the tensors while the learner sends
-    them. `commit` sets the version and drops caches of the old weights. `token_logprobs` computes the canary's
-    log-probs `[R, T - 1]` with the new weights. `extend` samples `tokens` tokens after a prompt and returns them as a
-    completion. `resume` continues sampling.
+    `connect` joins a transfer group, and leaves the one before. `prepare` pauses sampling (requests are kept),
+    acknowledges the manifest, and returns how busy the engine was since the last weight sync. `receive` takes the
+    tensors while the learner sends them. `commit` sets the version and drops caches of the old weights.
+    `token_logprobs` computes the canary's log-probs `[R, T - 1]` with the new weights. `extend` samples `tokens` tokens
+    after a prompt and returns them as a completion. `resume` continues sampling. `lose` takes the engine out of
+    service.
     """
 
     name: str
@@ -90,13 +92,17 @@ class PublishTarget(Protocol):
     async def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs: ...
     async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion: ...
     async def resume(self) -> None: ...
+    def lose(self, error: RlhfError) -> None: ...
 
 
 class WeightSource(Protocol):
     """The learner in a weight sync. `perturb` changes every tensor far above tolerance for the check at the start of a
     run; `restore` brings back the exact old values. `version` is the number of updates in the weights. `token_logprobs`
     returns the log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, or `[R, T - 1]` for `[R, T]`, with the
-    engine's experts `routing` for the first tokens if given; `rounded_logprobs` with another way of rounding."""
+    engine's experts `routing` for the first tokens if given; `rounded_logprobs` with another way of rounding. A weight
+    sync holds `turn`, as does what else the ranks do."""
+
+    turn: asyncio.Lock
 
     @property
     def version(self) -> PolicyVersion: ...

@@ -56,14 +56,14 @@ class FakeWorker:
                     self.replies.put_nowait((request.id, reply))
         return await self._collect(args[0]) if method == "collect" else None
 
-    async def _collect(self, seconds: float) -> dict[str, Reply]:
+    async def _collect(self, seconds: float) -> list[tuple[str, Reply]]:
         try:
             replies = [await asyncio.wait_for(self.replies.get(), seconds)]
         except TimeoutError:
-            return {}
+            return []
         while not self.replies.empty():
             replies.append(self.replies.get_nowait())
-        return dict(replies)
+        return replies
 
     def batches(self) -> list[int]:
         return [len(args[0]) for method, args in self.calls if method == "submit"]

@@ -7,9 +7,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from rlhf.errors import WorkerDied
+from rlhf.errors import EnginesLost, GenerateFailed, WorkerDied
+from rlhf.rollout.engine import Draft
 from rlhf.rollout.router import Router
-from rlhf.types import Completion, FinishReason, Prompt, Sampling
+from rlhf.types import Completion, FinishReason, Prompt, SampledTokens, Sampling
 
 PROMPT = Prompt(token_ids=np.array([1, 2], dtype=np.int32))
 
@@ -21,11 +22,17 @@ class GatedEngine:
         self.name, self.error = name, error
         self.gate = asyncio.Event()
         self.sessions: list[str] = []
+        self.drafts: list[int] = []
 
-    async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
+    async def generate(
+        self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, draft: Draft | None = None
+    ) -> Completion:
         self.sessions.append(session)
+        assert draft is not None
+        self.drafts.append(len(draft.sampled.token_ids))
         await self.gate.wait()
         if self.error:
+            draft.add(SampledTokens(np.ones(3, np.int32), np.zeros(3, np.float32), np.zeros(3, np.int32)))
             raise self.error
         return Completion(
             token_ids=prompt.token_ids,
@@ -84,16 +91,52 @@ async def test_only_so_many_sessions_are_remembered() -> None:
     assert list(router._homes) == ["s7", "s8", "s9"]
 
 
-async def test_an_engine_that_died_is_named_and_the_others_go_on() -> None:
-    dead, alive = GatedEngine("0", WorkerDied("engine-0", "killed by SIGKILL")), GatedEngine("1")
-    router = Router([dead, alive])
-    asks = [ask(router, session) for session in ("a", "b")]
-    await asyncio.sleep(0)
-    dead.gate.set()
+def dead(name: str) -> GatedEngine:
+    engine = GatedEngine(name, WorkerDied(f"engine-{name}", "killed by SIGKILL"))
+    engine.gate.set()
+    return engine
+
+
+async def test_the_requests_of_an_engine_that_died_go_on_at_another_after_what_they_have() -> None:
+    alive = GatedEngine("1")
+    router = Router([dead("0"), alive])
     alive.gate.set()
+    assert (await ask(router, "a")).engine == "1"
+    assert alive.drafts == [3]
+    assert router.engines == [alive]
+    assert (await ask(router, "a")).engine == "1", "its home has moved"
+
+
+async def test_without_any_engine_requests_wait_for_the_next_or_for_the_end() -> None:
+    router, late = Router([dead("0")]), GatedEngine("1")
+    router.fails_over = True
+    waiting = ask(router, "a")
+    await asyncio.sleep(0.01)
+    late.gate.set()
+    router.add(late)
+    assert (await waiting).engine == "1"
+    router.remove(late)
+    waiting = ask(router, "b")
+    await asyncio.sleep(0.01)
+    router.end(EnginesLost("0 engines are left"))
+    with pytest.raises(EnginesLost, match="0 engines are left"):
+        await waiting
+
+
+async def test_without_fail_over_the_loss_of_the_last_engine_is_raised() -> None:
     with pytest.raises(WorkerDied, match="engine-0 died: killed by SIGKILL"):
-        await asks[0]
-    assert (await asks[1]).engine == "1"
+        await ask(Router([dead("0")]), "a")
+
+
+async def test_a_request_with_which_three_engines_died_fails_alone() -> None:
+    alive = GatedEngine("3")
+    alive.gate.set()
+    router = Router([dead("0"), dead("1"), dead("2"), alive])
+    with pytest.raises(
+        GenerateFailed, match="2 could not answer session a: 3 engines were lost with it: engine-2 died"
+    ):
+        await ask(router, "a")
+    assert (await ask(router, "b")).engine == "3"
 
 
 def test_a_router_without_engines_is_refused() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.errors import ModelError, WeightSyncError, WorkerDied
+from rlhf.errors import EnginesLost, ModelError, RlhfError, WeightSyncError, WorkerDied
 from rlhf.runs.tracing import Clock
 from rlhf.types import Completion, FinishReason, TokenLogprobs
 from rlhf.weight_sync.canary import Canary
@@ -45,6 +45,7 @@ class FakeLearner:
 
     def __init__(self, wire: Wire) -> None:
         self.wire, self.weight, self.version = wire, 1.0, 0
+        self.turn = asyncio.Lock()
         self.truth: float | None = None
         self.rounded_at: list[float] = []
 
@@ -89,6 +90,7 @@ class FakeLearner:
 class FakeEngine:
     def __init__(self, wire: Wire, name: str, transfer_ranks: int = 1) -> None:
         self.wire, self.name, self.transfer_ranks = wire, name, transfer_ranks
+        self.lost: RlhfError | None = None
         self.weight, self.version, self.serving = 0.0, -1, True
         self.frozen, self.off_at_length = False, 0.0
         self.lengths: list[int] = []
@@ -142,6 +144,9 @@ class FakeEngine:
     async def resume(self) -> None:
         await self.wire.happens(self.name, "resume")
         self.serving = True
+
+    def lose(self, error: RlhfError) -> None:
+        self.lost = error
 
 
 class Stage:
@@ -388,3 +393,90 @@ async def test_a_learner_that_cannot_send_is_named_while_engines_wait_for_it() -
     with pytest.raises(WeightSyncError, match="to learner failed in phase 'receive': no such tensor"):
         await stage.publisher.publish()
     assert not any(engine.serving for engine in stage.engines)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("fault", [dies, hangs])
+async def test_with_fail_over_the_others_get_the_weights_without_an_engine_that_is_lost_in_any_phase(
+    phase: str, fault: Callable[[], Any]
+) -> None:
+    stage = Stage()
+    stage.publisher.fails_over = True
+    stage.wire.faults["engine-1", phase] = fault
+    await stage.publisher.publish()
+    kept, lost = stage.engines
+    assert (kept.version, kept.weight, kept.serving, kept.lost) == (0, 1.0, True, None)
+    assert isinstance(lost.lost, WeightSyncError)
+    assert stage.wire.log.count("connect of 3 learner") == 1, "without it the group has a learner and two ranks"
+    stage.learner.update(2.0)
+    await stage.publisher.publish()
+    assert stage.wire.log.count("connect of 3 learner") == 1
+    assert kept.weight == 2.0
+
+
+async def test_with_fail_over_an_engine_that_alone_fails_its_canary_is_lost_and_all_of_them_are_an_error() -> None:
+    stage = Stage()
+    stage.publisher.fails_over = True
+    await stage.publisher.publish()
+    stage.engines[1].frozen = True
+    stage.learner.update(2.0)
+    await stage.publisher.publish()
+    assert "it is stale" in str(stage.engines[1].lost)
+    stage.engines[0].frozen = True
+    stage.learner.update(4.0)
+    with pytest.raises(WeightSyncError, match="engine-0 failed in phase 'canary'"):
+        await stage.publisher.publish()
+
+
+async def test_an_engine_that_joins_gets_the_weights_while_the_learner_is_idle_and_belongs_to_the_next_group() -> None:
+    stage = Stage()
+    await stage.publisher.publish()
+    late = FakeEngine(stage.wire, "engine-2")
+    await stage.publisher.join(late)
+    assert (late.weight, late.version, late.serving) == (1.0, 0, True)
+    assert stage.wire.log.count("prepare engine-0") == 1, "the others sample on"
+    stage.learner.update(2.0)
+    await stage.publisher.publish()
+    assert {engine.weight for engine in (*stage.engines, late)} == {2.0}
+    assert "connect of 5 learner" in stage.wire.log
+
+
+async def test_an_engine_that_comes_while_the_ranks_work_joins_by_the_next_publish() -> None:
+    stage = Stage()
+    await stage.publisher.publish()
+    late = FakeEngine(stage.wire, "engine-2")
+    async with stage.learner.turn:
+        joining = asyncio.create_task(stage.publisher.join(late))
+        await asyncio.sleep(0.01)
+        assert late.version == -1
+        publishing = asyncio.create_task(stage.publisher.publish())
+    await asyncio.gather(joining, publishing)
+    assert (late.weight, late.version) == (1.0, 0)
+
+
+async def test_one_that_cannot_join_is_an_error_for_itself_alone() -> None:
+    stage = Stage()
+    stage.publisher.fails_over = True
+    await stage.publisher.publish()
+    stage.wire.faults["engine-2", "receive"] = fails
+    with pytest.raises(WeightSyncError, match="engine-2 failed in phase 'receive'"):
+        await stage.publisher.join(FakeEngine(stage.wire, "engine-2"))
+    stage.learner.update(2.0)
+    await stage.publisher.publish()
+    assert {engine.weight for engine in stage.engines} == {2.0}
+
+
+async def test_without_engines_a_publish_waits_for_one_or_for_the_end() -> None:
+    stage = Stage()
+    stage.publisher.fails_over = True
+    for engine in stage.engines:
+        stage.publisher.leave(engine)
+    publishing = asyncio.create_task(stage.publisher.publish())
+    await asyncio.sleep(0.01)
+    late = FakeEngine(stage.wire, "engine-2")
+    await stage.publisher.join(late)
+    assert await publishing == 0
+    assert late.weight == 1.0
+    stage.publisher.end(EnginesLost("0 engines are left"))
+    with pytest.raises(EnginesLost, match="0 engines are left"):
+        await stage.publisher.publish()

@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.errors import DeadlinePassed, EngineBroken, ModelError, Raised, catch
+from rlhf.errors import DeadlinePassed, EngineBroken, ModelError, Raised, TransferError, catch
 from rlhf.models.failures import OF_CODE, cause_of, naming_model
 from rlhf.models.model_files import family_of
 from rlhf.rollout.vllm.environment import installed_version
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, GenerateRequest, RefusedRequest
 from rlhf.rollout.vllm.thread import EngineThread
-from rlhf.types import Completion, PolicyVersion, TokenLogprobs
+from rlhf.types import Completion, PolicyVersion, SampledTokens, TokenLogprobs
 from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
 
 if TYPE_CHECKING:
     from rlhf.rollout.vllm.vllm_engine import VllmEngine
 
 T = TypeVar("T")
+Delivered = Completion | SampledTokens | RefusedRequest
 
 COLDEST = 0.01
 """vLLM raises lower temperatures to this value: its log-probs would differ from the learner's."""
@@ -34,16 +35,17 @@ class EngineWorker:
     """Runs in a Ray actor or in this process.
 
     `submit` takes a batch and returns at once; `collect` waits for replies that have ended since. A weight sync is
-    `connect` once, then `prepare`, `receive`, `commit`, (`token_logprobs`,) `resume`. When a step or a phase fails or
-    exceeds its deadline, the engine is broken: every request in flight is refused, and every later call raises
-    `EngineBroken`.
+    `connect` where the members have changed, then `prepare`, `receive`, `commit`, (`token_logprobs`,) `resume`. When a
+    step or a phase fails or exceeds its deadline, the engine is broken: every request in flight is refused, and every
+    later call raises `EngineBroken`. An engine whose peers failed in a transfer (`TransferError`) is not: it waits for
+    another weight sync.
     """
 
     def __init__(self, name: str, settings: EngineSettings) -> None:
         self.name, self.settings = name, settings
         self._seconds = settings.rollout.weight_sync_timeout_seconds
         self._thread: EngineThread[VllmEngine] = EngineThread(name, deliver=self._deliver, fail=self._fail_step)
-        self._outbox: queue.SimpleQueue[tuple[str, Completion | RefusedRequest]] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[tuple[str, Delivered]] = queue.SimpleQueue()
         self._in_flight: dict[str, float] = {}  # when each request was taken, in seconds since 1970
         self._cause = ""
         self._has_resumed = False
@@ -63,15 +65,18 @@ class EngineWorker:
         """Accept requests; those that cannot be answered are returned by `collect` as `RefusedRequest`."""
         self._thread.run(lambda engine: self._take(engine, requests), awaited="submit", timeout_seconds=self._seconds)
 
-    def collect(self, timeout_seconds: float) -> dict[str, Completion | RefusedRequest]:
-        """Return all replies since the last call, by request; waits at most `timeout_seconds` for the first one."""
+    async def beat(self) -> None:
+        """Answer, whatever the engine's thread is doing: this process runs."""
+
+    def collect(self, timeout_seconds: float) -> list[tuple[str, Delivered]]:
+        """Return all replies since the last call, each with its request, and what was sampled of unfinished ones; waits
+        at most `timeout_seconds` for the first."""
         try:
-            replies = dict([self._outbox.get(timeout=timeout_seconds)])
+            replies = [self._outbox.get(timeout=timeout_seconds)]
         except queue.Empty:
-            return {}
+            return []
         while not self._outbox.empty():
-            request_id, reply = self._outbox.get()
-            replies[request_id] = reply
+            replies.append(self._outbox.get())
         return replies
 
     def abort(self, ids: Sequence[str]) -> None:
@@ -144,6 +149,8 @@ class EngineWorker:
             raise EngineBroken(self.name, self._cause)
         done = catch(lambda: do(engine))
         if isinstance(done, Raised):
+            if isinstance(done.error, TransferError):
+                raise done.error
             self._break(f"{name} failed with {_one_line(done.error)}")
             if not self._has_resumed and isinstance(done.error, (ModelError, *OF_CODE)):
                 raise ModelError(f"{self._cannot('follow a learner with')}: {cause_of(done.error)}") from done.error
@@ -173,12 +180,13 @@ class EngineWorker:
     def _cut_off(self, engine: VllmEngine, ids: Sequence[str]) -> None:
         self._deliver(engine.cut_off([request_id for request_id in ids if request_id in self._in_flight]))
 
-    def _deliver(self, completions: Mapping[str, Completion]) -> None:
-        for request_id, completion in completions.items():
-            now = time.time()
-            began = self._in_flight.pop(request_id, now)
-            timed = replace(completion, engine=self.name, began=began, seconds=now - began)
-            self._outbox.put((request_id, timed))
+    def _deliver(self, replies: Mapping[str, Completion | SampledTokens]) -> None:
+        for request_id, reply in replies.items():
+            if isinstance(reply, Completion):
+                now = time.time()
+                began = self._in_flight.pop(request_id, now)
+                reply = replace(reply, engine=self.name, began=began, seconds=now - began)
+            self._outbox.put((request_id, reply))
 
     def _fail_step(self, error: BaseException) -> None:
         self._break(f"a step failed with {_one_line(error)}")

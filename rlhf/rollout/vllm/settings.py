@@ -57,13 +57,15 @@ class EngineFacts(NamedTuple):
 
 
 class GenerateRequest(NamedTuple):
-    """One prompt to continue: `token_ids` `int32 [P]`. Temperature 0 is greedy."""
+    """One prompt to continue: `token_ids` `int32 [P]`. Temperature 0 is greedy. The last `sampled` tokens were sampled
+    with this seed already, by another engine."""
 
     id: str
     token_ids: NDArray[np.int32]
     temperature: float
     max_tokens: int
     seed: int
+    sampled: int = 0
 
 
 class RefusedRequest(NamedTuple):

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Generic, Protocol, TypeVar
 
 from rlhf.errors import DeadlinePassed, EngineBroken, Raised, catch
-from rlhf.types import Completion
+from rlhf.types import Completion, SampledTokens
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ class Steppable(Protocol):
 
     @property
     def busy(self) -> bool: ...
-    def step(self) -> dict[str, Completion]: ...
+    def step(self) -> Mapping[str, Completion | SampledTokens]: ...
     def close(self) -> None: ...
 
 
@@ -36,7 +36,11 @@ class EngineThread(Generic[E]):
     """
 
     def __init__(
-        self, name: str, *, deliver: Callable[[Mapping[str, Completion]], None], fail: Callable[[BaseException], None]
+        self,
+        name: str,
+        *,
+        deliver: Callable[[Mapping[str, Completion | SampledTokens]], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self.name = name
         self._deliver, self._fail = deliver, fail

@@ -27,17 +27,20 @@ from vllm.v1.engine import FinishReason as Ended
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rlhf.errors import DeadlinePassed, ModelError
+from rlhf.rollout.vllm.continued import SAMPLED, skip_draws
 from rlhf.rollout.vllm.engine_arguments import ModelKind, engine_args, usage_context
 from rlhf.rollout.vllm.load import LoadCounter
 from rlhf.rollout.vllm.process import shared_segments, uncompiled_classes, without_collecting, without_torchvision
 from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_routing
 from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, GenerateRequest, requests_have_seeds
 from rlhf.rollout.vllm.sleeping import Sleeper
-from rlhf.types import Completion, FinishReason, PolicyVersion, Routing, TokenLogprobs
+from rlhf.types import Completion, FinishReason, PolicyVersion, Routing, SampledTokens, TokenLogprobs
 from rlhf.weight_sync.lora import POLICY, unknown_and_missing
 from rlhf.weight_sync.rehearsal import rehearse
 from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
 
+PROGRESS_SECONDS = 1.0
+"""How often an engine returns what it has sampled of unfinished replies, which it would take with it if it died."""
 NAMED = 3
 """Maximum number of tensors that an error names, of each kind."""
 
@@ -76,6 +79,10 @@ class VllmEngine:
         if settings.records_routing and settings.device == "cpu":
             (self._routing,) = self._engine.collective_rpc(record_routing)
         self._internal_ids: dict[str, str] = {}
+        if settings.device == "cpu":
+            self._engine.collective_rpc(skip_draws)
+        self._reported: dict[str, int] = {}
+        self._reported_at = time.monotonic()
         runner = 2 if self._engine.vllm_config.use_v2_model_runner else 1
         self._seeded = requests_have_seeds(settings, model_runner=runner)
 
@@ -98,7 +105,14 @@ class VllmEngine:
         return bool(self._finished) or (not self._paused and working)
 
     def add(self, request: GenerateRequest) -> None:
-        self._add(request.id, request.token_ids, sampling_params(request, self._settings, seeded=self._seeded))
+        internal_id = self._add(
+            request.id, request.token_ids, sampling_params(request, self._settings, seeded=self._seeded)
+        )
+        if request.sampled and self._settings.stop:  # a stop text may have begun in what was sampled elsewhere
+            detokenizer: Any = self._states[internal_id].detokenizer
+            detokenizer.output_text = self._engine.get_tokenizer().decode(
+                request.token_ids[-request.sampled :].tolist()
+            )
 
     def abort(self, ids: list[str]) -> None:
         """Drop requests; ended ones are not affected."""
@@ -112,7 +126,7 @@ class VllmEngine:
         completions = {}
         for request_id in ids:
             for internal_id in processor.external_req_ids.get(request_id, ()):
-                state = processor.request_states[internal_id]
+                state = self._states[internal_id]
                 output = state.make_request_output([], None, Ended.ABORT, None)
                 if self._is_running(internal_id):
                     self._attach_routing(output)
@@ -120,13 +134,14 @@ class VllmEngine:
         self.abort(ids)
         return completions
 
-    def step(self) -> dict[str, Completion]:
-        """Run one step of the scheduler and the model; returns the replies that ended since the last step, by
-        request."""
+    def step(self) -> dict[str, Completion | SampledTokens]:
+        """Run one step of the scheduler and the model; returns the replies that ended since the last step, by request,
+        and from time to time what was sampled meanwhile of the others."""
         if not self._paused:
             self._step()
         finished, self._finished = self._finished, {}
-        return {request_id: completion_of(output) for request_id, output in finished.items()}
+        completions = {request_id: completion_of(output) for request_id, output in finished.items()}
+        return completions | self._progress()
 
     def token_logprobs(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenLogprobs:
         """Return log-probs of given tokens at temperature 1, or of rows of them, recomputed, never from a cache."""
@@ -219,6 +234,27 @@ class VllmEngine:
         for segment in segments:
             segment.unlink(missing_ok=True)
 
+    def _progress(self) -> dict[str, SampledTokens]:
+        """Return the tokens of unfinished replies that were not returned before, by request; often nothing."""
+        now = time.monotonic()
+        if now - self._reported_at < PROGRESS_SECONDS:
+            return {}
+        states, before = self._states, self._reported
+        self._reported_at = now
+        self._reported = {internal_id: state.detokenizer.num_output_tokens() for internal_id, state in states.items()}
+        return {
+            states[internal_id].external_req_id: _sampled_since(states[internal_id], before.get(internal_id, 0))
+            for internal_id, count in self._reported.items()
+            if count > before.get(internal_id, 0)
+        }
+
+    @property
+    def _states(self) -> dict[str, Any]:
+        """vLLM's states of unfinished requests, by internal id."""
+        processor: Any = self._engine.output_processor
+        states: dict[str, Any] = processor.request_states
+        return states
+
     @property
     def _core(self) -> Any:
         """vLLM's engine core, which runs in this process."""
@@ -240,11 +276,13 @@ class VllmEngine:
             raise ModelError(f"it has no place for {unknown[:NAMED]}, and would not be sent {missing[:NAMED]}")
         self._acknowledged = manifest
 
-    def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams) -> None:
+    def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams) -> str:
+        """Return vLLM's own id of the request."""
         prompt = tokens_input(token_ids.tolist())
         internal_id = self._engine.add_request(request_id, prompt, params, lora_request=self._adapter)
         if self._routing:
             self._internal_ids[request_id] = internal_id
+        return internal_id
 
     def _step(self) -> None:
         for output in self._engine.step():
@@ -317,6 +355,7 @@ def sampling_params(request: GenerateRequest, settings: EngineSettings, *, seede
         detokenize=bool(settings.stop),
         # Otherwise vLLM makes an output of every request in every step, and nothing reads them.
         output_kind=RequestOutputKind.FINAL_ONLY,
+        extra_args={SAMPLED: request.sampled} if request.sampled else None,
     )
 
 
@@ -333,6 +372,21 @@ def completion_of(output: RequestOutput, *, cut_off: bool = False) -> Completion
         versions=_versions(completion),
         finish_reason=FinishReason(reason),
         routing=_routing(completion),
+    )
+
+
+def _sampled_since(state: Any, first: int) -> SampledTokens:
+    """Return what vLLM's `state` of a request has sampled, from its token `first` on."""
+    flat, token_ids = state.logprobs_processor.logprobs, state.detokenizer.output_token_ids
+    (logprobs, starts), spans = (
+        (flat.logprobs, flat.start_indices[first : len(token_ids)]),
+        state._weight_version_spans(),
+    )
+    versions = [int(span.version) for span in spans for _ in range(max(span.start, first), span.end)]
+    return SampledTokens(
+        token_ids=np.array(token_ids[first:], dtype=np.int32),
+        logprobs=np.array([logprobs[start] for start in starts], dtype=np.float32),
+        versions=np.array(versions, dtype=np.int32),
     )
 
 

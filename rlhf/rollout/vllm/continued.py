@@ -1,0 +1,33 @@
+"""Continue on a CPU what another engine has begun to sample: the next draw is the one that it would have made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+
+SAMPLED = "sampled"
+SEEDS = 2**31
+"""On a CPU vLLM draws one number below this from a request's generator for each token."""
+
+
+def skip_draws(worker: Any) -> None:
+    """Make the generator of every new request of this vLLM worker skip the draws of the tokens that it came with. vLLM
+    makes generators when it first schedules a request, and has no call for this."""
+    runner = worker.model_runner
+    update_states = runner._update_states
+
+    def updated(scheduled: Any) -> Any:
+        answer = update_states(scheduled)
+        for new in scheduled.scheduled_new_reqs:
+            generator = runner.requests[new.req_id].generator
+            if generator is not None and (sampled := _sampled(new.sampling_params)):
+                torch.randint(0, SEEDS, (sampled,), generator=generator)
+        return answer
+
+    runner._update_states = updated
+
+
+def _sampled(params: SamplingParams | None) -> int:
+    return params.extra_args.get(SAMPLED, 0) if params and params.extra_args else 0
