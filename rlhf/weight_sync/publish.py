@@ -26,7 +26,7 @@ from rlhf.weight_sync.types import PublishTarget, Seconds, WeightSource
 
 LEARNER = "learner"
 AT_LENGTH = "the rope scaling or the attention window of transformers and vLLM differ; lower rollout.max_context_tokens"
-ATTEMPTS = 3
+ATTEMPTS = 8
 """Weight syncs of one version that may lose engines."""
 GRACE_SECONDS = 1.0
 """After a first failure: a death is reported later than the broken connections it causes, and is what matters."""
@@ -154,10 +154,11 @@ class Publisher:
 
     def _lose(self, error: WeightSyncError, *, last: bool) -> None:
         """Go on without the engines that were lost. Raise the error where it names none."""
-        lost = [target for target in (*self._targets, *self._joining) if target.name in error.lost]
-        if last or not lost or not self.fails_over:
+        if last or not error.lost or not self.fails_over:
             raise error
-        for target in lost:
+        for target in (*self._targets, *self._joining):
+            if target.name not in error.lost:
+                continue
             self.leave(target)
             target.lose(error)
             if joining := self._joining.pop(target, None):
