@@ -15,9 +15,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rlhf.commands.audit import run_audit
 from rlhf.runs.episode_parts import read_episodes
-from rlhf.runs.records import as_row
+from rlhf.runs.records import EpisodeRecord, as_row
 from tests.end_to_end.running import QUICKSTART, RUN_SECONDS, SMALL, Run, train, versions_of, warm_environment
+from tests.end_to_end.strikes import struck
 from tests.warm import client as warm
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -63,6 +65,32 @@ def test_ten_updates_are_five_and_a_resume_and_five(
     assert same_to_the_bit(resumed, run)
     after = [one for one in resumed.episodes if one.update == 6]
     assert {version for one in after for version in versions_of(one)} == {5}
+
+
+@pytest.mark.parametrize(
+    ("updates", "strikes", "pause"),
+    [(10, 2, (0.2, 1.0)), pytest.param(80, 20, (1.0, 15.0), marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+)
+def test_a_run_whose_engines_are_killed_and_stopped_is_the_run_that_was_left_alone(
+    whole: Run, tmp_path: Path, cache: Path, updates: int, strikes: int, pause: tuple[float, float]
+) -> None:
+    """Whichever engines sample, in this process or in their own."""
+    options = (*OPTIONS, f"trainer.updates={updates}")
+    alone = whole if updates == 10 else train(tmp_path / "alone", cache, *options, *plan(1, 1))
+    engines = ("cluster.kind=ray", "rollout.engines=2", "rollout.silence_timeout_seconds=5")
+    run, hit = struck(tmp_path / "run", cache, *options, *engines, strikes=strikes, pause=pause, seed=updates)
+    assert len(hit) == strikes, run.process.stdout[-3000:]
+    assert "serves in the place of engine-" in run.process.stdout
+    assert run_audit(run.folder) == 0
+    assert [sampled(one) for one in run.episodes] == [sampled(one) for one in alone.episodes]
+    before, after = states(alone), states(run)
+    trained = [name for name in before if name.startswith("state/")]
+    assert trained
+    assert all(same_state(before[name], after[name]) for name in trained)
+
+
+def sampled(episode: EpisodeRecord) -> dict[str, Any]:
+    return {name: value for name, value in timeless(as_row(episode)).items() if name != "engine"}
 
 
 def test_a_run_that_is_asked_to_saves_and_leaves_and_goes_on(whole: Run, tmp_path: Path, cache: Path) -> None:

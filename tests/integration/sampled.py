@@ -32,6 +32,7 @@ from rlhf.weight_sync.canary import canary, tolerance_for
 from rlhf.weight_sync.publish import Publisher
 from tests.integration.learner_ranks import ProcessWorker
 from tests.integration.torch_learner import ThreadedEngine
+from tests.rollout.vllm.made import ended
 
 CONTEXT, REPLY_TOKENS, SAMPLES = 96, 24, 4
 PROMPTS = (4, 9, 17, 30, 50, 60)
@@ -93,7 +94,7 @@ class Sampled:
         self.engine.worker.submit(requests)
         replies: dict[str, Any] = {}
         while len(replies) < len(requests):
-            replies |= self.engine.worker.collect(60)
+            replies |= ended(self.engine.worker.collect(60))
         assert all(isinstance(reply, Completion) for reply in replies.values()), replies
         samples = [_sample(prompt, replies[str(n)], float(rng.integers(0, 2))) for n, prompt in enumerate(prompts)]
         return [

@@ -21,10 +21,10 @@ from rlhf.models.tiny import byte_tokenizer, save_tiny
 from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.rollout.vllm.settings import UNPUBLISHED, GenerateRequest, RefusedRequest
-from rlhf.types import Completion, FinishReason
+from rlhf.types import Completion, FinishReason, SampledTokens
 from rlhf.weight_sync.types import Manifest
 from tests.pace import scaled
-from tests.rollout.vllm.made import made_settings
+from tests.rollout.vllm.made import ended, made_settings
 
 if TYPE_CHECKING:
     from rlhf.rollout.vllm.vllm_engine import VllmEngine
@@ -72,7 +72,7 @@ def collect(worker: EngineWorker, count: int) -> dict[str, Completion | RefusedR
     replies: dict[str, Completion | RefusedRequest] = {}
     deadline = time.monotonic() + scaled(60)
     while len(replies) < count and time.monotonic() < deadline:
-        replies |= worker.collect(1.0)
+        replies |= ended(worker.collect(1.0))
     return replies
 
 
@@ -171,6 +171,29 @@ def test_the_same_request_gives_the_same_reply_whatever_runs_beside_it(engine: S
     assert crowded.logprobs.tobytes() == alone.logprobs.tobytes()
 
 
+def test_what_another_engine_goes_on_with_is_what_the_first_would_have_said(
+    engine: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf.rollout.vllm.vllm_engine.PROGRESS_SECONDS", 0.0)
+    asked = request("whole", seed=3, max_tokens=40)
+    engine.worker.submit([asked])
+    arrived: list[SampledTokens] = []
+    while not isinstance((reply := engine.worker.collect(scaled(30)))[-1][1], Completion):
+        arrived += [part for _, part in reply if isinstance(part, SampledTokens)]
+    whole = reply[-1][1]
+    said = len(whole.token_ids)
+    assert len(arrived) > said // 2
+    for column in ("token_ids", "logprobs", "versions"):
+        parts = np.concatenate([getattr(part, column) for part in arrived])
+        assert parts.tobytes() == getattr(whole, column)[: len(parts)].tobytes()
+    monkeypatch.undo()
+    for had in (1, said // 2, said - 1):
+        prompt = np.concatenate([asked.token_ids, whole.token_ids[:had]])
+        (rest,) = engine.answer(GenerateRequest(f"rest-{had}", prompt, 1.0, 40 - had, 3, sampled=had))
+        assert rest.token_ids.tolist() == whole.token_ids[had:].tolist()
+        assert rest.logprobs.tobytes() == whole.logprobs[had:].tobytes()
+
+
 def test_a_prompt_that_is_too_long_is_refused_at_once_and_others_are_answered(engine: Served) -> None:
     too_long, fine = request("long", length=128), request("fine")
     engine.worker.submit([too_long, fine])
@@ -225,7 +248,7 @@ def test_a_pause_keeps_every_request_and_every_token(engine: Served) -> None:
     engine.worker.submit(requests[:7])
     engine.worker.prepare(Manifest(tensors=()))
     engine.worker.submit(requests[7:])
-    assert engine.worker.collect(0.3) == {}
+    assert ended(engine.worker.collect(0.3)) == {}
     engine.worker.resume()
     for before, after in zip(expected, engine.wait_for(requests), strict=True):
         assert after.token_ids.tolist() == before.token_ids.tolist()
@@ -240,7 +263,7 @@ def test_a_canary_is_answered_in_the_pause_while_requests_wait_and_each_token_ha
     engine.worker.prepare(Manifest(tensors=()))
     engine.worker.commit(5)
     assert np.array_equal(engine.worker.token_logprobs(ids).logprobs, before)
-    assert engine.worker.collect(0.2) == {}
+    assert ended(engine.worker.collect(0.2)) == {}
     engine.worker.resume()
     for reply in engine.wait_for(requests):
         first = int((reply.versions == UNPUBLISHED).sum())
@@ -271,7 +294,10 @@ def test_a_reply_ends_with_a_text_and_a_step_that_raises_fails_the_requests_unde
     prompt, said, place = next(pairs_said(model, tokenizer))
     worker = make_engine(stop=(tokenizer.decode(said[place : place + 2]),))
     worker.submit([GenerateRequest("said", prompt, 0, len(said), 0), GenerateRequest("cut", prompt, 0, place + 1, 0)])
-    replies = collect(worker, 2)
+    begun = np.concatenate([prompt, said[: place + 1]]).astype(np.int32)
+    worker.submit([GenerateRequest("rest", begun, 0, len(said), 0, sampled=place + 1)])
+    replies = collect(worker, 3)
+    assert replies["rest"].token_ids.tolist() == [said[place + 1]], "half of the text was sampled elsewhere"
     assert [replies[name].finish_reason for name in ("said", "cut")] == [FinishReason.STOP, FinishReason.LENGTH]
     assert replies["said"].token_ids.tolist() == said[: place + 2]
     assert len(replies["said"].logprobs) == len(replies["said"].versions) == place + 2

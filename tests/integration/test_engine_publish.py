@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import pytest_asyncio
+import torch
 
 from rlhf.cluster.host import WorkerHost
 from rlhf.cluster.local import LocalWorker
-from rlhf.errors import WorkerFailed
+from rlhf.errors import TransferError, WorkerFailed
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.types import Completion, Prompt, Sampling
+from rlhf.weight_sync.broadcast import BroadcastSender
 from rlhf.weight_sync.types import Manifest
+from rlhf.weight_sync.weights import published_tensors
 from tests.integration.torch_learner import TorchLearner, assert_sampled_by
 from tests.rollout.vllm.made import made_settings
 
@@ -116,6 +120,33 @@ async def test_an_engine_that_sleeps_gives_its_memory_back_and_wakes_with_the_we
     await engine.resume()
     reply = await waiting
     assert_sampled_by(reply, {3: (await learner.token_logprobs(np.concatenate([prompt, reply.token_ids])))[9:]})
+
+
+async def test_after_a_transfer_that_its_peer_broke_off_an_engine_takes_the_next_one(
+    joined: Joined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, engine = joined
+    learner.update(CHANGE)
+
+    def breaks_off(*arguments: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        for place, tensor in enumerate(published_tensors(*arguments)):
+            if place == 20:
+                learner.sender.close()
+                raise TransferError("this rank is gone")
+            yield tensor
+
+    with monkeypatch.context() as broken:
+        broken.setattr("rlhf.weight_sync.weights.published_tensors", breaks_off)
+        manifest = await learner.manifest()
+        await engine.prepare(manifest)
+        outcomes = await asyncio.gather(engine.receive(manifest), learner.send(), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [TransferError, TransferError]
+    learner.sender = BroadcastSender()
+    meeting = await learner.rendezvous(2)
+    await asyncio.gather(engine.connect(meeting, 1), learner.connect(meeting))
+    await publish(learner, engine)
+    assert await answers_like(engine, learner, np.arange(60, 70, dtype=np.int32))
+    await engine.resume()
 
 
 async def test_a_manifest_that_leaves_a_tensor_out_is_refused_before_any_byte_moves(joined: Joined) -> None:

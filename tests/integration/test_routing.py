@@ -23,6 +23,7 @@ from rlhf.rollout.vllm.settings import GenerateRequest
 from rlhf.types import Completion
 from tests.architectures.families import FAMILIES, save
 from tests.integration.torch_learner import ThreadedEngine
+from tests.rollout.vllm.made import ended
 
 pytestmark = pytest.mark.engine
 
@@ -49,7 +50,7 @@ def replies(engine: ThreadedEngine, prompts: list[np.ndarray]) -> list[Completio
     engine.worker.submit([GenerateRequest(str(n), prompt, 1.0, REPLY, n) for n, prompt in enumerate(prompts)])
     found: dict[str, Any] = {}
     while len(found) < len(prompts):
-        found |= engine.worker.collect(30)
+        found |= ended(engine.worker.collect(30))
     assert all(isinstance(reply, Completion) for reply in found.values()), found
     return [found[str(n)] for n in range(len(prompts))]
 
@@ -133,7 +134,7 @@ def test_a_prompt_from_the_cache_keeps_the_experts_that_it_was_computed_with(eng
 def test_a_reply_cut_off_in_mid_sentence_brings_its_experts(engine: ThreadedEngine) -> None:
     engine.worker.submit([GenerateRequest("long", PROMPTS[0], 1.0, 150, 0)])
     engine.worker.cut_off(["long"])
-    (said,) = engine.worker.collect(30).values()
+    (said,) = ended(engine.worker.collect(30)).values()
     assert isinstance(said, Completion)
     assert said.routing is None or len(said.routing) == len(PROMPTS[0]) + len(said.token_ids) - 1
 

@@ -47,6 +47,7 @@ class TorchLearner:
         self.model = self.loaded(folder, dtype)
         self.dtype, self._version = dtype, 0
         self.sender = BroadcastSender()
+        self.turn = asyncio.Lock()
         self._saved: list[torch.Tensor] = []
 
     def loaded(self, folder: Path, dtype: str) -> PreTrainedModel:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rlhf.models.config import ModelConfig
 from rlhf.rollout.config import RolloutConfig
-from rlhf.rollout.vllm.settings import EngineSettings
+from rlhf.rollout.vllm.settings import EngineSettings, RefusedRequest
+from rlhf.types import Completion, SampledTokens
 
 
 def made_settings(folder: Path | str, **given: Any) -> EngineSettings:
@@ -25,3 +27,8 @@ def made_settings(folder: Path | str, **given: Any) -> EngineSettings:
         tensor_parallel_size=size,
         **own,
     )
+
+
+def ended(collected: Sequence[tuple[str, Any]]) -> dict[str, Completion | RefusedRequest]:
+    """What has ended of what an engine returned, by request."""
+    return {name: reply for name, reply in collected if not isinstance(reply, SampledTokens)}
