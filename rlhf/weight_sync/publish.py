@@ -106,7 +106,7 @@ class Publisher:
                     break
                 except WeightSyncError as error:
                     self._lose(error, last=attempt == ATTEMPTS - 1)
-            for target in list(self._joining):
+            for target in [one for one in self._joining if one in self._group]:  # others may have come meanwhile
                 self._joined(target)
             if not self._proved:
                 self._proved = True

@@ -454,6 +454,20 @@ async def test_an_engine_that_comes_while_the_ranks_work_joins_by_the_next_publi
     assert (late.weight, late.version) == (1.0, 0)
 
 
+async def test_an_engine_that_comes_in_the_middle_of_a_publish_does_not_serve_before_it_has_the_weights() -> None:
+    stage = Stage()
+    late, joining = FakeEngine(stage.wire, "engine-2"), []
+
+    async def comes() -> None:
+        joining.append(asyncio.create_task(stage.publisher.join(late)))
+        await asyncio.sleep(0)
+
+    stage.wire.faults["engine-0", "commit"] = comes
+    await stage.publisher.publish()
+    await joining[0]
+    assert (late.weight, late.version) == (1.0, 0)
+
+
 async def test_one_that_cannot_join_is_an_error_for_itself_alone() -> None:
     stage = Stage()
     stage.publisher.fails_over = True
