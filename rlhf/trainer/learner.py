@@ -111,11 +111,11 @@ class RemoteLearner:
         self._version += 1
         return reduce_metrics(answers)
 
-<<<<<<< HEAD
     async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]:
         """Every rank copies its part of the state, and of `path/huggingface`, to host memory; training may go on then.
         The answer waits until all is on disk below `path`."""
-        await self._all(lambda worker: worker.model.snapshot(path, self._version), self._seconds)
+        async with self.turn:
+            await self._all(lambda worker: worker.model.snapshot(path, self._version), self._seconds)
         return self._written(path, write_controller(path, self._kl.coefficient))
 
     async def save(self, path: Path) -> Mapping[str, Written]:
@@ -126,15 +126,6 @@ class RemoteLearner:
         written = await self._all(lambda worker: worker.model.written(), self._seconds + WRITE_GRACE_SECONDS)
         own_part = await asyncio.to_thread(synced, path, [own])
         return {name: one for part in (*written, own_part) for name, one in part.items()}
-=======
-    async def save(self, path: Path) -> dict[str, Written]:
-        """Every rank writes its part of the state into `path`, rank 0 also `path/huggingface`. Returns what they wrote,
-        which is on the disk, by path within `path`."""
-        async with self.turn:
-            written = await self._all(lambda worker: worker.model.save(path, self._version), self._seconds)
-        own = write_controller(path, self._kl.coefficient)
-        return {name: one for part in (*written, synced(path, [own])) for name, one in part.items()}
->>>>>>> e7bf000d (rollout: go on without an engine that is lost, and start another)
 
     async def load(self, path: Path) -> None:
         """Continue exactly from `save`: weights, optimizer, schedule and version. The plan must be the same."""
