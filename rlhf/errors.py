@@ -13,11 +13,7 @@ import os
 import re
 import sysconfig
 import traceback
-<<<<<<< HEAD
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-=======
-from collections.abc import Awaitable, Callable, Iterator, Sequence
->>>>>>> 6313bf49 (rollout: go on without an engine that is lost, and start another)
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,13 +138,9 @@ class WeightSyncError(RlhfError):
     """A weight sync failed, or its verification did. No engine samples after it. `lost` are the engines without which
     it can be tried again."""
 
-<<<<<<< HEAD
     mended_by_restart = True
 
-    def __init__(self, engine: str, phase: str, version: int, cause: str) -> None:
-=======
     def __init__(self, engine: str, phase: str, version: int, cause: str, lost: Sequence[str] = ()) -> None:
->>>>>>> 6313bf49 (rollout: go on without an engine that is lost, and start another)
         super().__init__(f"weight sync of version {version} to {engine} failed in phase {phase!r}: {cause}")
         self.engine, self.phase, self.version, self.cause, self.lost = engine, phase, version, cause, tuple(lost)
 
@@ -169,6 +161,8 @@ class EngineBroken(RlhfError):
 
 class EnginesLost(RlhfError):
     """Fewer engines are left than the run needs, and no other can be started."""
+
+    mended_by_restart = True
 
 
 class GenerateFailed(RlhfError):
