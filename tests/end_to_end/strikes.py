@@ -28,7 +28,7 @@ def struck(
     with (folder.parent / "output.txt").open("w+") as output:
         process = subprocess.Popen(arguments, cwd=ROOT, env=environment(), stdout=output, stderr=output)
         while process.poll() is None and time.monotonic() < deadline:
-            if len(struck) < strikes and (folder / "metrics.jsonl").exists():
+            if len(struck) < strikes and _updates(folder):
                 time.sleep(draw.uniform(*pause))
                 if engines := engines_of(folder):
                     name, how = draw.choice(sorted(engines)), draw.choice(SIGNALS)
@@ -41,6 +41,12 @@ def struck(
     finished = subprocess.CompletedProcess(arguments, process.wait(), told, told)
     assert finished.returncode == 0, told[-5000:]
     return Run(folder, finished), struck
+
+
+def _updates(folder: Path) -> int:
+    """The updates that are reported."""
+    metrics = folder / "metrics.jsonl"
+    return metrics.read_text().count("\n") if metrics.exists() else 0
 
 
 def engines_of(folder: Path) -> dict[str, psutil.Process]:

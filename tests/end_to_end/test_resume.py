@@ -77,7 +77,7 @@ def test_a_run_whose_engines_are_killed_and_stopped_is_the_run_that_was_left_alo
     """Whichever engines sample, in this process or in their own."""
     options = (*OPTIONS, f"trainer.updates={updates}")
     alone = whole if updates == 10 else train(tmp_path / "alone", cache, *options, *plan(1, 1))
-    engines = ("cluster.kind=ray", "rollout.engines=2", "rollout.silence_timeout_seconds=5")
+    engines = (*plan(1, 1), "cluster.kind=ray", "rollout.engines=2", "rollout.silence_timeout_seconds=5")
     run, hit = struck(tmp_path / "run", cache, *options, *engines, strikes=strikes, pause=pause, seed=updates)
     assert len(hit) == strikes, run.process.stdout[-3000:]
     assert "serves in the place of engine-" in run.process.stdout
