@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,9 +96,9 @@ class ObservedLearner:
             notices.notice(self._version, groups, statistics)
         return replace(updated, metrics=statistics | dict(updated.metrics))
 
-    async def save(self, path: Path) -> Mapping[str, Written]:
+    async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]:
         with self._clock.span("save"):
-            return await self._learner.save(path)
+            return await self._learner.snapshot(path)
 
     async def load(self, path: Path) -> None:
         await self._learner.load(path)

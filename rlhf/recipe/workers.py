@@ -14,7 +14,6 @@ from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.runs.trace_export import ENDPOINT
 from rlhf.trainer.rank.process_memory import rank_environment
 
-LEAST_ENGINES = 1
 ENGINE, LEARNER, REWARD = "engine", "learner", "reward"
 
 
@@ -43,7 +42,7 @@ def roles_of(recipe: Recipe, *, fewer_engines: bool = False) -> tuple[Role, ...]
     if recipe.cluster.placement == "colocated":
         engines = replace(engines, shares_with=LEARNER)
     elif fewer_engines and engines.name == ENGINE:
-        engines = replace(engines, least=min(engines.count, LEAST_ENGINES))
+        engines = replace(engines, least=recipe.rollout.min_engines)
     return (learner, engines, *others)
 
 

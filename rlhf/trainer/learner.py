@@ -123,7 +123,8 @@ class RemoteLearner:
         return await (await self.snapshot(path))
 
     async def _written(self, path: Path, own: Path) -> dict[str, Written]:
-        written = await self._all(lambda worker: worker.model.written(), self._seconds + WRITE_GRACE_SECONDS)
+        asked: Callable[[LearnerWorker], Any] = lambda worker: worker.model.written()  # noqa: E731 - a coroutine there
+        written = await self._all(asked, self._seconds + WRITE_GRACE_SECONDS)
         own_part = await asyncio.to_thread(synced, path, [own])
         return {name: one for part in (*written, own_part) for name, one in part.items()}
 

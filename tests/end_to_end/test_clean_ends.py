@@ -85,9 +85,8 @@ def worker_of(folder: Path, log: str) -> psutil.Process:
     raise AssertionError(f"no process writes {target}")
 
 
-@pytest.mark.parametrize("worker", ["engine-0", pytest.param("learner-0", marks=pytest.mark.slow)])
-def test_a_killed_worker_is_named_with_its_cause_and_nothing_is_left(tmp_path: Path, cache: Path, worker: str) -> None:
-    folder = tmp_path / "run"
+def test_a_killed_rank_is_named_with_its_cause_and_nothing_is_left(tmp_path: Path, cache: Path) -> None:
+    folder, worker = tmp_path / "run", "learner-0"
     with long_run(folder, cache) as process:
         worker_of(folder, f"{worker}.log").kill()
         assert process.wait(timeout=scaled(60)) == 1

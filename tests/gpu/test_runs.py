@@ -50,14 +50,14 @@ def test_a_run_that_saved_goes_on_in_new_processes(machine: GpuMachine) -> None:
     assert second.finished(2), second.described
 
 
-def test_a_run_whose_engine_is_killed_ends_with_an_error_that_names_it(machine: GpuMachine) -> None:
+def test_a_run_whose_engine_is_killed_goes_on_with_another(machine: GpuMachine) -> None:
     if machine.gpus < 2 and machine.on_gpu:
         pytest.skip("needs 2 GPUs")
-    overrides = (*WHOLE, "trainer.weight_sync.backend=nccl", "trainer.updates=200")
+    overrides = (*WHOLE, "trainer.weight_sync.backend=nccl", "trainer.updates=40")
     code, run, log = killed_run(machine, overrides, victim="engine-0")
     end = run_end(code, run, log)
-    assert end.code == 1
-    assert "engine-0" in end.output
+    assert end.code == 0
+    assert "serves in the place of engine-0" in end.output
 
 
 def killed_run(machine: GpuMachine, overrides: Sequence[str], victim: str) -> tuple[int, Path, Path]:
