@@ -43,7 +43,8 @@ CONTAINERS = (
 BESIDE_THE_WAY = {
     "types.Prompt": "a request", "rollout.vllm.settings.GenerateRequest": "a request",
     "rollout.engine._Pending": "a request", "types.Failed": "not trained", "types.Filtered": "not trained",
-    "types.SampledTokens": "of replies that are not complete", "types.TokenLogprobs": "the canary's answer", "rollout.evaluation.SetResult": "of an evaluation",
+    "types.SampledTokens": "of replies that are not complete",
+    "types.TokenLogprobs": "the canary's answer", "rollout.evaluation.SetResult": "of an evaluation",
     "types.TrainedSample": "the way back to the records",
     "trainer.rank_answers.RankAnswer": "the way back to the records",
     "trainer.batching.pairs.PairOfSegments": "of preference pairs", "trainer.offline.Recording": "of recorded episodes",
