@@ -231,6 +231,12 @@ def audit(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")
 
 
 @app.command()
+def drill(recipe: RecipeFile, overrides: Overrides = None) -> None:
+    """Train a recipe for some minutes while its parts are killed and stopped, and say what came of each."""
+    raise typer.Exit(commands.drill.run_drill(recipe, overrides or ()))
+
+
+@app.command()
 def doctor(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Check the GPUs (takes minutes); exit code 2 without one.")

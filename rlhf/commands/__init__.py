@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         check,
         check_model,
         doctor,
+        drill,
         env_check,
         eval,
         explain,
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "audit", "check", "check_model", "doctor", "env_check", "eval", "explain", "export", "generate", "options", "plan",
-    "report", "reward_check", "score", "serve_env", "serve_policy", "serve_reward", "top", "train",
+    "audit", "check", "check_model", "doctor", "drill", "env_check", "eval", "explain", "export", "generate", "options",
+    "plan", "report", "reward_check", "score", "serve_env", "serve_policy", "serve_reward", "top", "train",
 ]  # fmt: skip
 
 

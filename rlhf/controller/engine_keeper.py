@@ -12,6 +12,7 @@ from rlhf.errors import EnginesLost, RlhfError
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.router import Router
 
+CANCEL_SECONDS = 1.0
 STARTS = 3
 """Starts in the place of an engine before the place is given up."""
 
@@ -48,14 +49,15 @@ class EngineKeeper:
     async def keeping(self, engines: Iterable[RemoteEngine]) -> AsyncIterator[None]:
         """Keep these engines until the end of the block."""
         self._router.fails_over = self._publisher.fails_over = True
-        keeping = [asyncio.ensure_future(self._keep(engine)) for engine in engines]
+        keeping = {asyncio.ensure_future(self._keep(engine)) for engine in engines}
         self._places = len(keeping)
         try:
             yield
         finally:
-            for task in keeping:
-                task.cancel()
-            await asyncio.gather(*keeping, return_exceptions=True)
+            while keeping:  # `wait_for` of Python 3.11 loses a cancellation that comes with its result
+                for task in keeping:
+                    task.cancel()
+                _, keeping = await asyncio.wait(keeping, timeout=CANCEL_SECONDS)
 
     async def _keep(self, engine: RemoteEngine | None) -> None:
         """Keep one place: an engine, and those that follow it."""
@@ -93,8 +95,8 @@ class EngineKeeper:
         self._places -= 1
         if self._places < self._min_engines:
             error = EnginesLost(
-                f"{self._places} engines are left, rollout.min_engines is {self._min_engines}, and none starts in the "
-                f"place of {lost}: {cause}"
+                f"too few engines are left ({self._places}, and rollout.min_engines is {self._min_engines}): none starts "
+                f"in the place of {lost}: {cause}"
             )
             self._router.end(error)
             self._publisher.end(error)
