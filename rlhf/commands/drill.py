@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from textwrap import shorten
 from threading import Thread
 
 import psutil
@@ -28,12 +29,12 @@ from rlhf.runs.folder import RunFolder
 from rlhf.runs.restarts import read_restarts
 
 SETTINGS = (
-    "trainer.updates=100000", "trainer.eval_every=0", "trainer.save_every=2", "trainer.deepspeed.timeout_seconds=45",
-    "rollout.silence_timeout_seconds=5", "run.silence_minutes=0.5", "run.max_restarts=20",
+    "trainer.updates=100000", "trainer.eval_every=0", "trainer.save_every=2", "trainer.deepspeed.timeout_seconds=30",
+    "rollout.silence_timeout_seconds=5", "run.silence_minutes=0.33", "run.max_restarts=20",
 )  # fmt: skip
 """The recipe's values are replaced by these, so that harm is noticed soon, and these by the user's."""
 START_SECONDS, RECOVERY_SECONDS, END_SECONDS = 600.0, 240.0, 180.0
-ROUTINE = re.compile(r"update |evaluation after|warm-up |a reply|…|  ")
+ROUTINE = re.compile(r"update |evaluation after|warm-up |a reply|…|  |\[")
 """Beginnings of lines that a run prints while nothing happens."""
 
 
@@ -58,6 +59,7 @@ HARMS = (
     Harm(name="the controller is killed", how=signal.SIGKILL),
     Harm(name="the controller is stopped", how=signal.SIGSTOP),
 )
+WIDTH = 70
 DISK_FULL = "the disk is full"
 Line = tuple[float, str]
 
@@ -78,7 +80,8 @@ class HarmOutcome:
     def row(self) -> tuple[str, ...]:
         noticed = "-" if self.noticed is None else f"{self.noticed:.1f}"
         end = "recovered" if self.recovered else "NOT RECOVERED"
-        return (self.name, end, self.words or "training went on", noticed, f"{self.lost:.0f}", str(self.again))
+        words = shorten(self.words or "training went on", WIDTH, placeholder=" …")
+        return (self.name, end, words, noticed, f"{self.lost:.0f}", str(self.again))
 
 
 def run_drill(recipe: Path, overrides: Sequence[str] = ()) -> int:
@@ -94,7 +97,7 @@ def run_drill(recipe: Path, overrides: Sequence[str] = ()) -> int:
         if not training.until(lambda: len(training.paces) >= 2, START_SECONDS):
             raise UserError(f"the run made no update before any harm: {training.last_words}")
         for outcome in training.harmed(HARMS):
-            print(f"{outcome.name}: {outcome.row[1]}; {outcome.row[2]}", flush=True)
+            print(f"{outcome.name}: {outcome.row[1]}; {outcome.words or 'training went on'}", flush=True)
             outcomes.append(outcome)
         ended = training.end()
     finally:

@@ -95,8 +95,8 @@ class EngineKeeper:
         self._places -= 1
         if self._places < self._min_engines:
             error = EnginesLost(
-                f"too few engines are left ({self._places}, and rollout.min_engines is {self._min_engines}): none starts "
-                f"in the place of {lost}: {cause}"
+                f"too few engines are left ({self._places}, and rollout.min_engines is {self._min_engines}): none "
+                f"starts in the place of {lost}: {cause}"
             )
             self._router.end(error)
             self._publisher.end(error)
