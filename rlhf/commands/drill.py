@@ -214,10 +214,9 @@ class DrilledTraining:
         """Return the processes whose output goes to a log of this name; without one, the controller."""
         assert self._process is not None, "it was started"
         guard = psutil.Process(self._process.pid)
-        if not log:
-            return guard.children()
+        below: list[psutil.Process] = guard.children(recursive=bool(log))
         start = f"{self._folder.logs.absolute()}/{log}"
-        return [one for one in guard.children(recursive=True) if _output_of(one).startswith(start)]
+        return [one for one in below if not log or _output_of(one).startswith(start)]
 
     @staticmethod
     def _signal(victim: psutil.Process, how: signal.Signals) -> None:
