@@ -13,6 +13,7 @@ import typer
 
 from rlhf import commands
 from rlhf.commands.arguments import Overrides, RecipeFile
+from rlhf.commands.engines import engines
 from rlhf.commands.episodes import episodes
 from rlhf.commands.failures import print_failure
 from rlhf.commands.kubernetes import kubernetes
@@ -38,6 +39,7 @@ serve = typer.Typer(no_args_is_help=True, help="Serve a part over HTTP: an envir
 env = typer.Typer(no_args_is_help=True, help="Test environments.")
 app.add_typer(serve, name="serve")
 app.add_typer(env, name="env")
+app.add_typer(engines, name="engines")
 
 Checkpoint = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint of a run, or Hugging Face folder.")]
 

@@ -78,6 +78,12 @@ class LocalCluster:
             f"{worker.name} has no process of its own that could be started again; use cluster.kind=ray"
         )
 
+    async def add(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> LocalWorker:
+        raise PlacementError(f"this process has room for no more {role}; use cluster.kind=ray")
+
+    async def remove(self, worker: Worker) -> None:
+        raise PlacementError(f"{worker.name} has no process of its own that could end; use cluster.kind=ray")
+
     def workers(self, role: str) -> list[LocalWorker]:
         return self._workers[role]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -331,17 +331,43 @@ async def spawn_engines(recipe: Recipe, cluster: Cluster, settings: EngineSettin
     return tuple(engine for engines in spawned for engine in engines)
 
 
+@dataclass(frozen=True, slots=True)
+class EngineSpawner:
+    """Gives engines of a run their processes, also later."""
+
+    recipe: Recipe
+    cluster: Cluster
+    settings: EngineSettings
+
+    async def replace(self, lost: RemoteEngine) -> RemoteEngine:
+        """Return an engine in the place of another, not started yet."""
+        size = lost.transfer_ranks
+        return self._engine(await self.cluster.replace(lost.worker, self._arguments(size)), size)
+
+    async def add(self) -> RemoteEngine:
+        """Return one more engine of the first size, not started yet."""
+        size = self.recipe.rollout.tensor_parallel_sizes[0]
+        return self._engine(await self.cluster.add(self._role(size), self._arguments(size)), size)
+
+    async def remove(self, engine: RemoteEngine) -> None:
+        """End an engine's process."""
+        await self.cluster.remove(engine.worker)
+
+    def _role(self, size: int) -> str:
+        return next(role for role, of_size in engine_sizes(self.recipe).items() if of_size == size)
+
+    def _arguments(self, size: int) -> Callable[[int], Mapping[str, Any]]:
+        sized = replace(self.settings, tensor_parallel_size=size)
+        return lambda index: {"name": worker_name(self._role(size), index), "settings": sized}
+
+    def _engine(self, worker: Worker, size: int) -> RemoteEngine:
+        return RemoteEngine(worker, self.recipe.rollout, transfer_ranks=size)
+
+
 def keeper_of(recipe: Recipe, cluster: Cluster, serving: Serving, publisher: Publisher, tell: Tell) -> EngineKeeper:
-    """Return what starts an engine in the place of each that is lost."""
-    roles = {size: role for role, size in engine_sizes(recipe).items()}
-
-    async def replace_engine(lost: RemoteEngine) -> RemoteEngine:
-        role = roles[lost.transfer_ranks]
-        sized = replace(serving.settings, tensor_parallel_size=lost.transfer_ranks)
-        worker = await cluster.replace(lost.worker, lambda index: {"name": worker_name(role, index), "settings": sized})
-        return RemoteEngine(worker, recipe.rollout, transfer_ranks=lost.transfer_ranks)
-
-    return EngineKeeper(serving.router, publisher, replace_engine, min_engines=recipe.rollout.min_engines, tell=tell)
+    """Return what starts an engine in the place of each that is lost, and adds and removes engines."""
+    spawner = EngineSpawner(recipe, cluster, serving.settings)
+    return EngineKeeper(serving.router, publisher, spawner, min_engines=recipe.rollout.min_engines, tell=tell)
 
 
 async def spawn_reward(

@@ -21,6 +21,7 @@ from rlhf.controller.build import (
 )
 from rlhf.controller.closing import each
 from rlhf.controller.context import RunContext, begun
+from rlhf.controller.engine_commands import obeying
 from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.instrumentation import (
     ObservedBuffer,
@@ -115,6 +116,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
     if all(role.replaced for role in engine_roles(recipe)):
         keeper = keeper_of(recipe, cluster, serving, publisher, view.message)
         await stack.enter_async_context(keeper.keeping(serving.engines))
+        await stack.enter_async_context(obeying(keeper, context.folder.engines))
     playing = Playing(
         context, tasks=mixed(recipe.data, tasks, recipe.seed), problems=problems,
         serving=with_traces(serving), learner=phases or learner, publisher=phases or publisher,

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from rlhf.controller.engine_commands import obeying
 from rlhf.controller.engine_keeper import STARTS, EngineKeeper
-from rlhf.errors import DeadlinePassed, EnginesLost, RlhfError, WorkerDied
+from rlhf.errors import DeadlinePassed, EnginesLost, RlhfError, UserError, WorkerDied
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.router import Router
+from rlhf.runs.engine_requests import EnginesRequest, ask_run
 
 
 class Engine:
@@ -23,6 +27,9 @@ class Engine:
 
     async def until_lost(self) -> RlhfError:
         return await asyncio.shield(self.loss)
+
+    def lose(self, error: RlhfError) -> None:
+        self.loss.set_result(error)
 
     async def start(self) -> None:
         if self.refuses:
@@ -56,12 +63,18 @@ class Stage:
         self.publisher, self.router = Publisher(), Router(cast(Any, self.engines))
         self.publisher.engines = ["engine-0", "engine-1"]
         self.keeper = EngineKeeper(
-            self.router, cast(Any, self.publisher), cast(Any, self.replace), min_engines=min_engines,
+            self.router, cast(Any, self.publisher), cast(Any, self), min_engines=min_engines,
             tell=self.told.append,
         )  # fmt: skip
 
     async def replace(self, lost: Engine) -> Engine:
         return self.successors.pop(0)
+
+    async def add(self) -> Engine:
+        return self.successors.pop(0)
+
+    async def remove(self, engine: Engine) -> None:
+        self.told.append(f"the process of {engine.name} ended")
 
     def keeping(self) -> Any:
         return self.keeper.keeping(cast(list[RemoteEngine], self.engines))
@@ -105,6 +118,43 @@ async def test_a_place_is_given_up_after_three_starts_and_a_run_without_enough_p
     assert str(stage.publisher.ended).startswith(words)
     with pytest.raises(EnginesLost):
         await stage.router.generate(cast(Any, None), sampling=cast(Any, None), seed=0, session="s")
+
+
+async def test_engines_are_added_and_removed_and_a_removed_one_is_not_replaced() -> None:
+    stage = Stage(Engine("engine-2"), Engine("engine-3", DeadlinePassed("engine-3.start", 300)), min_engines=2)
+    async with stage.keeping():
+        await stage.keeper.add(1)
+        assert stage.serving == stage.publisher.engines == ["engine-0", "engine-1", "engine-2"]
+        await stage.keeper.remove("engine-0")
+        await settled()
+        assert stage.serving == stage.publisher.engines == ["engine-1", "engine-2"]
+        assert stage.told == ["engine-2 was added", "the process of engine-0 ended", "engine-0 was removed"]
+        with pytest.raises(UserError, match="no engine engine-0 serves; there are engine-1, engine-2"):
+            await stage.keeper.remove("engine-0")
+        with pytest.raises(UserError, match=r"the run needs 2 engines \(rollout\.min_engines\)"):
+            await stage.keeper.remove("engine-2")
+        with pytest.raises(DeadlinePassed):
+            await stage.keeper.add(1)
+        assert stage.told[-1] == "the process of engine-3 ended"
+        assert stage.serving == ["engine-1", "engine-2"]
+
+
+async def test_requests_of_the_command_line_are_taken_and_answered(tmp_path: Path) -> None:
+    stage = Stage(Engine("engine-2"))
+    async with stage.keeping(), obeying(stage.keeper, tmp_path / "engines"):
+        asked = partial(asyncio.to_thread, ask_run, tmp_path / "engines", seconds=10)
+        answered = await asked(EnginesRequest(do="add", count=1))
+        assert answered.serving == ("engine-0", "engine-1", "engine-2")
+        with pytest.raises(UserError, match="no engine engine-7 serves"):
+            await asked(EnginesRequest(do="remove", name="engine-7"))
+    assert list((tmp_path / "engines").iterdir()) == []
+
+
+def test_a_request_that_no_run_takes_is_withdrawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlhf.runs.engine_requests.TAKE_SECONDS", 0.1)
+    with pytest.raises(UserError, match="is it running"):
+        ask_run(tmp_path / "engines", EnginesRequest(do="list"), 1)
+    assert list((tmp_path / "engines").iterdir()) == []
 
 
 async def test_the_end_of_the_block_ends_a_keeper_that_lost_its_first_cancellation() -> None:
