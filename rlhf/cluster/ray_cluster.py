@@ -130,6 +130,7 @@ class RayCluster:
         seconds = self._placement_timeout_seconds
         nodes = nodes_of(await self._thread.call("the list of Ray's nodes", ray_module().nodes, LIST_SECONDS))
         reservation = Reservation([role], nodes)
+        self._more.append(reservation)
         waiting = partial(reservation.is_ready, seconds)
         if not await self._thread.call("Ray's placement groups", waiting, seconds + GRACE_SECONDS):
             reservation.remove()
@@ -137,7 +138,6 @@ class RayCluster:
                 f"none of the {len(nodes)} nodes has room for one more {role.name} ({role.cpus:g} cores and "
                 f"{role.gpus:g} GPUs) within {seconds:g} s"
             )
-        self._more.append(reservation)
         (placed,) = reservation.placements({id: node.node for id, node in nodes.items()})
         return placed
 

@@ -85,7 +85,9 @@ class RayWorker:
         self.abandon()
         if self._pidfd is not None:
             deadline = time.monotonic() + timeout_seconds
-            while not select.select([self._pidfd], [], [], 0)[0] and time.monotonic() < deadline:
+            ended = select.poll()
+            ended.register(self._pidfd, select.POLLIN)
+            while not ended.poll(0) and time.monotonic() < deadline:
                 await asyncio.sleep(POLL_SECONDS)
             os.close(self._pidfd)
             self._pidfd = None

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -54,10 +55,10 @@ HARMS = (
     Harm(name="an engine is stopped", log="engine-", how=signal.SIGSTOP, over="serves in the place of"),
     Harm(name="a scorer is killed", log="scorers", how=signal.SIGKILL),
     Harm(name="an environment server is stopped", log="environment-", how=signal.SIGSTOP),
-    Harm(name="a rank is killed", log="learner-", how=signal.SIGKILL),
-    Harm(name="a rank is stopped", log="learner-", how=signal.SIGSTOP),
-    Harm(name="the controller is killed", how=signal.SIGKILL),
-    Harm(name="the controller is stopped", how=signal.SIGSTOP),
+    Harm(name="a rank is killed", log="learner-", how=signal.SIGKILL, over="restart "),
+    Harm(name="a rank is stopped", log="learner-", how=signal.SIGSTOP, over="restart "),
+    Harm(name="the controller is killed", how=signal.SIGKILL, over="restart "),
+    Harm(name="the controller is stopped", how=signal.SIGSTOP, over="restart "),
 )
 WIDTH = 70
 DISK_FULL = "the disk is full"
@@ -138,32 +139,40 @@ class DrilledTraining:
     def harmed(self, harms: Sequence[Harm]) -> Iterator[HarmOutcome]:
         """Do each harm that this run has a part for, then fill the disk; return what came of it."""
         for harm in harms:
-            if victims := self._victims(harm.log):
-                self._signal(victims[0], harm.how)
-                yield self._outcome(harm.name, lambda harm=harm: self._said(harm.over))  # type: ignore[misc]
-                self._signal(victims[0], signal.SIGCONT)
-                self.until(lambda paces=len(self.paces): len(self.paces) > paces, RECOVERY_SECONDS)  # type: ignore[misc]
-        yield self._without_disk()
+            if not self._ended and (victims := self._victims(harm.log)):
+                yield self._outcome(
+                    harm.name, partial(victims[0].send_signal, harm.how), partial(self._said, harm.over)
+                )
+                with suppress(psutil.NoSuchProcess):
+                    victims[0].resume()
+                self.until(partial(self._paced, len(self.paces)), RECOVERY_SECONDS)
+        if not self._ended:
+            yield self._without_disk()
+
+    def _paced(self, before: int) -> bool:
+        return len(self.paces) > before
 
     def _without_disk(self) -> HarmOutcome:
         """Let the controller write no further byte until the run has ended, and continue it as its user would."""
-        (controller,) = self._victims("")
-        _, hard = resource.prlimit(controller.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(controller.pid, resource.RLIMIT_FSIZE, (0, hard))
+        controller = self._victims("")[0].pid
+        _, hard = resource.prlimit(controller, resource.RLIMIT_FSIZE)
 
         def resumed() -> bool:
             if self._ended:
                 self.start("--resume")
             return True
 
-        return self._outcome(DISK_FULL, resumed)
+        return self._outcome(
+            DISK_FULL, partial(resource.prlimit, controller, resource.RLIMIT_FSIZE, (0, hard)), resumed
+        )
 
-    def _outcome(self, name: str, over: Callable[[], bool]) -> HarmOutcome:
-        """Wait until training has come beyond where it is."""
+    def _outcome(self, name: str, strike: Callable[[], object], over: Callable[[], bool]) -> HarmOutcome:
+        """Do a harm, and wait until it is over and training has come further."""
         reached, began, first = updates_of(self._folder.metrics), time.monotonic(), len(self._lines)
         restarts = len(read_restarts(self._folder.restarts))
         self._since = first
         usual = median(self.paces)
+        strike()
         recovered = self.until(
             lambda: over() and updates_of(self._folder.metrics) > reached, RECOVERY_SECONDS, also_ended=True
         )
@@ -215,13 +224,10 @@ class DrilledTraining:
         assert self._process is not None, "it was started"
         guard = psutil.Process(self._process.pid)
         below: list[psutil.Process] = guard.children(recursive=bool(log))
+        if not log:
+            return [one for one in below if one.cmdline() == guard.cmdline()]  # a fork of it
         start = f"{self._folder.logs.absolute()}/{log}"
-        return [one for one in below if not log or _output_of(one).startswith(start)]
-
-    @staticmethod
-    def _signal(victim: psutil.Process, how: signal.Signals) -> None:
-        with suppress(psutil.NoSuchProcess):
-            victim.send_signal(how)
+        return [one for one in below if _output_of(one).startswith(start)]
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None, "it is a pipe"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 from rlhf.errors import EnginesLost, RlhfError, UserError, WorkerDied
@@ -89,7 +89,7 @@ class EngineKeeper:
         found = [task for task, engine in self._places.items() if engine.name == name and not task.done()]
         if not found or name not in self.serving:
             raise UserError(f"no engine {name} serves; there are {', '.join(self.serving)}")
-        if len(self._places) <= self._min_engines:
+        if len(self.serving) <= self._min_engines:
             raise UserError(f"the run needs {self._min_engines} engines (rollout.min_engines)")
         engine = self._places.pop(found[0])
         found[0].cancel()
@@ -100,7 +100,18 @@ class EngineKeeper:
         self._tell(f"{name} was removed")
 
     def _keep_from_now(self, engine: RemoteEngine) -> None:
-        self._places[asyncio.ensure_future(self._keep(engine))] = engine
+        task = asyncio.ensure_future(self._keep(engine))
+        task.add_done_callback(self._ended)
+        self._places[task] = engine
+
+    def _ended(self, task: asyncio.Future[None]) -> None:
+        """End the run if the keeper of a place failed: nobody would start an engine there."""
+        if not task.cancelled() and (error := task.exception()):
+            self._end(EnginesLost(f"the keeper of an engine failed: {type(error).__name__}: {error}"))
+
+    def _end(self, error: EnginesLost) -> None:
+        self._router.end(error)
+        self._publisher.end(error)
 
     async def _serve(self, engine: RemoteEngine) -> None:
         """Start an engine, give it the current weights, and then requests."""
@@ -136,15 +147,17 @@ class EngineKeeper:
                 f"{engine.name} serves in the place of {lost}, {time.monotonic() - began:.1f} s after it was lost"
             )
             return engine
+        with suppress(RlhfError):
+            await self._spawner.remove(engine)
         self._give_up(lost, cause)
         return None
 
     def _give_up(self, lost: str, cause: RlhfError) -> None:
         left = len(self._places) - 1
         if left < self._min_engines:
-            error = EnginesLost(
-                f"too few engines are left ({left}, and rollout.min_engines is {self._min_engines}): none starts in "
-                f"the place of {lost}: {cause}"
+            self._end(
+                EnginesLost(
+                    f"too few engines are left ({left}, and rollout.min_engines is {self._min_engines}): none starts "
+                    f"in the place of {lost}: {cause}"
+                )
             )
-            self._router.end(error)
-            self._publisher.end(error)

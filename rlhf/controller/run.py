@@ -307,7 +307,7 @@ class Run:
             episodes=position.episodes,
             lines=lines,
             parts=position.parts,
-            metrics=self.metrics,
+            metrics=dict(self.metrics),
             evaluations=tuple(self.evaluations),
             wall_seconds=self.wall_seconds,
             provenance=self.began,

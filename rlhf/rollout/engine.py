@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker, WorkerHandle
-from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, ModelError, RlhfError, WorkerDied
+from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, ModelError, RlhfError, WorkerDied, WorkerFailed
 from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.vllm.engine_worker import Delivered, EngineWorker
 from rlhf.rollout.vllm.settings import CPU_SEQUENCES, EngineFacts, GenerateRequest
@@ -227,7 +227,9 @@ class RemoteEngine:
         self._clock.restart()
 
     def lose(self, error: RlhfError) -> None:
-        """Take the engine out of service: all its requests fail with `error`, now and from now on."""
+        """Take the engine out of service: all its requests fail, now and from now on."""
+        if not isinstance(error, (EngineBroken, WorkerDied)):
+            error = EngineBroken(self.name, str(error))
         self._lost = self._lost or error
         self._noticed.set()
         self._fail(self._lost)
@@ -255,7 +257,7 @@ class RemoteEngine:
             except DeadlinePassed:
                 seconds = self._silence_seconds
                 return self.lose(WorkerDied(self.name, f"its process has not answered for {seconds:g} s"))
-            except WorkerDied as error:
+            except RlhfError as error:
                 return self.lose(error)
             await asyncio.sleep(BEAT_SECONDS)
 
@@ -327,7 +329,7 @@ class RemoteEngine:
         """Fail all pending requests if the call failed: none of them would be answered."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            if isinstance(error, WorkerDied):
+            if isinstance(error, (WorkerDied, WorkerFailed)):
                 self.lose(error)
             self._fail(error)
 

@@ -51,18 +51,19 @@ class Router:
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
         """Return one reply. Raises `GenerateFailed` for a request with which too many engines were lost, `EnginesLost`
         after `end`, and what else an engine raises."""
-        draft, began, losses = Draft(), time.monotonic(), 0
+        draft, losses, spent = Draft(), 0, 0.0
         while True:
             engine = await self._home(session)
             self._under_way[engine.name] += 1
+            began = time.monotonic()
             try:
-                left = _time_left(sampling, time.monotonic() - began) if losses else sampling
+                left = _time_left(sampling, spent) if losses else sampling
                 return await engine.generate(prompt, sampling=left, seed=seed, session=session, draft=draft)
             except (EngineBroken, WorkerDied) as error:
+                if self.engines == [engine] and not self.fails_over:
+                    raise  # it raises its loss for those who come, too
                 self.remove(engine)
-                losses += 1
-                if not (self.engines or self.fails_over):
-                    raise
+                losses, spent = losses + 1, spent + time.monotonic() - began
                 if losses == MOST_LOSSES:
                     raise GenerateFailed(engine.name, session, f"{losses} engines were lost with it: {error}") from None
             finally:

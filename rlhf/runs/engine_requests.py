@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -54,25 +55,28 @@ def ask_run(folder: Path, request: EnginesRequest, seconds: float) -> EnginesAns
     finally:
         for suffix in (ASKED, ANSWERED):
             asked.with_suffix(suffix).unlink(missing_ok=True)
-    answer = EnginesAnswer(serving=tuple(row["serving"]), refused=row["refused"])
-    if answer.refused:
-        raise UserError(answer.refused)
-    return answer
+    answered = EnginesAnswer(serving=tuple(row["serving"]), refused=row["refused"])
+    if answered.refused:
+        raise UserError(f"{answered.refused} (engines that serve: {', '.join(answered.serving)})")
+    return answered
 
 
 def taken_requests(folder: Path) -> list[tuple[Path, EnginesRequest]]:
-    """Take the requests in a folder, each with the file to `answer` it by."""
+    """Take the requests in a folder, each with the file to `answer` it by. Leave those that cannot be read, or are
+    withdrawn meanwhile."""
     taken = []
     for asked in sorted(folder.glob(f"*{ASKED}")):
-        request = EnginesRequest(**json.loads(asked.read_text()))
-        taken.append((asked.rename(asked.with_suffix(TAKEN)), request))
+        with suppress(OSError, ValueError, TypeError):
+            request = EnginesRequest(**json.loads(asked.read_text()))
+            taken.append((asked.rename(asked.with_suffix(TAKEN)), request))
     return taken
 
 
 def answer(taken: Path, answered: EnginesAnswer) -> None:
-    """Answer a request that was taken."""
-    _write(taken.with_suffix(ANSWERED), json.dumps(asdict(answered)))
-    taken.unlink()
+    """Answer a request that was taken, if the disk takes the answer."""
+    with suppress(OSError):
+        _write(taken.with_suffix(ANSWERED), json.dumps(asdict(answered)))
+        taken.unlink()
 
 
 def _write(file: Path, text: str) -> None:

@@ -31,6 +31,8 @@ from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
 A = TypeVar("A")
 R = TypeVar("R")
 
+TRANSFER_SHARE = 0.7
+"""Of a weight sync's deadline: a member of the group gives its peers up before the phase gives up the member."""
 DEATH_GRACE_SECONDS = 3.0
 """When one rank dies the others fail at once with errors: time for the true cause to arrive."""
 WRITE_GRACE_SECONDS = 10.0
@@ -154,7 +156,7 @@ class RemoteLearner:
             backend=backend,
             address=address,
             world_size=world_size,
-            timeout_seconds=self._publish_seconds,
+            timeout_seconds=TRANSFER_SHARE * self._publish_seconds,
             bucket_bytes=self._config.weight_sync.bucket_bytes(on_gpu=backend != "gloo"),
             senders=len(self._ranks) if backend == "ipc" else 1,
         )

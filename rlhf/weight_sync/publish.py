@@ -105,6 +105,7 @@ class Publisher:
                     await self._to(*self._targets, *self._joining)
                     break
                 except WeightSyncError as error:
+                    self._group = ()
                     self._lose(error, last=attempt == ATTEMPTS - 1)
             for target in [one for one in self._joining if one in self._group]:  # others may have come meanwhile
                 self._joined(target)
@@ -153,8 +154,9 @@ class Publisher:
         self._joining.pop(target).set_result(None)
 
     def _lose(self, error: WeightSyncError, *, last: bool) -> None:
-        """Go on without the engines that were lost. Raise the error where it names none."""
-        if last or not error.lost or not self.fails_over:
+        """Go on without the engines that were lost. Raise the error where it names none, unless only connections broke:
+        the death that broke them is known when they are formed anew."""
+        if last or not self.fails_over or not (error.lost or isinstance(error.__cause__, TransferError)):
             raise error
         for target in (*self._targets, *self._joining):
             if target.name not in error.lost:

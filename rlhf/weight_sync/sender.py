@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import Protocol
 
 from torch import Tensor
@@ -53,7 +54,10 @@ class RankSender:
             if self._sender is None:
                 deque(gathered, maxlen=0)
             else:
-                self._sender.send(gathered, manifest)
+                with ExitStack() as failing:
+                    failing.callback(deque, gathered, maxlen=0)  # the other ranks gather to the end
+                    self._sender.send(gathered, manifest)
+                    failing.pop_all()
         spent = watch.taken()
         return {"gather": spent["gather"], "send": spent["both"] - spent["gather"]}
 

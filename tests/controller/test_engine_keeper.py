@@ -120,6 +120,14 @@ async def test_a_place_is_given_up_after_three_starts_and_a_run_without_enough_p
         await stage.router.generate(cast(Any, None), sampling=cast(Any, None), seed=0, session="s")
 
 
+async def test_a_keeper_that_fails_ends_the_run() -> None:
+    stage = Stage()
+    async with stage.keeping():
+        stage.engines[0].loss.set_result(DEATH)  # and no successor is there to pop
+        await settled()
+    assert "the keeper of an engine failed: IndexError" in str(stage.publisher.ended)
+
+
 async def test_engines_are_added_and_removed_and_a_removed_one_is_not_replaced() -> None:
     stage = Stage(Engine("engine-2"), Engine("engine-3", DeadlinePassed("engine-3.start", 300)), min_engines=2)
     async with stage.keeping():

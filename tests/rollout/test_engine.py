@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, ModelError, WorkerDied
+from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, ModelError, WeightSyncError, WorkerDied
 from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.engine import RemoteEngine
+from rlhf.rollout.router import Router
 from rlhf.rollout.vllm.settings import GenerateRequest, RefusedRequest
 from rlhf.types import Completion, FinishReason, Prompt, Sampling
 from rlhf.weight_sync.types import GroupAddress, Manifest, Rendezvous, TensorSpec
@@ -248,3 +249,16 @@ async def test_a_publish_asks_the_phases_of_the_worker() -> None:
     assert worker.calls[0][1] == (meeting, 1)
     assert worker.calls[1][1] == worker.calls[2][1] == (manifest,)
     assert worker.calls[3][1] == (4,)
+
+
+async def test_the_requests_of_an_engine_that_a_weight_sync_lost_go_on_elsewhere() -> None:
+    lost, other = RemoteEngine(FakeWorker(lambda request: None), RolloutConfig()), FakeWorker()
+    other.name = "engine-1"
+    router = Router([lost, RemoteEngine(other, RolloutConfig())])
+    prompt = Prompt(token_ids=np.array([1], dtype=np.int32))
+    waiting = asyncio.create_task(router.generate(prompt, sampling=Sampling(), seed=0, session="s"))
+    await asyncio.sleep(0.01)
+    lost.lose(WeightSyncError("engine-0", "canary", 3, "it is stale", ["engine-0"]))
+    assert (await waiting).token_ids.tolist() == [1]
+    with pytest.raises(EngineBroken, match="it is stale"):
+        await ask(lost, 1)

@@ -124,8 +124,10 @@ async def test_without_any_engine_requests_wait_for_the_next_or_for_the_end() ->
 
 
 async def test_without_fail_over_the_loss_of_the_last_engine_is_raised() -> None:
-    with pytest.raises(WorkerDied, match="engine-0 died: killed by SIGKILL"):
-        await ask(Router([dead("0")]), "a")
+    router = Router([dead("0")])
+    for session in ("a", "b"):  # nobody waits for an engine that never comes
+        with pytest.raises(WorkerDied, match="engine-0 died: killed by SIGKILL"):
+            await ask(router, session)
 
 
 async def test_a_request_with_which_three_engines_died_fails_alone() -> None:

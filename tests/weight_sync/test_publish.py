@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.errors import EnginesLost, ModelError, RlhfError, WeightSyncError, WorkerDied
+from rlhf.errors import EnginesLost, ModelError, RlhfError, TransferError, WeightSyncError, WorkerDied
 from rlhf.runs.tracing import Clock
 from rlhf.types import Completion, FinishReason, TokenLogprobs
 from rlhf.weight_sync.canary import Canary
@@ -412,6 +412,21 @@ async def test_with_fail_over_the_others_get_the_weights_without_an_engine_that_
     await stage.publisher.publish()
     assert stage.wire.log.count("connect of 3 learner") == 1
     assert kept.weight == 2.0
+
+
+async def test_with_fail_over_broken_connections_alone_are_formed_anew() -> None:
+    stage = Stage()
+    stage.publisher.fails_over = True
+
+    async def breaks() -> None:
+        stage.wire.faults.clear()
+        raise TransferError("a broadcast failed: a peer is gone")
+
+    stage.wire.faults["engine-0", "receive"] = breaks
+    await stage.publisher.publish()
+    assert [engine.lost for engine in stage.engines] == [None, None]
+    assert {engine.weight for engine in stage.engines} == {1.0}
+    assert stage.wire.log.count("connect of 4 learner") == 2
 
 
 async def test_with_fail_over_an_engine_that_alone_fails_its_canary_is_lost_and_all_of_them_are_an_error() -> None:

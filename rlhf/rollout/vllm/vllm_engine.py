@@ -85,6 +85,7 @@ class VllmEngine:
         self._reported_at = time.monotonic()
         runner = 2 if self._engine.vllm_config.use_v2_model_runner else 1
         self._seeded = requests_have_seeds(settings, model_runner=runner)
+        self._continues_draws = settings.device == "cpu" or runner == 2  # runner 2 draws by the position of a token
 
     @property
     def facts(self) -> EngineFacts:
@@ -105,6 +106,8 @@ class VllmEngine:
         return bool(self._finished) or (not self._paused and working)
 
     def add(self, request: GenerateRequest) -> None:
+        if request.sampled and not self._continues_draws:  # the same draws would favour the tokens that they gave
+            request = request._replace(seed=request.seed + request.sampled)
         internal_id = self._add(
             request.id, request.token_ids, sampling_params(request, self._settings, seeded=self._seeded)
         )
