@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rlhf.recipe.loading import load_recipe
 from rlhf.runs.engine_requests import EnginesRequest, ask_run
-from rlhf.runs.stored_run import read_run
 
 START_FACTOR = 2
 """A start may have to wait for a place in the cluster first."""
@@ -38,6 +36,9 @@ def remove_engine(run: RunArgument, name: Annotated[str, typer.Argument(metavar=
 
 
 def _ask(path: Path, request: EnginesRequest) -> None:
+    from rlhf.recipe.loading import load_recipe
+    from rlhf.runs.stored_run import read_run
+
     run = read_run(path)
     rollout = load_recipe(run.folder.recipe).recipe.rollout
     seconds = START_FACTOR * max(request.count, 1) * rollout.start_timeout_seconds
