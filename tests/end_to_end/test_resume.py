@@ -69,7 +69,7 @@ def test_ten_updates_are_five_and_a_resume_and_five(
 
 @pytest.mark.parametrize(
     ("updates", "strikes", "pause"),
-    [(10, 2, (0.2, 1.0)), pytest.param(80, 20, (1.0, 15.0), marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+    [(10, 2, (0.2, 1.0)), pytest.param(300, 20, (0.5, 6.0), marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
 )
 def test_a_run_whose_engines_are_killed_and_stopped_is_the_run_that_was_left_alone(
     whole: Run, tmp_path: Path, cache: Path, updates: int, strikes: int, pause: tuple[float, float]
