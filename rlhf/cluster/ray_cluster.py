@@ -159,7 +159,7 @@ class RayCluster:
         """Wait until any worker ends that is not replaced, then raise `WorkerDied` with its name and cause."""
         watched = [worker for worker in self._all() if not worker.placed.role.replaced]
         if not watched:
-            await asyncio.Event().wait()
+            await asyncio.Event().wait()  # for ever, as its caller expects: nothing here can end the run
         watching = [asyncio.ensure_future(worker.until_death()) for worker in watched]
         try:
             done, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
