@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from rlhf.cluster.config import ClusterConfig
 from rlhf.cluster.local import LocalCluster
 from rlhf.cluster.ray_cluster import RayCluster
+from rlhf.cluster.restarting import Restarts
 from rlhf.cluster.roles import Role, worker_name
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.controller.engine_keeper import EngineKeeper
@@ -377,12 +378,12 @@ async def spawn_reward(
     `policy`."""
     scorer, scoring = config.model_scorer, None
     if scorer is not None:
-        scoring = await spawn_reward_model(scorer, cluster, policy, trust_remote_code=trust_remote_code)
+        scoring = await spawn_reward_model(scorer, cluster, policy, outages.tell, trust_remote_code=trust_remote_code)
     return make_reward(config, logs / "scorers.log", scoring, outages)
 
 
 async def spawn_reward_model(
-    scorer: ScorerConfig, cluster: Cluster, policy: str, *, trust_remote_code: bool
+    scorer: ScorerConfig, cluster: Cluster, policy: str, tell: Tell, *, trust_remote_code: bool
 ) -> ModelReward:
     settings = RewardModelSettings(
         model=os.path.expanduser(str(scorer.model)),
@@ -392,9 +393,13 @@ async def spawn_reward_model(
         device=reward_device(scorer),
         tokens_per_batch=scorer.tokens_per_batch,
     )
-    workers = await cluster.spawn(REWARD, lambda index: {"name": f"{REWARD}-{index}"})
+    restarts = Restarts(cluster, lambda index: {"name": worker_name(REWARD, index)}, tell)
     return ModelReward(
-        workers, settings, timeout_seconds=scorer.timeout_seconds, start_timeout_seconds=scorer.start_timeout_seconds
+        await cluster.spawn(REWARD, restarts.kwargs_of),
+        settings,
+        timeout_seconds=scorer.timeout_seconds,
+        start_timeout_seconds=scorer.start_timeout_seconds,
+        restarts=restarts,
     )
 
 

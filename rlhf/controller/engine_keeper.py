@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
+from rlhf.cluster.restarting import STARTS
 from rlhf.errors import EnginesLost, RlhfError, UserError, WorkerDied
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.router import Router
 
 CANCEL_SECONDS = 1.0
-STARTS = 3
-"""Starts in the place of an engine before the place is given up."""
 
 
 class JoinsEngines(Protocol):

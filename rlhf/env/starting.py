@@ -6,8 +6,11 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from typing import Never
 
-from rlhf.cluster.worker import Cluster, WorkerHandle
+from rlhf.cluster.restarting import Restarts
+from rlhf.cluster.worker import Cluster, Worker, WorkerHandle
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.config import ENVIRONMENT, EnvironmentConfig
@@ -52,39 +55,67 @@ async def live_environments(
         async with hosted_here(config) as environments:
             yield environments
         return
-    if config.servers:
-        addresses = await started_servers(config, cluster, alone=alone)
-    else:
-        token = token_from(config.token_env)
-        addresses = [Address(url=url, token=token) for url in config.urls]
+    servers = WorkerServers(
+        config, Restarts(cluster, lambda index: {"loopback": alone}, tell), worker_server_settings(config)
+    )
+    started = await servers.start() if config.servers else []
+    addresses = [address for _, address in started] or addresses_of(config)
     try:
         pool = await EnvironmentPool.connect(addresses, Patience(deadlines=deadlines_of(config)), tell)
     except EnvironmentFailed as error:
         raise ConfigError(f"environment {config.shown}: {error.detail}") from error
+    for place, (worker, _) in enumerate(started):
+        pool.keep(servers.keep(worker, place, pool))
     try:
         yield pool
     finally:
         await pool.close()
 
 
-async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> list[Address]:
-    """Start servers in workers of the run's cluster, which end with it; access needs a token that only this run knows.
+@dataclass(frozen=True, slots=True)
+class WorkerServers:
+    """Servers in workers of the run's cluster, which end with it."""
 
-    Raises `ConfigError`, and `WorkerDied` for a server that does not start.
-    """
-    settings = EnvironmentServerSettings(
+    config: EnvironmentConfig
+    restarts: Restarts
+    settings: EnvironmentServerSettings
+
+    async def start(self) -> list[tuple[Worker, Address]]:
+        """Start all. Raises `ConfigError`, and `WorkerDied` for a server that does not start."""
+        workers = await self.restarts.cluster.spawn(ENVIRONMENT, self.restarts.kwargs_of)
+        return list(zip(workers, await asyncio.gather(*map(self.serve, workers)), strict=True))
+
+    async def serve(self, worker: Worker) -> Address:
+        """Serve in a worker, and return its address."""
+        factory, kind, settings = factory_of(self.config), self.config.isolation, self.settings
+        url = await WorkerHandle[EnvironmentServer](worker).call(
+            lambda server: server.start(factory, kind, settings),
+            timeout_seconds=START_SECONDS + self.config.start_timeout_seconds,
+        )
+        return Address(url=url, token=settings.token)
+
+    async def keep(self, worker: Worker, place: int, pool: EnvironmentPool) -> Never:
+        """Start another server in the place of each that dies. Raises `WorkerDied` where none starts."""
+        while True:
+            death = await worker.until_death()
+            worker, address = await self.restarts.after(death, worker, self.serve)
+            pool.move(place, address)
+
+
+def worker_server_settings(config: EnvironmentConfig) -> EnvironmentServerSettings:
+    """Return the settings of the run's own servers; access needs a token that only this run knows."""
+    return EnvironmentServerSettings(
         deadlines=deadlines_of(config),
         max_sessions=config.sessions_per_server,
         token=secrets.token_hex(32),
         access=Access(limits=limits_for_sessions(config.sessions_per_server)),
     )
-    factory, kind = factory_of(config), config.isolation
-    workers = await cluster.spawn(ENVIRONMENT, lambda index: {"loopback": alone})
-    seconds = START_SECONDS + config.start_timeout_seconds
-    handles = [WorkerHandle[EnvironmentServer](worker) for worker in workers]
-    starts = [h.call(lambda server: server.start(factory, kind, settings), timeout_seconds=seconds) for h in handles]
-    urls = await asyncio.gather(*starts)
-    return [Address(url=url, token=settings.token) for url in urls]
+
+
+def addresses_of(config: EnvironmentConfig) -> list[Address]:
+    """Return the addresses of servers that exist already."""
+    token = token_from(config.token_env)
+    return [Address(url=url, token=token) for url in config.urls]
 
 
 @asynccontextmanager

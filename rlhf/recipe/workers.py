@@ -99,6 +99,7 @@ def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
             concurrency=1,
             start_timeout_seconds=reward.start_timeout_seconds,
             hint="reward.workers, reward.cpus_per_worker or reward.gpus_per_worker",
+            replaced=True,
         ),
     )
 
@@ -117,6 +118,7 @@ def environment_roles(recipe: Recipe) -> tuple[Role, ...]:
             env={ENDPOINT: recipe.run.otlp} if recipe.run.otlp else {},
             start_timeout_seconds=environment.start_timeout_seconds,
             hint="environment.servers or environment.cpus_per_server",
+            replaced=True,
         ),
     )
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.cluster.restarting import STARTS, Restarts
 from rlhf.cluster.worker import Worker, WorkerHandle
-from rlhf.errors import DeadlinePassed, Raised, WorkerFailed, catch_awaiting
+from rlhf.errors import DeadlinePassed, Raised, WorkerDied, WorkerFailed, catch_awaiting
 from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings, RewardModelWorker
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
@@ -21,8 +22,8 @@ NAME = "model"
 
 class ModelReward:
     """A `RewardFunction` with reward models in workers. The score is that of the final context of the episode, read at
-    its last token. A sequence that the model cannot read is unscored; the death of a worker ends the run with
-    `WorkerDied`."""
+    its last token. A sequence that the model cannot read is unscored. Workers that die start again with `restarts`;
+    without, and where that fails, their death ends the run with `WorkerDied`."""
 
     def __init__(
         self,
@@ -31,20 +32,17 @@ class ModelReward:
         *,
         timeout_seconds: float,
         start_timeout_seconds: float,
+        restarts: Restarts | None = None,
     ) -> None:
-        self._workers, self._settings = [WorkerHandle[RewardModelWorker](worker) for worker in workers], settings
-        self._start_timeout_seconds = start_timeout_seconds
-        self._batcher = Batcher(self._workers, settings.tokens_per_batch, timeout_seconds)
+        self._seats = [
+            ScoringSeat(worker, settings, timeout_seconds, start_timeout_seconds, restarts) for worker in workers
+        ]
+        self._batcher = Batcher(self._seats, settings.tokens_per_batch)
         self._facts = RewardModelFacts(context_tokens=0, vocab_size=0)
 
     async def start(self) -> None:
         """Load the model in every worker. Raises `ModelError`."""
-        facts = await asyncio.gather(
-            *(
-                worker.call(lambda model: model.start(self._settings), timeout_seconds=self._start_timeout_seconds)
-                for worker in self._workers
-            )
-        )
+        facts = await asyncio.gather(*(seat.begin(seat.worker) for seat in self._seats))
         self._facts = facts[0]
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
@@ -81,6 +79,35 @@ def outcome(score: float | Unscored) -> Scored | Unscored:
     return Scored(value=score, parts={NAME: score})
 
 
+@dataclass(slots=True, eq=False)
+class ScoringSeat:
+    """A place for a worker with the model, and for those that follow it."""
+
+    worker: Worker
+    settings: RewardModelSettings
+    timeout_seconds: float
+    start_timeout_seconds: float
+    restarts: Restarts | None
+
+    async def begin(self, worker: Worker) -> RewardModelFacts:
+        """Load the model in a worker."""
+        handle, seconds = WorkerHandle[RewardModelWorker](worker), self.start_timeout_seconds
+        return await handle.call(lambda model: model.start(self.settings), timeout_seconds=seconds)
+
+    async def score(self, sequences: Sequence[NDArray[np.int32]]) -> list[float]:
+        """Return the scores; where the worker dies, those of the next. Raises `WorkerDied` when as many as `STARTS`
+        followed one another, since the sequences may be the cause, and what a call raises."""
+        for left in reversed(range(1 + STARTS)):
+            try:
+                handle = WorkerHandle[RewardModelWorker](self.worker)
+                return await handle.call(lambda model: model.score(sequences), timeout_seconds=self.timeout_seconds)
+            except WorkerDied as death:
+                if self.restarts is None or not left:
+                    raise
+                self.worker, _ = await self.restarts.after(death, self.worker, self.begin)
+        raise AssertionError("unreachable")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingSequence:
     """One sequence that waits for its score."""
@@ -93,12 +120,11 @@ class Batcher:
     """Collects requests while the workers are busy: requests of all groups are batched in order, up to `tokens` per
     call.
 
-    The deadline applies to one call; waiting for a free worker ends because every earlier call ends.
+    The deadline applies to one call; waiting for a free worker ends because every earlier call ends, and every start.
     """
 
-    def __init__(self, workers: Sequence[WorkerHandle[RewardModelWorker]], tokens: int, timeout_seconds: float) -> None:
-        self._tokens, self._timeout_seconds = tokens, timeout_seconds
-        self._free = list(workers)
+    def __init__(self, seats: Sequence[ScoringSeat], tokens: int) -> None:
+        self._tokens, self._free = tokens, list(seats)
         self._waiting: deque[PendingSequence] = deque()
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -118,19 +144,19 @@ class Batcher:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
 
-    async def _serve(self, worker: WorkerHandle[RewardModelWorker]) -> None:
+    async def _serve(self, seat: ScoringSeat) -> None:
         """Run one worker until no request is pending."""
         await asyncio.sleep(0)  # the rest of a group arrives in the same tick
         try:
             while batch := self._take():
-                await self._settle(worker, batch)
+                await self._settle(seat, batch)
         finally:
-            self._free.append(worker)
+            self._free.append(seat)
 
-    async def _settle(self, worker: WorkerHandle[RewardModelWorker], batch: Sequence[PendingSequence]) -> None:
+    async def _settle(self, seat: ScoringSeat, batch: Sequence[PendingSequence]) -> None:
         """Score one batch and deliver the results. Runs as its own task, so every waiter gets a result or an error."""
         try:
-            answers = await catch_awaiting(self._ask(worker, batch))
+            answers = await catch_awaiting(self._ask(seat, batch))
             for index, request in enumerate(batch):
                 if request.answer.done():
                     continue
@@ -142,12 +168,9 @@ class Batcher:
             for request in batch:
                 request.answer.cancel()
 
-    async def _ask(
-        self, worker: WorkerHandle[RewardModelWorker], batch: Sequence[PendingSequence]
-    ) -> Sequence[float | Unscored]:
-        sequences = [request.tokens for request in batch]
+    async def _ask(self, seat: ScoringSeat, batch: Sequence[PendingSequence]) -> Sequence[float | Unscored]:
         try:
-            scores = await worker.call(lambda model: model.score(sequences), timeout_seconds=self._timeout_seconds)
+            scores = await seat.score([request.tokens for request in batch])
         except DeadlinePassed as error:
             return [Unscored(kind="timeout", detail=str(error))] * len(batch)
         except WorkerFailed as error:

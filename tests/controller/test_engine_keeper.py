@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from rlhf.cluster.restarting import STARTS
 from rlhf.controller.engine_commands import obeying
-from rlhf.controller.engine_keeper import STARTS, EngineKeeper
+from rlhf.controller.engine_keeper import EngineKeeper
 from rlhf.errors import DeadlinePassed, EnginesLost, RlhfError, UserError, WorkerDied
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.router import Router

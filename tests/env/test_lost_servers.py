@@ -7,14 +7,18 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Never, cast
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
-from rlhf.env.client.pool import EnvironmentPool
+from rlhf.env.client.dialect import Dialect
+from rlhf.env.client.pool import EnvironmentPool, RemoteServer
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.hosting.isolation import Deadlines
-from rlhf.errors import EnvironmentFailed
+from rlhf.errors import EnvironmentFailed, WorkerDied
 from rlhf.types import Message, Task
 from tests.commanded import commanded
 from tests.env.fated import RETURN
@@ -94,3 +98,27 @@ async def test_a_server_that_hangs_is_lost_as_one_that_is_gone(tmp_path: Path) -
             process.send_signal(signal.SIGCONT)
         await (await pool.open("next")).close()
         await pool.close()
+
+
+async def test_a_keeper_that_fails_ends_all_that_open_sessions() -> None:
+    async def keeper() -> Never:
+        raise WorkerDied("environment-0", "killed by SIGKILL; 3 starts in its place failed: no room")
+
+    pool = EnvironmentPool([cast(RemoteServer, SimpleNamespace(spec=None))])
+    pool.keep(keeper())
+    await asyncio.sleep(0)
+    with pytest.raises(WorkerDied, match="no room"):
+        await pool.open("s")
+    await pool.close()
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError(""), httpx.DecodingError(""), httpx.TooManyRedirects("")])
+async def test_no_error_of_http_ends_the_questions_whether_a_server_answers(
+    error: httpx.HTTPError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fetch(http: httpx.AsyncClient) -> Never:
+        raise error
+
+    monkeypatch.setattr("rlhf.env.client.pool.fetch_dialect", fetch)
+    server = RemoteServer(Address(url="http://127.0.0.1:9"), cast(Dialect, SimpleNamespace(spec=None)), patience())
+    assert not await server.answers()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from io import StringIO
 from pathlib import Path
@@ -18,7 +18,7 @@ from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import started_cluster
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.starting import started_environments
-from rlhf.errors import WorkerDied
+from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment, Environments
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
@@ -26,6 +26,7 @@ from rlhf.recipe.workers import environment_roles
 from rlhf.runs.view import PlainView
 from rlhf.types import Message, Task
 from tests.commanded import ROOT
+from tests.pace import scaled
 
 pytestmark = pytest.mark.engine
 
@@ -41,10 +42,13 @@ def recipe(environment: str, **settings: object) -> Recipe:
 
 
 @asynccontextmanager
-async def running(chosen: Recipe, logs: Path) -> AsyncIterator[tuple[Cluster, Environments]]:
+async def running(
+    chosen: Recipe, logs: Path, tell: Callable[[str], None]
+) -> AsyncIterator[tuple[Cluster, EnvironmentPool]]:
     async with started_cluster(chosen.cluster, environment_roles(chosen), logs, PlainView(StringIO())) as cluster:
         assert chosen.environment is not None
-        async with started_environments(chosen.environment, cluster, alone=True) as environments:
+        async with started_environments(chosen.environment, cluster, alone=True, tell=tell) as environments:
+            assert isinstance(environments, EnvironmentPool)
             yield cluster, environments
 
 
@@ -54,8 +58,7 @@ def ours_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-def addresses(environments: Environments) -> Sequence[str]:
-    assert isinstance(environments, EnvironmentPool)
+def addresses(environments: EnvironmentPool) -> Sequence[str]:
     return [server.address.url for server in environments._servers]
 
 
@@ -70,8 +73,9 @@ def process_at(url: str) -> psutil.Process:
     return psutil.Process(pid)
 
 
-async def test_sessions_are_spread_and_a_server_that_dies_ends_the_run_by_its_name(tmp_path: Path) -> None:
-    async with running(recipe("Nonce"), tmp_path) as (cluster, environments):
+async def test_sessions_are_spread_and_another_server_starts_where_one_dies(tmp_path: Path) -> None:
+    told: list[str] = []
+    async with running(recipe("Nonce"), tmp_path, told.append) as (cluster, environments):
         urls = addresses(environments)
         assert len({urlsplit(url).port for url in urls}) == 2
         assert {urlsplit(url).hostname for url in urls} == {"127.0.0.1"}
@@ -79,15 +83,24 @@ async def test_sessions_are_spread_and_a_server_that_dies_ends_the_run_by_its_na
         assert [server.sessions for server in environments._servers] == [4, 4]
         for url in urls:
             assert httpx.get(f"{url}/metadata", trust_env=False).status_code == 401
-        await asyncio.gather(*(session.close() for session in sessions))
 
         async def work() -> None:
             process_at(urls[0]).kill()
-            await asyncio.sleep(60)
+            while addresses(environments)[0] == urls[0]:
+                await asyncio.sleep(0.05)
+            ended = await asyncio.gather(*(session.step(say("x")) for session in sessions), return_exceptions=True)
+            assert [type(one) for one in ended].count(EnvironmentFailed) == 4
+            assert {one.kind for one in ended if isinstance(one, EnvironmentFailed)} == {"lost"}
+            await asyncio.gather(*(session.close() for session in sessions))
+            again = await asyncio.gather(*(played(environments, f"t{n}") for n in range(8)))
+            while environments._servers[0].sessions == 0:  # it was asked whether it answers
+                again.append(await played(environments, f"t{len(again)}"))
+            await asyncio.gather(*(session.close() for session in again))
 
-        with pytest.raises(WorkerDied, match=r"^environment-0 died: killed by SIGKILL$"):
-            await while_alive(cluster, work())
-    for url in urls:  # the other has ended with the cluster
+        await asyncio.wait_for(while_alive(cluster, work()), scaled(60))
+        assert told[0] == "environment-0 died: killed by SIGKILL; another starts in its place"
+        urls = addresses(environments)
+    for url in urls:  # both have ended with the cluster
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/health", trust_env=False)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+from io import StringIO
 from pathlib import Path
 
 import httpx
@@ -9,18 +13,25 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from rlhf.cluster.watch import while_alive
 from rlhf.config import build
+from rlhf.controller.build import spawn_reward, started_cluster
+from rlhf.http.outages import Outages
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import byte_tokenizer, save_tiny
+from rlhf.recipe.loading import recipe_from
+from rlhf.recipe.workers import REWARD, reward_roles
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.local_model import LocalModelReward
 from rlhf.reward.reward import make_reward
 from rlhf.reward.server import RewardServerSettings, reward_app
+from rlhf.runs.view import PlainView
 from rlhf.types import Scored
 from tests.commanded import commanded
 from tests.pace import scaled
 from tests.reward.asked import TASK, replies, scored
+from tests.reward.test_model import trajectory
 from tests.servers import running
 
 pytestmark = pytest.mark.engine
@@ -65,6 +76,28 @@ async def test_every_shape_gives_the_models_own_score(folder: Path) -> None:
     assert refused.status_code == 422
     assert "too long" in refused.json()["error"]["message"]
     await reward.close()
+
+
+async def test_what_a_killed_worker_was_asked_is_scored_by_the_one_that_follows(folder: Path, tmp_path: Path) -> None:
+    values = {"kind": "model", "model": str(folder), "cpus_per_worker": 0.5}
+    data = {"train": {"tasks": "recipes.tasks.sorting:tasks"}}
+    recipe = recipe_from({"model": {"path": str(folder)}, "data": data, "reward": values}).recipe
+    told: list[str] = []
+    outages, asked = Outages(seconds=0.0, tell=told.append), [trajectory(last) for last in (65, 66)]
+    async with started_cluster(recipe.cluster, reward_roles(recipe), tmp_path, PlainView(StringIO())) as cluster:
+        reward = await spawn_reward(recipe.reward, cluster, str(folder), tmp_path, outages, trust_remote_code=False)
+        await reward.start()
+        before = await reward(TASK, asked)
+        _, pid, _ = await asyncio.wrap_future(cluster.workers(REWARD)[0]._actor.process.remote().future())
+        os.kill(pid, signal.SIGSTOP)  # so that it is asked, and does not answer
+        asking = asyncio.ensure_future(while_alive(cluster, reward(TASK, asked)))
+        await asyncio.sleep(0.2)
+        os.kill(pid, signal.SIGKILL)
+        after = await asyncio.wait_for(asking, scaled(60))
+        await reward.close()
+    assert all(isinstance(score, Scored) and score.value for score in before)
+    assert after == before
+    assert told == ["reward-0 died: killed by SIGKILL; another starts in its place"]
 
 
 def test_the_command_serves_a_reward_model(folder: Path) -> None:

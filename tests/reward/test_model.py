@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from rlhf.cluster.restarting import STARTS, Restarts
 from rlhf.config import build
-from rlhf.errors import ConfigError, DeadlinePassed, WorkerDied, WorkerFailed
+from rlhf.errors import ConfigError, DeadlinePassed, ModelError, WorkerDied, WorkerFailed
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings, batches, padded
@@ -26,14 +27,18 @@ class FakeWorker:
 
     name = "reward-0"
 
-    def __init__(self, *, fails: Exception | None = None, scores: Sequence[float] | None = None) -> None:
-        self.fails, self.scores = fails, scores
+    def __init__(
+        self, *, fails: Exception | None = None, scores: Sequence[float] | None = None, starts: bool = True
+    ) -> None:
+        self.fails, self.scores, self.starts = fails, scores, starts
         self.asked: list[list[int]] = []
         self.go = asyncio.Event()
         self.go.set()
 
     async def call(self, method: str, *arguments: Any, timeout_seconds: float) -> Any:
         if method == "start":
+            if not self.starts:
+                raise ModelError("model.path=m: gone")
             return RewardModelFacts(context_tokens=50, vocab_size=250)
         (sequences,) = arguments
         self.asked.append([int(tokens[-1]) for tokens in sequences])
@@ -50,9 +55,9 @@ def trajectory(last: int, length: int = 10, actions: int = 3) -> Trajectory:
     return Trajectory(task=TASK, segments=(segment,), status=EpisodeStatus.TERMINATED)
 
 
-async def started(*workers: FakeWorker, tokens_per_batch: int = 1000) -> ModelReward:
+async def started(*workers: FakeWorker, tokens_per_batch: int = 1000, restarts: Restarts | None = None) -> ModelReward:
     settings = RewardModelSettings(model="m", policy="p", tokens_per_batch=tokens_per_batch)
-    reward = ModelReward(workers, settings, timeout_seconds=5, start_timeout_seconds=5)
+    reward = ModelReward(workers, settings, timeout_seconds=5, start_timeout_seconds=5, restarts=restarts)
     await reward.start()
     return reward
 
@@ -147,6 +152,49 @@ async def test_a_dead_worker_is_an_error_with_its_name_for_everyone_who_waits() 
         asyncio.gather(*(reward(TASK, [trajectory(n)]) for n in (1, 2)), return_exceptions=True), 5
     )
     assert [str(outcome) for outcome in outcomes] == ["reward-0 died: killed by SIGKILL"] * 2
+
+
+class Cluster:
+    """Gives these workers, one for each that died, and keeps which those were."""
+
+    def __init__(self, *workers: FakeWorker) -> None:
+        self.left, self.died, self.told = list(workers), list[FakeWorker](), list[str]()
+        self.restarts = Restarts(cast(Any, self), lambda index: {}, self.told.append)
+
+    async def replace(self, worker: FakeWorker, kwargs_of: Any) -> FakeWorker:
+        self.died.append(worker)
+        return self.left.pop(0)
+
+
+def dead() -> FakeWorker:
+    return FakeWorker(fails=WorkerDied("reward-0", "killed by SIGKILL"))
+
+
+async def test_another_worker_scores_what_one_that_died_was_asked() -> None:
+    first, second = dead(), FakeWorker()
+    cluster = Cluster(second)
+    reward = await started(first, restarts=cluster.restarts)
+    assert await reward(TASK, [trajectory(7), trajectory(8)]) == [
+        Scored(value=value, parts={"model": value}) for value in (7.0, 8.0)
+    ]
+    await reward(TASK, [trajectory(9)])
+    assert (first.asked, second.asked, cluster.died) == ([[7, 8]], [[7, 8], [9]], [first])
+    assert cluster.told == ["reward-0 died: killed by SIGKILL; another starts in its place"]
+
+
+async def test_sequences_that_end_one_worker_after_the_other_end_the_run_by_name() -> None:
+    cluster = Cluster(*(dead() for _ in range(STARTS)))
+    reward = await started(dead(), restarts=cluster.restarts)
+    with pytest.raises(WorkerDied, match=r"^reward-0 died: killed by SIGKILL$"):
+        await asyncio.wait_for(reward(TASK, [trajectory(1)]), 5)
+    assert len(cluster.died) == STARTS
+
+
+async def test_a_place_where_no_worker_starts_ends_the_run_by_name() -> None:
+    cluster = Cluster(*(FakeWorker(starts=False) for _ in range(STARTS)))
+    reward = await started(dead(), restarts=cluster.restarts)
+    with pytest.raises(WorkerDied, match=r"killed by SIGKILL; 3 starts in its place failed: model\.path=m: gone"):
+        await asyncio.wait_for(reward(TASK, [trajectory(1)]), 5)
 
 
 async def test_an_error_of_the_program_reaches_everyone_who_waits() -> None:

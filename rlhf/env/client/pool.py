@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from typing import Self
+from typing import Any, Never, Self
 
 import httpx
 
@@ -70,7 +70,7 @@ class RemoteServer:
         try:
             async with asyncio.timeout(PROBE_SECONDS), probing_client(self.address) as http:
                 return (await fetch_dialect(http)).spec == self.spec
-        except (TimeoutError, httpx.TransportError, Broken, Undecodable, InvalidJson, EnvironmentFailed):
+        except (TimeoutError, httpx.HTTPError, Broken, Undecodable, InvalidJson, EnvironmentFailed):
             return False
 
 
@@ -90,6 +90,7 @@ class EnvironmentPool:
             raise ConfigError(f"{urls} serve different environments; all servers of a pool must serve the same one")
         self._servers, self._open_seconds, self._tell = servers, open_seconds, tell
         self._asked: dict[RemoteServer, asyncio.Task[None]] = {}
+        self._keeping: list[asyncio.Task[Never]] = []
 
     @classmethod
     async def connect(
@@ -105,11 +106,15 @@ class EnvironmentPool:
 
     async def open(self, session: str) -> Environment:
         """Open a session on the server with the fewest sessions, as soon as one has capacity. Raises
-        `EnvironmentFailed`: `refused` when no server has capacity in time, `lost` when no server answers."""
+        `EnvironmentFailed`: `refused` when no server has capacity in time, `lost` when no server answers; and the error
+        of a keeper that has failed."""
         kind, last, pause = "lost", "no answer", FIRST_PAUSE_SECONDS
         try:
             async with asyncio.timeout(self._open_seconds):
                 while True:
+                    for keeper in self._keeping:
+                        if keeper.done():
+                            keeper.result()
                     server = self._choose()
                     try:
                         environment = await server.try_open()
@@ -127,11 +132,20 @@ class EnvironmentPool:
             waited = f"{session}: no place on any server within {self._open_seconds:g} s: {last}"
             raise EnvironmentFailed(self.spec.name, kind, waited) from None
 
+    def move(self, place: int, address: Address) -> None:
+        """Find the server of this place at another address from now on."""
+        self._servers[place].address = address
+
+    def keep(self, keeper: Coroutine[Any, Any, Never]) -> None:
+        """Run what starts servers again, until `close`."""
+        self._keeping.append(asyncio.create_task(keeper))
+
     async def close(self) -> None:
-        """Stop asking servers that are gone."""
-        for asking in self._asked.values():
-            asking.cancel()
-        await asyncio.gather(*self._asked.values(), return_exceptions=True)
+        """Stop asking servers that are gone, and starting them."""
+        tasks = (*self._asked.values(), *self._keeping)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _choose(self) -> RemoteServer:
         """Return the server with the fewest sessions that is neither skipped nor gone, or the one whose skip ends

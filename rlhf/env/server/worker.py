@@ -1,4 +1,4 @@
-"""An environment server as a worker of a run: it ends with the cluster, and its death ends the run."""
+"""An environment server as a worker of a run: it ends with the cluster, and another starts where one dies."""
 
 from __future__ import annotations
 
