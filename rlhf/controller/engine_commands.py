@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from rlhf.controller.engine_keeper import CANCEL_SECONDS, EngineKeeper
+from rlhf.controller.engine_keeper import EngineKeeper, ended
 from rlhf.errors import RlhfError
 from rlhf.runs.engine_requests import EnginesAnswer, EnginesRequest, answer, taken_requests
 
@@ -22,10 +22,7 @@ async def obeying(keeper: EngineKeeper, folder: Path) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        while tasks:  # as in the keeper, whose waits may lose a cancellation
-            for task in tasks:
-                task.cancel()
-            _, tasks = await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
+        await ended(tasks)
 
 
 async def _obey(keeper: EngineKeeper, folder: Path, tasks: set[asyncio.Task[None]]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from rlhf.cluster.restarting import STARTS
 from rlhf.errors import EnginesLost, RlhfError, UserError, WorkerDied
@@ -60,16 +60,17 @@ class EngineKeeper:
         try:
             yield
         finally:
-            keeping = set(self._places)
-            while keeping:  # `wait_for` of Python 3.11 loses a cancellation that comes with its result
-                for task in keeping:
-                    task.cancel()
-                _, keeping = await asyncio.wait(keeping, timeout=CANCEL_SECONDS)
+            await ended(self._places)
 
     @property
     def serving(self) -> tuple[str, ...]:
         """The names of the engines that get requests."""
         return tuple(engine.name for engine in self._router.engines)
+
+    @property
+    def places(self) -> int:
+        """The number of engines that serve or are to serve again."""
+        return len(self._places)
 
     async def add(self, count: int) -> None:
         """Start so many more engines, one after the other; each serves once it has the current weights."""
@@ -113,9 +114,20 @@ class EngineKeeper:
         self._publisher.end(error)
 
     async def _serve(self, engine: RemoteEngine) -> None:
-        """Start an engine, give it the current weights, and then requests."""
+        """Start an engine, give it the current weights, and then requests. Raises its loss if it is lost meanwhile."""
         await engine.start()
-        await self._publisher.join(engine)
+        joining, losing = (
+            asyncio.ensure_future(self._publisher.join(engine)),
+            asyncio.ensure_future(engine.until_lost()),
+        )
+        try:
+            await asyncio.wait((joining, losing), return_when=asyncio.FIRST_COMPLETED)
+            if not joining.done():
+                self._publisher.leave(engine)
+                raise losing.result()
+            joining.result()
+        finally:
+            await ended((joining, losing))
         self._router.add(engine)
 
     async def _keep(self, engine: RemoteEngine | None) -> None:
@@ -160,3 +172,12 @@ class EngineKeeper:
                     f"in the place of {lost}: {cause}"
                 )
             )
+
+
+async def ended(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    going = {task for task in tasks if not task.done()}
+    while going:  # `wait_for` of Python 3.11 loses a cancellation that comes with its result
+        for task in going:
+            task.cancel()
+        _, going = await asyncio.wait(going, timeout=CANCEL_SECONDS)

@@ -141,6 +141,7 @@ class Publisher:
 
     def leave(self, target: PublishTarget) -> None:
         """Send nothing to this engine from the next weight sync on; no effect if it has left already."""
+        self._joining.pop(target, None)
         if target in self._targets:
             self._targets.remove(target)
 
@@ -161,9 +162,10 @@ class Publisher:
         for target in (*self._targets, *self._joining):
             if target.name not in error.lost:
                 continue
+            joining = self._joining.get(target)
             self.leave(target)
             target.lose(error)
-            if joining := self._joining.pop(target, None):
+            if joining:
                 joining.set_exception(error)
 
     async def _until_engines(self) -> None:

@@ -42,6 +42,7 @@ class Publisher:
 
     def __init__(self) -> None:
         self.engines: list[str] = []
+        self.left: list[str] = []
         self.ended: EnginesLost | None = None
         self.joins: Callable[[], Any] | None = None
 
@@ -51,6 +52,7 @@ class Publisher:
         self.engines.append(target.name)
 
     def leave(self, target: Engine) -> None:
+        self.left.append(target.name)
         self.engines = [name for name in self.engines if name != target.name]
 
     def end(self, error: EnginesLost) -> None:
@@ -146,6 +148,23 @@ async def test_engines_are_added_and_removed_and_a_removed_one_is_not_replaced()
             await stage.keeper.add(1)
         assert stage.told[-1] == "the process of engine-3 ended"
         assert stage.serving == ["engine-1", "engine-2"]
+
+
+async def test_one_that_is_lost_while_it_joins_is_an_error_and_leaves_the_publisher() -> None:
+    stage = Stage(stopped := Engine("engine-2"), Engine("engine-3"))
+    stage.publisher.joins = asyncio.Event().wait
+    async with stage.keeping():
+        adding = asyncio.create_task(stage.keeper.add(1))
+        await settled()
+        stopped.lose(WorkerDied("engine-2", "its process has not answered for 30 s"))
+        with pytest.raises(WorkerDied, match="not answered"):
+            await asyncio.wait_for(adding, 5)
+        assert stage.serving == ["engine-0", "engine-1"]
+        assert stage.publisher.left == ["engine-2"]
+        assert stage.told == ["the process of engine-2 ended"]
+        stage.publisher.joins = None
+        await stage.keeper.add(1)
+        assert stage.serving == ["engine-0", "engine-1", "engine-3"]
 
 
 async def test_requests_of_the_command_line_are_taken_and_answered(tmp_path: Path) -> None:

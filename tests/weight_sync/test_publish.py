@@ -469,6 +469,20 @@ async def test_an_engine_that_comes_while_the_ranks_work_joins_by_the_next_publi
     assert (late.weight, late.version) == (1.0, 0)
 
 
+async def test_an_engine_that_leaves_before_it_has_joined_is_in_no_publish() -> None:
+    stage = Stage()
+    late = FakeEngine(stage.wire, "engine-2")
+    async with stage.learner.turn:
+        joining = asyncio.create_task(stage.publisher.join(late))
+        await asyncio.sleep(0.01)
+        publishing = asyncio.create_task(stage.publisher.publish())
+        stage.publisher.leave(late)
+        joining.cancel()
+    assert await publishing == 0
+    assert late.version == -1
+    assert {engine.version for engine in stage.engines} == {0}
+
+
 async def test_an_engine_that_comes_in_the_middle_of_a_publish_does_not_serve_before_it_has_the_weights() -> None:
     stage = Stage()
     late, joining = FakeEngine(stage.wire, "engine-2"), []
