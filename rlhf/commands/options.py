@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf.config import nested_configs, walk_fields
+from rlhf.config import Config, nested_configs, walk_fields
 from rlhf.errors import UserError
 from rlhf.recipe.schema import Recipe
 
@@ -73,8 +73,8 @@ def print_table(chosen: Sequence[Option]) -> None:
 
 
 def holds_config(annotation: Any) -> bool:
-    """Whether the value of a field is a group of settings with its own keys."""
-    return any(nested_configs(annotation))
+    """Whether the value of a field is always a group of settings with its own keys."""
+    return any(nested_configs(annotation)) and "int" not in type_name(annotation).split(" | ")
 
 
 def type_name(annotation: Any) -> str:
@@ -90,7 +90,7 @@ def type_name(annotation: Any) -> str:
     if origin is tuple:
         inner = [type_name(argument) for argument in arguments if argument is not Ellipsis]
         return f"list of {inner[0]}" if Ellipsis in arguments else f"[{', '.join(inner)}]"
-    if origin is dict:
+    if origin is dict or (isinstance(annotation, type) and issubclass(annotation, Config)):
         return "mapping"
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
 

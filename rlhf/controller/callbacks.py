@@ -122,7 +122,7 @@ class Reports(Callback):
 
     def _shown(self, run: Run, spans: Sequence[Span]) -> dict[str, float]:
         """Display an update of this process, and return its times. One from before a resume keeps those it had."""
-        pace = self._pace(run, spans)
+        pace = run.pace = self._pace(run, spans)
         run.view.update(run.kind.line(run, pace))
         phases = {f"{TIMES}{name}": value for name, value in pace.phase_seconds.items()}
         return phases | {f"{TIMES}update": pace.seconds}

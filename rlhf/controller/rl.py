@@ -22,6 +22,7 @@ from rlhf.controller.build import (
 from rlhf.controller.closing import each
 from rlhf.controller.context import RunContext, begun
 from rlhf.controller.engine_commands import obeying
+from rlhf.controller.engine_scaling import scaling
 from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.instrumentation import (
     ObservedBuffer,
@@ -113,15 +114,29 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         if opening := await serving.opening(recipe.seed, tasks[0][0]):
             view.message(opening)
         began = await begun(context, model)
-    if all(role.replaced for role in engine_roles(recipe)):
-        keeper = keeper_of(recipe, cluster, serving, publisher, view.message)
-        await stack.enter_async_context(keeper.keeping(serving.engines))
-        await stack.enter_async_context(obeying(keeper, context.folder.engines))
+    callbacks = await keep_engines(context, cluster, serving, publisher, stack)
     playing = Playing(
         context, tasks=mixed(recipe.data, tasks, recipe.seed), problems=problems,
-        serving=with_traces(serving), learner=phases or learner, publisher=phases or publisher,
+        serving=with_traces(serving), learner=phases or learner, publisher=phases or publisher, callbacks=callbacks,
     )  # fmt: skip
     return playing, began
+
+
+async def keep_engines(
+    context: RunContext, cluster: Cluster, serving: Serving, publisher: Publisher, stack: AsyncExitStack
+) -> tuple[Callback, ...]:
+    """Keep the engines serving until the stack ends, where they can be replaced, and return what changes their
+    number."""
+    recipe, tell = context.recipe, context.view.message
+    if not all(role.replaced for role in engine_roles(recipe)):
+        return ()
+    keeper = keeper_of(recipe, cluster, serving, publisher, tell)
+    await stack.enter_async_context(keeper.keeping(serving.engines))
+    await stack.enter_async_context(obeying(keeper, context.folder.engines))
+    bounds = recipe.rollout.engines
+    if isinstance(bounds, int):
+        return ()
+    return (await stack.enter_async_context(scaling(bounds, keeper, serving.router.busy_seconds, tell)),)
 
 
 async def start_learner(context: RunContext, learner: RemoteLearner, model: str) -> None:
@@ -154,7 +169,9 @@ class Playing:
         problems: Mapping[str, Sequence[Task]],
         learner: RemoteLearner | DeviceTurns,
         publisher: Publisher | DeviceTurns,
+        callbacks: tuple[Callback, ...] = (),
     ) -> None:
+        self._callbacks = callbacks
         recipe, folder, clock, view = context.recipe, context.folder, context.clock, context.view
         before = context.point.trainer_state if context.point else None
         self.learner, self._publisher, self._folder = learner, publisher, folder
@@ -273,7 +290,7 @@ class Playing:
 
     @property
     def callbacks(self) -> tuple[Callback, ...]:
-        return (RewardPlot(self._rewards),)
+        return (RewardPlot(self._rewards), *self._callbacks)
 
 
 def batch_notices(recipe: Recipe, tell: Callable[[str], None]) -> list[BatchNotices]:

@@ -139,6 +139,8 @@ class Run:
         """How long the newest checkpoint took, from the copy of the state until it was on disk."""
         self._writing: asyncio.Future[tuple[PolicyVersion, Path, float]] | None = None
         self.metrics: dict[str, float] = {}
+        self.pace: Pace | None = None
+        """The durations of the newest update of this process, once it is reported."""
         self.evaluation: Evaluation | None = None
         self.evaluations = list(self.before.evaluations) if self.before else []
         self.left: str | None = None

@@ -36,7 +36,7 @@ def check_colocation(trainer: TrainerConfig, rollout: RolloutConfig) -> None:
         )
     if sum(sizes) != ranks:
         raise ValueError(
-            f"cluster.placement is colocated, but {rollout.engines} engine(s) of tensor_parallel_size {sizes[0]} do "
+            f"cluster.placement is colocated, but {len(sizes)} engine(s) of tensor_parallel_size {sizes[0]} do "
             f"not cover {ranks} rank(s); rollout.engines x rollout.tensor_parallel_size must be trainer.deepspeed.ranks"
         )
     gpus = {rollout.gpus_per_engine, trainer.deepspeed.gpus_per_rank}

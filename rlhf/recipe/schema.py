@@ -142,6 +142,8 @@ class Recipe(Config):
     def _parts_agree(self) -> Recipe:
         check_composition(self.trainer)
         check_rank_gpus(self.trainer)
+        if not isinstance(self.rollout.engines, int):
+            self._engines_can_be_added()
         if self.cluster.placement == "colocated":
             self._engines_take_turns()
         if self.cluster.kind == "local":
@@ -305,6 +307,11 @@ class Recipe(Config):
                 f"(trainer.deepspeed.sequence_parallel: {size}) exchange heads around sdpa; use sdpa"
             )
 
+    def _engines_can_be_added(self) -> None:
+        for fixed in ("cluster.kind: local", "cluster.placement: colocated"):
+            if fixed in (f"cluster.kind: {self.cluster.kind}", f"cluster.placement: {self.cluster.placement}"):
+                raise ValueError(f"rollout.engines has bounds, but with {fixed} no engine is added; give a number")
+
     def _engines_take_turns(self) -> None:
         if not self.plays:
             raise ValueError(
@@ -313,7 +320,10 @@ class Recipe(Config):
         check_colocation(self.trainer, self.rollout)
 
     def _fit_one_process(self) -> None:
-        counts = {"rollout.engines": self.rollout.engines, "trainer.deepspeed.ranks": self.trainer.deepspeed.ranks}
+        counts = {
+            "rollout.engines": self.rollout.first_engines,
+            "trainer.deepspeed.ranks": self.trainer.deepspeed.ranks,
+        }
         for key, count in counts.items():
             if count != 1:
                 raise ValueError(

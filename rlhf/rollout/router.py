@@ -43,6 +43,7 @@ class Router:
         if not self.engines:
             raise ValueError("a router needs an engine")
         self._under_way: Counter[str] = Counter()
+        self._busy_seconds, self._counted_at = 0.0, time.monotonic()
         self._homes: OrderedDict[str, DraftingEngine] = OrderedDict()
         self._remembered = remembered_sessions
         self._changed = asyncio.Event()
@@ -54,7 +55,7 @@ class Router:
         draft, losses, spent = Draft(), 0, 0.0
         while True:
             engine = await self._home(session)
-            self._under_way[engine.name] += 1
+            self._count(engine, 1)
             began = time.monotonic()
             try:
                 left = _time_left(sampling, spent) if losses else sampling
@@ -67,7 +68,13 @@ class Router:
                 if losses == MOST_LOSSES:
                     raise GenerateFailed(engine.name, session, f"{losses} engines were lost with it: {error}") from None
             finally:
-                self._under_way[engine.name] -= 1
+                self._count(engine, -1)
+
+    def busy_seconds(self) -> float:
+        """Return how long engines have had requests, summed over engines."""
+        now, busy = time.monotonic(), sum(map(bool, self._under_way.values()))
+        self._busy_seconds, self._counted_at = self._busy_seconds + busy * (now - self._counted_at), now
+        return self._busy_seconds
 
     def add(self, engine: DraftingEngine) -> None:
         """Send requests to this engine, too."""
@@ -83,6 +90,10 @@ class Router:
         """Fail all requests that wait for an engine, and all that come."""
         self._end = error
         self._changed.set()
+
+    def _count(self, engine: DraftingEngine, requests: int) -> None:
+        self.busy_seconds()  # until now with those that were under way
+        self._under_way[engine.name] += requests
 
     async def _home(self, session: str) -> DraftingEngine:
         while not self.engines and not self._end:  # each replacement's start has a deadline, and there are only so many
