@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlhf.controller.engine_keeper import EngineKeeper, ended
+from rlhf.controller.engine_keeper import EngineKeeper
 from rlhf.controller.run import Callback, Run
+from rlhf.data.tasks import Tell
 from rlhf.errors import RlhfError
 from rlhf.rollout.config import EngineBoundsConfig
 
@@ -46,14 +46,10 @@ def engines_to_add(recent: Sequence[UpdateLoad], engines: int, bounds: EngineBou
 
 class EngineScaling(Callback):
     """Adds and removes engines between `bounds`, one at a time, while updates go on. `busy_seconds` returns how long
-    engines have been busy, summed over engines."""
+    engines have been busy, summed over engines. End the `changes` with the run."""
 
     def __init__(
-        self,
-        bounds: EngineBoundsConfig,
-        keeper: EngineKeeper,
-        busy_seconds: Callable[[], float],
-        tell: Callable[[str], None],
+        self, bounds: EngineBoundsConfig, keeper: EngineKeeper, busy_seconds: Callable[[], float], tell: Tell
     ) -> None:
         self._bounds, self._keeper, self._busy_seconds, self._tell = bounds, keeper, busy_seconds, tell
         self._recent: deque[UpdateLoad] = deque(maxlen=UPDATES)
@@ -93,15 +89,3 @@ class EngineScaling(Callback):
                 f"{len(self._keeper.serving)} engines serve now, because the learner waited {share:.0%} of its time"
             )
         self._recent.clear()
-
-
-@asynccontextmanager
-async def scaling(
-    bounds: EngineBoundsConfig, keeper: EngineKeeper, busy_seconds: Callable[[], float], tell: Callable[[str], None]
-) -> AsyncIterator[EngineScaling]:
-    """Yield the callback. A change that goes on at the end of the block ends with it."""
-    callback = EngineScaling(bounds, keeper, busy_seconds, tell)
-    try:
-        yield callback
-    finally:
-        await ended(callback.changes)

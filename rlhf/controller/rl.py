@@ -22,7 +22,8 @@ from rlhf.controller.build import (
 from rlhf.controller.closing import each
 from rlhf.controller.context import RunContext, begun
 from rlhf.controller.engine_commands import obeying
-from rlhf.controller.engine_scaling import scaling
+from rlhf.controller.engine_keeper import ended
+from rlhf.controller.engine_scaling import EngineScaling
 from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.instrumentation import (
     ObservedBuffer,
@@ -136,7 +137,9 @@ async def keep_engines(
     bounds = recipe.rollout.engines
     if isinstance(bounds, int):
         return ()
-    return (await stack.enter_async_context(scaling(bounds, keeper, serving.router.busy_seconds, tell)),)
+    scaling = EngineScaling(bounds, keeper, serving.router.busy_seconds, tell)
+    stack.push_async_callback(ended, scaling.changes)
+    return (scaling,)
 
 
 async def start_learner(context: RunContext, learner: RemoteLearner, model: str) -> None:

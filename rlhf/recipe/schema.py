@@ -320,10 +320,8 @@ class Recipe(Config):
         check_colocation(self.trainer, self.rollout)
 
     def _fit_one_process(self) -> None:
-        counts = {
-            "rollout.engines": self.rollout.first_engines,
-            "trainer.deepspeed.ranks": self.trainer.deepspeed.ranks,
-        }
+        engines, ranks = self.rollout.first_engines, self.trainer.deepspeed.ranks
+        counts = {"rollout.engines": engines, "trainer.deepspeed.ranks": ranks}
         for key, count in counts.items():
             if count != 1:
                 raise ValueError(

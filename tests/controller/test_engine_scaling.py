@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from rlhf.controller.engine_scaling import REST_SECONDS, UPDATES, UpdateLoad, engines_to_add, scaling
+from rlhf.controller.engine_keeper import ended
+from rlhf.controller.engine_scaling import REST_SECONDS, UPDATES, EngineScaling, UpdateLoad, engines_to_add
 from rlhf.controller.run import Pace
 from rlhf.errors import PlacementError, RlhfError
 from rlhf.rollout.config import EngineBoundsConfig
@@ -72,8 +75,11 @@ class Stage:
     async def remove(self, name: str) -> None:
         self.serving.remove(name)
 
-    def scaling(self) -> Any:
-        return scaling(BOUNDS, cast(Any, self), lambda: self.busy, self.told.append)
+    @asynccontextmanager
+    async def scaling(self) -> AsyncIterator[EngineScaling]:
+        callback = EngineScaling(BOUNDS, cast(Any, self), lambda: self.busy, self.told.append)
+        yield callback
+        await ended(callback.changes)
 
     async def update(self, callback: Any, *, waited: float, busy: float) -> None:
         self.now += 10
