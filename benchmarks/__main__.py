@@ -13,6 +13,7 @@ BENCHMARKS = {
     "code_reward": "benchmarks.code_reward.command",
     "colocation": "benchmarks.colocation.command",
     "end_to_end": "benchmarks.end_to_end.command",
+    "engine": "benchmarks.engine.command",
     "environment": "benchmarks.environment.command",
     "episodes": "benchmarks.episodes.command",
     "learner": "benchmarks.learner.command",

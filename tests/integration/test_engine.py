@@ -231,8 +231,8 @@ def test_a_reply_that_is_cut_off_comes_back_with_what_was_said_and_is_the_beginn
 
 def spoken(engine: VllmEngine) -> int:
     """Tokens that the only request in flight has said."""
-    (state,) = engine._engine.output_processor.request_states.values()
-    return len(state.detokenizer.output_token_ids)
+    (reply,) = engine._unfinished.values()
+    return len(reply.token_ids)
 
 
 def test_a_request_that_is_aborted_is_not_heard_of_again(engine: Served) -> None:
@@ -306,7 +306,7 @@ def test_a_reply_ends_with_a_text_and_a_step_that_raises_fails_the_requests_unde
         raise MemoryError("no memory for the logits")
 
     worker._thread.run(
-        lambda engine: monkeypatch.setattr(engine._engine, "step", fall_over), awaited="fault", timeout_seconds=5
+        lambda engine: monkeypatch.setattr(engine, "_step", fall_over), awaited="fault", timeout_seconds=5
     )
     worker.submit([request("r0"), request("r1")])
     replies = collect(worker, 2)

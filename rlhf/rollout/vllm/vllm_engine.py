@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 from transformers import PreTrainedConfig
 from vllm import SamplingParams
 from vllm.inputs.engine import tokens_input
-from vllm.logprobs import FlatLogprobs
 from vllm.model_executor.models import ModelRegistry
 from vllm.model_executor.models.interfaces import has_inner_state, is_hybrid
-from vllm.outputs import CompletionOutput, RequestOutput
-from vllm.sampling_params import RequestOutputKind
 from vllm.transformers_utils.config import get_config
 from vllm.v1.core.sched.request_queue import create_request_queue
 from vllm.v1.engine import FinishReason as Ended
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rlhf.errors import DeadlinePassed, ModelError
@@ -31,10 +29,11 @@ from rlhf.rollout.vllm.continued import SAMPLED, skip_draws
 from rlhf.rollout.vllm.engine_arguments import ModelKind, engine_args, usage_context
 from rlhf.rollout.vllm.load import LoadCounter
 from rlhf.rollout.vllm.process import shared_segments, uncompiled_classes, without_collecting, without_torchvision
-from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_routing
+from rlhf.rollout.vllm.routing import RoutingRecord, record_routing
+from rlhf.rollout.vllm.sampled import SampledReply
 from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, GenerateRequest, requests_have_seeds
 from rlhf.rollout.vllm.sleeping import Sleeper
-from rlhf.types import Completion, FinishReason, PolicyVersion, Routing, SampledTokens, TokenLogprobs
+from rlhf.types import Completion, FinishReason, PolicyVersion, SampledTokens, TokenLogprobs
 from rlhf.weight_sync.lora import POLICY, unknown_and_missing
 from rlhf.weight_sync.rehearsal import rehearse
 from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
@@ -44,7 +43,8 @@ PROGRESS_SECONDS = 1.0
 NAMED = 3
 """Maximum number of tensors that an error names, of each kind."""
 
-SCORING = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False)
+SCORING = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+REASONS = {Ended.STOP: FinishReason.STOP, Ended.LENGTH: FinishReason.LENGTH}
 
 
 class VllmEngine:
@@ -65,7 +65,9 @@ class VllmEngine:
             )
             self._engine = LLMEngine.from_engine_args(engine_args(settings, kind), usage_context(settings))
         self._engine.set_weight_version(str(UNPUBLISHED))
-        self._finished: dict[str, RequestOutput] = {}
+        self._tasks = self._engine.get_supported_tasks()
+        self._unfinished: dict[str, SampledReply] = {}
+        self._finished: dict[str, tuple[SampledReply, Ended]] = {}
         self._paused = False
         self._sleeper = Sleeper(
             self._engine, keeps_base=settings.model.lora is not None, on_cpu=settings.device == "cpu"
@@ -78,10 +80,8 @@ class VllmEngine:
         self._routing: RoutingRecord | None = None
         if settings.records_routing and settings.device == "cpu":
             (self._routing,) = self._engine.collective_rpc(record_routing)
-        self._internal_ids: dict[str, str] = {}
         if settings.device == "cpu":
             self._engine.collective_rpc(skip_draws)
-        self._reported: dict[str, int] = {}
         self._reported_at = time.monotonic()
         runner = 2 if self._engine.vllm_config.use_v2_model_runner else 1
         self._seeded = requests_have_seeds(settings, model_runner=runner)
@@ -102,40 +102,31 @@ class VllmEngine:
     @property
     def busy(self) -> bool:
         """Whether there is work: replies to return, or unfinished requests while the engine is not paused."""
-        working = self._engine.has_unfinished_requests() or bool(self._core.batch_queue)
+        working = bool(self._unfinished or self._core.batch_queue)
         return bool(self._finished) or (not self._paused and working)
 
     def add(self, request: GenerateRequest) -> None:
         if request.sampled and not self._continues_draws:  # the same draws would favour the tokens that they gave
             request = request._replace(seed=request.seed + request.sampled)
-        internal_id = self._add(
-            request.id, request.token_ids, sampling_params(request, self._settings, seeded=self._seeded)
-        )
-        if request.sampled and self._settings.stop:  # a stop text may have begun in what was sampled elsewhere
-            detokenizer: Any = self._states[internal_id].detokenizer
+        reply = self._add(request.id, request.token_ids, sampling_params(request, self._settings, seeded=self._seeded))
+        if request.sampled and reply.detokenizer:  # a stop text may have begun in what was sampled elsewhere
+            detokenizer: Any = reply.detokenizer
             detokenizer.output_text = self._engine.get_tokenizer().decode(
                 request.token_ids[-request.sampled :].tolist()
             )
 
     def abort(self, ids: list[str]) -> None:
         """Drop requests; ended ones are not affected."""
-        for request_id in ids:
-            self._internal_ids.pop(request_id, None)
-        self._engine.abort_request(ids, internal=False)
+        self._engine.engine_core.abort_requests([one for one in ids if self._unfinished.pop(one, None)])
 
     def cut_off(self, ids: list[str]) -> dict[str, Completion]:
         """End requests now, and return the tokens sampled so far; nothing for requests that have ended."""
-        processor: Any = self._engine.output_processor
-        completions = {}
-        for request_id in ids:
-            for internal_id in processor.external_req_ids.get(request_id, ()):
-                state = self._states[internal_id]
-                output = state.make_request_output([], None, Ended.ABORT, None)
-                if self._is_running(internal_id):
-                    self._attach_routing(output)
-                completions[request_id] = completion_of(output, cut_off=True)
+        found = {request_id: self._unfinished[request_id] for request_id in ids if request_id in self._unfinished}
+        for request_id, reply in found.items():
+            if self._is_running(request_id):
+                self._attach_routing(request_id, reply)
         self.abort(ids)
-        return completions
+        return {request_id: reply.completion(FinishReason.TIME) for request_id, reply in found.items()}
 
     def step(self) -> dict[str, Completion | SampledTokens]:
         """Run one step of the scheduler and the model; returns the replies that ended since the last step, by request,
@@ -143,15 +134,15 @@ class VllmEngine:
         if not self._paused:
             self._step()
         finished, self._finished = self._finished, {}
-        completions = {request_id: completion_of(output) for request_id, output in finished.items()}
+        completions = {request_id: completion_of(request_id, *reply) for request_id, reply in finished.items()}
         return completions | self._progress()
 
     def token_logprobs(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenLogprobs:
         """Return log-probs of given tokens at temperature 1, or of rows of them, recomputed, never from a cache."""
         rows = list(token_ids.reshape(-1, token_ids.shape[-1]))
         with self._alone() if self._paused else _as_it_is():
-            outputs = self._run_to_end("token_logprobs", rows, SCORING, timeout_seconds)
-        return _scored(outputs, token_ids.shape[:-1])
+            replies = self._run_to_end("token_logprobs", rows, SCORING, timeout_seconds)
+        return _scored(list(replies.values()), token_ids.shape[:-1])
 
     def extend(self, request: GenerateRequest, *, timeout_seconds: float) -> Completion:
         """Return a reply that only its token budget ends, sampled alone while the engine is paused.
@@ -161,7 +152,8 @@ class VllmEngine:
         """
         with self._alone() if self._paused else _as_it_is(), torch.random.fork_rng(devices=[]):
             endless = sampling_params(request, replace(self._settings, stop_token_ids=(), stop=()))
-            return completion_of(*self._run_to_end("extend", [request.token_ids], endless, timeout_seconds))
+            ((_, reply),) = self._run_to_end("extend", [request.token_ids], endless, timeout_seconds).items()
+            return reply.completion(FinishReason.LENGTH)
 
     def prepare(self, manifest: Manifest) -> Load:
         """Stop sampling and drop all keys and values; requests keep their position. Returns the load since the last
@@ -242,21 +234,9 @@ class VllmEngine:
         now = time.monotonic()
         if now - self._reported_at < PROGRESS_SECONDS:
             return {}
-        states, before = self._states, self._reported
         self._reported_at = now
-        self._reported = {internal_id: state.detokenizer.num_output_tokens() for internal_id, state in states.items()}
-        return {
-            states[internal_id].external_req_id: _sampled_since(states[internal_id], before.get(internal_id, 0))
-            for internal_id, count in self._reported.items()
-            if count > before.get(internal_id, 0)
-        }
-
-    @property
-    def _states(self) -> dict[str, Any]:
-        """vLLM's states of unfinished requests, by internal id."""
-        processor: Any = self._engine.output_processor
-        states: dict[str, Any] = processor.request_states
-        return states
+        progress = {request_id: reply.progress() for request_id, reply in self._unfinished.items()}
+        return {request_id: tokens for request_id, tokens in progress.items() if tokens}
 
     @property
     def _core(self) -> Any:
@@ -279,39 +259,48 @@ class VllmEngine:
             raise ModelError(f"it has no place for {unknown[:NAMED]}, and would not be sent {missing[:NAMED]}")
         self._acknowledged = manifest
 
-    def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams) -> str:
-        """Return vLLM's own id of the request."""
-        prompt = tokens_input(token_ids.tolist())
-        internal_id = self._engine.add_request(request_id, prompt, params, lora_request=self._adapter)
-        if self._routing:
-            self._internal_ids[request_id] = internal_id
-        return internal_id
+    def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams) -> SampledReply:
+        request = self._engine.input_processor.process_inputs(
+            request_id, tokens_input(token_ids.tolist()), params, self._tasks, lora_request=self._adapter
+        )
+        tokenizer = self._engine.get_tokenizer() if params.stop else None
+        detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, request) if tokenizer else None
+        reply = self._unfinished[request_id] = SampledReply(prompt_tokens=len(token_ids), detokenizer=detokenizer)
+        self._engine.engine_core.add_request(request)
+        return reply
 
     def _step(self) -> None:
-        for output in self._engine.step():
-            if isinstance(output, RequestOutput) and output.finished:
-                self._attach_routing(output)
-                self._finished[output.request_id] = output
-                self._counter.prompt(len(output.prompt_token_ids or ()), output.num_cached_tokens or 0)
+        outputs = self._engine.engine_core.get_output()
+        version = int(outputs.weight_version or UNPUBLISHED)
+        for output in outputs.outputs:
+            reply = self._unfinished.get(output.request_id)
+            if reply and (ended := reply.extend(output, version)) is not None:
+                self._end(output.request_id, reply, ended)
+                if not output.finished:  # a text ended it
+                    self._engine.engine_core.abort_requests([output.request_id])
         scheduler = self._core.scheduler
         self._counter.step(len(scheduler.running), len(scheduler.waiting), scheduler.kv_cache_manager.usage)
 
-    def _attach_routing(self, output: RequestOutput) -> None:
+    def _end(self, request_id: str, reply: SampledReply, ended: Ended) -> None:
+        del self._unfinished[request_id]
+        self._attach_routing(request_id, reply)
+        self._finished[request_id] = reply, ended
+        self._counter.prompt(reply.prompt_tokens, reply.cached_tokens)
+
+    def _attach_routing(self, request_id: str, reply: SampledReply) -> None:
         """Attach the experts of a reply where vLLM does not report them. Its cache slots are reserved until the next
         step."""
         if self._routing:
-            (completion,) = output.outputs
-            tokens = len(output.prompt_token_ids or ()) + len(completion.token_ids) - 1
-            completion.routed_experts = self._routing.of(self._internal_ids.pop(output.request_id), tokens)
+            reply.experts = [self._routing.of(request_id, reply.prompt_tokens + len(reply.token_ids) - 1)]
 
-    def _is_running(self, internal_id: str) -> bool:
+    def _is_running(self, request_id: str) -> bool:
         """Whether the request is in the cache, and not preempted."""
-        return any(request.request_id == internal_id for request in self._core.scheduler.running)
+        return any(request.request_id == request_id for request in self._core.scheduler.running)
 
     def _run_to_end(
         self, name: str, prompts: Sequence[NDArray[np.int32]], params: SamplingParams, timeout_seconds: float
-    ) -> list[RequestOutput]:
-        """Return the outputs of these prompts, in order; they run together."""
+    ) -> dict[str, SampledReply]:
+        """Return the replies to these prompts, in order; they run together."""
         ids = [f"{name}-{time.monotonic_ns()}-{number}" for number in range(len(prompts))]
         for request_id, prompt in zip(ids, prompts, strict=True):
             self._add(request_id, prompt, params)
@@ -321,7 +310,7 @@ class VllmEngine:
                 self.abort(ids)
                 raise DeadlinePassed(name, timeout_seconds)
             self._step()
-        return [self._finished.pop(request_id) for request_id in ids]
+        return {request_id: self._finished.pop(request_id)[0] for request_id in ids}
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -354,73 +343,25 @@ def sampling_params(request: GenerateRequest, settings: EngineSettings, *, seede
         include_stop_str_in_output=True,
         ignore_eos=True,
         logprobs=0,
-        flat_logprobs=True,
         detokenize=bool(settings.stop),
-        # Otherwise vLLM makes an output of every request in every step, and nothing reads them.
-        output_kind=RequestOutputKind.FINAL_ONLY,
         extra_args={SAMPLED: request.sampled} if request.sampled else None,
     )
 
 
-def completion_of(output: RequestOutput, *, cut_off: bool = False) -> Completion:
-    """Convert vLLM's output to plain arrays. Raises `RuntimeError` for an end without a known reason, unless it was
-    `cut_off`."""
-    (completion,) = output.outputs
-    reason = FinishReason.TIME.value if cut_off else completion.finish_reason
-    if reason not in ("stop", "length", "time"):
-        raise RuntimeError(f"vLLM ended request {output.request_id} with {completion.finish_reason!r}")
-    return Completion(
-        token_ids=np.array(completion.token_ids, dtype=np.int32),
-        logprobs=_sampled_logprobs(completion),
-        versions=_versions(completion),
-        finish_reason=FinishReason(reason),
-        routing=_routing(completion),
-    )
+def completion_of(request_id: str, reply: SampledReply, ended: Ended) -> Completion:
+    """Return a reply that has ended. Raises `RuntimeError` for an end without a known reason."""
+    if ended not in REASONS:
+        raise RuntimeError(f"vLLM ended request {request_id} with {str(ended)!r}")
+    return reply.completion(REASONS[ended])
 
 
-def _sampled_since(state: Any, first: int) -> SampledTokens:
-    """Return what vLLM's `state` of a request has sampled, from its token `first` on."""
-    flat, token_ids = state.logprobs_processor.logprobs, state.detokenizer.output_token_ids
-    (logprobs, starts), spans = (
-        (flat.logprobs, flat.start_indices[first : len(token_ids)]),
-        state._weight_version_spans(),
-    )
-    versions = [int(span.version) for span in spans for _ in range(max(span.start, first), span.end)]
-    return SampledTokens(
-        token_ids=np.array(token_ids[first:], dtype=np.int32),
-        logprobs=np.array([logprobs[start] for start in starts], dtype=np.float32),
-        versions=np.array(versions, dtype=np.int32),
-    )
-
-
-def _scored(outputs: Sequence[RequestOutput], shape: tuple[int, ...]) -> TokenLogprobs:
+def _scored(replies: Sequence[SampledReply], shape: tuple[int, ...]) -> TokenLogprobs:
     """Return log-probs of prompts of one length, and the experts of their tokens, with the leading dimensions
     `shape`."""
-    logprobs, routing = [], []
-    for output in outputs:
-        assert isinstance(output.prompt_logprobs, FlatLogprobs)
-        logprobs.append(np.array(output.prompt_logprobs.logprobs, dtype=np.float32))
-        routing.append(_routing(output.outputs[0]))
-    known = [experts for experts in routing if experts is not None]
+    logprobs = np.stack([np.concatenate(reply.prompt_logprobs) for reply in replies])
+    known = [experts for reply in replies if (experts := reply.routing) is not None]
     return TokenLogprobs(
-        np.stack(logprobs).reshape(*shape, -1), np.stack(known).reshape(*shape, *known[0].shape) if known else None
-    )
-
-
-def _routing(completion: CompletionOutput) -> Routing | None:
-    return None if completion.routed_experts is None else expert_choices(completion.routed_experts)
-
-
-def _sampled_logprobs(completion: CompletionOutput) -> NDArray[np.float32]:
-    flat = completion.logprobs
-    assert isinstance(flat, FlatLogprobs)
-    return np.array(flat.logprobs, dtype=np.float32)[np.array(flat.start_indices, dtype=np.int64)]
-
-
-def _versions(completion: CompletionOutput) -> NDArray[np.int32]:
-    spans = completion.weight_versions or []
-    return np.repeat(
-        np.array([int(span.version) for span in spans], dtype=np.int32), [span.end - span.start for span in spans]
+        logprobs.reshape(*shape, -1), np.stack(known).reshape(*shape, *known[0].shape) if known else None
     )
 
 

@@ -1,0 +1,140 @@
+"""One side, in a process of its own: `python -m benchmarks.engine.sides SIDE MODEL SEQUENCES`. For each line that it
+reads it generates all replies, and prints what they cost."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+PROMPT_TOKENS, REPLY_TOKENS = 24, 64
+DEADLINE_SECONDS = 600.0
+
+
+def settings_of(model: str, sequences: int) -> Any:
+    from rlhf.models.config import ModelConfig
+    from rlhf.rollout.config import RolloutConfig
+    from rlhf.rollout.vllm.settings import EngineSettings
+
+    rollout = RolloutConfig(max_sequences=sequences, kv_cache_megabytes=1024, max_context_tokens=128)
+    return EngineSettings(model_path=model, model=ModelConfig(path=model, dtype="float32"), rollout=rollout)
+
+
+def prompts_of(sequences: int) -> list[list[int]]:
+    drawn = np.random.default_rng(0).integers(3, 250, (sequences, PROMPT_TOKENS))
+    return [row.tolist() for row in drawn]
+
+
+def ours(model: str, sequences: int, timed: Callable[[Any], None]) -> Callable[[], int]:
+    """Our engine as a worker: requests in, replies out."""
+    from rlhf.rollout.vllm.engine_worker import EngineWorker
+    from rlhf.rollout.vllm.settings import GenerateRequest
+
+    worker = EngineWorker("engine-0", settings_of(model, sequences))
+    worker.start()
+    worker._thread.run(lambda engine: timed(engine._engine.model_executor), awaited="timer", timeout_seconds=60)
+    prompts = [np.array(prompt, np.int32) for prompt in prompts_of(sequences)]
+
+    def generate() -> int:
+        worker.submit([GenerateRequest(f"r{n}", prompt, 1.0, REPLY_TOKENS, seed=n) for n, prompt in enumerate(prompts)])
+        lengths: list[int] = []
+        ends = time.monotonic() + DEADLINE_SECONDS
+        while len(lengths) < sequences and time.monotonic() < ends:
+            replies = worker.collect(1.0)
+            lengths += [len(reply.token_ids) for _, reply in replies if hasattr(reply, "finish_reason")]
+        return sum(lengths)
+
+    return generate
+
+
+def bare(model: str, sequences: int, timed: Callable[[Any], None]) -> Callable[[], int]:
+    """`vllm.LLM.generate` on the same arguments."""
+    from dataclasses import fields
+
+    import vllm
+
+    from rlhf.rollout.vllm.engine_arguments import engine_args
+
+    arguments = engine_args(settings_of(model, sequences))
+    llm = vllm.LLM(**{one.name: getattr(arguments, one.name) for one in fields(arguments)})
+    timed(llm.llm_engine.model_executor)
+    prompts: Any = [{"prompt_token_ids": prompt} for prompt in prompts_of(sequences)]
+    params = [sampling(n) for n in range(sequences)]
+    return lambda: sum(len(one.outputs[0].token_ids) for one in llm.generate(prompts, params, use_tqdm=False))
+
+
+def every_step(model: str, sequences: int, timed: Callable[[Any], None]) -> Callable[[], int]:
+    """vLLM's engine, asked after each step for all that was sampled until then, as ours did at first (4a29253)."""
+    from vllm.inputs.engine import tokens_input
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    from rlhf.rollout.vllm.engine_arguments import engine_args
+
+    engine = LLMEngine.from_engine_args(engine_args(settings_of(model, sequences)))
+    timed(engine.model_executor)
+    prompts = prompts_of(sequences)
+
+    def generate() -> int:
+        for n, prompt in enumerate(prompts):
+            engine.add_request(f"r{n}", tokens_input(prompt), sampling(n, flat_logprobs=True))
+        ended: list[Any] = []
+        while engine.has_unfinished_requests():
+            ended += [output for output in engine.step() if output.finished]
+        return sum(len(output.outputs[0].token_ids) for output in ended)
+
+    return generate
+
+
+def sampling(seed: int, **more: Any) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        temperature=1.0, max_tokens=REPLY_TOKENS, seed=seed, ignore_eos=True, logprobs=0, detokenize=False, **more
+    )
+
+
+class ModelTime:
+    """Counts the processor seconds of the calls that run the model and sample."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self, executor: Any) -> None:
+        for name in ("execute_model", "sample_tokens"):
+            setattr(executor, name, self._counted(getattr(executor, name)))
+
+    def _counted(self, act: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **named: Any) -> Any:
+            with self._counting():
+                return act(*arguments, **named)
+
+        return counted
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        began = time.thread_time()
+        yield
+        self.seconds += time.thread_time() - began
+
+
+def main() -> None:
+    side, model, sequences = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    timed = ModelTime()
+    generate = {"ours": ours, "bare": bare, "every_step": every_step}[side](model, sequences, timed)
+    print(json.dumps({"ready": side}), flush=True)
+    for _ in sys.stdin:
+        timed.seconds = 0.0
+        began, cpu = time.perf_counter(), time.process_time()
+        tokens = generate()
+        spent, cpu = time.perf_counter() - began, time.process_time() - cpu
+        figures = {"rate": tokens / spent, "outside": (cpu - timed.seconds) / tokens * 1e6, "tokens": tokens}
+        print(json.dumps(figures | {"model": timed.seconds / tokens * 1e6}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
