@@ -23,6 +23,7 @@ BENCHMARKS = {
     "records": "benchmarks.records.command",
     "sandbox": "benchmarks.sandbox.command",
     "saves": "benchmarks.saves.command",
+    "what_to_play": "benchmarks.what_to_play.command",
 }
 """Name to the module whose `main(arguments)` runs it; imported only when asked for."""
 
