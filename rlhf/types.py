@@ -378,12 +378,14 @@ class Group:
     """All episodes of one task under one ticket, in sample order.
 
     `baseline` is an additional greedy episode that the others are compared with; it is never trained (ReMax).
+    `second_use` marks a group that an earlier update trained already.
     """
 
     ticket: Ticket
     task: Task
     samples: tuple[Sample, ...]
     baseline: Sample | None = None
+    second_use: bool = False
 
     @property
     def trainable(self) -> tuple[tuple[int, Trajectory, Scored], ...]:
@@ -407,6 +409,12 @@ class Group:
         """Whether no role has two different rewards, up to their rounding, so that there is nothing to compare."""
         groups = self.rewards_by_role.values()
         return all(math.isclose(min(one), max(one), rel_tol=ROUNDING, abs_tol=ROUNDING) for one in groups)
+
+    @property
+    def reward_variance(self) -> float:
+        """The variance of its rewards, the mean over roles; 0 where all are equal up to their rounding."""
+        rewards = self.rewards_by_role.values()
+        return 0.0 if self.all_equal else float(np.mean([np.var(one) for one in rewards]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

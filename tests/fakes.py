@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.data.learnability import TaskChoices
 from rlhf.rollout.tool_calls import Spoken
 from rlhf.types import (
     Completion,
@@ -130,3 +131,10 @@ class FakeTasks:
 
     def __getitem__(self, ordinal: int) -> Task:
         return Task(id=str(ordinal), messages=())
+
+    def settled(self, ordinal: int, outcome: Group | Filtered | Failed) -> None: ...
+
+    def advance(self, trained: int) -> None: ...
+
+    def choices(self, trained: int) -> TaskChoices:
+        return TaskChoices()

@@ -81,11 +81,14 @@ def audit_run(run: StoredRun, recipe: Recipe) -> Iterator[AuditCheck]:
         raise UserError(f"{folder.path} has no recorded episodes")
     yield parts_are_there(folder)
     fates: list[Fate] = []
+    again: list[Fate] = []
     faults: list[str] = []
     decode = decoder(folder)
     for part in whole_parts(folder.episodes):
         for record in read_episodes(part):
-            if record.outcome is not EpisodeOutcome.BASELINE:
+            if record.outcome is EpisodeOutcome.SECOND_USE:
+                again.append(fate_of(record, part_number(part)))
+            elif record.outcome is not EpisodeOutcome.BASELINE:
                 faults += (f"part {part_number(part)}: {fault}" for fault in faults_of_tokens(record, decode))
                 fates.append(fate_of(record, part_number(part)))
     yield AuditCheck(
@@ -93,6 +96,8 @@ def audit_run(run: StoredRun, recipe: Recipe) -> Iterator[AuditCheck]:
     )
     yield one_fate_each(fates, run)
     yield in_one_update(fates, run, recipe)
+    if again or recipe.trainer.replay.groups:
+        yield second_uses_follow(again, fates, run, recipe)
     yield versions_in_bound(fates, run, recipe)
     yield metrics_of_records(fates, run.rows)
     yield advantages_again(fates, recipe)
@@ -245,6 +250,37 @@ def in_one_update(fates: Iterable[Fate], run: StoredRun, recipe: Recipe) -> Audi
         faults.append(f"the updates of metrics.jsonl are not 1 to {len(reported)}")
     faults += [f"update {update} has no metrics" for update in sorted(groups.keys() - set(reported)) if not run.writing]
     return AuditCheck(name="updates", checked=f"{len(reported)} updates, a group in one of them", faults=tuple(faults))
+
+
+def second_uses_follow(again: Iterable[Fate], fates: Iterable[Fate], run: StoredRun, recipe: Recipe) -> AuditCheck:
+    """Check that second uses are of whole trained groups whose rewards differ, each in one later update within the age
+    limit, and that metrics and summary count them."""
+    replay, faults = recipe.trainer.replay, []
+    first: dict[int, list[Fate]] = defaultdict(list)
+    second: dict[int, list[Fate]] = defaultdict(list)
+    for fate in chain(fates, again):
+        if fate.update is not None:
+            (second if fate.outcome is EpisodeOutcome.SECOND_USE else first)[fate.ordinal].append(fate)
+    for ordinal, own in second.items():
+        before, updates = first[ordinal], sorted({fate.update or 0 for fate in own})
+        if sorted(fate.sample for fate in own) != sorted(fate.sample for fate in before):
+            faults.append(f"ordinal {ordinal} has {len(before)} trained samples and {len(own)} second uses")
+        elif len({fate.reward for fate in before}) == 1:
+            faults.append(f"ordinal {ordinal} has a second use, and its rewards are equal")
+        elif len(updates) > 1 or not 0 < updates[0] - (before[0].update or 0) <= replay.max_age:
+            faults.append(f"ordinal {ordinal} of update {before[0].update} has its second use in updates {updates}")
+    used = Counter(own[0].update or 0 for own in second.values())
+    faults += [
+        f"update {one} used {n} groups again, of {replay.groups}" for one, n in used.items() if n > replay.groups
+    ]
+    for row in run.rows:
+        update, said = int(row["update"] or 0), row.get("replay/groups") or 0
+        if said != used[update]:
+            faults.append(f"update {update}: replay/groups is {said:g}, its records give {used[update]}")
+    told = (run.summary or {}).get("second_uses", len(second))
+    if told != len(second):
+        faults.append(f"the summary says {told} second uses, the records {len(second)}")
+    return AuditCheck(name="second uses", checked=f"{len(second):,} groups, each once", faults=tuple(faults))
 
 
 def versions_in_bound(fates: Iterable[Fate], run: StoredRun, recipe: Recipe) -> AuditCheck:

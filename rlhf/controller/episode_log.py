@@ -38,7 +38,7 @@ class EpisodeLog:
                 self._out[ticket.ordinal] = (ticket, task, outcome)
 
     def trained(self, groups: Sequence[Group], updated: Updated, update: int) -> None:
-        for group in groups:
+        for group in (one for one in groups if not one.second_use):
             del self._out[group.ticket.ordinal]
         self._parts.add(*ended_in_update(groups, updated, update))
         self._parts.cut()

@@ -92,8 +92,9 @@ class ObservedLearner:
         self._version += 1
         with self._clock.span("record", version=self._version):
             self._log.trained(groups, updated, self._version)
+        own = [group for group in groups if not group.second_use]
         for notices in self._notices:
-            notices.notice(self._version, groups, statistics)
+            notices.notice(self._version, own, statistics)
         return replace(updated, metrics=statistics | dict(updated.metrics))
 
     async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]:

@@ -4,7 +4,7 @@ synced back."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Any
@@ -46,18 +46,20 @@ from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
 from rlhf.controller.traced_episodes import with_traces
-from rlhf.data.mixing import MixedOrder
+from rlhf.data.learnability import ChosenTasks
 from rlhf.data.overlap import check_overlap, questions_of
-from rlhf.data.tasks import asking_tasks, held_out_problems, load_sets, mixed, training_tasks
+from rlhf.data.tasks import asking_tasks, chosen_tasks, held_out_problems, load_sets, training_tasks
 from rlhf.errors import RlhfError, UserError, WorkerFailed
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_roles, learner_starts_first
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.rollout.taught_format import told_of_tools
 from rlhf.runs.episode_parts import EpisodeParts
+from rlhf.runs.folder import RunFolder
 from rlhf.runs.loggers import EpisodeRow
 from rlhf.runs.plot import plot_rewards
 from rlhf.runs.provenance import Provenance
+from rlhf.runs.recorded import groups_again
 from rlhf.runs.summary import Summary
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.algorithms.registry import needs_of
@@ -65,7 +67,8 @@ from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Boundary, Loop
-from rlhf.types import PolicyVersion, Task
+from rlhf.trainer.replay import GroupReplay
+from rlhf.types import Group, PolicyVersion, Task
 from rlhf.weight_sync.publish import Publisher
 
 EXPLAINED_SECONDS = 60.0
@@ -116,8 +119,9 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
             view.message(opening)
         began = await begun(context, model)
     callbacks = await keep_engines(context, cluster, serving, publisher, stack)
+    choices = context.point.trainer_state.choices if context.point else None
     playing = Playing(
-        context, tasks=mixed(recipe.data, tasks, recipe.seed), problems=problems,
+        context, tasks=chosen_tasks(recipe.data, tasks, recipe.seed, choices), problems=problems,
         serving=with_traces(serving), learner=phases or learner, publisher=phases or publisher, callbacks=callbacks,
     )  # fmt: skip
     return playing, began
@@ -167,7 +171,7 @@ class Playing:
         self,
         context: RunContext,
         *,
-        tasks: MixedOrder[Task],
+        tasks: ChosenTasks[Task],
         serving: Serving,
         problems: Mapping[str, Sequence[Task]],
         learner: RemoteLearner | DeviceTurns,
@@ -177,9 +181,9 @@ class Playing:
         self._callbacks = callbacks
         recipe, folder, clock, view = context.recipe, context.folder, context.clock, context.view
         before = context.point.trainer_state if context.point else None
-        self.learner, self._publisher, self._folder = learner, publisher, folder
+        self.learner, self._publisher, self._folder, self._tasks = learner, publisher, folder, tasks
         self._outages, self._leaving = serving.outages, context.leaving
-        self._buffer = make_buffer(recipe.trainer, context.point)
+        self._buffer = make_buffer(recipe.trainer, context.point, waiting_groups(folder, context.point, view.message))
         rollout = serving.rollout(
             recipe.sampling.sampling(),
             group_size=recipe.trainer.group_size,
@@ -200,7 +204,7 @@ class Playing:
             notices=[*batch_notices(recipe, view.message), self._samples_shown],
         )  # fmt: skip
         self._rewards: list[tuple[PolicyVersion, float]] = []
-        self._max_staleness, self._samples = 0.0, 0
+        self._max_staleness, self._samples, self._second_uses = 0.0, 0, 0
         for version, metrics in reported_updates(folder) if before else ():
             self.count(version, metrics)
         self._loop = Loop(
@@ -231,6 +235,7 @@ class Playing:
         self._rewards.append((version, metrics["reward/mean"]))
         self._max_staleness = max(self._max_staleness, metrics["staleness/max"])
         self._samples += int(metrics["samples/trained"])
+        self._second_uses += int(metrics.get("replay/groups", 0))
 
     def line(self, run: Run, pace: Pace) -> UpdateLine:
         metrics, accounts = run.metrics, self._buffer.accounts
@@ -267,6 +272,7 @@ class Playing:
     def counts(self) -> Counts:
         return Counts(
             samples=self._samples,
+            second_uses=self._second_uses,
             groups=asdict(self._buffer.accounts),
             episodes=self._episodes.sample_counts,
             max_staleness=int(self._max_staleness),
@@ -283,6 +289,8 @@ class Playing:
                 self._folder.episodes.name: self._episodes.cut(),
                 self._folder.evaluations.name: self._evaluations.cut(),
             },
+            choices=self._tasks.choices(self._buffer.newest_taken),
+            second_uses=self._buffer.waiting,
         )
         await self._episodes.written()
         await self._evaluations.written()
@@ -319,8 +327,23 @@ class RewardPlot(Callback):
         plot_rewards(run.folder.reward_plot, self._rewards, evaluations, run.recipe.name)
 
 
-def make_buffer(config: TrainerConfig, point: ResumePoint | None) -> TicketBuffer:
-    """Return the buffer of the run; after a resume, with the accounts and outstanding ordinals of the checkpoint."""
+def waiting_groups(
+    folder: RunFolder, point: ResumePoint | None, tell: Callable[[str], None]
+) -> list[tuple[PolicyVersion, Group]]:
+    """Return the groups that waited for their second use at a checkpoint, from their records, each with the update that
+    trained it first. Tell of those whose records are lost."""
+    waiting = point.trainer_state.second_uses if point else ()
+    found = groups_again(folder.episodes, {ordinal for _, ordinal in waiting})
+    if lost := len(waiting) - len(found):
+        tell(f"{lost} groups waited for their second use and their records are lost: the run goes on without them")
+    return [(update, found[ordinal]) for update, ordinal in waiting if ordinal in found]
+
+
+def make_buffer(
+    config: TrainerConfig, point: ResumePoint | None, waiting: Iterable[tuple[int, Group]] = ()
+) -> TicketBuffer:
+    """Return the buffer of the run; after a resume, with the accounts and outstanding ordinals of the checkpoint, and
+    the groups `waiting` for their second use."""
     return TicketBuffer(
         groups_per_update=config.groups_per_update,
         max_staleness=config.max_staleness,
@@ -331,4 +354,5 @@ def make_buffer(config: TrainerConfig, point: ResumePoint | None) -> TicketBuffe
         next_ordinal=point.manifest.next_ordinal if point else 0,
         reissue=point.manifest.outstanding if point else (),
         accounts=point.trainer_state.groups if point else None,
+        replay=GroupReplay(config.replay, waiting),
     )

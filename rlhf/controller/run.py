@@ -18,6 +18,7 @@ from rlhf.controller.context import RunContext
 from rlhf.controller.preemption import at_first_ctrl_c
 from rlhf.controller.resume import plan_of
 from rlhf.controller.trainer_state import TrainerState
+from rlhf.data.learnability import TaskChoices
 from rlhf.protocols import Saves
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.loggers import EpisodeRow
@@ -26,6 +27,7 @@ from rlhf.runs.summary import SAVED, SetSummary, Summary
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.buffer import Accounts
 from rlhf.trainer.loop import Boundary
+from rlhf.trainer.replay import Waiting
 from rlhf.types import PolicyVersion, Updated
 
 Metrics = Mapping[str, float]
@@ -33,9 +35,10 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Counters of a run: trained `samples`, and groups and episodes by outcome."""
+    """Counters of a run: trained `samples`, groups and episodes by outcome, and the second uses of groups."""
 
     samples: int
+    second_uses: int = 0
     groups: Mapping[str, int] = field(default_factory=dict)
     episodes: Mapping[str, int] = field(default_factory=dict)
     max_staleness: int = 0
@@ -45,13 +48,16 @@ class Counts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """The position of a run, all at one moment: the next task's ordinal and the outstanding ones, the counts of groups
-    and episodes by outcome, and the number of parts in each folder of episodes."""
+    and episodes by outcome, the number of parts in each folder of episodes, what decides the choice of tasks, and the
+    groups that wait for their second use."""
 
     next_ordinal: int
     outstanding: tuple[int, ...] = ()
     groups: Accounts = field(default_factory=lambda: Accounts(admitted=0, trained=0, filtered=0, failed=0, in_flight=0))
     episodes: Mapping[str, int] = field(default_factory=dict)
     parts: Mapping[str, int] = field(default_factory=dict)
+    choices: TaskChoices = field(default_factory=TaskChoices)
+    second_uses: Waiting = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,6 +319,8 @@ class Run:
             evaluations=tuple(self.evaluations),
             wall_seconds=self.wall_seconds,
             provenance=self.began,
+            choices=position.choices,
+            second_uses=position.second_uses,
         )
 
     def _close(self, outcome: str) -> Summary:
@@ -340,6 +348,7 @@ class Run:
             evaluations=evaluations_told(first, last),
             updates=self.version,
             samples=counts.samples,
+            second_uses=counts.second_uses,
             wall_seconds=round(self.wall_seconds, 2),
             seconds_to_first_update=counts.seconds_to_first_update,
             group_counts=counts.groups,

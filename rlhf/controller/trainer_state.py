@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlhf.data.learnability import TaskChoices
 from rlhf.errors import CheckpointError
 from rlhf.rollout.evaluation import Evaluation, SetResult
 from rlhf.trainer.buffer import Accounts
+from rlhf.trainer.replay import Waiting
 from rlhf.types import PolicyVersion
 
 TRAINER_STATE = "trainer_state.json"
@@ -37,6 +39,10 @@ class TrainerState:
     wall_seconds: float
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Digests of the run's inputs (`rlhf.runs.provenance`)."""
+    choices: TaskChoices = field(default_factory=TaskChoices)
+    """What decides the choice of tasks."""
+    second_uses: Waiting = ()
+    """The groups that wait for their second use."""
 
 
 def write_trainer_state(checkpoint: Path, trainer_state: TrainerState) -> None:
@@ -49,7 +55,10 @@ def read_trainer_state(checkpoint: Path) -> TrainerState:
         values = json.loads((checkpoint / TRAINER_STATE).read_text())
         evaluations = tuple((version, _evaluation(sets["sets"])) for version, sets in values["evaluations"])
         groups = Accounts(**values["groups"])
-        return TrainerState(**{**values, "groups": groups, "evaluations": evaluations})
+        choices = _choices(**values.get("choices", {}))  # older checkpoints have none
+        waiting = tuple((update, ordinal) for update, ordinal in values.get("second_uses", ()))
+        read = {"groups": groups, "evaluations": evaluations, "choices": choices, "second_uses": waiting}
+        return TrainerState(**{**values, **read})
     except FileNotFoundError:
         raise CheckpointError(f"{checkpoint} holds no {TRAINER_STATE}: this run cannot be resumed from it") from None
     except (ValueError, TypeError, KeyError) as error:
@@ -70,6 +79,10 @@ def check_records(folder: Path, trainer_state: TrainerState) -> None:
             file.seek(length - 1)
             if file.read(1) != b"\n":
                 raise CheckpointError(f"{path} has no end of a line where the checkpoint's records end: it is damaged")
+
+
+def _choices(*, counted: Sequence[Any] = (), chosen: Sequence[Any] = (), trained: int = -1) -> TaskChoices:
+    return TaskChoices(counted=tuple(map(tuple, counted)), chosen=tuple(map(tuple, chosen)), trained=trained)
 
 
 def _evaluation(sets: list[dict[str, Any]]) -> Evaluation:

@@ -132,6 +132,9 @@ class TrainingSetConfig(DatasetConfig):
 
     weight: float | None = Field(None, gt=0)
     """Weight of its share of the tasks; without weights every dataset has the share of its rows."""
+    order: Literal["uniform", "learnability"] = "uniform"
+    """`uniform`: every task once an epoch; `learnability`: tasks by the recent variance of the rewards of their groups,
+    a tenth of them evenly, so that what always or never succeeds comes seldom (arXiv 2504.03380)."""
 
 
 class EvaluationSetConfig(DatasetConfig):

@@ -23,14 +23,18 @@ class MixedOrder(Generic[T]):
     def __init__(
         self, datasets: Sequence[Sequence[T]], weights: Sequence[float | None], seed: int, shuffle: bool = True
     ) -> None:
-        self._orders = [TaskOrder(rows, seed + index * SEEDS_APART, shuffle) for index, rows in enumerate(datasets)]
+        self.orders = [TaskOrder(rows, seed + index * SEEDS_APART, shuffle) for index, rows in enumerate(datasets)]
         self._weights = whole_weights(
             [len(rows) if weight is None else weight for rows, weight in zip(datasets, weights, strict=True)]
         )
 
     def __getitem__(self, ordinal: int) -> T:
-        dataset, place = slot(ordinal, self._weights)
-        return self._orders[dataset][place]
+        dataset, place = self.slot(ordinal)
+        return self.orders[dataset][place]
+
+    def slot(self, ordinal: int) -> tuple[int, int]:
+        """Return the dataset of an ordinal, and its place in that dataset's order."""
+        return slot(ordinal, self._weights)
 
 
 def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:

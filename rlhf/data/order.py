@@ -25,24 +25,27 @@ class TaskOrder(Generic[T]):
     def __init__(self, tasks: Sequence[T], seed: int, shuffle: bool = True) -> None:
         if not tasks:
             raise DataError("there are no tasks to put in order: the dataset is empty")
-        self._tasks, self._shuffle = tasks, shuffle
+        self.tasks, self._shuffle = tasks, shuffle
+        self.seed = seed
         self._permutation = lru_cache(EPOCHS_KEPT)(partial(permutation, len(tasks), seed))
 
     def __getitem__(self, ordinal: int) -> T:
-        if ordinal < 0:
-            raise IndexError(f"ordinals count from 0, got {ordinal}")
-        place = ordinal % len(self._tasks)
-        if self._shuffle:
-            place = int(self._permutation(self.epoch(ordinal))[place])
-        return self._tasks[place]
+        return self.tasks[self.place(ordinal)]
 
     def __len__(self) -> int:
         """Tasks of one epoch."""
-        return len(self._tasks)
+        return len(self.tasks)
+
+    def place(self, ordinal: int) -> int:
+        """Return the place of an ordinal's task among the tasks."""
+        if ordinal < 0:
+            raise IndexError(f"ordinals count from 0, got {ordinal}")
+        place = ordinal % len(self.tasks)
+        return int(self._permutation(self.epoch(ordinal))[place]) if self._shuffle else place
 
     def epoch(self, ordinal: int) -> int:
         """Return the epoch of an ordinal, from 0."""
-        return ordinal // len(self._tasks)
+        return ordinal // len(self.tasks)
 
 
 def permutation(count: int, seed: int, epoch: int) -> NDArray[np.intp]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rlhf.data.config import DataConfig, DatasetConfig
+from rlhf.data.learnability import ChosenTasks, TaskChoices
 from rlhf.data.mixing import MixedOrder
 from rlhf.data.selection import PromptTokens, check_room, distinct, of_right_length
 from rlhf.data.sources import load_tasks
@@ -46,6 +47,16 @@ def training_tasks(
 def mixed(data: DataConfig, rows: Sequence[Sequence[T]], seed: int) -> MixedOrder[T]:
     """Mix the items of the training sets into the order of training."""
     return MixedOrder(rows, [config.weight for config in data.train_sets.values()], seed, data.shuffle)
+
+
+def chosen_tasks(
+    data: DataConfig, tasks: Sequence[Sequence[Task]], seed: int, choices: TaskChoices | None
+) -> ChosenTasks[Task]:
+    """Return the tasks of a run, chosen as their sets say; a resumed run goes on with the `choices` of its
+    checkpoint."""
+    sets = enumerate(data.train_sets.values())
+    by_learnability = [dataset for dataset, config in sets if config.order == "learnability"]
+    return ChosenTasks(mixed(data, tasks, seed), by_learnability, choices)
 
 
 def held_out_problems(

@@ -184,6 +184,7 @@ class Recipe(Config):
         if self.kind == "preference":
             self._pairs_fit_the_loss()
         self._updates_are_read()
+        self._rewards_differ_where_groups_are_chosen()
         self._votes_are_answers()
         self._reward_is_there_where_it_is_read()
         self._judged_replies_have_company()
@@ -227,6 +228,14 @@ class Recipe(Config):
                 f"trainer.overlong.buffer_tokens is {trainer.overlong.buffer_tokens}, more than sampling.max_tokens "
                 f"({self.sampling.max_tokens}): the shortest reply would pay for its length"
             )
+
+    def _rewards_differ_where_groups_are_chosen(self) -> None:
+        """Refuse to choose by the variance of rewards where no update compares them."""
+        chooses = [f"{key}.order" for key, one in self.data.train_sets.items() if one.order == "learnability"]
+        chooses += ["trainer.replay"] * (self.trainer.replay.groups > 0)
+        why = f"kind: {self.kind} does not learn from them" if self.kind != "rl" else "trainer.group_size is 1"
+        if chooses and not self.is_own_kind and (self.kind != "rl" or self.trainer.group_size < 2):
+            raise ValueError(f"{chooses[0]} chooses by how much the rewards of a group differ, but {why}; leave it out")
 
     def _source_is_that_of_the_kind(self) -> None:
         if self.is_own_kind:

@@ -52,6 +52,9 @@ class EndedGroup:
     @property
     def outcomes(self) -> Iterator[EpisodeOutcome]:
         """The outcomes of its episodes, and of its baseline."""
+        if self.group.second_use:
+            yield from [EpisodeOutcome.SECOND_USE] * len(self.trained)
+            return
         for index in range(self.size):
             yield _outcome(self, index)[0]
         if self.group.baseline is not None:
@@ -124,6 +127,9 @@ def ended_served(ordinal: int, trajectory: Trajectory, reward: float | None) -> 
 def records_of(ended: EndedGroup) -> Iterator[EpisodeRecord]:
     """Iterate over the records of a group's episodes; that of its baseline is last."""
     group = ended.group
+    if group.second_use:
+        yield from _second_uses(ended)
+        return
     for index in range(ended.size):
         sample = group.samples[index] if index < len(group.samples) else None
         outcome, kind, detail = _outcome(ended, index)
@@ -133,6 +139,14 @@ def records_of(ended: EndedGroup) -> Iterator[EpisodeRecord]:
         yield _record(ended, index, sample, columns)
     if group.baseline is not None:
         yield _record(ended, ended.size, group.baseline, {"outcome": EpisodeOutcome.BASELINE, "update": ended.update})
+
+
+def _second_uses(ended: EndedGroup) -> Iterator[EpisodeRecord]:
+    """Iterate over the second uses of samples; their tokens are in the records of the first."""
+    for index, trained in sorted(ended.trained.items()):
+        advantage = _learnt(ended.group.samples[index], trained)["advantage"]
+        columns = {"outcome": EpisodeOutcome.SECOND_USE, "update": ended.update, "advantage": advantage}
+        yield _record(ended, index, None, columns)
 
 
 def _outcome(ended: EndedGroup, index: int) -> tuple[EpisodeOutcome, str | None, str | None]:

@@ -23,8 +23,10 @@ from rlhf.runs.episode_table import SCHEMA, check_version, records_in, table_of
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, record_of_row
 
-NEVER_ADMITTED = (EpisodeOutcome.EVALUATED, EpisodeOutcome.BASELINE, EpisodeOutcome.SERVED)
-"""Outcomes of episodes that were never admitted for training."""
+NEVER_ADMITTED = (
+    EpisodeOutcome.EVALUATED, EpisodeOutcome.SECOND_USE, EpisodeOutcome.BASELINE, EpisodeOutcome.SERVED,
+)  # fmt: skip
+"""Outcomes of records that are no episode of their own admitted for training."""
 REPEATING = [
     *(field.name for field in SCHEMA if not pa.types.is_nested(field.type)),
     "kinds.list.element",

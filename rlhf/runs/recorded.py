@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -62,12 +62,29 @@ def recorded_groups(file: Path) -> list[Group]:
     for record in read_episodes(file):
         if record.outcome is EpisodeOutcome.EVALUATED:
             raise DataError(f"{file} holds episodes of evaluations, which are held out; give a run's episodes")
+        if record.outcome is EpisodeOutcome.SECOND_USE:
+            continue
         if record.sample in played[record.ordinal]:
             raise DataError(f"{file} has sample {record.sample} of group {record.ordinal} twice; give one run's file")
         played[record.ordinal][record.sample] = _recorded(record, file)
     if not played:
         raise DataError(f"{file} has no episodes")
     return [_group(played[ordinal]) for ordinal in sorted(played)]
+
+
+def groups_again(folder: Path, ordinals: Collection[int]) -> dict[int, Group]:
+    """Read the groups of these ordinals, from the newest part of `folder` back until all are found. A group is in one
+    part, which may be lost. Raises `DataError` for records without what training reads."""
+    found: dict[int, Group] = {}
+    for part in reversed(parts_in(folder)):
+        if len(found) == len(ordinals):
+            break
+        played: dict[int, dict[int, RecordedEpisode]] = defaultdict(dict)
+        for record in read_episodes(part):
+            if record.ordinal in ordinals and record.outcome is not EpisodeOutcome.SECOND_USE:
+                played[record.ordinal][record.sample] = _recorded(record, part)
+        found |= {ordinal: _group(episodes) for ordinal, episodes in played.items()}
+    return found
 
 
 def _group(played: Mapping[int, RecordedEpisode]) -> Group:
@@ -104,6 +121,7 @@ def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
         status=EpisodeStatus(record.status),
         response=record.response or "",
         engine=record.engine or "",
+        role=record.role or "agent",
     )
     if record.reward is None:
         return Sample(trajectory=trajectory, score=Unscored(kind=kind, detail=detail))

@@ -32,6 +32,8 @@ class EpisodeOutcome(StrEnum):
     """The run ended before it could be trained."""
     EVALUATED = "evaluated"
     """It was played to evaluate the policy, not for training."""
+    SECOND_USE = "second_use"
+    """It was part of a second update; its record as `trained`, of an earlier one, has its tokens and reward."""
     BASELINE = "baseline"
     """It was played greedily as its group's baseline, not for training."""
     SERVED = "served"

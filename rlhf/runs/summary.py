@@ -41,6 +41,8 @@ class Summary:
     """Updates of the final weights."""
     samples: int = 0
     """Number of trained episodes."""
+    second_uses: int = 0
+    """Number of groups that an update trained a second time; their episodes are not counted again."""
     wall_seconds: float = 0.0
     """From the command to the end; for a resumed run, the sum over all its processes."""
     seconds_to_first_update: float | None = None

@@ -3,7 +3,8 @@
 There are `(max_staleness + 1) x groups_per_update` tickets. A filtered or failed group returns its ticket at once, a
 trained one at `advance`. `take` returns the oldest `groups_per_update` live tickets in the order of their ordinals. So
 a group admitted at version v is trained by update v + max_staleness, slow groups are never discarded, and no group is
-started that cannot be trained before the run ends. Single event loop; no locks.
+started that cannot be trained before the run ends. Besides, an update may use groups of earlier ones a second time
+(`rlhf.trainer.replay`): these have no ticket. Single event loop; no locks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from statistics import mean
 
 from rlhf.errors import FailureBudgetSpent
 from rlhf.runs.lost_samples import Failure, commonest_failure, failures_of, samples_of
+from rlhf.trainer.replay import GroupReplay, Waiting
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Ticket
 
 MIN_WINDOW = 64
@@ -64,6 +66,7 @@ class TicketBuffer:
         next_ordinal: int = 0,
         reissue: Iterable[int] = (),
         accounts: Accounts | None = None,
+        replay: GroupReplay | None = None,
     ) -> None:
         self.groups_per_update = groups_per_update
         self.version = version
@@ -80,6 +83,7 @@ class TicketBuffer:
         before = accounts or Accounts(admitted=0, trained=0, filtered=0, failed=0, in_flight=0)
         self._admitted, self._trained = before.admitted, before.trained
         self._filtered, self._failed = before.filtered, before.failed
+        self._replay = replay
         self._changed = asyncio.Event()
         self.lost_samples = 0
         """Counted since this buffer was made; these samples are in no update, whether or not their group is."""
@@ -115,7 +119,7 @@ class TicketBuffer:
         return buffered is not None
 
     async def take(self) -> list[Group]:
-        """Wait for the oldest `groups_per_update` live tickets, and return their groups in order.
+        """Wait for the oldest `groups_per_update` live tickets, and return their groups in order, then second uses.
 
         Each of them settles within the deadlines of its rollout, so this wait ends.
         """
@@ -127,7 +131,8 @@ class TicketBuffer:
                 f"{commonest_failure(chain.from_iterable(self._recent_failures))}"
             )
         self._taken = self._oldest()
-        return [group for ordinal in self._taken if (group := self._live[ordinal]) is not None]
+        groups = [group for ordinal in self._taken if (group := self._live[ordinal]) is not None]
+        return groups + (self._replay.second_uses(groups, self.version + 1) if self._replay else [])
 
     def advance(self, version: PolicyVersion) -> None:
         """Note that engines now sample from `version`: groups taken before are trained, so free their tickets."""
@@ -167,6 +172,16 @@ class TicketBuffer:
         """Ordinals that are admitted, or waiting for readmission, and neither taken nor settled: a resumed run
         re-issues them."""
         return tuple(sorted((set(self._live) - set(self._taken)) | set(self._reissue)))
+
+    @property
+    def waiting(self) -> Waiting:
+        """The groups that wait for their second use."""
+        return self._replay.waiting if self._replay else ()
+
+    @property
+    def newest_taken(self) -> int:
+        """The largest ordinal that was taken since the last `advance`; -1 where none was."""
+        return max(self._taken, default=-1)
 
     def _take_ordinal(self) -> int:
         self._next_ordinal += 1

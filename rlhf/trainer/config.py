@@ -206,6 +206,17 @@ class FilterConfig(Config):
     `groups_per_update`."""
 
 
+class ReplayConfig(Config):
+    """Second uses: groups whose rewards differ are trained once more, in a later update, with the importance weights
+    that stale groups get (arXiv 1611.01224, 2506.09340)."""
+
+    groups: int = Field(0, ge=0)
+    """Largest number of groups that an update uses a second time, besides its own; 0 disables it."""
+    max_age: int = Field(4, ge=1)
+    """Largest number of updates between the two uses of a group. Its tokens are then stale by at most `max_staleness`
+    and this."""
+
+
 class DeepSpeedConfig(Config):
     """How the learner ranks share the work."""
 
@@ -380,6 +391,7 @@ class TrainerConfig(Config):
     reward_model: RewardModelConfig = RewardModelConfig()
     preference: PreferenceConfig = PreferenceConfig()
     filter: FilterConfig = FilterConfig()
+    replay: ReplayConfig = ReplayConfig()
     deepspeed: DeepSpeedConfig = DeepSpeedConfig()
     weight_sync: WeightSyncConfig = WeightSyncConfig()
 

@@ -6,13 +6,18 @@ import asyncio
 from typing import Protocol
 
 from rlhf.protocols import Buffer, Learner, Rollout, WeightSync
-from rlhf.types import PolicyVersion, Task, Updated
+from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Updated
 
 
 class Tasks(Protocol):
-    """The task of every ordinal: a pure function of the run's seed."""
+    """The task of every ordinal: it follows from the run's seed, and from how the groups ended that count by then.
+
+    `settled` says how a group ended; after `advance` all groups up to the ordinal `trained` count.
+    """
 
     def __getitem__(self, ordinal: int) -> Task: ...
+    def settled(self, ordinal: int, outcome: Group | Filtered | Failed) -> None: ...
+    def advance(self, trained: int) -> None: ...
 
 
 class Boundary(Protocol):
@@ -56,7 +61,9 @@ class Loop:
         """Consumes tickets, produces groups; woken by the buffer. `max_concurrent_groups` instances run at once."""
         while True:
             ticket = await self.buffer.admit()
-            self.buffer.settle(ticket, await self.rollout(self.tasks[ticket.ordinal], ticket))
+            outcome = await self.rollout(self.tasks[ticket.ordinal], ticket)
+            self.tasks.settled(ticket.ordinal, outcome)
+            self.buffer.settle(ticket, outcome)
 
     async def learn(self, updates: int, boundary: Boundary) -> None:
         """Consumes groups in order, produces weights; woken when groups are ready."""
@@ -67,6 +74,7 @@ class Loop:
             updated = await self.learner.update(groups)
             self.version = await self.weights.publish()
             stop = await boundary(self.version, updated)
+            self.tasks.advance(max(group.ticket.ordinal for group in groups))
             self.buffer.advance(self.version)
             if stop:
                 break

@@ -29,8 +29,9 @@ Lie = Callable[[Path], None]
 def sound(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "sound"
     return train(
-        folder, cache, *SMALL, "cluster.kind=local", f"trainer.updates={UPDATES}", "trainer.eval_every=1"
-    ).folder
+        folder, cache, *SMALL, "cluster.kind=local", f"trainer.updates={UPDATES}", "trainer.eval_every=1",
+        "data.train.order=learnability", "trainer.replay={groups: 3, max_age: 2}",
+    ).folder  # fmt: skip
 
 
 def faults_of(folder: Path) -> list[str]:
@@ -71,6 +72,10 @@ def at_first_action(column: str, value: float) -> Lie:
 def under_another_ordinal(records: list[EpisodeRecord]) -> list[EpisodeRecord]:
     last = max(record.ordinal for record in records)
     return [*records, *(replace(one, ordinal=last + 1) for one in records if one.ordinal == last)]
+
+
+def twice(records: list[EpisodeRecord]) -> list[EpisodeRecord]:
+    return [replace(one, outcome=EpisodeOutcome.TRAINED) if one.outcome == "second_use" else one for one in records]
 
 
 def of_another_run(records: list[EpisodeRecord]) -> list[EpisodeRecord]:
@@ -114,6 +119,8 @@ LIES: dict[str, tuple[str, Lie]] = {
     "a token is another": ("tokens", at_first_action("token_ids", 40)),
     "a log-prob is missing": ("tokens", at_first_action("engine_logprobs", np.nan)),
     "a reward is another": ("metrics", first(reward=lambda record: (record.reward or 0) + 0.5)),
+    "a second use is dropped": ("second uses", rewritten(lambda records: records[:-1])),
+    "a group is trained twice by mistake": ("fates", rewritten(twice)),
     "an advantage is another": ("advantages", first(advantage=lambda record: (record.advantage or 0) + 0.1)),
     "a trained episode is called filtered": ("updates", first(outcome=lambda _: EpisodeOutcome.FILTERED)),
     "a group has two ordinals": ("updates", rewritten(under_another_ordinal)),
@@ -134,7 +141,7 @@ LIES: dict[str, tuple[str, Lie]] = {
 def test_a_sound_run_passes_every_check(sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_audit(sound) == 0
     told = capsys.readouterr().out.splitlines()
-    assert len(told) == 10
+    assert len(told) == 11
     assert all(line.startswith("ok ") for line in told)
 
 

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 from rlhf.config import is_piece
 from rlhf.trainer.algorithms.registry import ESTIMATORS, LOSSES, has_own_piece, is_corrected, needs_of
-from rlhf.trainer.config import AdvantageConfig, CorrectionConfig, KLConfig, LossConfig, OverlongConfig, TrainerConfig
+from rlhf.trainer.config import (
+    AdvantageConfig,
+    CorrectionConfig,
+    KLConfig,
+    LossConfig,
+    OverlongConfig,
+    ReplayConfig,
+    TrainerConfig,
+)
 
 DISCOUNTING = ("gae", "vtrace", "reinforce_pp")
 """Estimators that assign rewards to individual actions."""
@@ -37,10 +45,16 @@ def check_composition(trainer: TrainerConfig) -> None:
             f"loss.policy policy_gradient is right for the weights that sampled, and {steps} optimizer steps an update "
             "leave them; use epochs 1 and minibatches 1, or ppo"
         )
-    if trainer.loss.policy == "policy_gradient" and trainer.max_staleness and not is_corrected(trainer):
+    stale = "max_staleness above 0" if trainer.max_staleness else "replay" if trainer.replay.groups else ""
+    if trainer.loss.policy == "policy_gradient" and stale and not is_corrected(trainer):
         raise ValueError(
-            "loss.policy policy_gradient with max_staleness above 0 trains on another policy's samples; use ppo, "
+            f"loss.policy policy_gradient with {stale} trains on another policy's samples; use ppo, "
             "vtrace, or old_logprobs recomputed with a correction"
+        )
+    if trainer.replay.groups > trainer.groups_per_update:
+        raise ValueError(
+            f"replay.groups is {trainer.replay.groups}, but an update leaves at most its groups_per_update of "
+            f"{trainer.groups_per_update} for a second use"
         )
     if trainer.loss.dual_clip and trainer.loss.policy != "ppo":
         raise ValueError(f"loss.dual_clip bounds the ratio of ppo; loss.policy is {trainer.loss.policy}")
@@ -159,6 +173,10 @@ def _unread_besides(trainer: TrainerConfig) -> Iterator[tuple[bool, str]]:
     yield (
         trainer.filter.refill_groups is not None and not trainer.filter.equal_rewards,
         "filter.refill_groups is read with filter.equal_rewards, which is off",
+    )
+    yield (
+        trainer.replay.max_age != ReplayConfig().max_age and not trainer.replay.groups,
+        "replay.max_age is read with replay.groups, which is 0 (off)",
     )
     yield (
         overlong.penalty_factor != OverlongConfig().penalty_factor and not overlong.buffer_tokens,

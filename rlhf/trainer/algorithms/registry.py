@@ -192,9 +192,14 @@ def mismatch_layer(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     advantage.
     """
     trainer, model = _mapping(values, "trainer"), _mapping(values, "model")
-    dtype, staleness = model.get("dtype", "float32"), trainer.get("max_staleness", 0)
-    why = f"model.dtype {dtype}" if dtype != "float32" else "trainer.max_staleness"
-    agree = dtype == "float32" and not (isinstance(staleness, int) and staleness > 0)
+    dtype = model.get("dtype", "float32")
+    counts = {
+        "trainer.max_staleness": trainer.get("max_staleness", 0),
+        "trainer.replay": _mapping(trainer, "replay").get("groups", 0),
+    }
+    older = next((key for key, count in counts.items() if isinstance(count, int) and count > 0), None)
+    why = f"model.dtype {dtype}" if dtype != "float32" else older
+    agree = why is None
     learns_from_samples = values.get("kind", "rl") in ("rl", "distill", "offline")
     policy = _mapping(trainer, "loss").get("policy", "ppo")
     weighted = policy == "cispo" or _mapping(trainer, "advantage").get("estimator") == "vtrace"
@@ -202,7 +207,7 @@ def mismatch_layer(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         return "", {}
     level = "geometric" if policy == "gspo" else "token"
     correction = {"method": "truncate", "level": level, "high": 2.0}
-    return why, {"trainer": {"old_logprobs": "recomputed", "correction": correction}}
+    return str(why), {"trainer": {"old_logprobs": "recomputed", "correction": correction}}
 
 
 def adapter_layer(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -18,8 +18,10 @@ def batch_statistics(groups: Sequence[Group], *, version: PolicyVersion) -> dict
     """Reward, responses and staleness of the groups that update `version` → `version + 1` trains on.
 
     Staleness of a token is the learner's version minus the version that sampled it. A metric without any applicable
-    episode is left out.
+    episode is left out. Second uses of groups are only counted: they are no new samples.
     """
+    again = [group for group in groups if group.second_use]
+    groups = [group for group in groups if not group.second_use]
     trained = [item for group in groups for item in group.trainable]
     trajectories = [trajectory for _, trajectory, _ in trained]
     versions = np.concatenate(
@@ -35,6 +37,11 @@ def batch_statistics(groups: Sequence[Group], *, version: PolicyVersion) -> dict
         "samples/trained": float(len(trained)),
         "samples/lost": float(sum(len(group.samples) for group in groups) - len(trained)),
         "tokens/trained": float(len(versions)),
+        **(
+            {"replay/groups": float(len(again)), "replay/samples": float(sum(len(one.trainable) for one in again))}
+            if again
+            else {}
+        ),
     }
 
 
