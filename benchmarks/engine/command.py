@@ -53,10 +53,10 @@ def compared(model: Path, sequences: int, rounds: int) -> dict[str, float]:
         name: {figure: median(one[name][figure] for one in seen) for figure in ("rate", "outside", "model")}
         for name in SIDES
     }
-    for name, side in each.items():
+    for name, figures in each.items():
         print(
-            f"{sequences:5} sequences  {name:10} {side['rate']:8.0f} tokens/s  {side['outside']:6.1f} µs a token "
-            f"outside the model, {side['model']:6.1f} in it",
+            f"{sequences:5} sequences  {name:10} {figures['rate']:8.0f} tokens/s  {figures['outside']:6.1f} µs a token "
+            f"outside the model, {figures['model']:6.1f} in it",
             flush=True,
         )
     ratio = median(one["ours"]["rate"] / one["bare"]["rate"] for one in seen)
@@ -76,7 +76,7 @@ class Side:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=os.environ | engine_environment("cpu") | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
-        assert self._answer() == {"ready": name}
+        assert "ready" in self._answer()
 
     def generate(self) -> dict[str, float]:
         assert self._process.stdin

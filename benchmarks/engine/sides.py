@@ -34,6 +34,7 @@ def ours(model: str, sequences: int, timed: Callable[[Any], None]) -> Callable[[
     """Our engine as a worker: requests in, replies out."""
     from rlhf.rollout.vllm.engine_worker import EngineWorker
     from rlhf.rollout.vllm.settings import GenerateRequest
+    from rlhf.types import Completion
 
     worker = EngineWorker("engine-0", settings_of(model, sequences))
     worker.start()
@@ -46,7 +47,7 @@ def ours(model: str, sequences: int, timed: Callable[[Any], None]) -> Callable[[
         ends = time.monotonic() + DEADLINE_SECONDS
         while len(lengths) < sequences and time.monotonic() < ends:
             replies = worker.collect(1.0)
-            lengths += [len(reply.token_ids) for _, reply in replies if hasattr(reply, "finish_reason")]
+            lengths += [len(reply.token_ids) for _, reply in replies if isinstance(reply, Completion)]
         return sum(lengths)
 
     return generate

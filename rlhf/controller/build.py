@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
@@ -169,17 +170,30 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
     )
 
 
-async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Serving, clock: Clock) -> Publisher:
-    """Connect engines and learner for weight transfers; with the start check, also verify the path between them."""
+def context_reached(
+    recipe: Recipe, tasks: Sequence[Sequence[Task]], prompt_tokens: Callable[[Task], int], context: int
+) -> int:
+    """Return the tokens that a prompt with its reply can have: those of the prompt of most characters, where tasks ask;
+    else the whole context of the model."""
+    if not recipe.tasks_ask:
+        return context
+    longest = max(chain.from_iterable(tasks), key=lambda task: sum(len(message.content) for message in task.messages))
+    return min(context, prompt_tokens(longest) + recipe.sampling.max_tokens)
+
+
+async def make_publisher(
+    recipe: Recipe, learner: RemoteLearner, serving: Serving, clock: Clock, context_tokens: int
+) -> Publisher:
+    """Prepare weight syncs between learner and engines, whose longest canary has `context_tokens`; with the start
+    check, also verify the path between them."""
     limits = tolerance_for(recipe.model.dtype, recipe.trainer.weight_sync.tolerance)
     publisher = Publisher(
         learner,
         serving.engines,
-        canary=canary(serving.facts.vocab_size, serving.facts.max_context_tokens, limits, seed=recipe.seed),
+        canary=canary(serving.facts.vocab_size, context_tokens, limits, seed=recipe.seed),
         phase_timeout_seconds=recipe.rollout.weight_sync_timeout_seconds,
         clock=clock,
     )
-    await publisher.connect()
     if recipe.trainer.weight_sync.verify_at_start:
         await publisher.verify()
     return publisher

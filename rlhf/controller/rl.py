@@ -12,6 +12,7 @@ from typing import Any
 from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import (
     Serving,
+    context_reached,
     keeper_of,
     make_learner,
     make_publisher,
@@ -105,9 +106,6 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         except WorkerFailed as failure:
             raise await explain_start_failure(failure, starting) from None
         await starting
-        publisher, phases = await make_publisher(recipe, learner, serving, context.clock), None
-        if recipe.cluster.placement == "colocated":
-            phases = DeviceTurns(learner, publisher, serving.engines, context.clock)
         await asyncio.to_thread(serving.renderer.tokenizer.save_pretrained, context.folder.tokenizer)
         for words in (*serving.renderer.told, *(told_of_tools(serving.renderer) if recipe.agent else ())):
             view.message(words)
@@ -117,6 +115,10 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, tell, context=most)
         if opening := await serving.opening(recipe.seed, tasks[0][0]):
             view.message(opening)
+        reached = context_reached(recipe, tasks, length, serving.facts.max_context_tokens)
+        publisher, phases = await make_publisher(recipe, learner, serving, context.clock, reached), None
+        if recipe.cluster.placement == "colocated":
+            phases = DeviceTurns(learner, publisher, serving.engines, context.clock)
         began = await begun(context, model)
     callbacks = await keep_engines(context, cluster, serving, publisher, stack)
     choices = context.point.trainer_state.choices if context.point else None

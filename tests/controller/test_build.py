@@ -11,7 +11,14 @@ import pytest
 
 from rlhf.commands.check import check_taught_format
 from rlhf.config import build
-from rlhf.controller.build import load_renderer, spawn_reward, start_engines, started_serving, stop_engines
+from rlhf.controller.build import (
+    context_reached,
+    load_renderer,
+    spawn_reward,
+    start_engines,
+    started_serving,
+    stop_engines,
+)
 from rlhf.data.tasks import asking_tasks
 from rlhf.env.tools import CALCULATOR
 from rlhf.errors import ConfigError, DeadlinePassed, ModelError
@@ -134,3 +141,13 @@ async def test_a_template_that_writes_calls_in_another_format_ends_a_run_before_
     renderer = load_renderer(auto, str(tmp_path), [CALCULATOR]).offering([CALCULATOR])
     call = '{"name": "calculator", "parameters": {"expression": "1+1"}}'
     assert len(renderer.spoken(call, np.zeros(0, np.int32)).calls) == 1
+
+
+def test_the_longest_canary_is_as_long_as_the_longest_prompt_with_its_reply() -> None:
+    asked = [Task(id=text, messages=(Message(role="user", content=text),)) for text in ("a", "abc", "ab")]
+    tasks, length = [asked[:2], asked[2:]], lambda task: 10 + len(task.messages[0].content)
+    recipe = build(Recipe, {"model": {"tiny": {}}, "data": {"train": sorting()}, "sampling": {"max_tokens": 7}})
+    assert context_reached(recipe, tasks, length, 4096) == 13 + 7
+    assert context_reached(recipe, tasks, length, 16) == 16, "no longer than the context"
+    with_turns = recipe.model_copy(update={"environment": object()})
+    assert context_reached(with_turns, tasks, length, 4096) == 4096, "turns may fill it"
