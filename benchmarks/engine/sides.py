@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ def prompts_of(sequences: int) -> list[list[int]]:
     return [row.tolist() for row in drawn]
 
 
-def ours(model: str, sequences: int, timed: Callable[[Any], None]) -> Callable[[], int]:
+def ours(model: str, sequences: int, timer: Timer) -> Callable[[], int]:
     """Our engine as a worker: requests in, replies out."""
     from rlhf.rollout.vllm.engine_worker import EngineWorker
     from rlhf.rollout.vllm.settings import GenerateRequest
@@ -38,7 +37,7 @@ def ours(model: str, sequences: int, timed: Callable[[Any], None]) -> Callable[[
 
     worker = EngineWorker("engine-0", settings_of(model, sequences))
     worker.start()
-    worker._thread.run(lambda engine: timed(engine._engine.model_executor), awaited="timer", timeout_seconds=60)
+    worker._thread.run(lambda engine: timer(engine._core), awaited="timer", timeout_seconds=60)
     prompts = [np.array(prompt, np.int32) for prompt in prompts_of(sequences)]
 
     def generate() -> int:
@@ -53,7 +52,7 @@ def ours(model: str, sequences: int, timed: Callable[[Any], None]) -> Callable[[
     return generate
 
 
-def bare(model: str, sequences: int, timed: Callable[[Any], None]) -> Callable[[], int]:
+def bare(model: str, sequences: int, timer: Timer) -> Callable[[], int]:
     """`vllm.LLM.generate` on the same arguments."""
     from dataclasses import fields
 
@@ -63,13 +62,13 @@ def bare(model: str, sequences: int, timed: Callable[[Any], None]) -> Callable[[
 
     arguments = engine_args(settings_of(model, sequences))
     llm = vllm.LLM(**{one.name: getattr(arguments, one.name) for one in fields(arguments)})
-    timed(llm.llm_engine.model_executor)
+    timer(llm.llm_engine.engine_core.engine_core)
     prompts: Any = [{"prompt_token_ids": prompt} for prompt in prompts_of(sequences)]
     params = [sampling(n) for n in range(sequences)]
     return lambda: sum(len(one.outputs[0].token_ids) for one in llm.generate(prompts, params, use_tqdm=False))
 
 
-def every_step(model: str, sequences: int, timed: Callable[[Any], None]) -> Callable[[], int]:
+def every_step(model: str, sequences: int, timer: Timer) -> Callable[[], int]:
     """vLLM's engine, asked after each step for all that was sampled until then, as ours did at first (4a29253)."""
     from vllm.inputs.engine import tokens_input
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -77,7 +76,7 @@ def every_step(model: str, sequences: int, timed: Callable[[Any], None]) -> Call
     from rlhf.rollout.vllm.engine_arguments import engine_args
 
     engine = LLMEngine.from_engine_args(engine_args(settings_of(model, sequences)))
-    timed(engine.model_executor)
+    timer(engine.engine_core.engine_core)
     prompts = prompts_of(sequences)
 
     def generate() -> int:
@@ -99,42 +98,43 @@ def sampling(seed: int, **more: Any) -> Any:
     )
 
 
-class ModelTime:
-    """Counts the processor seconds of the calls that run the model and sample."""
+class Timer:
+    """Counts the processor seconds of the calls that run the model and sample, and of vLLM's scheduler."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.model = self.scheduler = 0.0
 
-    def __call__(self, executor: Any) -> None:
+    def __call__(self, core: Any) -> None:
         for name in ("execute_model", "sample_tokens"):
-            setattr(executor, name, self._counted(getattr(executor, name)))
+            self._count(core.model_executor, name, "model")
+        for name in ("schedule", "update_from_output"):
+            self._count(core.scheduler, name, "scheduler")
 
-    def _counted(self, act: Callable[..., Any]) -> Callable[..., Any]:
+    def _count(self, of: Any, name: str, figure: str) -> None:
+        act = getattr(of, name)
+
         def counted(*arguments: Any, **named: Any) -> Any:
-            with self._counting():
-                return act(*arguments, **named)
+            began = time.thread_time()
+            done = act(*arguments, **named)
+            vars(self)[figure] += time.thread_time() - began
+            return done
 
-        return counted
-
-    @contextmanager
-    def _counting(self) -> Iterator[None]:
-        began = time.thread_time()
-        yield
-        self.seconds += time.thread_time() - began
+        setattr(of, name, counted)
 
 
 def main() -> None:
     side, model, sequences = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    timed = ModelTime()
-    generate = {"ours": ours, "bare": bare, "every_step": every_step}[side](model, sequences, timed)
+    timer = Timer()
+    generate = {"ours": ours, "bare": bare, "every_step": every_step}[side](model, sequences, timer)
     print(json.dumps({"ready": side}), flush=True)
     for _ in sys.stdin:
-        timed.seconds = 0.0
+        timer.model = timer.scheduler = 0.0
         began, cpu = time.perf_counter(), time.process_time()
         tokens = generate()
         spent, cpu = time.perf_counter() - began, time.process_time() - cpu
-        figures = {"rate": tokens / spent, "outside": (cpu - timed.seconds) / tokens * 1e6, "tokens": tokens}
-        print(json.dumps(figures | {"model": timed.seconds / tokens * 1e6}), flush=True)
+        each = {"model": timer.model, "scheduler": timer.scheduler, "outputs": cpu - timer.model - timer.scheduler}
+        figures = {name: seconds / tokens * 1e6 for name, seconds in each.items()}
+        print(json.dumps({"rate": tokens / spent} | figures), flush=True)
 
 
 if __name__ == "__main__":
