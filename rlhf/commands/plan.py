@@ -23,6 +23,7 @@ from rlhf.recipe.planning.known_shapes import known_model
 from rlhf.recipe.planning.layout import PROMPT_TOKENS, RunLayout, layout_of
 from rlhf.recipe.planning.machines import GIB, Machine, card_of_driver, machine_of
 from rlhf.recipe.planning.processes import PHASES, MemoryByPhase, bytes_at
+from rlhf.recipe.planning.rates import Range
 from rlhf.recipe.planning.shape import Activations, ModelShape, some_recomputed
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
@@ -157,6 +158,8 @@ def plan_lines(found: Estimate, problem: str) -> list[str]:
         *memory_table("a rank", found.learner),
         *engine_lines(found),
         *limit_lines(found),
+        "",
+        *time_lines(found),
     ]
     lacking = [found.placement] if found.placement else []
     lines += [f"does not fit: {one}" for one in (*lacking, *(short.described for short in found.shortages))]
@@ -211,6 +214,25 @@ def limit_lines(found: Estimate) -> Iterable[str]:
     for layout, tokens in zip(run.engines, found.cache_tokens, strict=True):
         each, size = tokens // (run.prompt + run.reply), f" of {layout.parallel}" if len(run.engines) > 1 else ""
         yield f"KV cache     {tokens:,} tokens an engine{size}: {each:,} sequences of full length at once"
+
+
+def time_lines(found: Estimate) -> Iterable[str]:
+    """Describe the times of an update."""
+    times = found.times
+    named = {
+        "generate": times.generate, "train": times.train, "gather and reduce": times.gathering,
+        "weight sync": times.weight_sync, "rest": times.rest,
+    }  # fmt: skip
+    parts = ", ".join(f"{name} {seconds_text(one)}" for name, one in named.items() if one.high)
+    overlap = "; engines play while the learner trains" if times.overlapping else ""
+    yield f"time         {seconds_text(times.update)} an update with replies of full length{overlap}"
+    yield f"             {parts}"
+
+
+def seconds_text(seconds: Range) -> str:
+    """Return a range of seconds with two digits."""
+    low, high = (f"{float(f'{bound:.2g}'):,g}" for bound in (seconds.low, seconds.high))
+    return f"{low} s" if low == high else f"{low} to {high} s"
 
 
 def plan_data(found: Estimate, problem: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from rlhf.cluster.roles import Resources, Role, check_resources
 from rlhf.errors import PlacementError
@@ -18,8 +19,11 @@ from rlhf.recipe.planning.processes import (
     engine_phases,
     engine_share,
     learner_phases,
+    widest,
 )
+from rlhf.recipe.planning.rates import Rates
 from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape
+from rlhf.recipe.planning.times import Times, rates_of, times_of
 
 ActivationsOf = Callable[[int], Activations]
 """The activations of the model when every n-th layer is recomputed; 0 recomputes no layer."""
@@ -59,6 +63,8 @@ class Estimate:
     shortages: tuple[Shortage, ...]
     microbatch: int | None
     context: int | None
+    rates: Rates
+    times: Times
 
     @property
     def fits(self) -> bool:
@@ -66,17 +72,24 @@ class Estimate:
 
 
 def estimate_run(
-    shape: ModelShape, run: RunLayout, machine: Machine, roles: tuple[Role, ...], activations_of: ActivationsOf
+    shape: ModelShape,
+    run: RunLayout,
+    machine: Machine,
+    roles: tuple[Role, ...],
+    activations_of: ActivationsOf,
+    rates: Rates | None = None,
 ) -> Estimate:
-    """Estimate a run of these workers."""
+    """Estimate a run of these workers, with measured `rates` or with those that are assumed."""
     activations = activations_of(run.learner.checkpointing)
-    learner = learner_phases(shape, run.learner, activations, parked=run.colocated)
+    checked = checked_bytes(shape, run, activations_of) if run.learner.device == "cuda" and run.engines else 0
+    learner = learner_phases(shape, run.learner, activations, checked=checked, parked=run.colocated)
     card = machine.card if any(engine.device == "cuda" for engine in run.engines) else None
     engines = tuple(engine_phases(shape, layout, card, asleep=run.colocated) for layout in run.engines)
     caches = [
         cache_tokens(shape, layout, parts["generate"]) for layout, parts in zip(run.engines, engines, strict=True)
     ]
     microbatch = largest_microbatch(shape, run, machine, activations)
+    rates = rates or rates_of(shape, run, machine)
     return Estimate(
         shape=shape,
         machine=machine,
@@ -89,7 +102,19 @@ def estimate_run(
         shortages=tuple(shortages(shape, run, machine, roles, learner, engines)),
         microbatch=microbatch,
         context=None if microbatch is None else min(shape.context_tokens, microbatch, *caches),
+        rates=rates,
+        times=times_of(shape, run, rates, caches),
     )
+
+
+def checked_bytes(shape: ModelShape, run: RunLayout, activations_of: ActivationsOf) -> int:
+    """Return the bytes of a forward pass over the longest sequence that a reply can reach, by which the first weight
+    sync compares engines and learner: a layer of activations, and in float32 what its widest product gives
+    (`rlhf.models.rounding`)."""
+    longest = min([run.prompt + run.reply, shape.context_tokens, *(one.context or inf for one in run.engines)])
+    passes, tokens = activations_of(1), int(longest)
+    layer = passes.decoder_peak.at(tokens) - passes.saved.at(tokens)
+    return max(layer, 0) + 4 * tokens * widest(shape)
 
 
 def shortages(

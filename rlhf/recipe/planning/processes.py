@@ -64,10 +64,17 @@ def peak(phases: MemoryByPhase, place: Place) -> int:
 
 
 def learner_phases(
-    shape: ModelShape, layout: LearnerLayout, activations: Activations, *, parked: bool = False, heap: bool = True
+    shape: ModelShape,
+    layout: LearnerLayout,
+    activations: Activations,
+    *,
+    checked: int = 0,
+    parked: bool = False,
+    heap: bool = True,
 ) -> MemoryByPhase:
     """Estimate the memory of one rank. `parked`: while engines generate, its state waits in host memory (on a CPU in
-    files), and during a weight sync everything except its weights. `heap`: count freed blocks of a CPU's allocator."""
+    files), and during a weight sync everything except its weights. `checked`: the bytes of the forward pass by which
+    the first weight sync compares the longest sequence. `heap`: count freed blocks of a CPU's allocator."""
     base, sent = _process(layout), Part(what=BUCKETS, bytes=_buckets(shape, layout))
     ready = [*base, sent] if layout.device == "cpu" else base  # a CPU's buffers are kept from sync to sync
     states = _states(shape.parameters, shape.adapter, layout)
@@ -85,7 +92,7 @@ def learner_phases(
         "generate": (*ready, *waiting),
         "forward and backward": (*ready, *passing),
         "optimizer step": (*ready, *stepping),
-        "weight sync": (*base, *sending, sent),
+        "weight sync": (*base, *sending, sent, Part(what="check of the longest sequence", bytes=checked)),
     }
     return {name: _on(layout.device, parts) for name, parts in phases.items()}
 
@@ -138,17 +145,23 @@ def cache_tokens(shape: ModelShape, layout: EngineLayout, parts: Iterable[Part])
     return bytes // (shape.cache_elements(layout.parallel) * layout.width)
 
 
+def widest(shape: ModelShape) -> int:
+    """Estimate the elements that the widest product of a layer gives for a token: the MLP's first."""
+    return min(2 * shape.layer_parameters // max(shape.hidden_size, 1) // 3, 8 * shape.hidden_size)
+
+
 def _gpu_engine(shape: ModelShape, layout: EngineLayout) -> list[Part]:
     # vLLM profiles a step with its largest batch. The peak has the MLP's input and output beside the residual stream,
     # and twice the logits of all sequences in float32.
-    width = 2 * shape.layer_parameters // max(shape.hidden_size, 1) // 3
-    batch = layout.batched_tokens * (4 * shape.hidden_size + min(width, 8 * shape.hidden_size) // layout.parallel)
+    batch = layout.batched_tokens * (4 * shape.hidden_size + widest(shape) // layout.parallel)
     logits = 2 * 4 * min(layout.sequences, layout.batched_tokens) * shape.vocabulary // layout.parallel
     return [
         Part(what="CUDA context", bytes=CUDA_CONTEXT),
         *([Part(what="NCCL", bytes=NCCL_BUFFERS // 2)] if layout.parallel > 1 else []),
         Part(what="weights", bytes=shape.parameters * layout.width // layout.parallel),
         Part(what="activations of the largest batch", bytes=batch * layout.width + logits),
+        # Model runner 2 keeps a count and a bit of every token of the vocabulary for each sequence.
+        Part(what="counts of tokens", bytes=(32 * 4 + 4) * layout.sequences * shape.vocabulary // 32),
         Part(what="CUDA graphs", bytes=CUDA_GRAPHS),
     ]
 

@@ -14,7 +14,8 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 class ModelShape:
     """Exact numbers of elements in the modules that transformers builds from the configuration.
 
-    `parameters` counts tied weights once. `layer_parameters` and `largest_parameter` are those of the largest decoder
+    `parameters` counts tied weights once; `multiplied` those that a token is multiplied with: no embedding, and of
+    experts as many as it is routed to. `layer_parameters` and `largest_parameter` are those of the largest decoder
     layer and tensor. `adapter` counts the weights of a LoRA of rank 1 on all linear layers of the decoder. `tied`: the
     head is the embedding. `cached_layers` have keys and values in a cache. `context_tokens` is the longest context.
     """
@@ -22,6 +23,7 @@ class ModelShape:
     name: str
     architecture: str
     parameters: int
+    multiplied: int
     layers: int
     layer_parameters: int
     largest_parameter: int
