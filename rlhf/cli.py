@@ -21,6 +21,7 @@ from rlhf.commands.launch import launch
 from rlhf.commands.node import node
 from rlhf.commands.serve_sandbox import sandbox
 from rlhf.commands.server_options import Certificate, Key, LimitTexts, Names, access_of
+from rlhf.commands.simulate import simulate
 from rlhf.commands.slurm import slurm
 from rlhf.commands.view import view
 from rlhf.errors import RlhfError, UserError
@@ -195,6 +196,7 @@ def check(
     raise typer.Exit(commands.check.run_check(recipe, overrides or []))
 
 
+app.command()(simulate)
 app.command()(episodes)
 app.command()(view)
 app.command()(launch)

@@ -27,13 +27,14 @@ if TYPE_CHECKING:
         serve_env,
         serve_policy,
         serve_reward,
+        simulated,
         top,
         train,
     )
 
 __all__ = [
     "audit", "check", "check_model", "doctor", "drill", "env_check", "eval", "explain", "export", "generate", "options",
-    "plan", "report", "reward_check", "score", "serve_env", "serve_policy", "serve_reward", "top", "train",
+    "plan", "report", "reward_check", "score", "serve_env", "serve_policy", "serve_reward", "simulated", "top", "train",
 ]  # fmt: skip
 
 

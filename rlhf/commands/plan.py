@@ -56,7 +56,7 @@ def run_plan(
     """Print the plan of a recipe on a machine, by default this one. `cores` and `memory_gb` (GiB) are those of a node
     that is not this one. Raises `UserError`."""
     loaded = located(load_recipe(recipe, overrides)).recipe
-    machine = machine_of(gpus, nodes) if gpus else here()
+    machine = machine_here_or(gpus, nodes)
     machine = replace(
         machine, cores=cores or machine.cores, host_memory=memory_gb * GIB if memory_gb else machine.host_memory
     )
@@ -66,6 +66,11 @@ def run_plan(
     else:
         print("\n".join(plan_lines(found, problem)))
     return 0 if found.fits else IMPOSSIBLE
+
+
+def machine_here_or(gpus: str | None, nodes: int) -> Machine:
+    """Return nodes with these GPUs; without any, so many of this machine. Raises `ConfigError`."""
+    return machine_of(gpus, nodes) if gpus else replace(here(), nodes=nodes)
 
 
 def here() -> Machine:

@@ -1,27 +1,14 @@
-"""`rlhf simulate` runs a recipe's loop on a simulated clock, with durations of the plan or of a recorded run."""
+"""`rlhf simulate`: its arguments."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from rlhf import commands
 from rlhf.commands.arguments import Overrides, RecipeFile
-from rlhf.errors import UserError
-
-if TYPE_CHECKING:
-    from rlhf.recipe.schema import Recipe
-    from rlhf.simulation.run import Prediction
-    from rlhf.simulation.workload import Setting, Trouble, Workload
-
-COUNTED = 8
-"""Updates whose means are printed."""
-Predictions = Mapping[str, "Prediction"]
 
 
 def simulate(
@@ -31,38 +18,21 @@ def simulate(
     nodes: Annotated[int, typer.Option(min=1, help="Number of such nodes.")] = 1,
     engines: Annotated[int | None, typer.Option(min=1, help="Number of engines, instead of the recipe's.")] = None,
     run: Annotated[
-        Path | None, typer.Option("--from", metavar="RUN", help="Run folder whose lengths and durations are used.")
+        Path | None, typer.Option("--from", metavar="RUN", help="Run folder with lengths and durations to use.")
+    ] = None,
+    reply_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Mean length of replies, long-tailed; default: their limit. Not with RUN.")
     ] = None,
     stragglers: Annotated[
-        str, typer.Option(metavar="SHARE,FACTOR", help="A share of episodes takes so many times as long: 0.01,50.")
+        str, typer.Option(metavar="SHARE,FACTOR", help="This share of episodes takes so many times as long.")
     ] = "0,1",
-    failures: Annotated[float, typer.Option(min=0, help="How often an engine fails, an hour.")] = 0.0,
+    failures: Annotated[float, typer.Option(min=0, help="How often an hour an engine fails.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Predict the time of an update, and who waits for whom, by a recipe's loop on a simulated clock."""
+    """Predict the time of an update, and who waits for whom, by the recipe's own loop on a simulated clock."""
     given = [*(overrides or []), *([f"rollout.engines={engines}"] if engines else [])]
-    trouble = _trouble(stragglers, failures)
-    raise typer.Exit(run_simulate(recipe, given, gpus=gpus, nodes=nodes, run=run, trouble=trouble, as_json=as_json))
-
-
-def run_simulate(
-    recipe: Path,
-    overrides: Sequence[str],
-    *,
-    gpus: str | None,
-    nodes: int,
-    run: Path | None,
-    trouble: Trouble,
-    as_json: bool = False,
-) -> int:
-    """Print what the simulation says of a recipe. Raises `UserError`."""
-    from rlhf.recipe.loading import load_recipe
-    from rlhf.simulation.run import simulate as simulated
-
-    loaded = load_recipe(recipe, overrides).recipe
-    if not loaded.plays:
-        raise UserError(f"{recipe} is of kind {loaded.kind}: only runs that play episodes are simulated")
-    machine = _machine(loaded, gpus, nodes)
-    if run is not None:
-        lines, workloads, recorded
-    ...
+    code = commands.simulated.run_simulate(
+        recipe, given, gpus=gpus, nodes=nodes, run=run, reply_tokens=reply_tokens, stragglers=stragglers,
+        failures=failures, as_json=as_json,
+    )  # fmt: skip
+    raise typer.Exit(code)

@@ -81,7 +81,7 @@ def estimate_run(
 ) -> Estimate:
     """Estimate a run of these workers, with measured `rates` or with those that are assumed."""
     activations = activations_of(run.learner.checkpointing)
-    checked = checked_bytes(shape, run, activations_of) if run.learner.device == "cuda" and run.engines else 0
+    checked = checked_bytes(shape, run) if run.learner.device == "cuda" and run.engines else 0
     learner = learner_phases(shape, run.learner, activations, checked=checked, parked=run.colocated)
     card = machine.card if any(engine.device == "cuda" for engine in run.engines) else None
     engines = tuple(engine_phases(shape, layout, card, asleep=run.colocated) for layout in run.engines)
@@ -107,14 +107,13 @@ def estimate_run(
     )
 
 
-def checked_bytes(shape: ModelShape, run: RunLayout, activations_of: ActivationsOf) -> int:
+def checked_bytes(shape: ModelShape, run: RunLayout) -> int:
     """Return the bytes of a forward pass over the longest sequence that a reply can reach, by which the first weight
-    sync compares engines and learner: a layer of activations, and in float32 what its widest product gives
+    sync compares engines and learner: hidden states, the three products of an MLP, and one of them in float32
     (`rlhf.models.rounding`)."""
     longest = min([run.prompt + run.reply, shape.context_tokens, *(one.context or inf for one in run.engines)])
-    passes, tokens = activations_of(1), int(longest)
-    layer = passes.decoder_peak.at(tokens) - passes.saved.at(tokens)
-    return max(layer, 0) + 4 * tokens * widest(shape)
+    product = widest(shape) // 2
+    return int(longest) * (run.learner.width * (4 * shape.hidden_size + 3 * product) + 4 * product)
 
 
 def shortages(

@@ -25,9 +25,9 @@ class LearnerLayout:
 
     device: str
     ranks: int
-    threads: int
-    epochs: int
-    passes: float
+    threads: int = 1
+    epochs: int = 1
+    passes: float = 3.0
     stage: int
     width: int
     tokens: int

@@ -81,7 +81,7 @@ CARD_LINKS = {"A100": 300e9, "A100-40GB": 300e9, "H100": 450e9, "H200": 450e9, "
 PCIE, NODE_LINK = 25e9, 50e9
 """PCIe 4 x16 as copies of pinned memory reach it; one link of 400 Gbit/s for each card between nodes."""
 CPU_PRODUCTS = {4: (50e9, 110e9), 2: (1e9, 205e9)}
-"""FLOP/s of a core by the bytes of a weight: in 16 bits the lower one is that of a processor without instructions for it."""
+"""FLOP/s of a core by the bytes of a weight: in 16 bits the lower one is without instructions for them."""
 
 
 def gpu_rates(card: Card, weights: float, *, several_nodes: bool) -> Rates:

@@ -27,10 +27,14 @@ class Times:
     overlapping: bool
 
     @property
+    def learning(self) -> Range:
+        """Training, and what it does not hide of gathering."""
+        return Range(low=max(self.train.low, self.gathering.low), high=self.train.high + self.gathering.high)
+
+    @property
     def update(self) -> Range:
         """With staleness the engines play while the learner trains."""
-        hidden = Range(low=max(self.train.low, self.gathering.low), high=self.train.high + self.gathering.high)
-        learning = hidden + self.weight_sync + self.rest
+        learning = self.learning + self.weight_sync + self.rest
         return learning.at_least(self.generate + self.weight_sync) if self.overlapping else learning + self.generate
 
 
@@ -53,7 +57,7 @@ def times_of(shape: ModelShape, run: RunLayout, rates: Rates, caches: Sequence[i
         generate = generate.at_least(one)
     return Times(
         generate=generate,
-        train=training(shape, run, rates),
+        train=train_seconds(shape, run, rates),
         gathering=_gathering(shape, run, rates),
         weight_sync=_syncing(shape, run, rates) if run.engines else NOTHING,
         rest=rates.update.range,
@@ -102,7 +106,7 @@ def trained_tokens(run: RunLayout) -> float:
     return run.samples * run.reply + run.samples / run.replies * run.prompt
 
 
-def training(shape: ModelShape, run: RunLayout, rates: Rates) -> Range:
+def train_seconds(shape: ModelShape, run: RunLayout, rates: Rates) -> Range:
     """Return the seconds of all passes over an update."""
     attended = 2 * shape.cached_layers * shape.hidden_size * (run.prompt + run.reply)
     operations = run.learner.passes * (2 * shape.multiplied + attended) * trained_tokens(run)
@@ -110,8 +114,8 @@ def training(shape: ModelShape, run: RunLayout, rates: Rates) -> Range:
 
 
 def _gathering(shape: ModelShape, run: RunLayout, rates: Rates) -> Range:
-    """ZeRO-3 gathers weights for both passes of a micro-batch, and reduces gradients in float32 after it, as stage 2
-    does; below that they are reduced once an update."""
+    """Return the seconds of what ranks send each other. ZeRO-3 gathers weights for both passes of a micro-batch, and
+    reduces gradients in float32 after it, as stage 2 does; below that they are reduced once an update."""
     learner = run.learner
     if learner.ranks == 1:
         return NOTHING
@@ -125,7 +129,8 @@ def _gathering(shape: ModelShape, run: RunLayout, rates: Rates) -> Range:
 
 
 def _syncing(shape: ModelShape, run: RunLayout, rates: Rates) -> Range:
-    """The weights go from ranks to engines; where both have the same devices, ranks park and engines wake."""
+    """Return the seconds in which weights go from ranks to engines. Where both have the same devices, ranks park and
+    engines wake."""
     learner = run.learner
     sent = rates.link.seconds(shape.parameters * learner.width) + rates.sync.range
     if not run.colocated:

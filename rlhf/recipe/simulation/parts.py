@@ -14,10 +14,10 @@ import numpy as np
 
 from rlhf.errors import EngineBroken, GenerateFailed
 from rlhf.protocols import RolloutEngine
+from rlhf.recipe.simulation.clock import Cores, Flow
+from rlhf.recipe.simulation.workload import Durations, EpisodeWork, GroupWork, StepSeconds, Trouble
 from rlhf.rollout.engine import Draft
 from rlhf.rollout.router import Router
-from rlhf.simulation.clock import Cores, Flow
-from rlhf.simulation.workload import Durations, EpisodeWork, GroupWork, StepSeconds, Trouble
 from rlhf.types import (
     Completion,
     Filtered,
@@ -183,14 +183,14 @@ class SimulatedRollout:
         now = asyncio.get_running_loop().time
         began = now()
         try:
-            await play(self._router, session, work)
+            await play_episode(self._router, session, work)
         except GenerateFailed:
             self.lost_episodes += 1
         if self._random.random() < self._trouble.straggler_share:
             await asyncio.sleep((self._trouble.straggler_factor - 1) * (now() - began))
 
 
-async def play(engine: RolloutEngine, session: str, work: EpisodeWork) -> None:
+async def play_episode(engine: RolloutEngine, session: str, work: EpisodeWork) -> None:
     """Play an episode: its turns, and the environment after each."""
     bounds = [round(work.tokens * turn / work.turns) for turn in range(work.turns + 1)]
     for start, stop in pairwise(bounds):

@@ -9,18 +9,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
-from statistics import median
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import UserError
+from rlhf.recipe.simulation.clock import Cores, SimulatedLoop
+from rlhf.recipe.simulation.parts import SimulatedEngine, play_episode, sampled_tokens
+from rlhf.recipe.simulation.workload import Durations, EpisodeWork, GroupWork, StepSeconds, Workload
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.tracing import Span
-from rlhf.simulation.clock import Cores, SimulatedLoop
-from rlhf.simulation.parts import SimulatedEngine, play, sampled_tokens
-from rlhf.simulation.workload import Durations, EpisodeWork, GroupWork, StepSeconds, Workload
 
 PLAYED = """
 SELECT ordinal, coalesce(engine, ''), coalesce(generate_seconds, 0), outcome = 'filtered', update, sampled_tokens,
@@ -62,7 +62,8 @@ class RecordedTimes:
 
 
 def recorded_times(folder: RunFolder, *, places: int, chunk: int) -> RecordedTimes:
-    """Read a run whose engines had so many places and read so many tokens of prompts in a step. Its first update, which warms up, does not count.
+    """Read a run whose engines had so many places, and read at most `chunk` tokens of prompts in a step. Its first
+    update, which warms up, does not count.
 
     Raises `UserError` for a run with too few updates, and `DataError` for damaged records.
     """
@@ -77,14 +78,15 @@ def recorded_times(folder: RunFolder, *, places: int, chunk: int) -> RecordedTim
             groups[episode.ordinal].append(episode)
     works = {ordinal: _group(played, opened[ordinal]) for ordinal, played in groups.items()}
     windows, spent = np.diff(synced[1:]), {name: _spent(spans[name], synced[1:]) for name in IN_AN_UPDATE}
+    episodes = list(chain.from_iterable(groups.values()))
     durations = Durations(
-        step=fitted_steps(list(chain.from_iterable(groups.values()))[-FITTED:], spans["weight_sync"], places, chunk),
+        step=typical_steps(episodes, spans["weight_sync"], places, chunk),
         train_token=_train_token(spans, groups, works),
-        weight_sync=median(span.seconds for span in spans["weight_sync"]),
-        rest=max(float(np.median(windows - sum(spent.values()))), 0.0),
+        weight_sync=fmean(spent["weight_sync"]),
+        rest=max(fmean(windows - sum(spent.values())), 0.0),
         restart=max((span.seconds for span in spans["start"]), default=RESTART_SECONDS),
     )
-    update_seconds = float(np.mean(windows - spent["evaluate"] - spent["save"]))
+    update_seconds = fmean(windows - spent["evaluate"] - spent["save"])
     workload = Workload(groups=list(works.values()), durations=durations)
     return RecordedTimes(workload=workload, update_seconds=update_seconds)
 
@@ -127,13 +129,13 @@ def _group(played: Sequence[PlayedEpisode], span: Span) -> GroupWork:
 
 
 def _train_token(spans: Spans, groups: Mapping[int, Sequence[PlayedEpisode]], works: Mapping[int, GroupWork]) -> float:
-    """Return the seconds of training a token, in the median update."""
+    """Return the seconds of training a token."""
     seconds = {int(span.attributes["version"] or 0) + 1: span.seconds for span in spans["train"]}
     tokens: dict[int, int] = defaultdict(int)
     for ordinal, work in works.items():
         if (update := groups[ordinal][0].update) in seconds:
             tokens[update] += work.trained_tokens
-    return median(seconds[update] / count for update, count in tokens.items())
+    return sum(seconds[update] for update in tokens) / sum(tokens.values())
 
 
 def _spent(spans: Sequence[Span], bounds: Sequence[float]) -> NDArray[np.float64]:
@@ -142,6 +144,19 @@ def _spent(spans: Sequence[Span], bounds: Sequence[float]) -> NDArray[np.float64
     began = np.array([span.start for span in spans])
     before: NDArray[np.float64] = np.clip(at - began, 0.0, np.array([span.seconds for span in spans])).sum(axis=1)
     return np.diff(before)
+
+
+def typical_steps(episodes: Sequence[PlayedEpisode], syncs: Sequence[Span], places: int, chunk: int) -> StepSeconds:
+    """Return the seconds of a step that the last episodes show, if these took as long as all on average."""
+    last = episodes[-FITTED:]
+    step = fitted_steps(last, syncs, places, chunk)
+    slower = fmean(one.generate_seconds for one in episodes) / fmean(one.generate_seconds for one in last)
+    return StepSeconds(
+        fixed=slower * step.fixed,
+        sequence=slower * step.sequence,
+        prompt_token=slower * step.prompt_token,
+        chunk=chunk,
+    )
 
 
 def fitted_steps(episodes: Sequence[PlayedEpisode], syncs: Sequence[Span], places: int, chunk: int) -> StepSeconds:
@@ -155,19 +170,23 @@ def fitted_steps(episodes: Sequence[PlayedEpisode], syncs: Sequence[Span], place
         return replayed_seconds(episodes, syncs, step, places) - measured
 
     logs = np.log(GUESS)
+    logs += np.log(measured.sum() / (measured + misses(logs)).sum())
+    missed = misses(logs)
     for _ in range(ROUNDS):
-        missed = misses(logs)
         slopes = np.stack([(misses(logs + NUDGE * one) - missed) / NUDGE for one in np.eye(len(GUESS))], axis=1)
         damped = np.concatenate([slopes, np.eye(len(GUESS)) * DAMPING * np.linalg.norm(measured)])
-        step = np.linalg.lstsq(damped, np.concatenate([-missed, np.zeros(len(GUESS))]), rcond=None)[0]
-        logs = logs + np.clip(step, -1.0, 1.0)
+        step = np.clip(np.linalg.lstsq(damped, np.concatenate([-missed, np.zeros(len(GUESS))]), rcond=None)[0], -1, 1)
+        for share in (1.0, 0.3, 0.1):
+            if np.linalg.norm(found := misses(logs + share * step)) < np.linalg.norm(missed):
+                logs, missed = logs + share * step, found
+                break
     fixed, sequence, prompt_token = np.exp(logs).tolist()
     return StepSeconds(fixed=fixed, sequence=sequence, prompt_token=prompt_token, chunk=chunk)
 
 
 GUESS = (1e-2, 1e-4, 2e-5)
-"""Seconds of a step, of a sequence in it, and of a token of a prompt, from which the search begins."""
-ROUNDS, NUDGE, DAMPING = 5, 0.05, 1e-2
+"""Seconds of a step, of a sequence in it, and of a token of a prompt, in whose proportion the search begins."""
+ROUNDS, NUDGE, DAMPING = 4, 0.05, 1e-2
 
 
 def replayed_seconds(
@@ -191,7 +210,7 @@ async def _replayed(
     async def played(number: int, episode: PlayedEpisode) -> float:
         await asyncio.sleep(episode.start - origin)
         began = now()
-        await play(engines[episode.engine], str(number), episode.work)
+        await play_episode(engines[episode.engine], str(number), episode.work)
         return now() - began
 
     async def synced(sync: Span) -> None:

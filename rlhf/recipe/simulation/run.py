@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rlhf.rollout.router import Router
-from rlhf.simulation.clock import Cores, SimulatedLoop
-from rlhf.simulation.parts import (
+from rlhf.recipe.simulation.clock import Cores, SimulatedLoop
+from rlhf.recipe.simulation.parts import (
     TASK,
     SampledBy,
     SimulatedEngine,
@@ -19,7 +18,8 @@ from rlhf.simulation.parts import (
     SimulatedUpdate,
     sampled_tokens,
 )
-from rlhf.simulation.workload import Setting, Trouble, Workload
+from rlhf.recipe.simulation.workload import Setting, Trouble, Workload
+from rlhf.rollout.router import Router
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.loop import Loop
 from rlhf.types import PolicyVersion, Task, Updated
@@ -101,7 +101,7 @@ class Breakdowns:
             self._router.add(engine)
 
 
-def simulate(workload: Workload, setting: Setting, trouble: Trouble, *, updates: int) -> Prediction:
+def predict(workload: Workload, setting: Setting, trouble: Trouble, *, updates: int) -> Prediction:
     """Predict so many updates, after some that are not counted."""
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         return runner.run(_simulated(workload, setting, trouble, updates))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import selectors
 from collections.abc import Callable
 
@@ -21,7 +22,8 @@ class JumpingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> Selected:
         if timeout is None:
             raise UserError("the simulated run waits for what never comes; check the recipe's limits")
-        self.now += max(timeout, 0.0)
+        if timeout > 0:
+            self.now = math.nextafter(self.now + timeout, math.inf)  # a sum that is rounded down would not be there yet
         return super().select(0)
 
 

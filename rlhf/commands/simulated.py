@@ -1,0 +1,103 @@
+"""`rlhf simulate` runs a recipe's loop on a simulated clock, with durations of its plan or of a recorded run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rlhf.commands.plan import columns, machine_here_or, planned
+from rlhf.errors import UserError
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.planning.estimate import placement_problem
+from rlhf.recipe.planning.machines import Machine
+from rlhf.recipe.schema import Recipe
+from rlhf.recipe.simulation.recipe import Comparison, predicted_from_plan, predicted_from_run
+from rlhf.recipe.simulation.run import Prediction
+from rlhf.recipe.simulation.workload import Trouble
+from rlhf.recipe.workers import roles_of
+
+
+def run_simulate(
+    recipe: Path,
+    overrides: Sequence[str],
+    *,
+    gpus: str | None,
+    nodes: int,
+    run: Path | None,
+    reply_tokens: int | None,
+    stragglers: str,
+    failures: float,
+    as_json: bool,
+) -> int:
+    """Print what the simulation predicts. Raises `UserError`."""
+    loaded, machine = load_recipe(recipe, overrides).recipe, machine_here_or(gpus, nodes)
+    check_simulated(loaded, machine)
+    trouble, cores, compared = trouble_of(stragglers, failures), float(machine.nodes * machine.cores), None
+    if run is not None:
+        prediction, compared = predicted_from_run(loaded, run, cores, trouble)
+        found: Mapping[str, Prediction] = {"predicted": prediction}
+    else:
+        estimate, _ = planned(loaded, machine)
+        found = predicted_from_plan(loaded, estimate, reply_tokens, cores, trouble)
+    if as_json:
+        print(json.dumps({name: asdict(one) for name, one in found.items()}, indent=1))
+    else:
+        print("\n".join([*recorded_lines(compared), *prediction_table(found)]))
+    return 0
+
+
+def check_simulated(recipe: Recipe, machine: Machine) -> None:
+    """Raise `UserError` unless the recipe plays episodes and the machine has its workers' places."""
+    if not recipe.plays:
+        raise UserError(f"{recipe.name} is of kind {recipe.kind}: only runs that play episodes are simulated")
+    if machine.card and (problem := placement_problem(roles_of(recipe), machine)):
+        raise UserError(problem)
+
+
+def trouble_of(stragglers: str, failures: float) -> Trouble:
+    """Read the options. Raises `UserError`."""
+    try:
+        share, factor = map(float, stragglers.split(","))
+    except ValueError:
+        share, factor = -1.0, 1.0
+    if not (0 <= share <= 1 and factor >= 1):
+        raise UserError(f"--stragglers {stragglers} is no share and factor; give for instance 0.01,50")
+    return Trouble(straggler_share=share, straggler_factor=factor, failures_per_hour=failures)
+
+
+def recorded_lines(compared: Comparison | None) -> Iterable[str]:
+    """Describe the durations of a recorded run, and how well its own update is predicted by them."""
+    if compared is None:
+        return
+    durations, off = compared.durations, compared.predicted / compared.measured - 1
+    step = durations.step
+    yield (
+        f"durations  a step {1e3 * step.fixed:.2g} ms and {1e3 * step.sequence:.2g} ms a sequence, a prompt's token "
+        f"{1e3 * step.prompt_token:.2g} ms; training {1e3 * durations.train_token:.2g} ms a token, weight sync "
+        f"{durations.weight_sync:.2g} s, rest {durations.rest:.2g} s"
+    )
+    yield (
+        f"check      an update of the recorded run took {compared.measured:.2f} s; simulated with its own settings "
+        f"{compared.predicted:.2f} s ({off:+.0%})"
+    )
+    yield ""
+
+
+def prediction_table(found: Mapping[str, Prediction]) -> list[str]:
+    """Make a table with a column for each prediction."""
+    rows: dict[str, Callable[[Prediction], str]] = {
+        "update, s": lambda one: f"{one.update_seconds:.2f}",
+        "samples/s": lambda one: f"{one.samples_per_second:.1f}",
+        "tokens/s": lambda one: f"{one.tokens_per_second:,.0f}",
+        "engines work": lambda one: f"{one.engines_busy:.0%}",
+        "sequences an engine": lambda one: f"{one.running:.0f}",
+        "learner trains": lambda one: f"{one.learner_busy:.0%}",
+        "learner waits for groups": lambda one: f"{one.learner_waits:.0%}",
+        "staleness, mean": lambda one: f"{one.staleness_mean:.2f}",
+        "staleness, largest": lambda one: f"{one.staleness_max}",
+        "engines lost": lambda one: f"{one.engines_lost}",
+        "episodes lost": lambda one: f"{one.episodes_lost}",
+    }
+    return columns([("", *found), *((name, *map(shown, found.values())) for name, shown in rows.items())])
