@@ -22,7 +22,7 @@ from rlhf.recipe.simulation.workload import Setting, Trouble, Workload
 from rlhf.rollout.router import Router
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.loop import Loop
-from rlhf.types import PolicyVersion, Task, Updated
+from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Updated
 
 WARM_UP = 2
 """Updates beyond the staleness that are not counted: what engines and learner do is not spread out yet."""
@@ -51,6 +51,12 @@ class EmptyTasks:
 
     def __getitem__(self, ordinal: int) -> Task:
         return TASK
+
+    def settled(self, ordinal: int, outcome: Group | Filtered | Failed) -> None:
+        pass
+
+    def advance(self, trained: int) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
