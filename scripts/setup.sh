@@ -83,6 +83,15 @@ check_platform() {
   fi
 }
 
+# Triton compiles its launcher before its first kernel: without these an engine dies minutes after its start.
+check_compiler() {
+  local header
+  header=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["include"])')/Python.h
+  if [ -e "$header" ] && { command -v gcc || command -v clang || command -v cc; } >/dev/null; then return; fi
+  stop "on a GPU Triton needs a C compiler and $header: apt-get install build-essential" \
+    "python$(version_of "$python")-dev, and run the same command again"
+}
+
 uv=''
 if [ "${UV:-}" != 0 ]; then uv=$(command -v uv || true); fi
 
@@ -98,6 +107,7 @@ if [ "$same" = yes ] && [ "$pins" = "$was_pins" ]; then exit 0; fi
 
 check_platform
 python=$(find_python)
+case "$requirements" in *gpu*) check_compiler ;; esac
 
 # Two at a time would take each other's .venv. The one that waited looks again from the start.
 if command -v flock >/dev/null; then

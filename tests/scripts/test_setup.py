@@ -173,6 +173,16 @@ def test_a_gpu_takes_the_gpu_list_and_the_choice_is_kept(checkout: Checkout) -> 
     assert "1 or 0" in last_line(checkout.setup(GPU="yes").stderr)
 
 
+def test_a_gpu_without_the_headers_of_python_is_said_before_anything_is_installed(checkout: Checkout) -> None:
+    checkout.pin_torch()
+    real = (checkout.bin / "python3").read_text().removeprefix("#!/bin/sh\n")
+    checkout.program("python3", f'case "$2" in *include*) echo /nowhere; exit ;; esac\n{real}')
+    done = checkout.setup(GPU="1")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "/nowhere/Python.h: apt-get install build-essential python3." in done.stderr
+    assert not (checkout.folder / ".venv").exists()
+
+
 def test_another_python_is_said_in_a_line(checkout: Checkout) -> None:
     checkout.program("python3", '[ "$1" = -c ] && case "$2" in *good*) exit 1 ;; *) echo 3.9 ;; esac')
     done = checkout.setup()
