@@ -16,6 +16,7 @@ BENCHMARKS = {
     "engine": "benchmarks.engine.command",
     "environment": "benchmarks.environment.command",
     "episodes": "benchmarks.episodes.command",
+    "fit": "benchmarks.fit.command",
     "learner": "benchmarks.learner.command",
     "memory_of_ranks": "benchmarks.memory_of_ranks.command",
     "memory": "benchmarks.memory.command",
@@ -23,6 +24,7 @@ BENCHMARKS = {
     "records": "benchmarks.records.command",
     "sandbox": "benchmarks.sandbox.command",
     "saves": "benchmarks.saves.command",
+    "simulate": "benchmarks.simulate.command",
     "what_to_play": "benchmarks.what_to_play.command",
 }
 """Name to the module whose `main(arguments)` runs it; imported only when asked for."""

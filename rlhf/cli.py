@@ -16,6 +16,7 @@ from rlhf.commands.arguments import Overrides, RecipeFile
 from rlhf.commands.engines import engines
 from rlhf.commands.episodes import episodes
 from rlhf.commands.failures import print_failure
+from rlhf.commands.fit import fit
 from rlhf.commands.kubernetes import kubernetes
 from rlhf.commands.launch import launch
 from rlhf.commands.node import node
@@ -86,8 +87,11 @@ def plan_recipe(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="config.json of the recipe's model.")] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 512,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, in bytes and tokens.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure this machine for a minute, and plan with its rates.")
+    ] = False,
 ) -> None:
-    """Estimate the memory that a recipe needs on given GPUs, and the largest micro-batch that fits."""
+    """Estimate the memory and time that a recipe needs on given GPUs, and the largest micro-batch that fits."""
     raise typer.Exit(
         commands.plan.run_plan(
             recipe,
@@ -99,6 +103,7 @@ def plan_recipe(
             config=config,
             prompt_tokens=prompt_tokens,
             as_json=as_json,
+            measure=measure,
         )
     )
 
@@ -197,6 +202,7 @@ def check(
 
 
 app.command()(simulate)
+app.command()(fit)
 app.command()(episodes)
 app.command()(view)
 app.command()(launch)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         explain,
         export,
         generate,
+        measuring,
         options,
         plan,
         report,
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
         simulated,
         top,
         train,
+        trials,
     )
 
 __all__ = [
-    "audit", "check", "check_model", "doctor", "drill", "env_check", "eval", "explain", "export", "generate", "options",
-    "plan", "report", "reward_check", "score", "serve_env", "serve_policy", "serve_reward", "simulated", "top", "train",
+    "audit", "check", "check_model", "doctor", "drill", "env_check", "eval", "explain", "export", "generate",
+    "measuring", "options", "plan", "report", "reward_check", "score", "serve_env", "serve_policy", "serve_reward",
+    "simulated", "top", "train", "trials",
 ]  # fmt: skip
 
 

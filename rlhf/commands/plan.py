@@ -11,8 +11,12 @@ from typing import Any
 
 import psutil
 
+from rlhf import commands
 from rlhf.cluster.machine import this_machine, this_machines_gpus
 from rlhf.cluster.roles import role_table
+from rlhf.cluster.supervisor import supervise
+from rlhf.commands.failures import reporting_failures
+from rlhf.errors import UserError
 from rlhf.models.failures import naming_model
 from rlhf.models.model_files import Values
 from rlhf.recipe.loading import load_recipe
@@ -23,7 +27,7 @@ from rlhf.recipe.planning.known_shapes import known_model
 from rlhf.recipe.planning.layout import PROMPT_TOKENS, RunLayout, layout_of
 from rlhf.recipe.planning.machines import GIB, Machine, card_of_driver, machine_of
 from rlhf.recipe.planning.processes import PHASES, MemoryByPhase, bytes_at
-from rlhf.recipe.planning.rates import Range
+from rlhf.recipe.planning.rates import MeasuredRates, Range
 from rlhf.recipe.planning.shape import Activations, ModelShape, some_recomputed
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
@@ -52,20 +56,28 @@ def run_plan(
     config: Path | None = None,
     prompt_tokens: int = PROMPT_TOKENS,
     as_json: bool = False,
+    measure: bool = False,
 ) -> int:
-    """Print the plan of a recipe on a machine, by default this one. `cores` and `memory_gb` (GiB) are those of a node
-    that is not this one. Raises `UserError`."""
+    """Print the plan of a recipe on a machine, by default this one, with rates that are measured here if `measure`.
+    `cores` and `memory_gb` (GiB) are those of a node that is not this one. Raises `UserError`."""
     loaded = located(load_recipe(recipe, overrides)).recipe
     machine = machine_here_or(gpus, nodes)
     machine = replace(
         machine, cores=cores or machine.cores, host_memory=memory_gb * GIB if memory_gb else machine.host_memory
     )
-    found, problem = planned(loaded, machine, config=config, prompt_tokens=prompt_tokens)
-    if as_json:
-        print(json.dumps(plan_data(found, problem), indent=1))
-    else:
-        print("\n".join(plan_lines(found, problem)))
-    return 0 if found.fits else IMPOSSIBLE
+    if measure and gpus:
+        raise UserError("--measure measures this machine, and --gpus plans for another: leave one of them out")
+
+    def shown() -> int:
+        measured = commands.measuring.measured_rates(loaded) if measure else None
+        found, problem = planned(loaded, machine, config=config, prompt_tokens=prompt_tokens, measured=measured)
+        if as_json:
+            print(json.dumps(plan_data(found, problem), indent=1))
+        else:
+            print("\n".join([*plan_lines(found, problem), *(rate_lines(found) if measure else [])]))
+        return 0 if found.fits else IMPOSSIBLE
+
+    return supervise(reporting_failures(shown)) if measure else shown()
 
 
 def machine_here_or(gpus: str | None, nodes: int) -> Machine:
@@ -86,25 +98,32 @@ def here() -> Machine:
 
 
 def planned(
-    recipe: Recipe, machine: Machine, *, config: Path | None = None, prompt_tokens: int = PROMPT_TOKENS
+    recipe: Recipe,
+    machine: Machine,
+    *,
+    config: Path | None = None,
+    prompt_tokens: int = PROMPT_TOKENS,
+    measured: MeasuredRates | None = None,
 ) -> tuple[Estimate, str]:
     """Return the estimate, and what to change where something does not fit. Raises `ModelError`."""
-    estimate_of = estimator(recipe, config, prompt_tokens)
+    estimate_of = estimator(recipe, config, prompt_tokens, measured)
     found = estimate_of(recipe, machine)
     return found, "" if found.fits else _advice(recipe, found, estimate_of)
 
 
-def estimator(recipe: Recipe, config: Path | None, prompt_tokens: int) -> EstimateOf:
+def estimator(
+    recipe: Recipe, config: Path | None, prompt_tokens: int, measured: MeasuredRates | None = None
+) -> EstimateOf:
     """Return a function that estimates a recipe with this recipe's model on a machine. Raises `ModelError`."""
     name, values = model_values(recipe.model, config)
     known = known_model(name, values)
     shape = known.shape if known else _shape(name, values)
 
     @cache
-    def measured(every: int, memory: int | None) -> Activations:
+    def passes(every: int, memory: int | None) -> Activations:
         if every > 1:
             share = -(-shape.layers // every) / shape.layers
-            return some_recomputed(measured(0, memory), measured(1, memory), share)
+            return some_recomputed(passes(0, memory), passes(1, memory), share)
         if known and memory and recipe.model.dtype != "float32" and recipe.model.attention == "auto":
             return known.activations(checkpointing=every == 1, memory=memory)
         run = _layout(name, recipe, shape, prompt_tokens)
@@ -113,7 +132,7 @@ def estimator(recipe: Recipe, config: Path | None, prompt_tokens: int) -> Estima
     def estimate(recipe: Recipe, machine: Machine) -> Estimate:
         run = _layout(name, recipe, shape, prompt_tokens)
         memory = machine.card.memory if machine.card and run.learner.device == "cuda" else None
-        return estimate_run(shape, run, machine, roles_of(recipe), partial(measured, memory=memory))
+        return estimate_run(shape, run, machine, roles_of(recipe), partial(passes, memory=memory), measured)
 
     return estimate
 
@@ -232,6 +251,14 @@ def time_lines(found: Estimate) -> Iterable[str]:
     overlap = "; engines play while the learner trains" if times.overlapping else ""
     yield f"time         {seconds_text(times.update)} an update with replies of full length{overlap}"
     yield f"             {parts}"
+
+
+def rate_lines(found: Estimate) -> Iterable[str]:
+    """List the rates of the times with their sources."""
+    yield ""
+    for name, rate in asdict(found.rates).items():
+        low, high = (f"{rate[end]:.2g}" for end in ("low", "high"))
+        yield f"{name:9s}  {low if low == high else f'{low} to {high}'} ({rate['source']})"
 
 
 def seconds_text(seconds: Range) -> str:

@@ -55,3 +55,9 @@ def test_what_cannot_be_simulated_is_one_line(rlhf: Command, tmp_path: Path, wor
 def test_a_run_that_only_learns_is_not_simulated(rlhf: Command, recipe: Path) -> None:
     ended = rlhf("simulate", recipe, "kind=sft", "data.train.path=null", "data.train.conversations=rows.jsonl")
     assert ended.returncode == 2
+
+
+def test_what_is_measured_is_this_machine(rlhf: Command) -> None:
+    ended = rlhf("plan", SEVEN_B, *ON_CARDS, "--measure")
+    assert ended.returncode == 2
+    assert "--measure measures this machine, and --gpus plans for another" in ended.stderr

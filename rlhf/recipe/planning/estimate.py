@@ -21,7 +21,7 @@ from rlhf.recipe.planning.processes import (
     learner_phases,
     widest,
 )
-from rlhf.recipe.planning.rates import Rates
+from rlhf.recipe.planning.rates import MeasuredRates, Rates, with_measured
 from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape
 from rlhf.recipe.planning.times import Times, rates_of, times_of
 
@@ -77,9 +77,9 @@ def estimate_run(
     machine: Machine,
     roles: tuple[Role, ...],
     activations_of: ActivationsOf,
-    rates: Rates | None = None,
+    measured: MeasuredRates | None = None,
 ) -> Estimate:
-    """Estimate a run of these workers, with measured `rates` or with those that are assumed."""
+    """Estimate a run of these workers; `measured` rates replace guesses."""
     activations = activations_of(run.learner.checkpointing)
     checked = checked_bytes(shape, run) if run.learner.device == "cuda" and run.engines else 0
     learner = learner_phases(shape, run.learner, activations, checked=checked, parked=run.colocated)
@@ -89,7 +89,10 @@ def estimate_run(
         cache_tokens(shape, layout, parts["generate"]) for layout, parts in zip(run.engines, engines, strict=True)
     ]
     microbatch = largest_microbatch(shape, run, machine, activations)
-    rates = rates or rates_of(shape, run, machine)
+    rates = rates_of(shape, run, machine)
+    if measured is not None:
+        on_gpu = run.learner.device == "cuda"
+        rates = with_measured(rates, measured, threads=1 if on_gpu else run.learner.threads, on_gpu=on_gpu)
     return Estimate(
         shape=shape,
         machine=machine,

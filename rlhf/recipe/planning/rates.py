@@ -7,7 +7,7 @@ DeepSpeed, and from what their processor time was on a CPU.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -104,7 +104,8 @@ def gpu_rates(card: Card, weights: float, *, several_nodes: bool) -> Rates:
 
 
 def cpu_rates(threads: int, width: int) -> Rates:
-    """Return the rates of workers with so many threads each, as on machines of this project (two cores of an EPYC)."""
+    """Return the rates of workers with so many threads each and weights of so many bytes, as on machines of this
+    project (two cores of an EPYC)."""
     low, high = (threads * rate for rate in CPU_PRODUCTS[width])
     return Rates(
         training=Rate(low=0.5 * low, high=0.85 * high, source="benchmarks learner"),
@@ -118,3 +119,37 @@ def cpu_rates(threads: int, width: int) -> Rates:
         sync=Rate(low=0.15, high=0.4, source="the quickstart's weight sync"),
         turn=Rate(low=0.1, high=0.5, source="benchmarks colocation"),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRates:
+    """What was measured on this machine: FLOP/s of products and bytes/s of copies on one device, bytes/s to it from the
+    machine's memory, and an engine's seconds of a step, and of each sequence in it."""
+
+    products: float
+    copies: float
+    host: float
+    step: float
+    sequence: float
+
+
+def with_measured(rates: Rates, found: MeasuredRates, *, threads: int, on_gpu: bool) -> Rates:
+    """Replace guesses by what was measured. Shares of a product's rate stay guesses: they are of passes, not of
+    products."""
+    products = found.products * threads
+    shares = (0.3, 0.6) if on_gpu else (0.5, 1.0)
+    peak = rates.decoding.high / shares[1]
+    training = (rates.training.low / peak, rates.training.high / peak) if on_gpu else (0.5, 0.85)
+    source = "products measured, the share of them a guess"
+    return replace(
+        rates,
+        training=Rate(low=training[0] * products, high=training[1] * products, source=source),
+        decoding=Rate(low=shares[0] * products, high=shares[1] * products, source=source),
+        reading=Rate(low=0.8 * found.copies, high=2 * found.copies, source="copies measured; a read is half of one"),
+        host=Rate(low=found.host, high=found.host, source=MEASURED),
+        step=Rate(low=found.step, high=found.step, source=MEASURED),
+        sequence=Rate(low=found.sequence, high=found.sequence, source=MEASURED),
+    )
+
+
+MEASURED = "measured"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf.commands.plan import plan_lines, seconds_text
+from rlhf.commands.plan import plan_lines, rate_lines, seconds_text
+from rlhf.recipe.planning.machines import CARDS
 from rlhf.recipe.planning.processes import bytes_at
-from rlhf.recipe.planning.rates import Range, Rate
+from rlhf.recipe.planning.rates import MeasuredRates, Range, Rate, cpu_rates, gpu_rates, with_measured
 from tests.recipe.planning.gpu_recipes import MACHINES, plan_of
 
 
@@ -51,3 +52,26 @@ def test_the_check_of_the_longest_sequence_is_part_of_the_weight_sync() -> None:
 def test_seconds_have_two_digits_and_one_number_where_they_are_measured() -> None:
     assert seconds_text(Rate(low=3.0, high=6.0, source="").seconds(1234.0)) == "210 to 410 s"
     assert seconds_text(Range(low=0.123, high=0.123)) == "0.12 s"
+
+
+MEASURED = MeasuredRates(products=1e11, copies=1e10, host=2e10, step=4e-3, sequence=3e-5)
+
+
+def test_what_is_measured_replaces_the_guesses_and_says_so() -> None:
+    rates = with_measured(cpu_rates(2, 4), MEASURED, threads=2, on_gpu=False)
+    assert (rates.training.low, rates.training.high) == pytest.approx((1e11, 1.7e11))
+    assert (rates.step.low, rates.step.high, rates.step.source) == (4e-3, 4e-3, "measured")
+    assert rates.link == cpu_rates(2, 4).link
+
+
+def test_on_a_card_the_shares_of_its_size_apply_to_the_measured_products() -> None:
+    guessed = gpu_rates(CARDS["H100"], 7e9, several_nodes=False)
+    rates = with_measured(guessed, MEASURED, threads=1, on_gpu=True)
+    assert (rates.training.low, rates.training.high) == pytest.approx((0.30e11, 0.42e11))
+    assert rates.decoding.high == pytest.approx(0.6e11)
+
+
+def test_every_rate_is_listed_with_its_source() -> None:
+    lines = [line for line in rate_lines(plan_of("gsm8k_one_gpu")[0]) if line]
+    assert len(lines) == 10
+    assert all(line.endswith(")") for line in lines)

@@ -1,0 +1,1 @@
+"""`rlhf fit` against a full grid of the same settings."""
