@@ -10,7 +10,10 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +75,23 @@ def start_ray(temp_dir: Path) -> None:
         object_store_memory=object_store_bytes(),
         _temp_dir=str(temp_dir),
     )
-    if isinstance(ended := catch(start), Raised):  # on a busy machine, after 30 s that Ray has fixed
+    with _without_monitors():
+        ended = catch(start)
+    if isinstance(ended, Raised):  # on a busy machine, after 30 s that Ray has fixed
         raise WorkerFailed("ray", "init", describe_error(ended.error), traceback_of(ended.error))
+
+
+@contextmanager
+def _without_monitors() -> Iterator[None]:
+    """Start neither the autoscaler's monitor nor the one that copies logs to the driver: this Ray has one node, and its
+    workers write their own logs. Each is a Python process; `ray.init` has no arguments for them."""
+    parameter = import_module("ray._private.parameter")
+    chosen = parameter.RayParams
+    parameter.RayParams = partial(chosen, no_monitor=True, include_log_monitor=False)
+    try:
+        yield
+    finally:
+        parameter.RayParams = chosen
 
 
 def object_store_bytes() -> int:

@@ -64,6 +64,12 @@ async def test_what_a_worker_and_its_children_print_is_in_its_log(cluster: RayCl
     assert (log_dir / "calculator-1.log").read_text().splitlines()[-2:] == ["good morning", "child: good morning"]
 
 
+async def test_ray_runs_no_monitor_that_nobody_reads(cluster: RayCluster) -> None:
+    commands = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    assert any("gcs_server" in command for command in commands)
+    assert not [command for command in commands if "monitor.py" in command]
+
+
 async def test_a_worker_has_the_variables_of_the_shell_that_started_the_run(cluster: RayCluster) -> None:
     worker = cluster.workers("calculator")[0]
     told = [await worker.call("variable", name, timeout_seconds=scaled(10)) for name in OF_THE_SITE]
