@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf.controller.resume import TIMES
+from rlhf.controller.resume import IDLE, TIMES
 from rlhf.controller.run import Callback, Pace, Run
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.jsonl import JsonlWriter
@@ -19,6 +19,8 @@ from rlhf.types import PolicyVersion
 
 PHASES = {"generate": "wait", "train": "train", "weight_sync": "weight_sync", "evaluate": "evaluate", "save": "save"}
 """Displayed phases, with the span of each. The time that the learner waits for groups is displayed as generation."""
+CANARY = "weight_sync/canary"
+"""A span within that of the weight sync."""
 ROOM = 1.5
 """Time reserved for the next update and checkpoint, as a multiple of the longest update so far with its callbacks, and
 of the last checkpoint."""
@@ -125,7 +127,8 @@ class Reports(Callback):
         pace = run.pace = self._pace(run, spans)
         run.view.update(run.kind.line(run, pace))
         phases = {f"{TIMES}{name}": value for name, value in pace.phase_seconds.items()}
-        return phases | {f"{TIMES}update": pace.seconds}
+        idle = {f"{IDLE}{cause}": share for cause, share in idle_shares(spans, pace.seconds).items()}
+        return phases | {f"{TIMES}update": pace.seconds} | idle
 
     def _pace(self, run: Run, spans: Sequence[Span]) -> Pace:
         now = run.clock.elapsed_seconds
@@ -148,3 +151,17 @@ def phase_seconds(spans: Sequence[Span]) -> dict[str, float]:
     """Return the seconds of wall time by phase, in the order of an update."""
     busy = busy_seconds(spans)
     return {phase: busy[name] for phase, name in PHASES.items() if name in busy}
+
+
+def idle_shares(spans: Sequence[Span], seconds: float) -> dict[str, float]:
+    """Return the share of an update of so many `seconds` in which the learner trained nothing: `all`, and by cause."""
+    busy = dict.fromkeys((*PHASES.values(), CANARY), 0.0) | busy_seconds(spans)
+    causes = {
+        "groups": busy["wait"],
+        "weight_sync": busy["weight_sync"] - busy[CANARY],
+        "canary": busy[CANARY],
+        "callbacks": busy["evaluate"] + busy["save"],
+    }
+    idle = seconds - busy["train"]
+    causes |= {"controller": idle - sum(causes.values()), "all": idle}
+    return {cause: max(spent, 0.0) / seconds for cause, spent in causes.items()} if seconds > 0 else {}

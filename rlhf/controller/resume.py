@@ -27,7 +27,7 @@ DATA_KEYS = ("seed", "kind", "kind_arguments", "data", "trainer.groups_per_updat
 """Settings that determine the order of tasks. They cannot change during a run."""
 BY_CONTENT = (".path", ".episodes")
 """Ends of keys of data that may have another place; `rlhf.runs.provenance` compares its content."""
-TIMES = "seconds/"
+TIMES, IDLE = "seconds/", "idle/"
 """Beginning of the names of an update's logged times."""
 
 
@@ -107,7 +107,7 @@ def logged_times(folder: RunFolder, trainer_state: TrainerState) -> dict[str, fl
             line = json.loads(file.readline())
         except ValueError:
             return {}
-    return {name: value for name, value in line.items() if name.startswith(TIMES) and value is not None}
+    return {name: value for name, value in line.items() if name.startswith((TIMES, IDLE)) and value is not None}
 
 
 def has_checkpoints(folder: RunFolder) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rlhf.controller import preemption
-from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption
+from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption, idle_shares
 from rlhf.controller.context import RunContext, begin, run_folder
 from rlhf.controller.preemption import Leaving
 from rlhf.controller.provided_callbacks import BestCheckpoint, EarlyStopping
@@ -31,7 +31,7 @@ from rlhf.runs.durable import synced
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.loggers import EpisodeRow
 from rlhf.runs.summary import Summary
-from rlhf.runs.tracing import Clock
+from rlhf.runs.tracing import Clock, Span
 from rlhf.runs.view import PlainView, UpdateLine
 from rlhf.trainer.checkpoint import checkpoints
 from rlhf.trainer.loop import Boundary
@@ -506,3 +506,13 @@ async def test_what_a_callback_raises_ends_the_run_with_its_name(tmp_path: Path)
 def test_a_callback_that_is_none_is_refused_in_a_line(given: Any, refusal: str) -> None:
     with pytest.raises(ConfigError, match=refusal):
         user_callbacks(recipe_from({**SORTING, "callbacks": [given]}).recipe.callbacks)
+
+
+def test_the_time_in_which_the_learner_trains_nothing_has_causes_that_add_up() -> None:
+    spans = [
+        Span(name="wait", start=0, seconds=2), Span(name="train", start=2, seconds=5),
+        Span(name="weight_sync", start=7, seconds=1), Span(name="weight_sync/canary", start=7.5, seconds=0.25),
+        Span(name="save", start=8, seconds=0.5),
+    ]  # fmt: skip
+    shares = {"groups": 0.2, "weight_sync": 0.075, "canary": 0.025, "callbacks": 0.05, "controller": 0.15, "all": 0.5}
+    assert idle_shares(spans, 10) == pytest.approx(shares)
