@@ -25,7 +25,7 @@ from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
 from rlhf.rollout.endpoint.config import AgentConfig
-from rlhf.trainer.config import CorrectionConfig, TrainerConfig
+from rlhf.trainer.config import CorrectionConfig, ReplayConfig, TrainerConfig
 
 ISOLATED = {"thread": "in threads", "process": "each session in a process"}
 """Descriptions of the values of `environment.isolation`."""
@@ -111,10 +111,15 @@ def derived(recipe: Recipe) -> list[LabelledText]:
             "in flight",
             f"{count(trainer.tickets, 'group')} at once, at most {count(trainer.max_staleness, 'update')} stale",
         ),
+        *([("second uses", describe_replay(trainer.replay))] if trainer.replay.groups else []),
         *([("correction", describe_correction(trainer.correction))] if trainer.old_logprobs == "recomputed" else []),
         ("evaluation", "before and after" + and_every(trainer.eval_every) if recipe.data.eval else "none"),
         describe_saving(trainer),
     ]
+
+
+def describe_replay(replay: ReplayConfig) -> str:
+    return f"at most {count(replay.groups, 'group')} an update, within {count(replay.max_age, 'update')} of their first"
 
 
 def from_data(recipe: Recipe) -> list[LabelledText]:
