@@ -120,7 +120,7 @@ def recipe(task: str, name: str, seed: int, folder: Path) -> Recipe:
         "cluster": {"kind": "local"},
         "seed": seed,
     }  # fmt: skip
-    changed = [LEARNABILITY] if name in ("learnability", "both") else []
+    changed: list[Mapping[str, Any]] = [LEARNABILITY] if name in ("learnability", "both") else []
     changed += [{"trainer": {"replay": {"groups": groups, "max_age": 4}}}] if name in ("replay", "both") else []
     own = {"data": TASKS[task].get("data", whole["data"])}
     layers = (whole | {"data": {}}, own, TASKS[task], one_core, *changed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Loop
-from rlhf.types import Group, PolicyVersion, Updated
+from rlhf.types import Group, PolicyVersion, Updated, Written
 from rlhf.weight_sync.publish import Publisher
 
 PROBLEMS_SEED = 0
@@ -56,6 +56,12 @@ class CountingLearner:
         self.groups += len(own)
         self.equal += sum(group.all_equal for group in own)
         return await self._learner.update(groups)
+
+    async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]:
+        return await self._learner.snapshot(path)
+
+    async def load(self, path: Path) -> None:
+        await self._learner.load(path)
 
 
 @dataclass(frozen=True, slots=True)
