@@ -96,11 +96,16 @@ class Rollout(Protocol):
     async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed: ...
 
 
-class Learner(Protocol):
-    """Trains on groups. `update` is all training on the groups of one `take()`. `snapshot` copies the state; its answer
-    returns what was written below `path`, once it is on disk."""
+class Updates(Protocol):
+    """Trains on groups: `update` is all training on the groups of one `take()`."""
 
     async def update(self, groups: Sequence[Group]) -> Updated: ...
+
+
+class Learner(Updates, Protocol):
+    """Trains on groups. `snapshot` copies the state; its answer returns what was written below `path`, once it is on
+    disk."""
+
     async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]: ...
     async def load(self, path: Path) -> None: ...
 

@@ -37,7 +37,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--only", nargs="*", choices=LENGTHS, default=LENGTHS, help="lengths of the replies")
     parser.add_argument("--folder", type=Path, help="where runs are kept, and taken from if they are there")
     options = parser.parse_args(arguments)
-    cores, figures = pin(), {}
+    cores = pin()
+    figures: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.folder or Path(scratch)
         for lengths in options.only:

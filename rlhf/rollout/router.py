@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -14,6 +15,8 @@ from rlhf.rollout.engine import Draft
 from rlhf.types import Completion, Prompt, Sampling
 
 REMEMBERED_SESSIONS = 65_536
+STALE_LOADS = 16
+"""Entries of the heap of loads for each engine, after which it is made anew."""
 MOST_LOSSES = 3
 """Engines that may be lost with a request before it fails: it may be the cause."""
 
@@ -43,6 +46,9 @@ class Router:
         if not self.engines:
             raise ValueError("a router needs an engine")
         self._under_way: Counter[str] = Counter()
+        self._working = 0
+        self._orders: dict[DraftingEngine, int] = {}
+        self._by_load: list[tuple[int, int, DraftingEngine]] = []
         self._busy_seconds, self._counted_at = 0.0, time.monotonic()
         self._homes: OrderedDict[str, DraftingEngine] = OrderedDict()
         self._remembered = remembered_sessions
@@ -72,19 +78,21 @@ class Router:
 
     def busy_seconds(self) -> float:
         """Return how long engines have had requests, summed over engines."""
-        now, busy = time.monotonic(), sum(map(bool, self._under_way.values()))
-        self._busy_seconds, self._counted_at = self._busy_seconds + busy * (now - self._counted_at), now
+        now = time.monotonic()
+        self._busy_seconds, self._counted_at = self._busy_seconds + self._working * (now - self._counted_at), now
         return self._busy_seconds
 
     def add(self, engine: DraftingEngine) -> None:
         """Send requests to this engine, too."""
         self.engines.append(engine)
+        self._orders, self._by_load = {}, []
         self._changed.set()
 
     def remove(self, engine: DraftingEngine) -> None:
         """Send no further request to this engine; no effect if it is removed already."""
         if engine in self.engines:
             self.engines.remove(engine)
+            self._orders, self._by_load = {}, []
 
     def end(self, error: EnginesLost) -> None:
         """Fail all requests that wait for an engine, and all that come."""
@@ -93,7 +101,22 @@ class Router:
 
     def _count(self, engine: DraftingEngine, requests: int) -> None:
         self.busy_seconds()  # until now with those that were under way
-        self._under_way[engine.name] += requests
+        before = self._under_way[engine.name]
+        self._under_way[engine.name] = after = before + requests
+        self._working += (after > 0) - (before > 0)
+        if engine in self._orders:
+            heapq.heappush(self._by_load, (after, self._orders[engine], engine))
+
+    def _least_loaded(self) -> DraftingEngine:
+        """Return the engine with the fewest requests in flight, the first of equal ones. The heap has every load that
+        an engine has had since it was made: those that are not true any more are dropped when they come to the top."""
+        if not 0 < len(self._by_load) <= STALE_LOADS * len(self.engines):
+            self._orders = {engine: order for order, engine in enumerate(self.engines)}
+            self._by_load = [(self._under_way[engine.name], order, engine) for engine, order in self._orders.items()]
+            heapq.heapify(self._by_load)
+        while self._by_load[0][0] != self._under_way[self._by_load[0][2].name]:
+            heapq.heappop(self._by_load)
+        return self._by_load[0][2]
 
     async def _home(self, session: str) -> DraftingEngine:
         while not self.engines and not self._end:  # each replacement's start has a deadline, and there are only so many
@@ -103,7 +126,7 @@ class Router:
             raise self._end
         engine = self._homes.pop(session, None)
         if engine is None or engine not in self.engines:
-            engine = min(self.engines, key=lambda one: self._under_way[one.name])
+            engine = self._least_loaded()
         self._homes[session] = engine
         if len(self._homes) > self._remembered:
             self._homes.popitem(last=False)

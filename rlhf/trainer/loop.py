@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from rlhf.protocols import Buffer, Learner, Rollout, WeightSync
+from rlhf.protocols import Buffer, Rollout, Updates, WeightSync
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Updated
 
 
@@ -35,7 +35,7 @@ class Loop:
         tasks: Tasks,
         rollout: Rollout,
         buffer: Buffer,
-        learner: Learner,
+        learner: Updates,
         weights: WeightSync,
         max_concurrent_groups: int,
     ) -> None:

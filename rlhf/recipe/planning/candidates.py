@@ -36,7 +36,7 @@ def candidate_axes(recipe: Recipe, machine: Machine, estimate_of: EstimateOf) ->
 def _placements(recipe: Recipe, machine: Machine) -> Iterator[Changes]:
     """Iterate over numbers of engines and ranks, each with its part of the cores, or of the cards that they share."""
     on_cpu = engine_device(recipe) == "cpu" and learner_device(recipe) == "cpu"
-    own = (recipe.rollout.engines, recipe.trainer.deepspeed.ranks)
+    own = (len(recipe.rollout.tensor_parallel_sizes), recipe.trainer.deepspeed.ranks)
     several = isinstance(recipe.rollout.tensor_parallel_size, tuple)
     if several or recipe.cluster.placement == "colocated" or not (on_cpu or machine.card):
         return

@@ -62,8 +62,8 @@ def shape_of(name: str, values: Values) -> ModelShape:
 def _multiplied(model: PreTrainedModel, text: Values) -> int:
     """Count the weights that a token is multiplied with."""
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    embedding = model.get_input_embeddings().weight
-    unread = 0 if head.weight is embedding else embedding.numel()
+    embedding: Any = model.get_input_embeddings()
+    unread = 0 if head.weight is embedding.weight else embedding.weight.numel()
     experts = _count(
         weight for name, weight in model.named_parameters() if ".experts." in name and ".shared" not in name
     )

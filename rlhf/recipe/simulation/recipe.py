@@ -45,7 +45,7 @@ def setting_of(recipe: Recipe, *, running: int, cores: float = inf) -> Setting:
         max_staleness=trainer.max_staleness,
         refill_groups=trainer.refill_groups,
         concurrent_groups=recipe.rollout.max_concurrent_groups or trainer.tickets,
-        engines=recipe.rollout.engines,
+        engines=len(recipe.rollout.tensor_parallel_sizes),
         places=running,
         cores=cores if engine_device(recipe) == "cpu" else inf,
         engine_threads=engine.threads,

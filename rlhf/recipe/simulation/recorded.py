@@ -142,8 +142,9 @@ def _spent(spans: Sequence[Span], bounds: Sequence[float]) -> NDArray[np.float64
     """Return the seconds of spans, which follow one another, in each of the windows between the bounds."""
     at = np.asarray(bounds)[:, None]
     began = np.array([span.start for span in spans])
-    before: NDArray[np.float64] = np.clip(at - began, 0.0, np.array([span.seconds for span in spans])).sum(axis=1)
-    return np.diff(before)
+    before = np.clip(at - began, 0.0, np.array([span.seconds for span in spans])).sum(axis=1)
+    spent: NDArray[np.float64] = np.diff(before)
+    return spent
 
 
 def typical_steps(episodes: Sequence[PlayedEpisode], syncs: Sequence[Span], places: int, chunk: int) -> StepSeconds:

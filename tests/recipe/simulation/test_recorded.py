@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from rlhf.recipe.simulation.recorded import PlayedEpisode, fitted_steps, recorde
 from rlhf.recipe.simulation.workload import EpisodeWork, StepSeconds
 from rlhf.runs.episode_parts import write_part
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.tracing import Span
+from rlhf.runs.tracing import Attribute, Span
 from tests.runs.test_episode_parts import PLAYED
 
 STEP = StepSeconds(fixed=0.02, sequence=0.0005, prompt_token=1e-4, chunk=2048)
@@ -48,7 +48,7 @@ def test_the_seconds_of_a_step_are_found_in_how_long_episodes_took() -> None:
     assert (found.fixed, found.sequence, found.prompt_token) == pytest.approx((0.02, 0.0005, 1e-4), rel=0.2)
 
 
-def spans(played: list[PlayedEpisode]) -> Iterator[dict[str, object]]:
+def spans(played: list[PlayedEpisode]) -> Iterator[Mapping[str, Attribute]]:
     for sync in SYNCS:
         yield sync.record
     for one in played:
