@@ -218,6 +218,9 @@ class TokenKind(IntEnum):
     ENV = 2
 
 
+_ACTION = int(TokenKind.ACTION)  # numpy takes microseconds to compare with a member of an enumeration
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One turn of an episode: the half-open token range of its actions, and the environment's reward and end flags for
@@ -248,7 +251,7 @@ class Segment:
     @property
     def action_mask(self) -> NDArray[np.bool_]:
         """`bool [T]`: true at ACTION tokens."""
-        mask: NDArray[np.bool_] = self.kinds == TokenKind.ACTION
+        mask: NDArray[np.bool_] = self.kinds == _ACTION
         return mask
 
 

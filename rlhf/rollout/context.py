@@ -14,34 +14,26 @@ class Context:
     """A prompt, followed by replies and the environment's messages after each. Append-only."""
 
     def __init__(self, prompt: NDArray[np.int32]) -> None:
-        self._tokens: list[NDArray[np.int32]] = []
-        self._kinds: list[NDArray[np.int8]] = []
-        self._logprobs: list[NDArray[np.float32]] = []
-        self._versions: list[NDArray[np.int32]] = []
-        self._routing: list[Routing] = []
+        self.token_ids = prompt
+        """All tokens so far, `int32 [T]`."""
+        self._prompt_tokens = len(prompt)
         self._turns: list[Turn] = []
-        self._add(prompt, TokenKind.PROMPT)
+        self._replies: list[Completion] = []
+        self._routing: list[Routing] = []
 
     def __len__(self) -> int:
-        return sum(len(tokens) for tokens in self._tokens)
-
-    @property
-    def token_ids(self) -> NDArray[np.int32]:
-        """All tokens so far, `int32 [T]`."""
-        return np.concatenate(self._tokens).astype(np.int32)
+        return len(self.token_ids)
 
     @property
     def last(self) -> int:
         """The last token so far."""
-        return int(self._tokens[-1][-1])
+        return int(self.token_ids[-1])
 
     def say(self, completion: Completion) -> None:
         """Append a reply of the policy with the token ids as sampled; it is one turn."""
         start = len(self)
-        self._tokens.append(completion.token_ids)
-        self._kinds.append(np.full(len(completion.token_ids), TokenKind.ACTION, np.int8))
-        self._logprobs.append(completion.logprobs)
-        self._versions.append(completion.versions)
+        self.hear(completion.token_ids)
+        self._replies.append(completion)
         if completion.routing is not None:
             # Earlier sampled tokens keep the experts that they were sampled with.
             self._routing.append(completion.routing[sum(map(len, self._routing)) :])
@@ -49,7 +41,7 @@ class Context:
 
     def hear(self, token_ids: NDArray[np.int32]) -> None:
         """Append what the environment said, and the header of the next reply."""
-        self._add(token_ids, TokenKind.ENV)
+        self.token_ids = np.concatenate([self.token_ids, token_ids], dtype=np.int32)
 
     def reward_turn(self, reward: float | None) -> None:
         """Add the environment's reward to the last turn."""
@@ -66,11 +58,17 @@ class Context:
         self._turns[-1] = replace(self._turns[-1], truncated=True)
 
     def segment(self) -> Segment:
+        kinds = np.full(len(self), int(TokenKind.ENV), np.int8)
+        kinds[: self._prompt_tokens] = TokenKind.PROMPT
+        logprobs, versions = np.zeros(len(self), np.float32), np.full(len(self), -1, np.int32)
+        for turn, reply in zip(self._turns, self._replies, strict=True):
+            own = slice(turn.start, turn.stop)
+            kinds[own], logprobs[own], versions[own] = int(TokenKind.ACTION), reply.logprobs, reply.versions
         return Segment(
             token_ids=self.token_ids,
-            kinds=np.concatenate(self._kinds),
-            logprobs=np.concatenate(self._logprobs).astype(np.float32),
-            versions=np.concatenate(self._versions).astype(np.int32),
+            kinds=kinds,
+            logprobs=logprobs,
+            versions=versions,
             turns=tuple(self._turns),
             routing=self._known_routing(),
         )
@@ -83,9 +81,3 @@ class Context:
         unknown = np.full((len(self) - len(known), *known.shape[1:]), -1, np.int16)
         routing: Routing = np.concatenate([known, unknown])
         return routing
-
-    def _add(self, token_ids: NDArray[np.int32], kind: TokenKind) -> None:
-        self._tokens.append(token_ids)
-        self._kinds.append(np.full(len(token_ids), kind, np.int8))
-        self._logprobs.append(np.zeros(len(token_ids), np.float32))
-        self._versions.append(np.full(len(token_ids), -1, np.int32))

@@ -44,11 +44,11 @@ class Draft:
     """A reply that is not complete: the tokens of it that have arrived here. Another engine can go on after them."""
 
     def __init__(self) -> None:
-        self._parts = [NOTHING]
+        self._parts: list[SampledTokens] = []
 
     @property
     def sampled(self) -> SampledTokens:
-        return SampledTokens(*map(np.concatenate, zip(*self._parts, strict=True)))
+        return SampledTokens(*map(np.concatenate, zip(*self._parts, strict=True))) if self._parts else NOTHING
 
     def add(self, part: SampledTokens) -> None:
         self._parts.append(part)
@@ -166,7 +166,7 @@ class RemoteEngine:
         self._post(
             GenerateRequest(
                 request_id,
-                np.concatenate([prompt.token_ids, before.token_ids]),
+                np.concatenate([prompt.token_ids, before.token_ids]) if len(before.token_ids) else prompt.token_ids,
                 sampling.temperature,
                 sampling.max_tokens - len(before.token_ids),
                 seed,

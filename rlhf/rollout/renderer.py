@@ -21,6 +21,8 @@ from rlhf.rollout.tool_calls import Spoken, ToolFormat, plain_text
 from rlhf.types import Message, Prompt, Task, Tool
 
 REMEMBERED_OFFERS = 64
+REMEMBERED_PROMPTS = 256
+"""The samples of a group ask the same."""
 WHOLE_MARK = re.compile(r".*[\n>\]]", re.DOTALL)
 
 
@@ -48,7 +50,7 @@ class ChatRenderer:
         self._end = turn_end(tokenizer, self._arguments, declared_ends)
         self._increments = Increments(tokenizer, self._arguments, end=self._end.token_id)
         self._tools, self._without_tools, self._offers = tools, arguments, dict[str, ChatRenderer]()
-        self._declared_ends = declared_ends
+        self._declared_ends, self._prompts = declared_ends, dict[str, Prompt]()
 
     def offering(self, tools: Sequence[Tool]) -> ChatRenderer:
         """Return the same renderer with other tools; cached, because analysing a template is expensive."""
@@ -99,8 +101,15 @@ class ChatRenderer:
         return (*self._end.told, *self._unsaid())
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
-        """Return the conversation so far, and the header of the assistant's reply."""
-        return Prompt(token_ids=np.asarray(prompt_ids(self.tokenizer, messages, self._arguments), dtype=np.int32))
+        """Return the conversation so far, and the header of the assistant's reply; cached, and so not to be changed."""
+        key = repr(messages)
+        if key not in self._prompts:
+            if len(self._prompts) >= REMEMBERED_PROMPTS:
+                self._prompts.pop(next(iter(self._prompts)))
+            token_ids = np.asarray(prompt_ids(self.tokenizer, messages, self._arguments), dtype=np.int32)
+            token_ids.flags.writeable = False
+            self._prompts[key] = Prompt(token_ids=token_ids)
+        return self._prompts[key]
 
     def increment(self, messages: Sequence[Message], last: int) -> NDArray[np.int32]:
         """Return the tokens that follow a reply which stopped with the token `last`: the end of its turn, where it
@@ -139,8 +148,7 @@ class ChatRenderer:
     def _decoded(self, token_ids: NDArray[np.int32], *, without_special: bool) -> str:
         """Return the exact text of sampled tokens: many tokenizers are configured to "clean up", which removes spaces
         before punctuation."""
-        ids = token_ids.tolist()
-        text = self.tokenizer.decode(ids, skip_special_tokens=without_special, clean_up_tokenization_spaces=False)
+        text = self.tokenizer.decode(token_ids, skip_special_tokens=without_special, clean_up_tokenization_spaces=False)
         return str(text)
 
     def _unsaid(self) -> list[str]:
@@ -153,4 +161,6 @@ class ChatRenderer:
         return [message] if unsaid else []
 
     def _without_ends(self, token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
-        return token_ids[~np.isin(token_ids, self.stop_token_ids)]
+        for end in self.stop_token_ids:
+            token_ids = token_ids[token_ids != end]
+        return token_ids
