@@ -12,6 +12,7 @@ BENCHMARKS = {
     "canary": "benchmarks.canary.command",
     "code_reward": "benchmarks.code_reward.command",
     "colocation": "benchmarks.colocation.command",
+    "controller": "benchmarks.controller.command",
     "end_to_end": "benchmarks.end_to_end.command",
     "engine": "benchmarks.engine.command",
     "environment": "benchmarks.environment.command",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,7 @@ from rlhf.trainer.settings import UpdateArguments
 from rlhf.types import Completion, EnvironmentSpec, FinishReason, Message, Observation, PolicyVersion, Task
 
 CONTEXT, VOCABULARY = 1 << 20, 320
+ROUND_TRIP_SECONDS = 0.001
 END = 2
 """The byte tokenizer's end of a turn."""
 LETTERS = (68, 69)
@@ -32,6 +34,7 @@ class StandIn:
         self.name = name
 
     async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
+        await asyncio.sleep(ROUND_TRIP_SECONDS)
         return await getattr(self, method.rpartition(".")[2])(*args, **kwargs)
 
     async def until_death(self) -> WorkerDied:
@@ -58,7 +61,9 @@ class SleepingEngine(StandIn):
         asyncio.get_running_loop().call_later(self._seconds, self._finish, requests)
 
     async def collect(self, timeout_seconds: float) -> list[tuple[str, Completion]]:
-        await self._some.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                await self._some.wait()
         self._some.clear()
         done, self._done = self._done, []
         return done

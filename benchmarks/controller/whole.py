@@ -19,6 +19,7 @@ from benchmarks.controller.stand_ins import AnsweringRank, PublishedAtOnce, Slee
 from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.instrumentation import ObservedBuffer, ObservedLearner, ObservedRollout
 from rlhf.controller.notices import LossNotices, OpeningNotices, SampleEpisodes, SignalNotices
+from rlhf.controller.responsive import responsive
 from rlhf.env.hosting.hosted import HostedEnvironments, isolation_of
 from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.models.tiny import byte_tokenizer
@@ -38,7 +39,7 @@ from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Loop
-from rlhf.types import Group, Message, PolicyVersion, Sampling, Task, Updated
+from rlhf.types import Failed, Filtered, Group, Message, PolicyVersion, Sampling, Task, Updated
 
 RANKS = 2
 TICK_SECONDS = 0.002
@@ -87,6 +88,10 @@ class Tasks:
 
     def __getitem__(self, ordinal: int) -> Task:
         return Task(id=str(ordinal), messages=(Message(role="user", content=f"{ordinal} {self._filler}"),), answer="A")
+
+    def settled(self, ordinal: int, outcome: Group | Filtered | Failed) -> None: ...
+
+    def advance(self, trained: int) -> None: ...
 
 
 class WatchedLearner(ObservedLearner):
@@ -197,7 +202,8 @@ def seen(load: Load) -> Seen:
         with TemporaryDirectory() as scratch:
             async with whole(load, Path(scratch) / "run") as parts:
                 began = time.process_time()
-                await parts.loop.run(load.updates, never)
+                with responsive():
+                    await parts.loop.run(load.updates, never)
                 await parts.log.written()
                 spent = time.process_time() - began
             return Seen(processor=spent, gaps=tuple(parts.learner.gaps))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -86,9 +87,10 @@ class ObservedLearner:
         if self.seconds_to_first_update is None:
             self.seconds_to_first_update = self._clock.elapsed_seconds
         self._view.phase("train")
-        statistics = batch_statistics(groups, version=self._version)
         with self._clock.span("train", version=self._version):
-            updated = await self._learner.update(groups)
+            updated, statistics = await asyncio.gather(
+                self._learner.update(groups), asyncio.to_thread(batch_statistics, groups, version=self._version)
+            )
         self._version += 1
         with self._clock.span("record", version=self._version):
             self._log.trained(groups, updated, self._version)

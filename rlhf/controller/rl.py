@@ -43,6 +43,7 @@ from rlhf.controller.notices import (
 )
 from rlhf.controller.phases import DeviceTurns
 from rlhf.controller.preemption import unless
+from rlhf.controller.responsive import responsive
 from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
@@ -223,7 +224,8 @@ class Playing:
         return self._evaluator is not None
 
     async def train(self, updates: int, boundary: Boundary) -> None:
-        await self._loop.run(updates, boundary)
+        with responsive():
+            await self._loop.run(updates, boundary)
 
     async def evaluate(self, version: PolicyVersion) -> Evaluation | None:
         assert self._evaluator is not None, "asked of a recipe that holds problems out"

@@ -1,7 +1,7 @@
 """Client of a remote engine: many coroutines generate, and their requests are batched into few calls.
 
-All requests of one tick of the event loop go out in one `submit`. Each `collect` returns all replies that have finished
-since the last, so the number of calls does not grow with the number of samples.
+A `submit` takes all requests that have come while the last one was under way. Each `collect` returns all replies that
+have finished since the last, so the number of calls does not grow with the number of samples.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -33,8 +33,8 @@ CALL_SECONDS = 30.0
 """Time added to the deadline of a call, for the round trip and one step of the model."""
 SHORTEST_WAIT_SECONDS = 0.02
 """Minimum time between two checks of a wait that reaches its deadline during a pause."""
-
-
+SETTLED_AT_ONCE = 8
+"""Replies whose episodes go on in one turn of the event loop."""
 BEAT_SECONDS = 2.0
 """Time between two questions whether an engine's process runs."""
 NOTHING = SampledTokens(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32))
@@ -140,6 +140,7 @@ class RemoteEngine:
         self._outbox: list[GenerateRequest] = []
         self._pending: dict[str, _Pending] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._submitter: asyncio.Task[None] | None = None
         self._collector: asyncio.Task[None] | None = None
 
     async def start(self) -> EngineFacts:
@@ -273,14 +274,18 @@ class RemoteEngine:
         return await self._worker.call(ask, timeout_seconds=self._publish_seconds)
 
     def _post(self, request: GenerateRequest) -> None:
-        if not self._outbox:
-            asyncio.get_running_loop().call_soon(lambda: self._spawn(self._submit()))
         self._outbox.append(request)
+        if self._submitter is None or self._submitter.done():
+            self._submitter = self._spawn(self._submit())
 
     async def _submit(self) -> None:
-        """Send the requests of this tick, and make sure that a collector waits for their replies."""
-        batch, self._outbox = self._outbox, []
-        batch = [request for request in batch if request.id in self._pending]
+        """Send the requests that have come, and then those that have come meanwhile."""
+        while self._outbox:
+            batch, self._outbox = self._outbox, []
+            await self._send([request for request in batch if request.id in self._pending])
+
+    async def _send(self, batch: Sequence[GenerateRequest]) -> None:
+        """Send requests, and make sure that a collector waits for their replies."""
         if not batch:
             return
         await self._call(lambda engine: engine.submit(batch))
@@ -292,8 +297,11 @@ class RemoteEngine:
 
     async def _collect(self) -> None:
         while self._pending:
-            for request_id, reply in await self._call(lambda engine: engine.collect(POLL_SECONDS)):
-                self._settle(request_id, reply)
+            replies = await self._call(lambda engine: engine.collect(POLL_SECONDS))
+            for first in range(0, len(replies), SETTLED_AT_ONCE):
+                for request_id, reply in replies[first : first + SETTLED_AT_ONCE]:
+                    self._settle(request_id, reply)
+                await asyncio.sleep(0)
 
     async def _abort(self, request_id: str) -> None:
         await self._call(lambda engine: engine.abort([request_id]))

@@ -88,23 +88,35 @@ class RemoteLearner:
             return await self._update(groups)
 
     async def _update(self, groups: Sequence[Group]) -> Updated:
+        batch, parts = await asyncio.to_thread(self._packed, groups)
+        if wanted := forward_columns(self._config):
+            batch = await self._forward_outputs(batch, parts, wanted)
+        batch, estimated, parts = await asyncio.to_thread(self._credited, batch, parts)
+        answers = await self._train(parts)
+        self._stop_on_mismatch(batch, answers)
+        self._version += 1
+        metrics = (
+            estimated | with_effective_sample_size(reduce_metrics(answers)) | computed_tokens(parts[:: self._sharing])
+        )
+        trained = await asyncio.to_thread(_trained, batch, answers)
+        return Updated(metrics=self._steered(metrics, len(batch.samples)), samples=trained)
+
+    def _packed(self, groups: Sequence[Group]) -> tuple[Batch, list[tuple[Minibatch, ...]]]:
+        """Return the batch of an update, and every rank's part of it."""
         batch = build_batch(
             self._dealt(groups),
             aggregation=self._config.loss.aggregation,
             mask_truncated=self._config.overlong.mask_truncated,
             version=self._version if self._guarded else None,
         )
-        parts = self._cut(batch, self._config.minibatches)
-        if wanted := forward_columns(self._config):
-            batch = await self._forward_outputs(batch, parts, wanted)
+        return batch, self._cut(batch, self._config.minibatches)
+
+    def _credited(
+        self, batch: Batch, parts: Sequence[tuple[Minibatch, ...]]
+    ) -> tuple[Batch, dict[str, float], list[tuple[Minibatch, ...]]]:
+        """Return the batch and its parts with advantages, and their metrics."""
         batch, estimated = with_advantages(batch, self._config, self._kl.coefficient, self._max_tokens)
-        answers = await self._train([refilled(part, batch.per_token) for part in parts])
-        self._stop_on_mismatch(batch, answers)
-        self._version += 1
-        metrics = (
-            estimated | with_effective_sample_size(reduce_metrics(answers)) | computed_tokens(parts[:: self._sharing])
-        )
-        return Updated(metrics=self._steered(metrics, len(batch.samples)), samples=_trained(batch, answers))
+        return batch, estimated, [refilled(part, batch.per_token) for part in parts]
 
     async def imitate(self, batch: Batch) -> dict[str, float]:
         """One optimizer step of supervised learning on a batch of demonstrations."""

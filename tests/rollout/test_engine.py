@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, ModelError, WeightSyncError, WorkerDied
 from rlhf.rollout.config import RolloutConfig
-from rlhf.rollout.engine import RemoteEngine
+from rlhf.rollout.engine import SETTLED_AT_ONCE, RemoteEngine
 from rlhf.rollout.router import Router
 from rlhf.rollout.vllm.settings import GenerateRequest, RefusedRequest
 from rlhf.types import Completion, FinishReason, Prompt, Sampling
@@ -84,6 +85,31 @@ async def test_the_requests_of_one_tick_travel_together_and_each_gets_its_own_re
     assert {completion.engine for completion in completions} == {"engine-0"}
     assert completions[0].versions.tolist() == [7]
     assert sum(method == "collect" for method, _ in worker.calls) == 1
+
+
+async def test_requests_that_come_while_others_are_sent_travel_together() -> None:
+    worker = FakeWorker()
+    engine = RemoteEngine(worker, RolloutConfig())
+    worker.take.clear()
+    asked = []
+    for token in range(5):
+        asked.append(ask(engine, token))
+        await asyncio.sleep(0.001)
+    worker.take.set()
+    await asyncio.gather(*asked)
+    assert worker.batches() == [1, 4]
+
+
+async def test_other_work_goes_on_while_many_episodes_get_their_replies() -> None:
+    engine, turns = RemoteEngine(FakeWorker(), RolloutConfig()), []
+    asked = [ask(engine, token) for token in range(100)]
+    for one in asked:
+        one.add_done_callback(lambda done: turns.append(turn))
+    turn = 0
+    while len(turns) < len(asked):
+        await asyncio.sleep(0)
+        turn += 1
+    assert max(Counter(turns).values()) <= SETTLED_AT_ONCE
 
 
 async def test_nothing_is_asked_of_the_worker_when_nobody_waits() -> None:

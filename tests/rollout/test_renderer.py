@@ -43,3 +43,11 @@ def test_the_length_of_a_prompt_is_counted_as_it_is_rendered(thinking: PreTraine
     task, told = Task(id="t", messages=MESSAGES), ChatRenderer(thinking, WITHOUT_THINKING)
     assert told.prompt_tokens(task) == len(told.prompt(MESSAGES).token_ids)
     assert told.prompt_tokens(task) == ChatRenderer(thinking).prompt_tokens(task) + len("<think></think>")
+
+
+def test_the_episodes_of_a_group_share_one_rendered_prompt(thinking: PreTrainedTokenizerBase) -> None:
+    renderer = ChatRenderer(thinking)
+    prompts = [renderer.prompt(list(MESSAGES)) for _ in range(3)]
+    assert prompts[0] is prompts[1] is prompts[2]
+    assert not prompts[0].token_ids.flags.writeable
+    assert renderer.prompt(MESSAGES[1:]).token_ids.tolist() != prompts[0].token_ids.tolist()

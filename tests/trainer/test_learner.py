@@ -67,6 +67,18 @@ async def test_an_update_is_one_call_a_rank_and_every_log_prob_finds_its_sample(
     assert [float(trained.advantages[0]) for trained in updated.samples] == pytest.approx(by_hand)
 
 
+async def test_the_event_loop_goes_on_while_a_batch_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    went_on, packs = threading.Event(), learner_module.build_batch
+
+    def packing(*groups: Any, **settings: Any) -> Any:
+        assert went_on.wait(10), "the loop stood still"
+        return packs(*groups, **settings)
+
+    monkeypatch.setattr(learner_module, "build_batch", packing)
+    asyncio.get_running_loop().call_later(0.01, went_on.set)
+    await remote(EchoWorker("learner-0")).update(made_groups(4))
+
+
 async def test_where_the_ranks_are_asked_first_they_get_their_columns_back_with_the_advantages() -> None:
     workers = [EchoWorker("learner-0"), EchoWorker("learner-1")]
     groups = made_groups(4)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from rlhf.types import EpisodeStatus, Group, PolicyVersion, Scored, Segment, TokenKind, Trajectory
+from rlhf.types import EpisodeStatus, Group, PolicyVersion, Scored, Segment, Trajectory
 
 REPEATED_TOKENS = 4
 """Length of the n-grams whose repetition is measured."""
@@ -117,7 +117,7 @@ def repetition(trajectory: Trajectory, length: int = REPEATED_TOKENS) -> float |
 def _turns(segments: Sequence[Segment]) -> Iterator[list[int]]:
     """Iterate over the runs of ACTION tokens, one after another."""
     for segment in segments:
-        places = np.flatnonzero(segment.kinds == TokenKind.ACTION)
+        places = np.flatnonzero(segment.action_mask)
         tokens = segment.token_ids[places].tolist()
         starts = [0, *(np.flatnonzero(places[1:] - places[:-1] > 1) + 1).tolist(), len(tokens)]
         yield from (tokens[start:stop] for start, stop in pairwise(starts))

@@ -1,0 +1,17 @@
+"""The interpreter's settings of a run end with it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+from rlhf.controller.responsive import SWITCH_SECONDS, responsive
+
+
+def test_a_run_changes_the_interpreter_only_while_it_lasts() -> None:
+    before, frozen = sys.getswitchinterval(), gc.get_freeze_count()
+    with responsive():
+        assert abs(sys.getswitchinterval() - SWITCH_SECONDS) < 1e-5
+        assert gc.get_freeze_count() > frozen
+    assert abs(sys.getswitchinterval() - before) < 1e-5
+    assert gc.get_freeze_count() == 0
