@@ -109,10 +109,13 @@ class SimulatedEngine:
 
     def _take(self, more: int) -> None:
         """Take sequences in, or let them go."""
+        before, after = self._inside, self._inside + more
+        if before and after:
+            self._inside = after
+            return
         self.count()
-        before, self._inside = self._inside, self._inside + more
-        if (before > 0) != (self._inside > 0):
-            self._cores.take(more * self._threads)
+        self._inside = after
+        self._cores.take(more * self._threads)
         self._set_pace()
 
     def _run(self, more: int, context: float) -> None:

@@ -163,23 +163,25 @@ def typical_steps(episodes: Sequence[PlayedEpisode], syncs: Sequence[Span], plac
 def fitted_steps(episodes: Sequence[PlayedEpisode], syncs: Sequence[Span], places: int, chunk: int) -> StepSeconds:
     """Return the seconds of a step with which engines that are given these episodes as they were recorded need as long
     for each: least squares by Gauss and Newton over the logarithms of the seconds."""
-    measured = np.array([episode.generate_seconds + episode.work.environment_seconds for episode in episodes])
+    took = [episode.generate_seconds + episode.work.environment_seconds for episode in episodes]
+    measured: NDArray[np.float64] = np.array(took)
 
     def misses(logs: NDArray[np.float64]) -> NDArray[np.float64]:
         fixed, sequence, prompt_token = np.exp(logs).tolist()
         step = StepSeconds(fixed=fixed, sequence=sequence, prompt_token=prompt_token, chunk=chunk)
-        return replayed_seconds(episodes, syncs, step, places) - measured
+        missed: NDArray[np.float64] = replayed_seconds(episodes, syncs, step, places) - measured
+        return missed
 
     logs = np.log(GUESS)
     logs += np.log(measured.sum() / (measured + misses(logs)).sum())
-    missed = misses(logs)
+    best = misses(logs)
     for _ in range(ROUNDS):
-        slopes = np.stack([(misses(logs + NUDGE * one) - missed) / NUDGE for one in np.eye(len(GUESS))], axis=1)
+        slopes = np.stack([(misses(logs + NUDGE * one) - best) / NUDGE for one in np.eye(len(GUESS))], axis=1)
         damped = np.concatenate([slopes, np.eye(len(GUESS)) * DAMPING * np.linalg.norm(measured)])
-        step = np.clip(np.linalg.lstsq(damped, np.concatenate([-missed, np.zeros(len(GUESS))]), rcond=None)[0], -1, 1)
+        step = np.clip(np.linalg.lstsq(damped, np.concatenate([-best, np.zeros(len(GUESS))]), rcond=None)[0], -1, 1)
         for share in (1.0, 0.3, 0.1):
-            if np.linalg.norm(found := misses(logs + share * step)) < np.linalg.norm(missed):
-                logs, missed = logs + share * step, found
+            if np.linalg.norm(found := misses(logs + share * step)) < np.linalg.norm(best):
+                logs, best = logs + share * step, found
                 break
     fixed, sequence, prompt_token = np.exp(logs).tolist()
     return StepSeconds(fixed=fixed, sequence=sequence, prompt_token=prompt_token, chunk=chunk)
