@@ -118,7 +118,7 @@ async def started(recipe: Recipe, folder: Path) -> AsyncIterator[Bench]:
         learner = make_learner(recipe, workers)
         await start_ranks(learner, recipe, model, view.message)
         async with started_serving(recipe, cluster, model, logs=folder, publishes=True, tell=view.message) as serving:
-            publisher = await make_publisher(recipe, learner, serving, Clock())
+            publisher = await make_publisher(recipe, learner, serving, Clock(), serving.facts.max_context_tokens)
             await learner.save(folder / "weights")
             yield Bench(learner, serving, publisher, folder / "weights")
 
