@@ -20,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines": 54_900, "test_lines": 55_900, "reward_code_lines": 1_000, "sandbox_lines": 1_900, "http_lines": 1_010,
-    "env_lines": 4_460, "cluster_lines": 2_730, "gpu_checks_lines": 900, "planning_lines": 1_300, "containers": 11,
+    "lines": 58_000, "test_lines": 57_600, "reward_code_lines": 1_000, "sandbox_lines": 1_900, "http_lines": 1_010,
+    "env_lines": 4_460, "cluster_lines": 2_750, "gpu_checks_lines": 900, "planning_lines": 1_850, "containers": 11,
     "circles": 0, "clashes": 0, "small_single_use_files": 20, "modules": 8, "folders": 16, "layers": 14,
     "longest_file": 600, "longest_function": 60, "imports_in_functions_per_kloc": 1.7, "broad_excepts_per_kloc": 0.3,
 }  # fmt: skip
@@ -44,6 +44,7 @@ BESIDE_THE_WAY = {
     "types.Prompt": "a request", "rollout.vllm.settings.GenerateRequest": "a request",
     "rollout.engine._Pending": "a request", "types.Failed": "not trained", "types.Filtered": "not trained",
     "types.SampledTokens": "of replies that are not complete",
+    "rollout.vllm.sampled.SampledReply": "of replies that are not complete",
     "types.TokenLogprobs": "the canary's answer", "rollout.evaluation.SetResult": "of an evaluation",
     "types.TrainedSample": "the way back to the records",
     "trainer.rank_answers.RankAnswer": "the way back to the records",
