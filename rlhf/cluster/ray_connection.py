@@ -85,7 +85,7 @@ def start_ray(temp_dir: Path) -> None:
 def _without_monitors() -> Iterator[None]:
     """Start neither the autoscaler's monitor nor the one that copies logs to the driver: this Ray has one node, and its
     workers write their own logs. Each is a Python process; `ray.init` has no arguments for them."""
-    parameter = import_module("ray._private.parameter")
+    parameter: Any = import_module("ray._private.parameter")
     chosen = parameter.RayParams
     parameter.RayParams = partial(chosen, no_monitor=True, include_log_monitor=False)
     try:
