@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from rlhf.commands.audit import run_audit
+from rlhf.controller.resume import IDLE, TIMES
 from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.records import EpisodeRecord, as_row
 from tests.end_to_end.running import QUICKSTART, RUN_SECONDS, SMALL, Run, train, versions_of, warm_environment
@@ -174,7 +175,7 @@ def states(run: Run) -> dict[str, Any]:
 
 def timeless(values: Mapping[str, Any]) -> dict[str, Any]:
     clocks = (*CLOCKS, "time")
-    return {name: value for name, value in values.items() if name not in clocks and not name.startswith("seconds/")}
+    return {name: one for name, one in values.items() if name not in clocks and not name.startswith((TIMES, IDLE))}
 
 
 def evaluations(run: Run) -> list[dict[str, Any]]:
