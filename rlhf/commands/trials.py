@@ -109,7 +109,7 @@ class Trials:
         run = self._folder / "trial"
         shutil.rmtree(run, ignore_errors=True)
         all = 1 + updates + self._loaded.trainer.max_staleness  # at its end a run plays nothing ahead
-        settings = [*SHORT, *self._overrides, *(f"{key}={value}" for key, value in changes.items())]
+        settings = [*self._overrides, *(f"{key}={value}" for key, value in changes.items()), *SHORT]
         words = ["train", str(self._recipe), *settings, f"trainer.updates={all}", f"run.dir={run}"]
         with (self._folder / "trial.log").open("wb") as log:
             command = [sys.executable, "-m", "rlhf", *words]
