@@ -66,7 +66,8 @@ class Job:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        return list(read_jsonl(self.folder / "metrics.jsonl"))
+        metrics = self.folder / "metrics.jsonl"
+        return list(read_jsonl(metrics)) if metrics.exists() else []
 
     def processes(self, node: str | None = None) -> list[psutil.Process]:
         """Whatever lives of it, on one node or on both."""
