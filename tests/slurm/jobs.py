@@ -27,7 +27,8 @@ GROUPS, SAMPLES = 8, 4
 """Of an update of `LONG`."""
 UNHURRIED = ("reward.kind=function", "reward.function=tests.slurm.rewards:unhurried")
 """An update of `LONG` then takes most of a second, on any machine."""
-GOING_ON = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
+GOING_ON = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "PREEMPTED")
+"""A job that is preempted says so for a moment, and is queued again."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,15 @@ class Job:
 
     def until_ended(self, seconds: float = END_SECONDS) -> str:
         """Wait for the end and say how it was, in SLURM's word."""
-        assert until(lambda: self.state not in GOING_ON, seconds), f"{self.state}\n{self.words()}"
-        return self.state
+        state = self.state
+
+        def ended() -> bool:
+            nonlocal state
+            state = self.state
+            return state not in GOING_ON
+
+        assert until(ended, seconds), f"{state}\n{self.words()}"
+        return state
 
     def assert_nothing_left(self) -> None:
         """Ten seconds after its end there is no process and no temporary file of it."""
