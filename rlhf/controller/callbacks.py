@@ -19,7 +19,7 @@ from rlhf.types import PolicyVersion
 
 PHASES = {"generate": "wait", "train": "train", "weight_sync": "weight_sync", "evaluate": "evaluate", "save": "save"}
 """Displayed phases, with the span of each. The time that the learner waits for groups is displayed as generation."""
-CANARY = "weight_sync/canary"
+CANARY = f"{PHASES['weight_sync']}/canary"
 """A span within that of the weight sync."""
 ROOM = 1.5
 """Time reserved for the next update and checkpoint, as a multiple of the longest update so far with its callbacks, and
