@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,9 +87,8 @@ class ObservedLearner:
             self.seconds_to_first_update = self._clock.elapsed_seconds
         self._view.phase("train")
         with self._clock.span("train", version=self._version):
-            updated, statistics = await asyncio.gather(
-                self._learner.update(groups), asyncio.to_thread(batch_statistics, groups, version=self._version)
-            )
+            statistics = batch_statistics(groups, version=self._version)
+            updated = await self._learner.update(groups)
         self._version += 1
         with self._clock.span("record", version=self._version):
             self._log.trained(groups, updated, self._version)

@@ -50,15 +50,13 @@ class GroupRollout:
         self._sampling, self._group_size = sampling, group_size
         self._max_context_tokens, self._run_seed, self._purpose = max_context_tokens, run_seed, purpose
         self._filter_equal_rewards, self._greedy_baseline = filter_equal_rewards, greedy_baseline
-        self._play, self._starting = play, asyncio.Lock()
+        self._play = play
 
     @property
     def samples(self) -> int:
         return self._group_size * len(self._play.roles)
 
     async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
-        async with self._starting:  # groups start one after another, and other work goes on between them
-            await asyncio.sleep(0)
         plays = [self._episode(task, ticket, n, self._sampling) for n in range(self._group_size)]
         if self._greedy_baseline:
             plays.append(self._episode(task, ticket, self._group_size, replace(self._sampling, temperature=0.0)))

@@ -84,7 +84,7 @@ class TicketBuffer:
         self._admitted, self._trained = before.admitted, before.trained
         self._filtered, self._failed = before.filtered, before.failed
         self._replay = replay
-        self._changed, self._admitting = asyncio.Event(), asyncio.Lock()
+        self._changed = asyncio.Event()
         self.lost_samples = 0
         """Counted since this buffer was made; these samples are in no update, whether or not their group is."""
 
@@ -94,8 +94,7 @@ class TicketBuffer:
         `settle` of a filtered or failed group, and `advance`, wake it. It waits forever once all that the run can still
         train is in flight: the loop cancels the remaining rollouts at the end.
         """
-        async with self._admitting:  # one waits for all, so that a group that settles wakes no crowd
-            await self._until(self._may_admit)
+        await self._until(self._may_admit)
         ordinal = self._reissue.popleft() if self._reissue else self._take_ordinal()
         self._live[ordinal] = None
         self._admitted += 1

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -60,18 +58,6 @@ async def test_the_samples_of_a_group_have_seeds_of_their_own_that_a_replay_has_
     assert len(set(seeds)) == 3
     assert seeds == [seed for _, _, seed in again.asked]
     assert not set(seeds) & {seed for _, _, seed in other.asked}
-
-
-async def test_groups_start_one_after_another() -> None:
-    engine = FakeEngine()
-    plays = rollout(engine, FakeReward(0, 1, 2))
-    playing = [asyncio.create_task(plays(TASK, replace(TICKET, ordinal=ordinal))) for ordinal in range(5)]
-    asked = [0]
-    while asked[-1] < 15:
-        await asyncio.sleep(0)
-        asked.append(len(engine.asked))
-    assert max(after - before for before, after in pairwise(asked)) == 3
-    await asyncio.gather(*playing)
 
 
 async def test_rewards_that_differ_by_their_rounding_are_equal() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -240,23 +239,3 @@ async def test_a_resume_goes_on_with_the_accounts_of_its_checkpoint() -> None:
     assert (await after.admit()).ordinal == 4
     assert after.accounts == Accounts(admitted=5, trained=2, filtered=1, failed=1, in_flight=1)
     assert after.accounts.balanced
-
-
-async def test_players_that_wait_get_tickets_one_after_another() -> None:
-    tickets, admitted = buffer(), []
-
-    async def play() -> None:
-        ticket = await tickets.admit()
-        admitted.append(ticket)
-        tickets.settle(ticket, group(ticket))
-
-    players = [asyncio.create_task(play()) for _ in range(8)]
-    await tickets.take()
-    tickets.advance(1)
-    seen = [len(admitted)]
-    while seen[-1] < len(players):
-        await asyncio.sleep(0)
-        seen.append(len(admitted))
-    assert seen[0] == 4
-    assert max(after - before for before, after in pairwise(seen)) == 1
-    assert [(ticket.ordinal, ticket.version) for ticket in admitted] == [(n, n // 4) for n in range(8)]
