@@ -27,8 +27,8 @@ GROUPS, SAMPLES = 8, 4
 """Of an update of `LONG`."""
 UNHURRIED = ("reward.kind=function", "reward.function=tests.slurm.rewards:unhurried")
 """An update of `LONG` then takes most of a second, on any machine."""
-GOING_ON = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "PREEMPTED")
-"""A job that is preempted says so for a moment, and is queued again."""
+GOING_ON = ("PENDING", "CONFIGURING", "RUNNING", "SIGNALING", "COMPLETING", "REQUEUED", "PREEMPTED")
+"""A job that is preempted says so for a moment, gets its signal for another, and is queued again."""
 
 
 @dataclass(frozen=True)
