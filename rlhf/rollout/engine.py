@@ -133,8 +133,7 @@ class RemoteEngine:
         self._noticed = asyncio.Event()
         self._start_seconds, self._generate_seconds = config.start_timeout_seconds, config.generate_timeout_seconds
         self._publish_seconds = config.weight_sync_timeout_seconds
-        # A request for which vLLM has no free slot waits here instead: its deadline starts only when vLLM has it.
-        self._places = asyncio.Semaphore(config.max_sequences or CPU_SEQUENCES)
+        self.places = config.max_sequences or CPU_SEQUENCES
         self._clock = RunningClock()
         self._ids = itertools.count()
         self._outbox: list[GenerateRequest] = []
@@ -146,7 +145,7 @@ class RemoteEngine:
     async def start(self) -> EngineFacts:
         """Load the model; returns the facts that the engine reports."""
         facts = await self._worker.call(lambda engine: engine.start(), timeout_seconds=self._start_seconds)
-        self._places = asyncio.Semaphore(facts.max_sequences)
+        self.places = facts.max_sequences
         return facts
 
     async def generate(
@@ -156,12 +155,9 @@ class RemoteEngine:
         ones as they arrive. Raises `ModelError` for a prompt with images."""
         if prompt.images:
             raise ModelError(f"the prompt of session {session} has images, and engines are given text alone")
-        async with self._places:
-            if self._lost:
-                raise self._lost
-            return await self._generate(prompt, sampling, seed, session, draft or Draft())
-
-    async def _generate(self, prompt: Prompt, sampling: Sampling, seed: int, session: str, draft: Draft) -> Completion:
+        if self._lost:
+            raise self._lost
+        draft = draft or Draft()
         request_id, before = f"{session}/{next(self._ids)}", draft.sampled
         pending = self._pending[request_id] = _Pending(session, draft)
         self._post(

@@ -1,13 +1,14 @@
-"""Route requests over several engines, which may come and go."""
+"""Route requests over several engines, which may come and go and have a limited number of places."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rlhf.errors import EngineBroken, EnginesLost, GenerateFailed, WorkerDied
@@ -22,18 +23,34 @@ MOST_LOSSES = 3
 
 
 class DraftingEngine(Protocol):
-    """A `RolloutEngine` that can go on after what another has sampled. It raises `EngineBroken` or `WorkerDied` when it
-    can answer no further request."""
+    """A `RolloutEngine` that answers as many requests at once as it has `places`, and can go on after what another has
+    sampled. It raises `EngineBroken` or `WorkerDied` when it can answer no further request."""
 
     name: str
+    places: int
 
     async def generate(
         self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, draft: Draft | None = None
     ) -> Completion: ...
 
 
+@dataclass(slots=True)
+class _Session:
+    """The requests of one episode; the earliest has the smallest `number`. `home` is the engine of the last one."""
+
+    number: int
+    home: DraftingEngine | None = None
+
+
+_Waiting = tuple[int, int, _Session, asyncio.Future[DraftingEngine]]
+"""A request that waits for a place: the number of its session, its own, its session, and the engine to come."""
+
+
 class Router:
     """Sends a session to the engine with the fewest requests in flight, and keeps it there: its prefix is cached there.
+    Where all places are taken, requests wait here, and those of the session that came first go first: tickets are
+    trained in their order, so the learner waits for the oldest. A session without an engine goes to the first that has
+    a place.
 
     The requests of an engine that is lost go on at another, after the tokens that have arrived of them; if none is
     left, they wait for one to be added, or for `end`, if the router `fails_over`; else they raise the loss. The least
@@ -50,9 +67,10 @@ class Router:
         self._orders: dict[DraftingEngine, int] = {}
         self._by_load: list[tuple[int, int, DraftingEngine]] = []
         self._busy_seconds, self._counted_at = 0.0, time.monotonic()
-        self._homes: OrderedDict[str, DraftingEngine] = OrderedDict()
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._remembered = remembered_sessions
-        self._changed = asyncio.Event()
+        self._numbers = itertools.count()
+        self._lines: defaultdict[DraftingEngine | None, list[_Waiting]] = defaultdict(list)
         self._end: EnginesLost | None = None
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
@@ -60,8 +78,7 @@ class Router:
         after `end`, and what else an engine raises."""
         draft, losses, spent = Draft(), 0, 0.0
         while True:
-            engine = await self._home(session)
-            self._count(engine, 1)
+            engine = await self._place(session)
             began = time.monotonic()
             try:
                 left = _time_left(sampling, spent) if losses else sampling
@@ -74,7 +91,7 @@ class Router:
                 if losses == MOST_LOSSES:
                     raise GenerateFailed(engine.name, session, f"{losses} engines were lost with it: {error}") from None
             finally:
-                self._count(engine, -1)
+                self._leave(engine)
 
     def busy_seconds(self) -> float:
         """Return how long engines have had requests, summed over engines."""
@@ -86,18 +103,66 @@ class Router:
         """Send requests to this engine, too."""
         self.engines.append(engine)
         self._orders, self._by_load = {}, []
-        self._changed.set()
+        self._fill(engine)
 
     def remove(self, engine: DraftingEngine) -> None:
         """Send no further request to this engine; no effect if it is removed already."""
         if engine in self.engines:
             self.engines.remove(engine)
             self._orders, self._by_load = {}, []
+            for waiting in self._lines.pop(engine, ()):
+                heapq.heappush(self._lines[None], waiting)
+            for other in self.engines:
+                self._fill(other)
 
     def end(self, error: EnginesLost) -> None:
         """Fail all requests that wait for an engine, and all that come."""
         self._end = error
-        self._changed.set()
+        for _, _, _, place in itertools.chain.from_iterable(self._lines.values()):
+            if not place.done():
+                place.set_exception(error)
+
+    async def _place(self, name: str) -> DraftingEngine:
+        """Take a place at the engine of a session; where there is none, wait for it."""
+        if self._end:
+            raise self._end
+        session = self._sessions.pop(name, None) or _Session(next(self._numbers))
+        self._sessions[name] = session
+        if len(self._sessions) > self._remembered:
+            self._sessions.popitem(last=False)
+        if session.home not in self.engines:
+            session.home = None
+        engine = session.home or (self._least_loaded() if self.engines else None)
+        if engine and self._under_way[engine.name] < engine.places:
+            return self._enter(session, engine)
+        place: asyncio.Future[DraftingEngine] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._lines[session.home], (session.number, next(self._numbers), session, place))
+        try:  # every reply has a deadline, and so has each replacement's start
+            return await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled() and not place.exception():
+                self._leave(place.result())
+            raise
+
+    def _enter(self, session: _Session, engine: DraftingEngine) -> DraftingEngine:
+        session.home = engine
+        self._count(engine, 1)
+        return engine
+
+    def _leave(self, engine: DraftingEngine) -> None:
+        self._count(engine, -1)
+        if engine in self.engines:
+            self._fill(engine)
+
+    def _fill(self, engine: DraftingEngine) -> None:
+        """Give the free places of an engine to those who wait for it, or for any, the oldest session first."""
+        while self._under_way[engine.name] < engine.places:
+            lines = [line for line in (self._lines[engine], self._lines[None]) if line]
+            if not lines:
+                return
+            _, _, session, place = heapq.heappop(min(lines, key=lambda line: line[0][:2]))
+            if not place.done():  # who was cancelled waits no more
+                place.set_result(self._enter(session, engine))
 
     def _count(self, engine: DraftingEngine, requests: int) -> None:
         self.busy_seconds()  # until now with those that were under way
@@ -117,20 +182,6 @@ class Router:
         while self._by_load[0][0] != self._under_way[self._by_load[0][2].name]:
             heapq.heappop(self._by_load)
         return self._by_load[0][2]
-
-    async def _home(self, session: str) -> DraftingEngine:
-        while not self.engines and not self._end:  # each replacement's start has a deadline, and there are only so many
-            self._changed.clear()
-            await self._changed.wait()
-        if self._end:
-            raise self._end
-        engine = self._homes.pop(session, None)
-        if engine is None or engine not in self.engines:
-            engine = self._least_loaded()
-        self._homes[session] = engine
-        if len(self._homes) > self._remembered:
-            self._homes.popitem(last=False)
-        return engine
 
 
 def _time_left(sampling: Sampling, spent: float) -> Sampling:

@@ -22,6 +22,8 @@ from rlhf.runs.engine_requests import EnginesRequest, ask_run
 class Engine:
     """Lost when `loss` is set; `start` raises `refuses`."""
 
+    places = 1
+
     def __init__(self, name: str, refuses: RlhfError | None = None) -> None:
         self.name, self.refuses = name, refuses
         self.loss: asyncio.Future[RlhfError] = asyncio.get_running_loop().create_future()

@@ -19,8 +19,8 @@ PROMPT = Prompt(token_ids=np.array([1, 2], dtype=np.int32))
 class GatedEngine:
     """Answers every request once its gate is open; raises `error` when it has one."""
 
-    def __init__(self, name: str, error: Exception | None = None) -> None:
-        self.name, self.error = name, error
+    def __init__(self, name: str, error: Exception | None = None, places: int = 100) -> None:
+        self.name, self.error, self.places = name, error, places
         self.gate = asyncio.Event()
         self.sessions: list[str] = []
         self.drafts: list[int] = []
@@ -32,6 +32,7 @@ class GatedEngine:
         assert draft is not None
         self.drafts.append(len(draft.sampled.token_ids))
         await self.gate.wait()
+        await asyncio.sleep(0)
         if self.error:
             draft.add(SampledTokens(np.ones(3, np.int32), np.zeros(3, np.float32), np.zeros(3, np.int32)))
             raise self.error
@@ -109,7 +110,7 @@ async def test_only_so_many_sessions_are_remembered() -> None:
     router = Router([engine], remembered_sessions=3)
     for n in range(10):
         await ask(router, f"s{n}")
-    assert list(router._homes) == ["s7", "s8", "s9"]
+    assert list(router._sessions) == ["s7", "s8", "s9"]
 
 
 def dead(name: str) -> GatedEngine:
@@ -160,6 +161,69 @@ async def test_a_request_with_which_three_engines_died_fails_alone() -> None:
     ):
         await ask(router, "a")
     assert (await ask(router, "b")).engine == "3"
+
+
+async def turns(router: Router, session: str, ended: list[str], count: int = 2) -> None:
+    for turn in range(count):
+        await router.generate(PROMPT, sampling=Sampling(), seed=turn, session=session)
+        ended.append(session)
+
+
+async def test_where_places_are_short_the_session_that_came_first_goes_first() -> None:
+    engine, ended = GatedEngine("0", places=2), list[str]()
+    engine.gate.set()
+    router = Router([engine])
+    await asyncio.gather(*(turns(router, session, ended) for session in "abcdef"))
+    assert sorted(ended[: ended.index("e")])[:4] == list("aabb"), "a second turn waits for no first turn of later ones"
+
+
+async def test_who_waits_goes_to_the_first_engine_that_has_a_place() -> None:
+    engines = [GatedEngine("0", places=1), GatedEngine("1", places=1)]
+    router = Router(engines)
+    asks = [ask(router, session) for session in "abcd"]
+    await asyncio.sleep(0)
+    assert [engine.sessions for engine in engines] == [["a"], ["b"]], "c and d are nowhere yet"
+    engines[1].gate.set()
+    assert [(await one).engine for one in asks[1:]] == ["1", "1", "1"]
+    router.add(late := GatedEngine("2", places=1))
+    waiting = [ask(router, session) for session in ("a", "e")]
+    await asyncio.sleep(0)
+    assert len(late.sessions) + len(engines[1].sessions) == 4, "an engine that is idle takes the new session"
+    engines[0].gate.set()
+    late.gate.set()
+    assert (await waiting[0]).engine == "0", "the other waited for its own"
+    await waiting[1]
+
+
+async def test_requests_that_wait_for_their_engine_go_to_another_when_it_is_removed() -> None:
+    engines = [GatedEngine("0", places=1), GatedEngine("1", places=1)]
+    router = Router(engines)
+    first, _ = [ask(router, session) for session in "ab"]
+    await asyncio.sleep(0)
+    again = ask(router, "a")
+    await asyncio.sleep(0)
+    router.remove(engines[0])
+    engines[1].gate.set()
+    assert (await again).engine == "1"
+    engines[0].gate.set()
+    assert (await first).engine == "0"
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["waiting", "given a place"])
+async def test_a_request_that_is_cancelled_takes_no_place(given: bool) -> None:
+    engine = GatedEngine("0", places=1)
+    router = Router([engine])
+    first, second, third = (ask(router, session) for session in "abc")
+    await asyncio.sleep(0)
+    engine.gate.set()
+    while given and router._lines[None][0][2] is router._sessions["b"]:
+        await asyncio.sleep(0)
+    second.cancel()
+    async with asyncio.timeout(5):
+        assert (await first, await third)[1].engine == "0"
+        assert (await ask(router, "d")).engine == "0"
+    assert second.cancelled()
+    assert engine.sessions == ["a", "c", "d"]
 
 
 def test_a_router_without_engines_is_refused() -> None:

@@ -45,7 +45,7 @@ class SimulatedEngine:
     ) -> None:
         self.name = name
         self._step, self._cores, self._threads, self._sampled = step, cores, threads, sampled
-        self._places, self._flow = asyncio.Semaphore(places), Flow()
+        self.places, self._flow = places, Flow()
         self._loop = asyncio.get_running_loop()
         self._going_on: asyncio.TimerHandle | None = None
         self._sampling, self._interrupted = True, set[str]()
@@ -61,18 +61,17 @@ class SimulatedEngine:
         """Wait for `sampling.max_tokens` tokens, less those in the draft. What comes later is read later."""
         before = len(draft.sampled.token_ids) if draft and session in self._interrupted else 0
         read = len(prompt.token_ids) + before
-        async with self._places:
-            self._take(1)
-            try:
-                await self._flow.piece(self._flow.add_heavy(read / self._step.chunk))
-                await self._sample(session, read, sampling.max_tokens - before)
-            except EngineBroken:
-                self._interrupted.add(session)
-                if draft:
-                    draft.add(_tokens(self._sampled[session].total() - before))
-                raise
-            finally:
-                self._take(-1)
+        self._take(1)
+        try:
+            await self._flow.piece(self._flow.add_heavy(read / self._step.chunk))
+            await self._sample(session, read, sampling.max_tokens - before)
+        except EngineBroken:
+            self._interrupted.add(session)
+            if draft:
+                draft.add(_tokens(self._sampled[session].total() - before))
+            raise
+        finally:
+            self._take(-1)
         return REPLY
 
     async def _sample(self, session: str, read: int, tokens: int) -> None:
