@@ -23,6 +23,7 @@ from rlhf.controller.responsive import responsive
 from rlhf.env.hosting.hosted import HostedEnvironments, isolation_of
 from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.models.tiny import byte_tokenizer
+from rlhf.protocols import WeightSync
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
 from rlhf.rollout.config import RolloutConfig
@@ -119,11 +120,22 @@ async def tick(gaps: list[float]) -> None:
         before += gaps[-1]
 
 
+@dataclass(frozen=True, kw_only=True)
+class StandIns:
+    """What computes in a run. `weights` makes the weight sync of the learner and the engines."""
+
+    engines: Sequence[SleepingEngine]
+    ranks: Sequence[AnsweringRank]
+    weights: Callable[[RemoteLearner, Sequence[RemoteEngine], Clock], WeightSync]
+    play: EpisodeRunner
+
+
 @dataclass(frozen=True)
 class Whole:
     """The parts of a run."""
 
     loop: Loop
+    clock: Clock
     log: EpisodeLog
     workers: Sequence[SleepingEngine]
     learner: WatchedLearner
@@ -131,14 +143,26 @@ class Whole:
 
 @asynccontextmanager
 async def whole(load: Load, folder: Path) -> AsyncIterator[Whole]:
-    """Yield a run that has not begun."""
-    place, clock = RunFolder.create(folder), Clock()
+    """Yield a run that has not begun, whose ranks and weight sync take no time."""
     workers = [SleepingEngine(f"engine-{n}", load.seconds) for n in range(load.engines)]
+    ranks = [AnsweringRank(f"learner-{n}") for n in range(RANKS)]
+    async with player(load) as play:
+        parts = StandIns(
+            engines=workers, ranks=ranks, play=play, weights=lambda learner, *_: PublishedAtOnce(learner, workers)
+        )
+        async with assembled(load, folder, parts) as made:
+            yield made
+
+
+@asynccontextmanager
+async def assembled(load: Load, folder: Path, parts: StandIns) -> AsyncIterator[Whole]:
+    """Yield a run of these parts that has not begun."""
+    place, clock = RunFolder.create(folder), Clock()
     config = RolloutConfig(generate_timeout_seconds=DAY)
-    engines = [RemoteEngine(worker, config) for worker in workers]
+    engines = [RemoteEngine(worker, config) for worker in parts.engines]
     await asyncio.gather(*(engine.start() for engine in engines))
     trainer = TrainerConfig(groups_per_update=load.groups, group_size=load.group, updates=load.updates, max_staleness=1)
-    learner = RemoteLearner([AnsweringRank(f"learner-{n}") for n in range(RANKS)], trainer, max_tokens=load.tokens)
+    learner = RemoteLearner(parts.ranks, trainer, max_tokens=load.tokens)
     buffer = TicketBuffer(
         groups_per_update=load.groups, max_staleness=1, updates=load.updates, refill_groups=0, failure_budget=0.5
     )
@@ -147,33 +171,32 @@ async def whole(load: Load, folder: Path) -> AsyncIterator[Whole]:
 
     def tell(words: str) -> None: ...
 
-    async with player(load) as play:
-        rollout = GroupRollout(
-            engine=Router(engines), renderer=ChatRenderer(byte_tokenizer()), reward=reward,
-            sampling=Sampling(max_tokens=load.tokens), group_size=load.group, max_context_tokens=1 << 20, run_seed=0,
-            play=play,
-        )  # fmt: skip
-        observed = WatchedLearner(
-            ObservedLearner(
-                learner, clock=clock, log=log, view=view, version=0,
-                notices=[OpeningNotices(tell), SignalNotices(tell, siblings=True), SampleEpisodes()],
-            )
-        )  # fmt: skip
-        loop = Loop(
-            tasks=Tasks(load.prompt),
-            rollout=ObservedRollout(rollout, clock=clock, log=log),
-            buffer=ObservedBuffer(buffer, clock=clock, log=log, notices=LossNotices(tell, place.logs)),
-            learner=observed,
-            weights=PublishedAtOnce(learner, workers),
-            max_concurrent_groups=load.in_flight,
+    rollout = GroupRollout(
+        engine=Router(engines), renderer=ChatRenderer(byte_tokenizer()), reward=reward,
+        sampling=Sampling(max_tokens=load.tokens), group_size=load.group, max_context_tokens=1 << 20, run_seed=0,
+        play=parts.play,
+    )  # fmt: skip
+    observed = WatchedLearner(
+        ObservedLearner(
+            learner, clock=clock, log=log, view=view, version=0,
+            notices=[OpeningNotices(tell), SignalNotices(tell, siblings=True), SampleEpisodes()],
         )
-        try:
-            yield Whole(loop, log, workers, observed)
-        finally:
-            log.close()
-            for engine in engines:
-                await engine.stop()
-            place.give_back()
+    )  # fmt: skip
+    loop = Loop(
+        tasks=Tasks(load.prompt),
+        rollout=ObservedRollout(rollout, clock=clock, log=log),
+        buffer=ObservedBuffer(buffer, clock=clock, log=log, notices=LossNotices(tell, place.logs)),
+        learner=observed,
+        weights=parts.weights(learner, engines, clock),
+        max_concurrent_groups=load.in_flight,
+    )
+    try:
+        yield Whole(loop, clock, log, parts.engines, observed)
+    finally:
+        log.close()
+        for engine in engines:
+            await engine.stop()
+        place.give_back()
 
 
 @asynccontextmanager

@@ -1,0 +1,181 @@
+"""`python -m benchmarks overlap`: how far learner and engines hide each other at staleness 1, over the ideal schedule.
+
+Engines, ranks and an environment only sleep; everything between them is real.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from benchmarks.controller.whole import DAY, Load, StandIns, assembled
+from benchmarks.overlap.ideal import by_batch, ideal_seconds, works
+from benchmarks.overlap.stand_ins import DrawnEngine, SlowCalls, SyncSeconds, TrainingRank, equal, lognormal
+from rlhf.controller.callbacks import idle_shares
+from rlhf.controller.instrumentation import ObservedWeights
+from rlhf.controller.responsive import responsive
+from rlhf.recipe.simulation.run import predict
+from rlhf.recipe.simulation.workload import Durations, Setting, StepSeconds, Trouble, Workload
+from rlhf.rollout.engine import RemoteEngine
+from rlhf.rollout.episode import AnswerOnce
+from rlhf.rollout.turns import TurnRules, WithEnvironment
+from rlhf.runs.tracing import Clock, Span
+from rlhf.runs.view import PlainView
+from rlhf.trainer.learner import RemoteLearner
+from rlhf.types import PolicyVersion, Updated
+from rlhf.weight_sync.canary import Canary
+from rlhf.weight_sync.publish import Publisher
+from rlhf.weight_sync.tolerance import EXACT
+
+RATIO, IDLE = 0.9, 0.05
+ENGINES, PLACES = 2, 8
+GROUPS, GROUP = 16, 8
+SHORTER, LONGER = 4.8, 6.0
+"""Seconds in which all places can sample the replies of an update, or a learner train on them."""
+SYNC = SyncSeconds(transfer=0.12, commit=0.04, canary=0.04)
+"""A thirtieth of training; in `end_to_end` a weight sync takes a fiftieth to a thirtieth."""
+TURNS, CALL = 3, 0.2
+"""The calls of an episode, each in units of the reply before it."""
+FIRST = 2
+"""Updates that are not counted, for the first groups have to be waited for; the last, during which none are played, is
+not counted either."""
+TOKEN_SECONDS = 0.001
+"""Of the simulated engines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Lengths of replies, turns with an environment, and the seconds of generation and of training."""
+
+    drawn: Callable[[str], float] = equal
+    turns: int = 0
+    generate: float = SHORTER
+    train: float = LONGER
+
+    @property
+    def reply(self) -> float:
+        """The seconds of the mean reply."""
+        return self.generate * ENGINES * PLACES / (GROUPS * GROUP * max(self.turns, 1))
+
+
+ROWS: Mapping[str, Row] = {
+    "equal": Row(),
+    "tail": Row(drawn=lognormal),
+    "slow_calls": Row(turns=TURNS),
+    "equal_longer": Row(generate=LONGER, train=SHORTER),
+    "tail_longer": Row(drawn=lognormal, generate=LONGER, train=SHORTER),
+    "slow_calls_longer": Row(turns=TURNS, generate=LONGER, train=SHORTER),
+}
+"""Where generation is the shorter, and where it is the longer."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks overlap", description=__doc__)
+    parser.add_argument("--updates", type=int, default=9)
+    parser.add_argument("--only", nargs="*", choices=list(ROWS), default=list(ROWS))
+    options = parser.parse_args(arguments)
+    figures: dict[str, dict[str, float]] = {}
+    for name in options.only:
+        found = asyncio.run(seen(ROWS[name], options.updates)).figures()
+        figures[name] = {figure: round(value, 3) for figure, value in found.items()}
+        print(f"{name:18}", *(f"{figure} {value:.3f}" for figure, value in found.items()), flush=True)
+    print("RESULT", json.dumps({"benchmark": "overlap", **figures}), flush=True)
+    missed = [f"ratio of {name}" for name, one in figures.items() if one["ratio"] < RATIO]
+    shorter = [name for name in figures if ROWS[name].generate < ROWS[name].train]
+    missed += [f"idle share of {name}" for name in shorter if figures[name]["all"] > IDLE]
+    if missed:
+        sys.exit(f"missed: {', '.join(missed)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a run took: seconds by session in engines and in the environment, of every update's training, and in which
+    sampling stood still at a weight sync; the ends of updates, and the spans of those that are counted."""
+
+    sampled: Mapping[str, float]
+    waited: Mapping[str, float]
+    trained: Sequence[float]
+    ends: Sequence[float]
+    still: float
+    spans: Sequence[Span]
+
+    def figures(self) -> dict[str, float]:
+        """Return the ratios and shares to print."""
+        batches = by_batch(self.sampled, self.trained, GROUPS)[FIRST:-1]
+        wall = self.ends[-2] - self.ends[FIRST]
+        return {
+            "ratio": ideal_seconds(batches, ENGINES * PLACES) / wall,
+            "in_order": self.in_order() * len(batches) / wall,
+            "still_s": self.still,
+            **idle_shares(self.spans, wall),
+        }
+
+    def in_order(self) -> float:
+        """Return the seconds of an update on a simulated clock, where weight syncs and the controller take none."""
+        groups = works(self.sampled, self.waited, TURNS if self.waited else 1, TOKEN_SECONDS)
+        tokens = sum(group.trained_tokens for group in groups)
+        durations = Durations(
+            step=StepSeconds(fixed=TOKEN_SECONDS, sequence=0.0, prompt_token=0.0, chunk=1 << 20),
+            train_token=sum(self.trained) / tokens, weight_sync=0.0, rest=0.0, restart=0.0,
+        )  # fmt: skip
+        setting = Setting(
+            groups_per_update=GROUPS, max_staleness=1, refill_groups=0, concurrent_groups=2 * GROUPS, engines=ENGINES,
+            places=PLACES, cores=inf, engine_threads=1, learner_threads=1,
+        )  # fmt: skip
+        work = Workload(groups=groups, durations=durations)
+        return predict(work, setting, Trouble(), updates=len(self.trained)).update_seconds
+
+
+async def seen(row: Row, updates: int) -> Seen:
+    """Run so many updates."""
+    load = Load(
+        groups=GROUPS, group=GROUP, tokens=16, updates=updates, in_flight=2 * GROUPS, engines=ENGINES, turns=row.turns
+    )
+    workers = [DrawnEngine(f"engine-{n}", row.reply, row.drawn, PLACES, SYNC) for n in range(ENGINES)]
+    rank, calls = TrainingRank("learner-0", row.train, SYNC), SlowCalls(row.turns, CALL * row.reply)
+    rules = TurnRules(environment=calls.spec.name, max_turns=row.turns, timeout_seconds=DAY)
+    play = WithEnvironment(environments=calls, rules=rules) if row.turns else AnswerOnce()
+    with TemporaryDirectory() as scratch:
+        parts = StandIns(engines=workers, ranks=[rank], weights=weight_sync, play=play)
+        async with assembled(load, Path(scratch) / "run", parts) as made:
+            boundary = Boundary(made.clock, updates)
+            with responsive():
+                await made.loop.run(updates, boundary)
+            await made.log.written()
+    return Seen(
+        sampled=dict(ChainMap(*(worker.worked for worker in workers))), waited=calls.waited, trained=rank.trained,
+        ends=boundary.ends, still=workers[0].stood_still / (1 + updates), spans=boundary.spans,
+    )  # fmt: skip
+
+
+class Boundary:
+    """Notes the ends of updates, and the spans of those that are counted."""
+
+    def __init__(self, clock: Clock, updates: int) -> None:
+        self._clock, self._updates = clock, updates
+        self.ends: list[float] = []
+        self.spans: list[Span] = []
+
+    async def __call__(self, version: PolicyVersion, updated: Updated | None) -> bool:
+        self.ends.append(self._clock.elapsed_seconds)
+        spans = self._clock.drain()
+        self.spans += spans if FIRST < version < self._updates else ()
+        return False
+
+
+def weight_sync(learner: RemoteLearner, engines: Sequence[RemoteEngine], clock: Clock) -> ObservedWeights:
+    tokens = np.zeros(12, np.int32)
+    canary = Canary(sequences=(tokens,), long_prompt=tokens, reply_tokens=4, limits=EXACT)
+    publisher = Publisher(learner, engines, canary=canary, phase_timeout_seconds=60.0, clock=clock)
+    return ObservedWeights(publisher, clock=clock, view=PlainView(StringIO()))
