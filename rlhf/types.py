@@ -294,7 +294,7 @@ class Trajectory:
     @property
     def action_tokens(self) -> int:
         """Number of ACTION tokens in all segments."""
-        return int(sum(int(segment.action_mask.sum()) for segment in self.segments))
+        return sum(int(np.count_nonzero(segment.action_mask)) for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,9 @@ from rlhf.runs.view import View
 from rlhf.trainer.algorithms.statistics import batch_statistics
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Updated, Written
+
+MANY_SAMPLES = 256
+"""Samples of an update whose statistics a thread computes; those of fewer hardly hold the event loop up."""
 
 
 class ObservedRollout:
@@ -87,8 +91,12 @@ class ObservedLearner:
             self.seconds_to_first_update = self._clock.elapsed_seconds
         self._view.phase("train")
         with self._clock.span("train", version=self._version):
-            statistics = batch_statistics(groups, version=self._version)
-            updated = await self._learner.update(groups)
+            if sum(len(group.samples) for group in groups) < MANY_SAMPLES:
+                statistics = batch_statistics(groups, version=self._version)
+                updated = await self._learner.update(groups)
+            else:
+                counting = asyncio.to_thread(batch_statistics, groups, version=self._version)
+                updated, statistics = await asyncio.gather(self._learner.update(groups), counting)
         self._version += 1
         with self._clock.span("record", version=self._version):
             self._log.trained(groups, updated, self._version)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-SWITCH_SECONDS = 0.0002
+SWITCH_SECONDS = 0.001
 """How long a thread that packs or records may keep the interpreter from the event loop. The loop gives it away with
 every text that it tokenizes; with Python's 5 ms a hundred replies would take half a second to go on."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,11 @@ from rlhf.rollout.history import HEADER_TOKENS
 from rlhf.rollout.tool_calls import Spoken, ToolFormat, plain_text
 from rlhf.types import Message, Prompt, Task, Tool
 
-REMEMBERED_OFFERS = 64
-REMEMBERED_PROMPTS = 256
-"""The samples of a group ask the same."""
+K = TypeVar("K")
+V = TypeVar("V")
+
+REMEMBERED = 256
+"""Of each kind: the samples of a group ask the same, and environments repeat themselves."""
 WHOLE_MARK = re.compile(r".*[\n>\]]", re.DOTALL)
 
 
@@ -51,17 +53,13 @@ class ChatRenderer:
         self._increments = Increments(tokenizer, self._arguments, end=self._end.token_id)
         self._tools, self._without_tools, self._offers = tools, arguments, dict[str, ChatRenderer]()
         self._declared_ends, self._prompts = declared_ends, dict[str, Prompt]()
+        self._appended, self._headers = dict[str, list[int]](), dict[tuple[int, ...], str]()
 
     def offering(self, tools: Sequence[Tool]) -> ChatRenderer:
         """Return the same renderer with other tools; cached, because analysing a template is expensive."""
+        arguments = (self.tokenizer, self._without_tools, tools, self._declared_ends, self._read)
         key = json.dumps([asdict(tool) for tool in tools])
-        if key not in self._offers:
-            if len(self._offers) >= REMEMBERED_OFFERS:
-                self._offers.pop(next(iter(self._offers)))
-            self._offers[key] = ChatRenderer(
-                self.tokenizer, self._without_tools, tools, self._declared_ends, self._read
-            )
-        return self._offers[key]
+        return _remembered(self._offers, key, lambda: ChatRenderer(*arguments))
 
     def reading(self, read: ToolFormat) -> ChatRenderer:
         """Return the same renderer with another format of tool calls."""
@@ -102,14 +100,13 @@ class ChatRenderer:
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
         """Return the conversation so far, and the header of the assistant's reply; cached, and so not to be changed."""
-        key = repr(messages)
-        if key not in self._prompts:
-            if len(self._prompts) >= REMEMBERED_PROMPTS:
-                self._prompts.pop(next(iter(self._prompts)))
+
+        def rendered() -> Prompt:
             token_ids = np.asarray(prompt_ids(self.tokenizer, messages, self._arguments), dtype=np.int32)
             token_ids.flags.writeable = False
-            self._prompts[key] = Prompt(token_ids=token_ids)
-        return self._prompts[key]
+            return Prompt(token_ids=token_ids)
+
+        return _remembered(self._prompts, repr(messages), rendered)
 
     def increment(self, messages: Sequence[Message], last: int) -> NDArray[np.int32]:
         """Return the tokens that follow a reply which stopped with the token `last`: the end of its turn, where it
@@ -117,7 +114,8 @@ class ChatRenderer:
 
         Raises `ModelError` when the template does more than append.
         """
-        increment = np.asarray(self._increments.after_reply(messages), dtype=np.int32)
+        tokens = _remembered(self._appended, repr(messages), lambda: self._increments.after_reply(messages))
+        increment = np.asarray(tokens, dtype=np.int32)
         if last in self.stop_token_ids:
             return increment
         assert self._end.token_id is not None, "increments were refused without one"
@@ -142,8 +140,11 @@ class ChatRenderer:
         return self.whole_text(self._without_ends(token_ids))
 
     def whole_text(self, token_ids: NDArray[np.int32]) -> str:
-        """Return the decoded text, special tokens included."""
-        return self._decoded(token_ids, without_special=False)
+        """Return the decoded text, special tokens included; cached where it is as short as a header."""
+        if len(token_ids) > HEADER_TOKENS:
+            return self._decoded(token_ids, without_special=False)
+        key = tuple(token_ids.tolist())
+        return _remembered(self._headers, key, lambda: self._decoded(token_ids, without_special=False))
 
     def _decoded(self, token_ids: NDArray[np.int32], *, without_special: bool) -> str:
         """Return the exact text of sampled tokens: many tokenizers are configured to "clean up", which removes spaces
@@ -164,3 +165,13 @@ class ChatRenderer:
         for end in self.stop_token_ids:
             token_ids = token_ids[token_ids != end]
         return token_ids
+
+
+def _remembered(known: dict[K, V], key: K, make: Callable[[], V]) -> V:
+    """Return what was made for this key, made now unless it is known; the oldest is forgotten."""
+    if key not in known:
+        made = make()
+        if len(known) >= REMEMBERED:
+            known.pop(next(iter(known)))
+        known[key] = made
+    return known[key]

@@ -6,8 +6,8 @@ To know an outcome costs microseconds; to make a record takes time by the token,
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from rlhf.types import (
     Ticket,
     TrainedSample,
     Trajectory,
+    Turn,
     Unscored,
     Updated,
 )
@@ -228,8 +229,13 @@ def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:
         "kinds": _joined([segment.kinds for segment in segments], np.int8),
         "engine_logprobs": np.where(acted, _joined([one.logprobs for one in segments], np.float32), np.float32(np.nan)),
         "versions": np.where(acted, versions, np.int32(UNKNOWN_VERSION)),
-        "turns": [{"segment": n} | asdict(turn) for n, segment in enumerate(segments) for turn in segment.turns],
+        "turns": [_turn(n, turn) for n, segment in enumerate(segments) for turn in segment.turns],
     }
+
+
+def _turn(segment: int, turn: Turn) -> dict[str, Any]:
+    ends = {"terminated": turn.terminated, "truncated": turn.truncated}
+    return {"segment": segment, "start": turn.start, "stop": turn.stop, "reward": turn.reward, **ends}
 
 
 def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:
@@ -246,8 +252,8 @@ def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:
     }
 
 
-def _joined(arrays: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    return np.concatenate([np.zeros(0, dtype), *arrays])
+def _joined(arrays: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate([np.zeros(0, dtype), *arrays])
 
 
 def _at(acted: NDArray[np.bool_], values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from math import fsum
 from statistics import mean
 
@@ -84,7 +84,7 @@ class TicketBuffer:
         self._admitted, self._trained = before.admitted, before.trained
         self._filtered, self._failed = before.filtered, before.failed
         self._replay = replay
-        self._changed = asyncio.Event()
+        self._settled, self._freed = asyncio.Event(), asyncio.Event()
         self.lost_samples = 0
         """Counted since this buffer was made; these samples are in no update, whether or not their group is."""
 
@@ -94,7 +94,7 @@ class TicketBuffer:
         `settle` of a filtered or failed group, and `advance`, wake it. It waits forever once all that the run can still
         train is in flight: the loop cancels the remaining rollouts at the end.
         """
-        await self._until(self._may_admit)
+        await _until(self._may_admit, self._freed)
         ordinal = self._reissue.popleft() if self._reissue else self._take_ordinal()
         self._live[ordinal] = None
         self._admitted += 1
@@ -113,9 +113,10 @@ class TicketBuffer:
         buffered = self._keep(outcome)
         if buffered is None:
             del self._live[ticket.ordinal]
+            self._freed.set()
         else:
             self._live[ticket.ordinal] = buffered
-        self._changed.set()
+        self._settled.set()
         return buffered is not None
 
     async def take(self) -> list[Group]:
@@ -123,7 +124,7 @@ class TicketBuffer:
 
         Each of them settles within the deadlines of its rollout, so this wait ends.
         """
-        await self._until(lambda: self._too_many_failures() or self._oldest_are_settled())
+        await _until(lambda: self._too_many_failures() or self._oldest_are_settled(), self._settled)
         if self._too_many_failures():
             raise FailureBudgetSpent(
                 f"{mean(self._recent_losses):.0%} of the samples of the last {len(self._recent_losses)} groups were "
@@ -143,7 +144,7 @@ class TicketBuffer:
         self._taken = ()
         self._refilled = 0
         self.version = version
-        self._changed.set()
+        self._freed.set()
 
     @property
     def accounts(self) -> Accounts:
@@ -205,7 +206,7 @@ class TicketBuffer:
                 return outcome
 
     def _oldest(self) -> tuple[int, ...]:
-        return tuple(sorted(self._live)[: self.groups_per_update])
+        return tuple(islice(self._live, self.groups_per_update))  # they were admitted in the order of their ordinals
 
     def _oldest_are_settled(self) -> bool:
         oldest = self._oldest()
@@ -215,15 +216,16 @@ class TicketBuffer:
         losses = self._recent_losses
         return len(losses) == losses.maxlen and fsum(losses) > self._failure_budget * len(losses)
 
-    async def _until(self, predicate: Callable[[], bool]) -> None:
-        """Wait until `predicate` holds; it is asked again after every change. `set` wakes all who wait at that moment,
-        so a waiter that clears the event takes nothing from the others.
 
-        The deadlines are those of what is waited for: of every rollout, and of the learner's update and publish.
-        """
-        while not predicate():
-            self._changed.clear()
-            await self._changed.wait()
+async def _until(predicate: Callable[[], bool], changed: asyncio.Event) -> None:
+    """Wait until `predicate` holds; it is asked again after every change. `set` wakes all who wait at that moment, so a
+    waiter that clears the event takes nothing from the others.
+
+    The deadlines are those of what is waited for: of every rollout, and of the learner's update and publish.
+    """
+    while not predicate():
+        changed.clear()
+        await changed.wait()
 
 
 def lost_samples(outcome: Group | Filtered | Failed) -> tuple[int, int]:

@@ -260,7 +260,7 @@ def _check(segment: Segment, mask: NDArray[np.bool_]) -> None:
 
 
 def _joined(columns: Sequence[NDArray[Any]]) -> Floats:
-    joined: Floats = np.concatenate([np.zeros(0), *columns]).astype(np.float32)
+    joined: Floats = np.concatenate([np.zeros(0, np.float32), *columns], dtype=np.float32)
     return joined
 
 
