@@ -130,7 +130,7 @@ class Router:
         self._sessions[name] = session
         if len(self._sessions) > self._remembered:
             self._sessions.popitem(last=False)
-        if session.home not in self.engines:
+        if session.home and session.home not in self.engines:
             session.home = None
         engine = session.home or (self._least_loaded() if self.engines else None)
         if engine and self._under_way[engine.name] < engine.places:
@@ -151,7 +151,7 @@ class Router:
 
     def _leave(self, engine: DraftingEngine) -> None:
         self._count(engine, -1)
-        if engine in self.engines:
+        if (self._lines.get(engine) or self._lines[None]) and engine in self.engines:
             self._fill(engine)
 
     def _fill(self, engine: DraftingEngine) -> None:
