@@ -61,6 +61,7 @@ class Load:
     prompt: int = 256
     turns: int = 0
     seconds: float = 0.02
+    staleness: int = 1
 
     @property
     def samples(self) -> int:
@@ -161,11 +162,14 @@ async def assembled(load: Load, folder: Path, parts: StandIns) -> AsyncIterator[
     config = RolloutConfig(generate_timeout_seconds=DAY)
     engines = [RemoteEngine(worker, config) for worker in parts.engines]
     await asyncio.gather(*(engine.start() for engine in engines))
-    trainer = TrainerConfig(groups_per_update=load.groups, group_size=load.group, updates=load.updates, max_staleness=1)
+    trainer = TrainerConfig(
+        groups_per_update=load.groups, group_size=load.group, updates=load.updates, max_staleness=load.staleness
+    )
     learner = RemoteLearner(parts.ranks, trainer, max_tokens=load.tokens)
     buffer = TicketBuffer(
-        groups_per_update=load.groups, max_staleness=1, updates=load.updates, refill_groups=0, failure_budget=0.5
-    )
+        groups_per_update=load.groups, max_staleness=load.staleness, updates=load.updates, refill_groups=0,
+        failure_budget=0.5,
+    )  # fmt: skip
     reward = make_reward(RewardConfig(kind="environment" if load.turns else "exact"))
     log, view = EpisodeLog(place, load.group), PlainView(StringIO())
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks overlap`: how far learner and engines hide each other at staleness 1, over the ideal schedule.
+"""`python -m benchmarks overlap`: how far learner and engines hide each other, over the ideal schedule.
 
 Engines, ranks and an environment only sleep; everything between them is real.
 """
@@ -83,11 +83,12 @@ ROWS: Mapping[str, Row] = {
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks overlap", description=__doc__)
     parser.add_argument("--updates", type=int, default=9)
+    parser.add_argument("--staleness", type=int, default=1, help="trainer.max_staleness")
     parser.add_argument("--only", nargs="*", choices=list(ROWS), default=list(ROWS))
     options = parser.parse_args(arguments)
     figures: dict[str, dict[str, float]] = {}
     for name in options.only:
-        found = asyncio.run(seen(ROWS[name], options.updates)).figures()
+        found = asyncio.run(seen(ROWS[name], options.updates, options.staleness)).figures()
         figures[name] = {figure: round(value, 3) for figure, value in found.items()}
         print(f"{name:18}", *(f"{figure} {value:.3f}" for figure, value in found.items()), flush=True)
     print("RESULT", json.dumps({"benchmark": "overlap", **figures}), flush=True)
@@ -108,6 +109,7 @@ class Seen:
     trained: Sequence[float]
     ends: Sequence[float]
     still: float
+    staleness: int
     spans: Sequence[Span]
 
     def figures(self) -> dict[str, float]:
@@ -130,18 +132,20 @@ class Seen:
             train_token=sum(self.trained) / tokens, weight_sync=0.0, rest=0.0, restart=0.0,
         )  # fmt: skip
         setting = Setting(
-            groups_per_update=GROUPS, max_staleness=1, refill_groups=0, concurrent_groups=2 * GROUPS, engines=ENGINES,
-            places=PLACES, cores=inf, engine_threads=1, learner_threads=1,
+            groups_per_update=GROUPS, max_staleness=self.staleness, refill_groups=0,
+            concurrent_groups=(1 + self.staleness) * GROUPS, engines=ENGINES, places=PLACES, cores=inf,
+            engine_threads=1, learner_threads=1,
         )  # fmt: skip
         work = Workload(groups=groups, durations=durations)
         return predict(work, setting, Trouble(), updates=len(self.trained)).update_seconds
 
 
-async def seen(row: Row, updates: int) -> Seen:
+async def seen(row: Row, updates: int, staleness: int) -> Seen:
     """Run so many updates."""
     load = Load(
-        groups=GROUPS, group=GROUP, tokens=16, updates=updates, in_flight=2 * GROUPS, engines=ENGINES, turns=row.turns
-    )
+        groups=GROUPS, group=GROUP, tokens=16, updates=updates, in_flight=(1 + staleness) * GROUPS, engines=ENGINES,
+        turns=row.turns, staleness=staleness,
+    )  # fmt: skip
     workers = [DrawnEngine(f"engine-{n}", row.reply, row.drawn, PLACES, SYNC) for n in range(ENGINES)]
     rank, calls = TrainingRank("learner-0", row.train, SYNC), SlowCalls(row.turns, CALL * row.reply)
     rules = TurnRules(environment=calls.spec.name, max_turns=row.turns, timeout_seconds=DAY)
@@ -155,7 +159,8 @@ async def seen(row: Row, updates: int) -> Seen:
             await made.log.written()
     return Seen(
         sampled=dict(ChainMap(*(worker.worked for worker in workers))), waited=calls.waited, trained=rank.trained,
-        ends=boundary.ends, still=workers[0].stood_still / (1 + updates), spans=boundary.spans,
+        ends=boundary.ends, still=workers[0].stood_still / (1 + updates), staleness=staleness,
+        spans=boundary.spans,
     )  # fmt: skip
 
 
