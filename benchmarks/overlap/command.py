@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import json
 import sys
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -157,8 +156,9 @@ async def seen(row: Row, updates: int, staleness: int) -> Seen:
             with responsive():
                 await made.loop.run(updates, boundary)
             await made.log.written()
+    sampled = {session: seconds for worker in workers for session, seconds in worker.worked.items()}
     return Seen(
-        sampled=dict(ChainMap(*(worker.worked for worker in workers))), waited=calls.waited, trained=rank.trained,
+        sampled=sampled, waited=calls.waited, trained=rank.trained,
         ends=boundary.ends, still=workers[0].stood_still / (1 + updates), staleness=staleness,
         spans=boundary.spans,
     )  # fmt: skip
