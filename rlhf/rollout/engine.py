@@ -151,7 +151,7 @@ class RemoteEngine:
         self._noticed = asyncio.Event()
         self._start_seconds, self._generate_seconds = config.start_timeout_seconds, config.generate_timeout_seconds
         self._publish_seconds = config.weight_sync_timeout_seconds
-        self.places = config.max_sequences or CPU_SEQUENCES
+        self.places, self.version = config.max_sequences or CPU_SEQUENCES, 0
         self._clock = RunningClock()
         self._ids = itertools.count()
         self._outbox: list[GenerateRequest] = []
@@ -236,6 +236,7 @@ class RemoteEngine:
     async def commit(self, version: PolicyVersion) -> None:
         """Stamp tokens sampled from here on with `version`."""
         await self._phase(lambda engine: engine.commit(version))
+        self.version = version
 
     async def resume(self) -> None:
         await self._phase(lambda engine: engine.resume())

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from rlhf.errors import EngineBroken, EnginesLost, GenerateFailed, WorkerDied
 from rlhf.rollout.engine import Draft
-from rlhf.types import Completion, Prompt, Sampling
+from rlhf.types import Completion, PolicyVersion, Prompt, Sampling
 
 REMEMBERED_SESSIONS = 65_536
 STALE_LOADS = 16
@@ -23,11 +23,12 @@ MOST_LOSSES = 3
 
 
 class DraftingEngine(Protocol):
-    """A `RolloutEngine` that answers as many requests at once as it has `places`, and can go on after what another has
+    """A `RolloutEngine` with `places` for requests and weights of a `version`, that can go on after what another has
     sampled. It raises `EngineBroken` or `WorkerDied` when it can answer no further request."""
 
     name: str
     places: int
+    version: PolicyVersion
 
     async def generate(
         self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, draft: Draft | None = None
@@ -36,21 +37,21 @@ class DraftingEngine(Protocol):
 
 @dataclass(slots=True)
 class _Session:
-    """The requests of one episode; the earliest has the smallest `number`. `home` is the engine of the last one."""
+    """The requests of one episode. `version` had the engines at the first one, and `home` is the engine of the last."""
 
-    number: int
+    version: PolicyVersion
     home: DraftingEngine | None = None
 
 
 _Waiting = tuple[int, int, _Session, asyncio.Future[DraftingEngine]]
-"""A request that waits for a place: the number of its session, its own, its session, and the engine to come."""
+"""A request that waits for a place: the version of its session, its number, its session, and the engine to come."""
 
 
 class Router:
     """Sends a session to the engine with the fewest requests in flight, and keeps it there: its prefix is cached there.
-    Where all places are taken, requests wait here, and those of the session that came first go first: tickets are
-    trained in their order, so the learner waits for the oldest. A session without an engine goes to the first that has
-    a place.
+    Where all places are taken, requests wait here, and those of sessions that began at an older version go first, for
+    these are trained first. Among equals the first one goes first: an episode that is late may be a long one. A session
+    without an engine goes to the first that has a place.
 
     The requests of an engine that is lost go on at another, after the tokens that have arrived of them; if none is
     left, they wait for one to be added, or for `end`, if the router `fails_over`; else they raise the loss. The least
@@ -126,7 +127,7 @@ class Router:
         """Take a place at the engine of a session; where there is none, wait for it."""
         if self._end:
             raise self._end
-        session = self._sessions.pop(name, None) or _Session(next(self._numbers))
+        session = self._sessions.pop(name, None) or _Session(self.engines[0].version if self.engines else 0)
         self._sessions[name] = session
         if len(self._sessions) > self._remembered:
             self._sessions.popitem(last=False)
@@ -136,7 +137,7 @@ class Router:
         if engine and self._under_way[engine.name] < engine.places:
             return self._enter(session, engine)
         place: asyncio.Future[DraftingEngine] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._lines[session.home], (session.number, next(self._numbers), session, place))
+        heapq.heappush(self._lines[session.home], (session.version, next(self._numbers), session, place))
         try:  # every reply has a deadline, and so has each replacement's start
             return await place
         except asyncio.CancelledError:
@@ -155,7 +156,7 @@ class Router:
             self._fill(engine)
 
     def _fill(self, engine: DraftingEngine) -> None:
-        """Give the free places of an engine to those who wait for it, or for any, the oldest session first."""
+        """Give the free places of an engine to those who wait for it, or for any, in their order."""
         while self._under_way[engine.name] < engine.places:
             lines = [line for line in (self._lines[engine], self._lines[None]) if line]
             if not lines:

@@ -20,7 +20,7 @@ class GatedEngine:
     """Answers every request once its gate is open; raises `error` when it has one."""
 
     def __init__(self, name: str, error: Exception | None = None, places: int = 100) -> None:
-        self.name, self.error, self.places = name, error, places
+        self.name, self.error, self.places, self.version = name, error, places, 0
         self.gate = asyncio.Event()
         self.sessions: list[str] = []
         self.drafts: list[int] = []
@@ -163,18 +163,24 @@ async def test_a_request_with_which_three_engines_died_fails_alone() -> None:
     assert (await ask(router, "b")).engine == "3"
 
 
-async def turns(router: Router, session: str, ended: list[str], count: int = 2) -> None:
-    for turn in range(count):
+async def turns(router: Router, session: str, ended: list[str]) -> None:
+    for turn in range(2):
         await router.generate(PROMPT, sampling=Sampling(), seed=turn, session=session)
         ended.append(session)
 
 
-async def test_where_places_are_short_the_session_that_came_first_goes_first() -> None:
+async def test_where_places_are_short_sessions_of_an_older_version_go_first() -> None:
     engine, ended = GatedEngine("0", places=2), list[str]()
-    engine.gate.set()
     router = Router([engine])
-    await asyncio.gather(*(turns(router, session, ended) for session in "abcdef"))
-    assert sorted(ended[: ended.index("e")])[:4] == list("aabb"), "a second turn waits for no first turn of later ones"
+    older = [asyncio.create_task(turns(router, session, ended)) for session in "abcd"]
+    await asyncio.sleep(0)
+    engine.version = 1
+    newer = [asyncio.create_task(turns(router, session, ended)) for session in "efgh"]
+    await asyncio.sleep(0)
+    engine.gate.set()
+    await asyncio.gather(*older, *newer)
+    assert sorted(ended[:8]) == list("aabbccdd"), "a second turn waits for no first turn of newer ones"
+    assert sorted(ended[:4]) == list("abcd"), "it waits for those of its version"
 
 
 async def test_who_waits_goes_to_the_first_engine_that_has_a_place() -> None:

@@ -45,7 +45,7 @@ class SimulatedEngine:
     ) -> None:
         self.name = name
         self._step, self._cores, self._threads, self._sampled = step, cores, threads, sampled
-        self.places, self._flow = places, Flow()
+        self.places, self.version, self._flow = places, 0, Flow()
         self._loop = asyncio.get_running_loop()
         self._going_on: asyncio.TimerHandle | None = None
         self._sampling, self._interrupted = True, set[str]()
@@ -92,7 +92,7 @@ class SimulatedEngine:
 
     def resume(self, version: PolicyVersion) -> None:
         """Go on with new weights: all that runs is computed again, and goes on at half of that time on average."""
-        done = self._flow.done
+        done, self.version = self._flow.done, version
         self._commits.append((done, version))
         again = (self._context + self._running * done) * (self._step.prompt_token + self._step.fixed / self._step.chunk)
         self._going_on = self._loop.call_later(again / 2, self._go_on)
