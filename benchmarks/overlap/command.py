@@ -12,20 +12,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from benchmarks.controller.whole import DAY, Load, StandIns, assembled
-from benchmarks.overlap.ideal import by_batch, ideal_seconds, works
 from benchmarks.overlap.stand_ins import DrawnEngine, SlowCalls, SyncSeconds, TrainingRank, equal, lognormal
 from rlhf.controller.callbacks import idle_shares
 from rlhf.controller.instrumentation import ObservedWeights
 from rlhf.controller.responsive import responsive
-from rlhf.recipe.simulation.run import predict
-from rlhf.recipe.simulation.workload import Durations, Setting, StepSeconds, Trouble, Workload
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.episode import AnswerOnce
 from rlhf.rollout.turns import TurnRules, WithEnvironment
@@ -46,11 +42,6 @@ SYNC = SyncSeconds(transfer=0.12, commit=0.04, canary=0.04)
 """A thirtieth of training; in `end_to_end` a weight sync takes a fiftieth to a thirtieth."""
 TURNS, CALL = 3, 0.2
 """The calls of an episode, each in units of the reply before it."""
-FIRST = 2
-"""Updates that are not counted, for the first groups have to be waited for; the last, during which none are played, is
-not counted either."""
-TOKEN_SECONDS = 0.001
-"""Of the simulated engines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,47 +91,29 @@ def main(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a run took: seconds by session in engines and in the environment, of every update's training, and in which
-    sampling stood still at a weight sync; the ends of updates, and the spans of those that are counted."""
+    """What the `counted` updates took: all together, in the engines by session, in training, in each span; and how long
+    sampling stood still at a weight sync. The first groups have to be waited for, and during the last updates none are
+    played: these updates are not counted."""
 
+    counted: range
+    wall: float
     sampled: Mapping[str, float]
-    waited: Mapping[str, float]
     trained: Sequence[float]
-    ends: Sequence[float]
-    still: float
-    staleness: int
     spans: Sequence[Span]
+    still: float
 
     def figures(self) -> dict[str, float]:
         """Return the ratios and shares to print."""
-        batches = by_batch(self.sampled, self.trained, GROUPS)[FIRST:-1]
-        wall = self.ends[-2] - self.ends[FIRST]
         return {
-            "ratio": ideal_seconds(batches, ENGINES * PLACES) / wall,
-            "in_order": self.in_order() * len(batches) / wall,
+            "ratio": ideal_seconds(self.sampled, self.trained, self.counted) / self.wall,
             "still_s": self.still,
-            **idle_shares(self.spans, wall),
+            **idle_shares(self.spans, self.wall),
         }
-
-    def in_order(self) -> float:
-        """Return the seconds of an update on a simulated clock, where weight syncs and the controller take none."""
-        groups = works(self.sampled, self.waited, TURNS if self.waited else 1, TOKEN_SECONDS)
-        tokens = sum(group.trained_tokens for group in groups)
-        durations = Durations(
-            step=StepSeconds(fixed=TOKEN_SECONDS, sequence=0.0, prompt_token=0.0, chunk=1 << 20),
-            train_token=sum(self.trained) / tokens, weight_sync=0.0, rest=0.0, restart=0.0,
-        )  # fmt: skip
-        setting = Setting(
-            groups_per_update=GROUPS, max_staleness=self.staleness, refill_groups=0,
-            concurrent_groups=(1 + self.staleness) * GROUPS, engines=ENGINES, places=PLACES, cores=inf,
-            engine_threads=1, learner_threads=1,
-        )  # fmt: skip
-        work = Workload(groups=groups, durations=durations)
-        return predict(work, setting, Trouble(), updates=len(self.trained)).update_seconds
 
 
 async def seen(row: Row, updates: int, staleness: int) -> Seen:
     """Run so many updates."""
+    counted = range(1 + staleness, updates - staleness)
     load = Load(
         groups=GROUPS, group=GROUP, tokens=16, updates=updates, in_flight=(1 + staleness) * GROUPS, engines=ENGINES,
         turns=row.turns, staleness=staleness,
@@ -152,30 +125,36 @@ async def seen(row: Row, updates: int, staleness: int) -> Seen:
     with TemporaryDirectory() as scratch:
         parts = StandIns(engines=workers, ranks=[rank], weights=weight_sync, play=play)
         async with assembled(load, Path(scratch) / "run", parts) as made:
-            boundary = Boundary(made.clock, updates)
+            boundary = Boundary(made.clock, counted)
             with responsive():
                 await made.loop.run(updates, boundary)
             await made.log.written()
     sampled = {session: seconds for worker in workers for session, seconds in worker.worked.items()}
     return Seen(
-        sampled=sampled, waited=calls.waited, trained=rank.trained,
-        ends=boundary.ends, still=workers[0].stood_still / (1 + updates), staleness=staleness,
-        spans=boundary.spans,
+        counted=counted, wall=boundary.ends[counted.stop] - boundary.ends[counted.start], sampled=sampled,
+        trained=rank.trained, spans=boundary.spans, still=workers[0].stood_still / (1 + updates),
     )  # fmt: skip
+
+
+def ideal_seconds(sampled: Mapping[str, float], trained: Sequence[float], updates: range) -> float:
+    """Return the time of these updates if one of the two never waited: the learner, or all places of the engines. The
+    sessions are called `train-ORDINAL-SAMPLE`."""
+    samples = sum(one for session, one in sampled.items() if int(session.split("-")[1]) // GROUPS in updates)
+    return max(sum(trained[update] for update in updates), samples / (ENGINES * PLACES))
 
 
 class Boundary:
     """Notes the ends of updates, and the spans of those that are counted."""
 
-    def __init__(self, clock: Clock, updates: int) -> None:
-        self._clock, self._updates = clock, updates
+    def __init__(self, clock: Clock, counted: range) -> None:
+        self._clock, self._counted = clock, counted
         self.ends: list[float] = []
         self.spans: list[Span] = []
 
     async def __call__(self, version: PolicyVersion, updated: Updated | None) -> bool:
         self.ends.append(self._clock.elapsed_seconds)
         spans = self._clock.drain()
-        self.spans += spans if FIRST < version < self._updates else ()
+        self.spans += spans if version - 1 in self._counted else ()
         return False
 
 

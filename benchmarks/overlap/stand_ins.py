@@ -153,14 +153,12 @@ class TrainingRank(AnsweringRank):
 
 
 class SlowCalls:
-    """Sessions whose calls take `seconds`, and one in a hundred `SLOW_FACTOR` times as long. `waited` are the seconds
-    of every session."""
+    """Sessions whose calls take `seconds`, and one in a hundred `SLOW_FACTOR` times as long."""
 
     spec = EnvironmentSpec(name="slow calls", description="Says what was said.")
 
     def __init__(self, turns: int, seconds: float) -> None:
         self.turns, self.seconds = turns, seconds
-        self.waited: defaultdict[str, float] = defaultdict(float)
 
     async def open(self, session: str) -> Environment:
         return SlowSession(self, session)
@@ -175,9 +173,7 @@ class SlowSession:
 
     async def step(self, action: Message) -> Observation:
         self._turn += 1
-        seconds = self._calls.seconds * one_in_a_hundred(f"{self._session} {self._turn}")
-        await asyncio.sleep(seconds)
-        self._calls.waited[self._session] += seconds
+        await asyncio.sleep(self._calls.seconds * one_in_a_hundred(f"{self._session} {self._turn}"))
         said = (Message(role="user", content=action.content),)
         pays = float(int(self._session[-1]) % 2)
         return Observation(messages=said, reward=pays, terminated=self._turn == self._calls.turns)
