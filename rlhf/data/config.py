@@ -142,7 +142,7 @@ class EvaluationSetConfig(DatasetConfig):
 
     samples: int = Field(1, ge=1)
     """Replies to each problem (n); the reward is `avg@n`, their mean, averaged over problems."""
-    temperature: float = Field(0.0, ge=0, le=10)
+    temperature: float = Field(0.0, ge=0, le=2)
     """Softmax temperature; 0 is greedy, and takes one sample."""
     max_tokens: int | None = Field(None, ge=1)
     """Longest reply in tokens; `sampling.max_tokens` when absent."""

@@ -22,8 +22,8 @@ REFUSED = {
 class SamplingConfig(Config):
     """The distribution that training samples from; the learner's log-softmax uses the same temperature."""
 
-    temperature: float = Field(1.0, ge=0.01, le=10)
-    """Softmax temperature. At least 0.01, the lowest temperature of vLLM."""
+    temperature: float = Field(1.0, ge=0.01, le=2)
+    """Softmax temperature, in the range of vLLM."""
     max_tokens: int = Field(16, ge=1)
     """Maximum length of a reply in tokens."""
     stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = ()
