@@ -23,8 +23,7 @@ from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.simulation.recipe import predicted_from_run
-from rlhf.recipe.simulation.run import predict
-from rlhf.recipe.simulation.workload import Durations, EpisodeWork, GroupWork, Setting, StepSeconds, Trouble, Workload
+from rlhf.recipe.simulation.run import Durations, EpisodeWork, GroupWork, Trouble, predict
 
 BOUND = 0.15
 MANY_ENGINES, MANY_SECONDS = 1000, 10.0
@@ -57,17 +56,13 @@ def compared(folder: Path, lengths: Lengths, updates: int, cores: int) -> dict[s
     figures = {}
     for staleness, run in enumerate(runs):
         recipe = load_recipe(run / "recipe.yaml").recipe
-        prediction, _ = predicted_from_run(recipe, runs[0], cores, Trouble())
-        _, own = predicted_from_run(recipe, run, inf, Trouble())
-        error = prediction.update_seconds / own.measured - 1
+        predicted = predicted_from_run(recipe, runs[0], cores, Trouble())[0].update_seconds
+        measured = predicted_from_run(recipe, run, inf, Trouble())[2].update_seconds
+        error = predicted / measured - 1
         figures[f"{lengths}_staleness_{staleness}"] = {
-            "measured": round(own.measured, 2), "predicted": round(prediction.update_seconds, 2),
-            "error": round(error, 3),
+            "measured": round(measured, 2), "predicted": round(predicted, 2), "error": round(error, 3)
         }  # fmt: skip
-        print(
-            f"{lengths}, staleness {staleness}: {own.measured:.2f} s, {prediction.update_seconds:.2f} predicted",
-            flush=True,
-        )
+        print(f"{lengths}, staleness {staleness}: {measured:.2f} s, {predicted:.2f} predicted", flush=True)
     return figures
 
 
@@ -94,12 +89,11 @@ def recorded(folder: Path, lengths: Lengths, staleness: int, updates: int) -> Pa
 def many_engines() -> float:
     """Return the processor time of a simulated run with 1,024 groups of 8 an update."""
     groups = [GroupWork(episodes=tuple(EpisodeWork(prompt_tokens=512, tokens=64 << (n % 6)) for n in range(8)))]
-    step = StepSeconds(fixed=5e-3, sequence=5e-5, prompt_token=1e-6, chunk=16384)
-    durations = Durations(step=step, train_token=1e-6, weight_sync=2.0, rest=0.5, restart=90.0)
-    setting = Setting(
-        groups_per_update=1024, max_staleness=1, refill_groups=1024, concurrent_groups=2048, engines=MANY_ENGINES,
-        places=256, cores=inf, engine_threads=1, learner_threads=1,
-    )  # fmt: skip
+    durations = Durations(
+        step=5e-3, sequence=5e-5, prompt_token=1e-6, train_token=1e-6, weight_sync=2.0, rest=0.5, restart=90.0
+    )
+    settings = ("trainer.groups_per_update=1024", "trainer.max_staleness=1", f"rollout.engines={MANY_ENGINES}")
+    recipe = load_recipe(ROOT / "recipes/quickstart.yaml", settings).recipe
     began = time.process_time()
-    predict(Workload(groups=groups, durations=durations), setting, Trouble(), updates=4)
+    predict(recipe, groups, durations, Trouble(), places=256, cores=inf, updates=4)
     return time.process_time() - began

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.estimate import placement_problem
 from rlhf.recipe.planning.machines import Machine
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.simulation.recipe import Comparison, predicted_from_plan, predicted_from_run
-from rlhf.recipe.simulation.run import Prediction
-from rlhf.recipe.simulation.workload import Trouble
+from rlhf.recipe.simulation.recipe import predicted_from_plan, predicted_from_run
+from rlhf.recipe.simulation.recorded import RecordedTimes
+from rlhf.recipe.simulation.run import Prediction, Trouble
 from rlhf.recipe.workers import roles_of
 
 
@@ -34,17 +34,18 @@ def run_simulate(
     """Print what the simulation predicts. Raises `UserError`."""
     loaded, machine = load_recipe(recipe, overrides).recipe, machine_here_or(gpus, nodes)
     check_simulated(loaded, machine)
-    trouble, cores, compared = trouble_of(stragglers, failures), float(machine.nodes * machine.cores), None
+    trouble, cores, first = trouble_of(stragglers, failures), float(machine.nodes * machine.cores), list[str]()
     if run is not None:
-        prediction, compared = predicted_from_run(loaded, run, cores, trouble)
+        prediction, own, recorded = predicted_from_run(loaded, run, cores, trouble)
         found: Mapping[str, Prediction] = {"predicted": prediction}
+        first = recorded_lines(recorded, own)
     else:
         estimate, _ = planned(loaded, machine)
         found = predicted_from_plan(loaded, estimate, reply_tokens, cores, trouble)
     if as_json:
         print(json.dumps({name: asdict(one) for name, one in found.items()}, indent=1))
     else:
-        print("\n".join([*recorded_lines(compared), *prediction_table(found)]))
+        print("\n".join([*first, *prediction_table(found)]))
     return 0
 
 
@@ -67,22 +68,17 @@ def trouble_of(stragglers: str, failures: float) -> Trouble:
     return Trouble(straggler_share=share, straggler_factor=factor, failures_per_hour=failures)
 
 
-def recorded_lines(compared: Comparison | None) -> Iterable[str]:
+def recorded_lines(recorded: RecordedTimes, own: Prediction) -> list[str]:
     """Describe the durations of a recorded run, and how well its own update is predicted by them."""
-    if compared is None:
-        return
-    durations, off = compared.durations, compared.predicted / compared.measured - 1
-    step = durations.step
-    yield (
-        f"durations  a step {1e3 * step.fixed:.2g} ms and {1e3 * step.sequence:.2g} ms a sequence, a prompt's token "
-        f"{1e3 * step.prompt_token:.2g} ms; training {1e3 * durations.train_token:.2g} ms a token, weight sync "
-        f"{durations.weight_sync:.2g} s, rest {durations.rest:.2g} s"
-    )
-    yield (
-        f"check      an update of the recorded run took {compared.measured:.2f} s; simulated with its own settings "
-        f"{compared.predicted:.2f} s ({off:+.0%})"
-    )
-    yield ""
+    durations, off = recorded.durations, own.update_seconds / recorded.update_seconds - 1
+    return [
+        f"durations  a step {1e3 * durations.step:.2g} ms and {1e3 * durations.sequence:.2g} ms a sequence, a prompt's "
+        f"token {1e3 * durations.prompt_token:.2g} ms; training {1e3 * durations.train_token:.2g} ms a token, weight "
+        f"sync {durations.weight_sync:.2g} s, rest {durations.rest:.2g} s",
+        f"check      an update of the recorded run took {recorded.update_seconds:.2f} s; simulated with its own "
+        f"settings {own.update_seconds:.2f} s ({off:+.0%})",
+        "",
+    ]
 
 
 def prediction_table(found: Mapping[str, Prediction]) -> list[str]:

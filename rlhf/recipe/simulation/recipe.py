@@ -1,23 +1,22 @@
-"""The workload and the setting of a recipe: from a recorded run, or from its plan."""
+"""Predictions for a recipe: by the durations of a recorded run, or by those of its plan."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, log
 from pathlib import Path
 
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.estimate import Estimate
-from rlhf.recipe.planning.layout import SEQUENCES, engine_layouts
+from rlhf.recipe.planning.layout import SEQUENCES
 from rlhf.recipe.planning.rates import Range
 from rlhf.recipe.planning.times import places, reading, step_seconds, trained_tokens
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.simulation.recorded import RecordedTimes, recorded_times
-from rlhf.recipe.simulation.run import Prediction, predict
-from rlhf.recipe.simulation.workload import Durations, EpisodeWork, GroupWork, Setting, StepSeconds, Trouble, Workload
-from rlhf.recipe.workers import engine_device, engine_roles
+from rlhf.recipe.simulation.run import Durations, EpisodeWork, GroupWork, Prediction, Trouble, predict
+from rlhf.recipe.workers import engine_device
 from rlhf.runs.stored_run import read_run
 
 GROUPS = 256
@@ -28,51 +27,23 @@ COUNTED = 6
 """Updates whose mean is predicted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """A recorded run: the seconds of its mean update, and those that are predicted for its own settings."""
-
-    measured: float
-    predicted: float
-    durations: Durations
-
-
-def setting_of(recipe: Recipe, *, running: int, cores: float = inf) -> Setting:
-    """Return the setting of a recipe whose engines run so many sequences at once. On CPUs workers share `cores`."""
-    trainer, (engine, *_) = recipe.trainer, engine_roles(recipe)
-    return Setting(
-        groups_per_update=trainer.groups_per_update,
-        max_staleness=trainer.max_staleness,
-        refill_groups=trainer.refill_groups,
-        concurrent_groups=recipe.rollout.max_concurrent_groups or trainer.tickets,
-        engines=len(recipe.rollout.tensor_parallel_sizes),
-        places=running,
-        cores=cores if engine_device(recipe) == "cpu" else inf,
-        engine_threads=engine.threads,
-        learner_threads=trainer.deepspeed.ranks * max(1, int(trainer.deepspeed.cpus_per_rank)),
-    )
-
-
-def predicted_from_run(recipe: Recipe, path: Path, cores: float, trouble: Trouble) -> tuple[Prediction, Comparison]:
+def predicted_from_run(
+    recipe: Recipe, path: Path, cores: float, trouble: Trouble
+) -> tuple[Prediction, Prediction, RecordedTimes]:
     """Predict a recipe from the durations of a run on the same kind of machine, perhaps with other numbers of engines
-    and ranks, staleness or batches. Raises `UserError` for what is no run."""
+    and ranks, staleness or batches; and the run itself, without trouble. Raises `UserError` for what is no run."""
     folder = read_run(path).folder
     before = load_recipe(folder.recipe).recipe
-    found = recorded_times(folder, places=_sequences(before), chunk=engine_layouts(before)[0].batched_tokens)
-    # What ran beside each other has recorded what it took from the other.
-    shared = cores if before.trainer.max_staleness == 0 else inf
-    own = _of_run(before, before, found, shared, Trouble())
-    compared = Comparison(
-        measured=found.update_seconds, predicted=own.update_seconds, durations=found.workload.durations
-    )
-    return _of_run(recipe, before, found, shared, trouble), compared
+    found = recorded_times(folder, places=_sequences(before))
+    if before.trainer.max_staleness:
+        cores = inf  # what ran beside each other has recorded what it took from the other
 
+    def prediction(of: Recipe, trouble: Trouble) -> Prediction:
+        ranks = before.trainer.deepspeed.ranks / of.trainer.deepspeed.ranks
+        durations = replace(found.durations, train_token=found.durations.train_token * ranks)
+        return predict(of, found.groups, durations, trouble, places=_sequences(of), cores=cores, updates=COUNTED)
 
-def _of_run(recipe: Recipe, before: Recipe, found: RecordedTimes, cores: float, trouble: Trouble) -> Prediction:
-    ranks = before.trainer.deepspeed.ranks / recipe.trainer.deepspeed.ranks
-    durations = replace(found.workload.durations, train_token=found.workload.durations.train_token * ranks)
-    setting = setting_of(recipe, running=_sequences(recipe), cores=cores)
-    return predict(replace(found.workload, durations=durations), setting, trouble, updates=COUNTED)
+    return prediction(recipe, trouble), prediction(before, Trouble()), found
 
 
 def _sequences(recipe: Recipe) -> int:
@@ -84,41 +55,24 @@ def predicted_from_plan(
 ) -> Mapping[str, Prediction]:
     """Predict a recipe by the rates of its plan, at both of their ends. Replies have their full length, or lengths from
     a lognormal distribution of this mean."""
-    layout, run = found.run.engines[0], found.run
+    layout, run, shape, times = found.run.engines[0], found.run, found.shape, found.times
     running = places(run, layout, found.cache_tokens[0])
     groups = list(drawn_groups(run.prompt, run.reply, run.replies, mean_tokens))
-    setting = setting_of(recipe, running=running, cores=cores)
-    return {
-        name: predict(
-            Workload(groups=groups, durations=_durations(found, running, name)), setting, trouble, updates=COUNTED
-        )
-        for name in ("low", "high")
-    }
 
+    def prediction(end: str) -> Prediction:
+        def at(seconds: Range) -> float:
+            return seconds.low if end == "low" else seconds.high
 
-def _durations(found: Estimate, running: int, end: str) -> Durations:
-    """Return the durations of a plan at one end of its ranges."""
-    shape, run, rates, times = found.shape, found.run, found.rates, found.times
-    layout = run.engines[0]
+        alone, all = (at(step_seconds(shape, run, layout, found.rates, count)) for count in (1, max(running, 2)))
+        sequence = (all - alone) / max(running - 1, 1)
+        durations = Durations(
+            step=alone - sequence, sequence=sequence, prompt_token=at(reading(shape, layout, found.rates, 1)),
+            train_token=at(times.learning) / trained_tokens(run), weight_sync=at(times.weight_sync),
+            rest=at(times.rest), restart=at(RESTART_SECONDS),
+        )  # fmt: skip
+        return predict(recipe, groups, durations, trouble, places=running, cores=cores, updates=COUNTED)
 
-    def at(seconds: Range) -> float:
-        return seconds.low if end == "low" else seconds.high
-
-    alone, all = (at(step_seconds(shape, run, layout, rates, count)) for count in (1, max(running, 2)))
-    sequence = (all - alone) / max(running - 1, 1)
-    step = StepSeconds(
-        fixed=alone - sequence,
-        sequence=sequence,
-        prompt_token=at(reading(shape, layout, rates, 1)),
-        chunk=layout.batched_tokens,
-    )
-    return Durations(
-        step=step,
-        train_token=at(times.learning) / trained_tokens(run),
-        weight_sync=at(times.weight_sync),
-        rest=at(times.rest),
-        restart=at(RESTART_SECONDS),
-    )
+    return {end: prediction(end) for end in ("low", "high")}
 
 
 def drawn_groups(prompt: int, reply: int, replies: int, mean_tokens: int | None) -> Iterator[GroupWork]:

@@ -4,228 +4,169 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import groupby
 from math import inf
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import UserError
-from rlhf.recipe.simulation.clock import Cores, SimulatedLoop
-from rlhf.recipe.simulation.parts import SimulatedEngine, play_episode, sampled_tokens
-from rlhf.recipe.simulation.workload import Durations, EpisodeWork, GroupWork, StepSeconds, Workload
+from rlhf.recipe.simulation.clock import Cores, Flow, SimulatedLoop
+from rlhf.recipe.simulation.run import Durations, EpisodeWork, GroupWork, Sampled, SimulatedEngine, play_episode
+from rlhf.rollout.router import Router
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.tracing import Span
 
 PLAYED = """
-SELECT ordinal, coalesce(engine, ''), coalesce(generate_seconds, 0), outcome = 'filtered', update, sampled_tokens,
-    coalesce(environment_seconds, 0), list_sum(segment_lengths) - sampled_tokens, greatest(coalesce(len(turns), 1), 1)
+SELECT ordinal, update, outcome = 'filtered', coalesce(engine, ''), coalesce(generate_seconds, 0),
+    coalesce(environment_seconds, 0), list_sum(segment_lengths) - sampled_tokens, sampled_tokens,
+    greatest(coalesce(len(turns), 1), 1)
 FROM episodes WHERE outcome IN ('trained', 'filtered', 'unscored') AND sampled_tokens > 0 ORDER BY ordinal, sample
 """
 LEAST_UPDATES = 3
-FITTED = 1024
-"""Episodes from which the seconds of a step are found."""
+FITTED = 128
+"""Groups, the last, from which the seconds of a step are found, as if all had taken as long."""
+GUESS = (1e-2, 1e-4, 2e-5)
+"""Seconds of a step, of a sequence in it, and of a token of a prompt, in whose proportion the search begins."""
+ROUNDS, NUDGE, DAMPING = 5, 0.05, 1e-2
 RESTART_SECONDS = 60.0
 """Of an engine, where the run has not recorded its start."""
-Spans = Mapping[str, Sequence[Span]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlayedEpisode:
-    """A recorded episode: it began at `start`, and generated for so many seconds, in which it may have waited for a
-    place in its engine."""
-
-    ordinal: int
-    engine: str
-    start: float
-    generate_seconds: float
-    filtered: bool
-    update: int | None
-    work: EpisodeWork
-
-    @property
-    def end(self) -> float:
-        return self.start + self.generate_seconds + self.work.environment_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedTimes:
-    """A run's workload, and the seconds of its mean update without evaluations and checkpoints."""
+    """What a run played, its durations, and its mean update without evaluations and checkpoints."""
 
-    workload: Workload
+    groups: Sequence[GroupWork]
+    durations: Durations
     update_seconds: float
 
 
-def recorded_times(folder: RunFolder, *, places: int, chunk: int) -> RecordedTimes:
-    """Read a run whose engines had so many places, and read at most `chunk` tokens of prompts in a step. Its first
-    update, which warms up, does not count.
+def recorded_times(folder: RunFolder, *, places: int) -> RecordedTimes:
+    """Read a run whose engines had so many places. Its first update, which warms up, does not count.
 
     Raises `UserError` for a run with too few updates, and `DataError` for damaged records.
     """
-    spans = read_spans(folder)
-    synced = sorted(span.start + span.seconds for span in spans["weight_sync"])
-    if len(synced) <= LEAST_UPDATES:
-        raise UserError(f"{folder.path} has {max(len(synced) - 1, 0)} updates; to simulate, record {LEAST_UPDATES}")
-    opened = {int(span.attributes["ordinal"] or 0): span for span in spans["generate"]}
-    groups: dict[int, list[PlayedEpisode]] = defaultdict(list)
-    for episode in played_episodes(folder, opened):
-        if episode.start >= synced[1]:
-            groups[episode.ordinal].append(episode)
-    works = {ordinal: _group(played, opened[ordinal]) for ordinal, played in groups.items()}
-    windows, spent = np.diff(synced[1:]), {name: _spent(spans[name], synced[1:]) for name in IN_AN_UPDATE}
-    episodes = list(chain.from_iterable(groups.values()))
-    durations = Durations(
-        step=typical_steps(episodes, spans["weight_sync"], places, chunk),
-        train_token=_train_token(spans, groups, works),
-        weight_sync=fmean(spent["weight_sync"]),
-        rest=max(fmean(windows - sum(spent.values())), 0.0),
-        restart=max((span.seconds for span in spans["start"]), default=RESTART_SECONDS),
-    )
-    update_seconds = fmean(windows - spent["evaluate"] - spent["save"])
-    workload = Workload(groups=list(works.values()), durations=durations)
-    return RecordedTimes(workload=workload, update_seconds=update_seconds)
-
-
-IN_AN_UPDATE = ("wait", "train", "weight_sync", "evaluate", "save")
-
-
-def read_spans(folder: RunFolder) -> Spans:
-    """Read the spans of a run by name. Raises `UserError` if it has none."""
     spans: dict[str, list[Span]] = defaultdict(list)
     if not folder.spans.is_file():
         raise UserError(f"{folder.path} has no recorded times: it has no spans.jsonl")
     for row in read_jsonl(folder.spans):
-        name, start, seconds = row.pop("name"), row.pop("start"), row.pop("seconds")
-        spans[name].append(Span(name=name, start=start, seconds=seconds, attributes=row))
-    return spans
+        span = Span(name=row.pop("name"), start=row.pop("start"), seconds=row.pop("seconds"), attributes=row)
+        spans[span.name].append(span)
+    synced = sorted(span.start + span.seconds for span in spans["weight_sync"])[1:]
+    if len(synced) < LEAST_UPDATES:
+        raise UserError(f"{folder.path} has {len(synced)} updates; to simulate, record {LEAST_UPDATES}")
+    updates = len(synced) - 1
+    groups = _groups(folder, {one.attributes["ordinal"]: one for one in spans["generate"] if one.start >= synced[0]})
+    train = {int(span.attributes["version"] or 0) + 1: span.seconds for span in spans["train"]}
+    trained = [group for group in groups if group.update in train]
+
+    def spent(*names: str) -> float:
+        within = (span.seconds for name in names for span in spans[name] if synced[0] <= span.start < synced[-1])
+        return sum(within) / updates
+
+    update_seconds = (synced[-1] - synced[0]) / updates - spent("evaluate", "save")
+    durations = Durations(
+        step=0.0, sequence=0.0, prompt_token=0.0, weight_sync=spent("weight_sync"),
+        train_token=sum(train[update] for update in {group.update or 0 for group in trained})
+        / sum(group.trained_tokens for group in trained),
+        rest=max(update_seconds - spent("wait", "train", "weight_sync"), 0.0),
+        restart=max((span.seconds for span in spans["start"]), default=RESTART_SECONDS),
+    )  # fmt: skip
+    found = fitted_steps(groups[-FITTED:], spans["weight_sync"], durations, places)
+    slower = _mean_seconds(groups) / _mean_seconds(groups[-FITTED:])
+    steps = {"step": slower * found.step, "sequence": slower * found.sequence}
+    durations = replace(found, prompt_token=slower * found.prompt_token, **steps)
+    return RecordedTimes(groups=groups, durations=durations, update_seconds=update_seconds)
 
 
-def played_episodes(folder: RunFolder, groups: Mapping[int, Span]) -> Iterator[PlayedEpisode]:
-    """Iterate over the episodes of these groups that ended as they should."""
+def _mean_seconds(groups: Sequence[GroupWork]) -> float:
+    return fmean(episode.seconds for group in groups for episode in group.episodes)
+
+
+def _groups(folder: RunFolder, opened: Mapping[Any, Span]) -> list[GroupWork]:
+    """Return these groups with the episodes that ended as they should."""
     from rlhf.runs.episode_query import open_episodes
 
     with closing(open_episodes(folder.episodes, print)) as episodes:
         rows = episodes.execute(PLAYED).fetchall()
-    for ordinal, engine, seconds, filtered, update, tokens, environment, prompt, turns in rows:
-        if ordinal in groups:
-            work = EpisodeWork(prompt_tokens=prompt, tokens=tokens, turns=turns, environment_seconds=environment)
-            yield PlayedEpisode(
-                ordinal=ordinal, engine=engine, start=groups[ordinal].start, generate_seconds=seconds,
-                filtered=filtered, update=update, work=work,
-            )  # fmt: skip
+    played = groupby((row for row in rows if row[0] in opened), key=lambda row: row[:3])
+    return [_group(opened[ordinal], update, filtered, list(own)) for (ordinal, update, filtered), own in played]
 
 
-def _group(played: Sequence[PlayedEpisode], span: Span) -> GroupWork:
-    return GroupWork(
-        episodes=tuple(episode.work for episode in played),
-        scoring_seconds=max(span.start + span.seconds - max(episode.end for episode in played), 0.0),
-        filtered=played[0].filtered,
-    )
+def _group(span: Span, update: int | None, filtered: bool, rows: Sequence[tuple[Any, ...]]) -> GroupWork:
+    episodes = tuple(
+        EpisodeWork(
+            prompt_tokens=prompt, tokens=tokens, turns=turns, environment_seconds=environment, engine=engine,
+            seconds=seconds + environment,
+        )
+        for _, _, _, engine, seconds, environment, prompt, tokens, turns in rows
+    )  # fmt: skip
+    scoring = max(span.seconds - max(episode.seconds for episode in episodes), 0.0)
+    return GroupWork(episodes=episodes, scoring_seconds=scoring, filtered=filtered, start=span.start, update=update)
 
 
-def _train_token(spans: Spans, groups: Mapping[int, Sequence[PlayedEpisode]], works: Mapping[int, GroupWork]) -> float:
-    """Return the seconds of training a token."""
-    seconds = {int(span.attributes["version"] or 0) + 1: span.seconds for span in spans["train"]}
-    tokens: dict[int, int] = defaultdict(int)
-    for ordinal, work in works.items():
-        if (update := groups[ordinal][0].update) in seconds:
-            tokens[update] += work.trained_tokens
-    return sum(seconds[update] for update in tokens) / sum(tokens.values())
+def fitted_steps(groups: Sequence[GroupWork], syncs: Sequence[Span], durations: Durations, places: int) -> Durations:
+    """Return the durations with the seconds of a step with which engines that are given these episodes as they were
+    recorded need as long for each: least squares by Gauss and Newton over the logarithms of the seconds."""
+    measured = np.array([episode.seconds for group in groups for episode in group.episodes])
 
+    def at(logs: NDArray[np.float64]) -> Durations:
+        step, sequence, prompt_token = np.exp(logs).tolist()
+        return replace(durations, step=step, sequence=sequence, prompt_token=prompt_token)
 
-def _spent(spans: Sequence[Span], bounds: Sequence[float]) -> NDArray[np.float64]:
-    """Return the seconds of spans, which follow one another, in each of the windows between the bounds."""
-    at = np.asarray(bounds)[:, None]
-    began = np.array([span.start for span in spans])
-    before = np.clip(at - began, 0.0, np.array([span.seconds for span in spans])).sum(axis=1)
-    spent: NDArray[np.float64] = np.diff(before)
-    return spent
+    def missed(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+        off: NDArray[np.float64] = np.array(replayed_seconds(groups, syncs, at(logs), places)) - measured
+        return off
 
-
-def typical_steps(episodes: Sequence[PlayedEpisode], syncs: Sequence[Span], places: int, chunk: int) -> StepSeconds:
-    """Return the seconds of a step that the last episodes show, if these took as long as all on average."""
-    last = episodes[-FITTED:]
-    step = fitted_steps(last, syncs, places, chunk)
-    slower = fmean(one.generate_seconds for one in episodes) / fmean(one.generate_seconds for one in last)
-    return StepSeconds(
-        fixed=slower * step.fixed,
-        sequence=slower * step.sequence,
-        prompt_token=slower * step.prompt_token,
-        chunk=chunk,
-    )
-
-
-def fitted_steps(episodes: Sequence[PlayedEpisode], syncs: Sequence[Span], places: int, chunk: int) -> StepSeconds:
-    """Return the seconds of a step with which engines that are given these episodes as they were recorded need as long
-    for each: least squares by Gauss and Newton over the logarithms of the seconds."""
-    took = [episode.generate_seconds + episode.work.environment_seconds for episode in episodes]
-    measured: NDArray[np.float64] = np.array(took)
-
-    def misses(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-        fixed, sequence, prompt_token = np.exp(logs).tolist()
-        step = StepSeconds(fixed=fixed, sequence=sequence, prompt_token=prompt_token, chunk=chunk)
-        missed: NDArray[np.float64] = replayed_seconds(episodes, syncs, step, places) - measured
-        return missed
-
-    logs = np.log(GUESS)
-    logs += np.log(measured.sum() / (measured + misses(logs)).sum())
-    best = misses(logs)
+    logs, eye = np.log(GUESS), np.eye(len(GUESS))
+    logs = best = logs + np.log(measured.sum() / (missed(logs) + measured).sum())
+    least = inf
     for _ in range(ROUNDS):
-        slopes = np.stack([(misses(logs + NUDGE * one) - best) / NUDGE for one in np.eye(len(GUESS))], axis=1)
-        damped = np.concatenate([slopes, np.eye(len(GUESS)) * DAMPING * np.linalg.norm(measured)])
-        step = np.clip(np.linalg.lstsq(damped, np.concatenate([-best, np.zeros(len(GUESS))]), rcond=None)[0], -1, 1)
-        for share in (1.0, 0.3, 0.1):
-            if np.linalg.norm(found := misses(logs + share * step)) < np.linalg.norm(best):
-                logs, best = logs + share * step, found
-                break
-    fixed, sequence, prompt_token = np.exp(logs).tolist()
-    return StepSeconds(fixed=fixed, sequence=sequence, prompt_token=prompt_token, chunk=chunk)
-
-
-GUESS = (1e-2, 1e-4, 2e-5)
-"""Seconds of a step, of a sequence in it, and of a token of a prompt, in whose proportion the search begins."""
-ROUNDS, NUDGE, DAMPING = 4, 0.05, 1e-2
+        now = missed(logs)
+        if (norm := float(np.linalg.norm(now))) < least:
+            best, least = logs, norm
+        slopes = np.stack([(missed(logs + NUDGE * one) - now) / NUDGE for one in eye], axis=1)
+        damped = np.concatenate([slopes, eye * DAMPING * np.linalg.norm(measured)])
+        logs = logs - np.clip(np.linalg.lstsq(damped, np.append(now, 0.0 * eye[0]), rcond=None)[0], -1, 1)
+    return at(best)
 
 
 def replayed_seconds(
-    episodes: Sequence[PlayedEpisode], syncs: Sequence[Span], step: StepSeconds, places: int
-) -> NDArray[np.float64]:
-    """Return how long each episode takes in a simulated engine, if it begins when it began."""
-    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        return np.array(runner.run(_replayed(episodes, syncs, step, places)))
-
-
-async def _replayed(
-    episodes: Sequence[PlayedEpisode], syncs: Sequence[Span], step: StepSeconds, places: int
+    groups: Sequence[GroupWork], syncs: Sequence[Span], durations: Durations, places: int
 ) -> list[float]:
-    names = dict.fromkeys(episode.engine for episode in episodes)
-    cores, sampled = Cores(inf), sampled_tokens()
-    engines = {
-        name: SimulatedEngine(name, step, places=places, cores=cores, threads=1, sampled=sampled) for name in names
-    }
-    now, origin = asyncio.get_running_loop().time, min(episode.start for episode in episodes)
+    """Return how long each episode takes in a simulated engine, if it begins when it began."""
+    origin = min(group.start for group in groups)
+    played = [(group.start - origin, work) for group in groups for work in group.episodes]
 
-    async def played(number: int, episode: PlayedEpisode) -> float:
-        await asyncio.sleep(episode.start - origin)
-        began = now()
-        await play_episode(engines[episode.engine], str(number), episode.work)
-        return now() - began
+    async def play(router: Router, number: int, after: float, work: EpisodeWork) -> float:
+        await asyncio.sleep(after)
+        await play_episode(router, str(number), work)
+        return asyncio.get_running_loop().time() - after
 
-    async def synced(sync: Span) -> None:
-        await asyncio.sleep(sync.start - origin)
-        for engine in engines.values():
-            engine.pause()
-        await asyncio.sleep(sync.seconds)
-        for engine in engines.values():
-            engine.resume(0)
+    async def sync(engine: SimulatedEngine, span: Span) -> None:
+        await asyncio.sleep(span.start - origin)
+        engine.pause()
+        await asyncio.sleep(span.seconds)
+        engine.resume(0)
 
-    syncing = [asyncio.ensure_future(synced(sync)) for sync in syncs if sync.start >= origin]
-    seconds = await asyncio.gather(*(played(number, episode) for number, episode in enumerate(episodes)))
-    for task in syncing:
-        task.cancel()
-    return seconds
+    async def replayed() -> list[float]:
+        cores, sampled = Cores(inf), defaultdict[str, Sampled](Sampled)
+        names = {work.engine for _, work in played}
+        engines = {name: SimulatedEngine(name, durations, places, Flow(cores, 1), sampled) for name in names}
+        routers = {name: Router([engine]) for name, engine in engines.items()}
+        later = [span for span in syncs if span.start >= origin]
+        syncing = [asyncio.ensure_future(sync(engine, span)) for engine in engines.values() for span in later]
+        found = await asyncio.gather(*(play(routers[one[1].engine], n, *one) for n, one in enumerate(played)))
+        for task in syncing:
+            task.cancel()
+        return found
+
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        return runner.run(replayed())

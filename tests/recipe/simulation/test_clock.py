@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
+from math import inf
 from typing import Any, TypeVar
 
 import pytest
@@ -52,7 +53,7 @@ def test_a_wait_for_nothing_is_an_error() -> None:
 
 def test_pieces_end_when_the_flow_has_done_their_units() -> None:
     async def work() -> list[float]:
-        flow, ends = Flow(), []
+        flow, ends = Flow(Cores(inf), 1), []
 
         async def piece(units: float, after: float = 0) -> None:
             await asyncio.sleep(after)
@@ -60,31 +61,31 @@ def test_pieces_end_when_the_flow_has_done_their_units() -> None:
             ends.append(now())
 
         async def change() -> None:
-            flow.run(1, seconds=2)
+            flow.run(True, seconds=2)
             await asyncio.sleep(4)  # 2 units
-            flow.run(0)
+            flow.run(False)
             await asyncio.sleep(10)
-            flow.run(0.5, seconds=1)  # half a unit a second
+            flow.run(True, seconds=1)
 
         await asyncio.gather(piece(1), piece(3), piece(1, after=14), change())
         return ends
 
-    assert simulated(work()) == pytest.approx([2, 16, 16])
+    assert simulated(work()) == pytest.approx([2, 15, 15])
 
 
-def test_heavy_units_take_longer() -> None:
+def test_what_is_owed_is_worked_off_first() -> None:
     async def work() -> list[float]:
-        flow = Flow()
-        flow.run(1, seconds=1, heavy_seconds=10)
-        flow.add_heavy(2)
+        flow, ends = Flow(Cores(inf), 1), []
+        flow.run(True)
+        flow.owe(10)
         pieces = [asyncio.ensure_future(flow.piece(units)) for units in (1, 3)]
-        ends = []
         for piece in pieces:
             await piece
             ends.append(now())
+            flow.owe(5)
         return ends
 
-    assert simulated(work()) == pytest.approx([10, 21])
+    assert simulated(work()) == pytest.approx([11, 18])
 
 
 def test_workers_slow_each_other_down_where_cores_are_too_few() -> None:
@@ -92,12 +93,10 @@ def test_workers_slow_each_other_down_where_cores_are_too_few() -> None:
         cores, ends = Cores(2), []
 
         async def worker(threads: float, seconds: float) -> None:
-            flow = Flow()
-            cores.tell(lambda: flow.run(cores.share))
-            cores.take(threads)
-            flow.run(cores.share)
+            flow = Flow(cores, threads)
+            flow.run(True)
             await flow.piece(seconds)
-            cores.take(-threads)
+            flow.run(False)
             ends.append(now())
 
         await asyncio.gather(worker(2, 1), worker(2, 3))
