@@ -48,6 +48,8 @@ class Reward:
         self._scorer, self._row_of = scorer, row_of
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
+        if isinstance(self._scorer, QuickScorer):  # it waits for nothing, and a task costs more than a score
+            return [await self.score(task, trajectory.response) for trajectory in trajectories]
         return await asyncio.gather(*(self.score(task, trajectory.response) for trajectory in trajectories))
 
     async def score(self, task: Task, response: str) -> Scored | Unscored:

@@ -190,14 +190,18 @@ def assemble(
     """Return a batch of samples, each with its segments, its group of `groups`, its identity, and its weight in the
     loss (1 by default)."""
     masks = [(s, segment, segment.action_mask) for s, own in enumerate(segments) for segment in own]
-    acting = [(s, segment, mask) for s, segment, mask in masks if mask.any()]
-    sizes = np.array([mask.sum() for _, _, mask in acting], np.int64)
+    counts = [np.count_nonzero(mask) for _, _, mask in masks]
+    acting = [one for one, count in zip(masks, counts, strict=True) if count]
+    sizes = np.array([count for count in counts if count], np.int64)
     sequence_samples = np.array([s for s, _, _ in acting], np.int64)
     lengths = np.bincount(sequence_samples, weights=sizes, minlength=len(segments)).astype(np.int64)
     current = [segment.versions[mask] == version for _, segment, mask in acting]
     weights = token_weights(lengths, aggregation) * (1.0 if sample_weights is None else sample_weights)
-    for _, segment, mask in acting:
-        _check(segment, mask)
+    behaviour = _joined([segment.logprobs[mask] for _, segment, mask in acting])
+    if any(mask[0] for _, _, mask in acting):
+        raise ValueError("a segment starts with an ACTION token: nothing precedes it that it could be conditioned on")
+    if not np.isfinite(behaviour).all():
+        raise NotFinite("the engine's log-prob of a sampled token is no number; it cannot be trained")
     return Batch(
         sequences=tuple(segment for _, segment, _ in acting),
         starts=np.cumsum(sizes) - sizes,
@@ -206,7 +210,7 @@ def assemble(
         samples=tuple(samples),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         per_token=PerToken(
-            behaviour=_joined([segment.logprobs[mask] for _, segment, mask in acting]),
+            behaviour=behaviour,
             weights=np.repeat(weights.astype(np.float32), lengths),
             advantages=np.zeros(int(lengths.sum()), np.float32),
             current=None if version is None else _joined(current),
@@ -250,13 +254,6 @@ def build_minibatches(
             shares = _shares(batch, prefix_groups, ranks, tokens_per_microbatch, row)
             steps.append(_minibatches(batch, chosen, shares, aggregation, constant_tokens))
     return [tuple(step[rank] for step in steps) for rank in range(ranks)]
-
-
-def _check(segment: Segment, mask: NDArray[np.bool_]) -> None:
-    if mask[0]:
-        raise ValueError("a segment starts with an ACTION token: nothing precedes it that it could be conditioned on")
-    if not np.isfinite(segment.logprobs[mask]).all():
-        raise NotFinite("the engine's log-prob of a sampled token is no number; it cannot be trained")
 
 
 def _joined(columns: Sequence[NDArray[Any]]) -> Floats:
