@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
@@ -193,7 +193,7 @@ def _adapters(policy: HasModel, *, scaled: bool) -> list[Source]:
 
 def _walk(found: Sequence[Source], bucket_bytes: int) -> Iterator[tuple[str, Tensor]]:
     for bucket in _buckets(found, bucket_bytes):
-        with gathered([weight for source in bucket for weight in source.parameters]):
+        with whole_to_read([weight for source in bucket for weight in source.parameters]):
             yield from ((source.name, source.whole()) for source in bucket)
 
 
@@ -233,3 +233,28 @@ def gathered(weights: Sequence[Tensor]) -> AbstractContextManager[Any]:
         return nullcontext()
     gather: AbstractContextManager[Any] = import_module("deepspeed").zero.GatheredParameters(list(weights))
     return gather
+
+
+@contextmanager
+def whole_to_read(weights: Iterable[Any]) -> Iterator[None]:
+    """As `gathered`, for who changes nothing and runs no module inside. DeepSpeed ends a gathering by waiting for the
+    whole device; here only the stream that reads waits, so a bucket is gathered while the last one is sent."""
+    away = list({id(one): one for one in weights if partitioned(one) and one.ds_status.name != "AVAILABLE"}.values())
+    before = [weight.data for weight in away]
+    gathering = [_start_gathering(weight) for weight in away]
+    try:
+        for weight, (row, work) in zip(away, gathering, strict=True):
+            work.wait()
+            weight.data = row[: weight.ds_numel].view(weight.ds_shape)
+        yield
+    finally:
+        for weight, empty in zip(away, before, strict=True):
+            weight.data = empty
+
+
+def _start_gathering(weight: Any) -> tuple[Tensor, Any]:
+    """Return the shards of a weight in a row, the last one padded, and the work that brings them."""
+    deepspeed, group = import_module("deepspeed"), weight.ds_process_group
+    shard = weight.ds_tensor.detach().to(deepspeed.get_accelerator().current_device_name())
+    row = torch.empty(len(shard) * deepspeed.comm.get_world_size(group), dtype=shard.dtype, device=shard.device)
+    return row, deepspeed.comm.all_gather_into_tensor(row, shard, group=group, async_op=True)

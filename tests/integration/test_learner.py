@@ -23,6 +23,7 @@ from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
+from rlhf.weight_sync import weights
 from rlhf.weight_sync.broadcast import BroadcastSource
 from rlhf.weight_sync.buckets import unpack_bucket
 from rlhf.weight_sync.types import Manifest, Rendezvous
@@ -311,6 +312,26 @@ def test_an_engine_receives_every_weight_bit_for_bit(
     assert same(arrived, held)
     assert "lm_head.weight" not in held, "it is tied to the embedding, which is sent"
     assert look(workers, buffer_types) == {torch.float32}, "rotary frequencies, also beside 16-bit weights"
+
+
+def gathered_alike(rank: Rank) -> tuple[int, list[str]]:
+    """How many weights lie in shards, and those that we and DeepSpeed gather differently, or that stay gathered."""
+    shards = [(name, weight) for name, weight in rank.policy.named_parameters() if weight.ds_status.name != "AVAILABLE"]
+    with weights.whole_to_read([weight for _, weight in (*shards, *shards)]):
+        own = {name: weight.detach().clone() for name, weight in shards}
+    kept = [name for name, weight in shards if weight.numel() or weight.ds_status.name == "AVAILABLE"]
+    with weights.gathered([weight for _, weight in shards]):
+        return len(shards), kept + [name for name, weight in shards if not torch.equal(weight, own[name])]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_shards_are_gathered_to_the_same_bytes_as_by_deepspeed(
+    pair: list[ProcessWorker], folder: str, dtype: str
+) -> None:
+    train(start(pair, folder, trainer(2, 3), dtype), 1)
+    count, differing = look(pair, gathered_alike)
+    assert count > 5
+    assert not differing
 
 
 def gradient_in_chunks(rank: Rank, minibatches: Any) -> np.ndarray:
