@@ -1,0 +1,63 @@
+"""What a deep sleep of vLLM would lose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlhf.rollout.vllm.sleeping import Sleeper
+
+pytestmark = pytest.mark.engine
+
+
+class Layer(nn.Module):
+    """Holds tensors in every way that vLLM's layers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("scale", torch.ones(3))
+        with torch.inference_mode():
+            self.plain = torch.arange(3.0)
+        self.masks = {"causal": [torch.arange(4)]}
+        self.view = self.weight.detach()[1:]
+        self.kv_cache = torch.ones(3)
+
+    def tensors(self) -> dict[str, Tensor]:
+        own = {"plain": self.plain, "mask": self.masks["causal"][0], "kv_cache": self.kv_cache}
+        return own | {"weight": self.weight, "scale": self.scale, "view": self.view}
+
+
+class Engine:
+    """vLLM's, which is its only worker too: at level 2 its sleep loses everything that is on the device."""
+
+    def __init__(self) -> None:
+        self.layer = Layer()
+
+    def get_model(self) -> nn.Module:
+        return nn.Sequential(self.layer)
+
+    def collective_rpc(self, call: Any) -> None:
+        call(self)
+
+    def sleep(self, level: int, mode: str) -> None:
+        with torch.inference_mode():
+            for tensor in self.layer.tensors().values():
+                tensor.fill_(-level)
+
+    def wake_up(self, tags: list[str]) -> None: ...
+
+
+def test_tensors_that_are_neither_weights_nor_buffers_outlast_a_deep_sleep() -> None:
+    engine = Engine()
+    sleeper = Sleeper(engine, keeps_base=False, on_cpu=False)  # type: ignore[arg-type]
+    sleeper.sleep()
+    assert engine.layer.plain.tolist() == [-2, -2, -2]
+    sleeper.wake("weights")
+    found = {name: tensor.tolist() for name, tensor in engine.layer.tensors().items()}
+    assert found["plain"] == [0, 1, 2]
+    assert found["mask"] == [0, 1, 2, 3]
+    assert all(found[name][0] == -2 for name in ("weight", "scale", "view", "kv_cache"))
