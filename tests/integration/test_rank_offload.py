@@ -39,12 +39,18 @@ def weight_bytes(rank: Rank) -> int:
     return sum(getattr(p, "ds_tensor", p).nbytes for p in rank.policy.parameters())
 
 
+def dropped_bytes(rank: Rank) -> int:
+    """Bytes that come back as zeros."""
+    return sum(one.bytes for one in rank._offload._storages._emptied.values() if one.copy is None)
+
+
 @pytest.mark.parametrize(
     ("ranks", "stage", "dtype", "more"),
     [
         (1, 0, "float32", {"ema_decay": 0.9}),
         (1, 2, "bfloat16", {"critic": CriticConfig(), "advantage": {"estimator": "gae"}}),
         (2, 3, "bfloat16", {}),
+        (1, 1, "bfloat16", {}),
     ],
 )
 def test_a_parked_rank_holds_nothing_and_trains_on_as_if_it_had_not_been(
@@ -58,6 +64,8 @@ def test_a_parked_rank_holds_nothing_and_trains_on_as_if_it_had_not_been(
     working, weights = held(workers) - others, look(workers, weight_bytes)
     asyncio.run(learner.hold("nothing"))
     assert held(workers) - others < 0.1 * working
+    gradients = stage == 3 or (stage == 1 and dtype == "bfloat16")
+    assert (look(workers, dropped_bytes) > 0) == gradients, "gradients of the last step are not worth a copy"
     asyncio.run(learner.hold("weights"))
     assert weights <= held(workers) - others < weights + 0.1 * working
     halfway = asyncio.run(learner.token_logprobs(CANARY))

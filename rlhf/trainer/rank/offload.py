@@ -21,6 +21,9 @@ SEARCHED = ("rlhf.", "deepspeed.", "torch.optim.", "torch.nn.")
 """Beginnings of the modules whose objects are searched for tensors."""
 SENDERS = "rlhf.weight_sync."
 """Every weight sync fills their buffers again, which runs while a rank holds only weights."""
+GRADIENTS = ("grad_partitions_flat_buffer", "fp32_groups_gradients_flat")
+"""DeepSpeed's names of buffers that no update reads before it has written them (stage 3), or that are zero from step to
+step (stage 1 in 16 bits)."""
 
 
 class RankOffload:
@@ -37,8 +40,9 @@ class RankOffload:
             self._storages.restore()
             return
         self._storages.restore(weights)
-        tensors = (tensor for tensor in tensors_of(rank) if tensor.device.type == self._device.type)
-        self._storages.offload(tensors, keep=weights)
+        for found, contents in ((gradients_of(rank), False), (tensors_of(rank), True)):
+            here = (tensor for tensor in found if tensor.device.type == self._device.type)
+            self._storages.offload(here, keep=weights, contents=contents)
         give_back(self._device.type)
 
 
@@ -46,12 +50,22 @@ def weights_of(policy: nn.Module) -> Iterator[Tensor]:
     """Everything that a forward pass of `policy` reads: parameters, their shards under ZeRO-3, and buffers."""
     for parameter in policy.parameters():
         yield parameter
-        yield from (value for value in vars(parameter).values() if isinstance(value, Tensor))
+        yield from (one for name, one in vars(parameter).items() if name.startswith("ds_") and isinstance(one, Tensor))
     yield from policy.buffers()
 
 
 def tensors_of(root: object) -> Iterator[Tensor]:
     """Every tensor that `root` leads to through containers, and attributes of objects that train."""
+    return (found for found in _reached(root) if isinstance(found, Tensor))
+
+
+def gradients_of(root: object) -> Iterator[Tensor]:
+    """Every tensor in a buffer of `GRADIENTS` that `root` leads to."""
+    holders = (found for found in _reached(root) if hasattr(found, "__dict__"))
+    return tensors_of([vars(holder)[name] for holder in holders for name in GRADIENTS if name in vars(holder)])
+
+
+def _reached(root: object) -> Iterator[Any]:
     seen: set[int] = set()
     ahead: list[Any] = [root]
     while ahead:
@@ -59,8 +73,8 @@ def tensors_of(root: object) -> Iterator[Tensor]:
         if id(found) in seen:
             continue
         seen.add(id(found))
+        yield found
         if isinstance(found, Tensor):
-            yield found
             ahead += (found.grad,) if found.is_leaf and found.grad is not None else ()
         if isinstance(found, Mapping):
             ahead += [*found.keys(), *found.values()]
