@@ -9,9 +9,11 @@ from rlhf.controller.responsive import SWITCH_SECONDS, responsive
 
 
 def test_a_run_changes_the_interpreter_only_while_it_lasts() -> None:
-    before, frozen = sys.getswitchinterval(), gc.get_freeze_count()
+    before, frozen, thresholds = sys.getswitchinterval(), gc.get_freeze_count(), gc.get_threshold()
     with responsive():
         assert abs(sys.getswitchinterval() - SWITCH_SECONDS) < 1e-5
         assert gc.get_freeze_count() > frozen
+        assert gc.get_threshold()[2] > thresholds[2]
     assert abs(sys.getswitchinterval() - before) < 1e-5
     assert gc.get_freeze_count() == 0
+    assert gc.get_threshold() == thresholds
