@@ -16,6 +16,8 @@ pytestmark = pytest.mark.engine
 class Layer(nn.Module):
     """Holds tensors in every way that vLLM's layers do."""
 
+    scale: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(3))
