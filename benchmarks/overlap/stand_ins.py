@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.controller.stand_ins import CONTEXT, VOCABULARY, AnsweringRank, SleepingEngine
+from benchmarks.controller.stand_ins import CONTEXT, VOCABULARY, AnsweringRank, SleepingEngine, Turns
 from rlhf.protocols import Environment
 from rlhf.rollout.vllm.settings import EngineFacts, GenerateRequest
 from rlhf.trainer.batching.batch import Minibatch
 from rlhf.trainer.rank_answers import RankAnswer
 from rlhf.trainer.settings import UpdateArguments
-from rlhf.types import Completion, EnvironmentSpec, Message, Observation, PolicyVersion, Task, TokenLogprobs
+from rlhf.types import Completion, EnvironmentSpec, Message, Observation, PolicyVersion, TokenLogprobs
 from rlhf.weight_sync.types import GroupAddress, Load, Manifest, Seconds
 
 SIGMA = 1.0
@@ -164,18 +164,11 @@ class SlowCalls:
         return SlowSession(self, session)
 
 
-class SlowSession:
+class SlowSession(Turns):
     def __init__(self, calls: SlowCalls, session: str) -> None:
-        self._calls, self._session, self._turn = calls, session, 0
-
-    async def reset(self, task: Task, *, seed: int) -> Observation:
-        return Observation(messages=task.messages)
+        super().__init__(calls.turns)
+        self._calls, self._session = calls, session
 
     async def step(self, action: Message) -> Observation:
-        self._turn += 1
-        await asyncio.sleep(self._calls.seconds * one_in_a_hundred(f"{self._session} {self._turn}"))
-        said = (Message(role="user", content=action.content),)
-        pays = float(int(self._session[-1]) % 2)
-        return Observation(messages=said, reward=pays, terminated=self._turn == self._calls.turns)
-
-    async def close(self) -> None: ...
+        await asyncio.sleep(self._calls.seconds * one_in_a_hundred(f"{self._session} {self._left}"))
+        return await super().step(action)
