@@ -22,6 +22,7 @@ from rlhf.recipe.from_python import recipe_from_python
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import located
+from rlhf.recipe.shipped import recipe_file
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.live import make_view
@@ -61,8 +62,9 @@ class Trainer:
 
     @classmethod
     def from_recipe(cls, path: str | Path, *overrides: str, callbacks: Sequence[Callback] = ()) -> Trainer:
-        """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`."""
-        return cls(load_recipe(Path(path), overrides), callbacks=callbacks)
+        """Read a recipe (a file, a folder with `recipe.yaml`, or the name of a shipped one) and apply `key=value`
+        overrides. Raises `ConfigError`."""
+        return cls(load_recipe(recipe_file(path), overrides), callbacks=callbacks)
 
     def fit(
         self,

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from rlhf import commands
-from rlhf.commands.arguments import Overrides, RecipeFile
+from rlhf.commands.arguments import Overrides, RecipeFile, is_project, recipe_named
 from rlhf.commands.engines import engines
 from rlhf.commands.episodes import episodes
 from rlhf.commands.failures import print_failure
@@ -20,6 +20,7 @@ from rlhf.commands.fit import fit
 from rlhf.commands.kubernetes import kubernetes
 from rlhf.commands.launch import launch
 from rlhf.commands.node import node
+from rlhf.commands.recipes import recipes
 from rlhf.commands.serve_sandbox import sandbox
 from rlhf.commands.server_options import Certificate, Key, LimitTexts, Names, access_of
 from rlhf.commands.simulate import simulate
@@ -32,7 +33,6 @@ app = typer.Typer(
     name="rlhf",
     help="Train language models by reinforcement learning: Ray, vLLM and DeepSpeed behind one readable loop.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -42,6 +42,7 @@ env = typer.Typer(no_args_is_help=True, help="Test environments.")
 app.add_typer(serve, name="serve")
 app.add_typer(env, name="env")
 app.add_typer(engines, name="engines")
+app.add_typer(recipes, name="recipes")
 
 Checkpoint = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint of a run, or Hugging Face folder.")]
 
@@ -185,8 +186,8 @@ def options(
 @app.command()
 def check(
     recipe: Annotated[
-        Path,
-        typer.Argument(metavar="RECIPE|MODEL", help="Recipe file; or the folder of a model or of a run."),
+        str,
+        typer.Argument(metavar="RECIPE|MODEL", help="Recipe, as for `train`; or the folder of a model or of a run."),
     ],
     overrides: Overrides = None,
     prove: Annotated[
@@ -194,11 +195,11 @@ def check(
     ] = False,
 ) -> None:
     """Validate a recipe and print its derived settings; or say whether a model can be trained, and what it costs."""
-    if recipe.is_dir():
-        raise typer.Exit(commands.check_model.run_check_model(recipe, overrides or [], prove=prove))
+    if Path(recipe).is_dir() and not is_project(Path(recipe)):
+        raise typer.Exit(commands.check_model.run_check_model(Path(recipe), overrides or [], prove=prove))
     if prove:
         raise UserError("--prove goes with a model folder")
-    raise typer.Exit(commands.check.run_check(recipe, overrides or []))
+    raise typer.Exit(commands.check.run_check(recipe_named(recipe), overrides or []))
 
 
 app.command()(simulate)

@@ -26,6 +26,7 @@ from rlhf.config import (
 )
 from rlhf.errors import ConfigError
 from rlhf.recipe.schema import Recipe
+from rlhf.recipe.shipped import RECIPES
 from rlhf.trainer.algorithms.registry import adapter_layer, mismatch_layer, preset_layer
 
 Layer = tuple[str, dict[str, Any]]
@@ -44,8 +45,8 @@ class LoadedRecipe:
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`.
 
-    The layers, in order: the recipe that `base` names (a path relative to this file's folder), the algorithm's
-    settings, the file, the overrides.
+    The layers, in order: the recipe that `base` names (a path relative to this file's folder, or to that of the shipped
+    recipes), the algorithm's settings, the file, the overrides.
     """
     bases, own, files = _files(path)
     name = {"name": path.stem} if "name" not in own else {}
@@ -66,8 +67,11 @@ def _files(path: Path, above: tuple[Path, ...] = ()) -> tuple[list[Layer], dict[
         return [], own, [path]
     if not isinstance(base, str) or path.resolve() in above:
         raise ConfigError(f"{path}: base must be the path of another recipe, from this file's folder (got {base!r})")
-    bases, values, files = _files(path.parent / base, (*above, path.resolve()))
-    return [*bases, (str(path.parent / base), values)], own, [path, *files]
+    beneath = path.parent / base
+    if not beneath.exists() and (RECIPES / base).exists():
+        beneath = RECIPES / base
+    bases, values, files = _files(beneath, (*above, path.resolve()))
+    return [*bases, (str(beneath), values)], own, [path, *files]
 
 
 def _composed(

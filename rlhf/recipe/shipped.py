@@ -1,0 +1,43 @@
+"""The recipes that come with the package, by name, and where a recipe that is named lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlhf.errors import UserError
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+"""Beside the package `rlhf`, in a clone and where a wheel is installed."""
+OWN = "recipe.yaml"
+"""The recipe of a folder."""
+
+
+def shipped_recipes() -> Mapping[str, Path]:
+    """Return the shipped recipes by name: `quickstart`, `preference_ppo/1_sft`."""
+    files = sorted((*RECIPES.glob("*.yaml"), *RECIPES.glob("*/*.yaml")))
+    return {file.relative_to(RECIPES).with_suffix("").as_posix(): file for file in files}
+
+
+def recipe_file(name: str | Path) -> Path:
+    """Return the file that a user means by a path, by a folder with `recipe.yaml`, or by the name of a shipped recipe.
+
+    A path that is there comes first; what is nothing of these is returned as it is.
+    """
+    path = Path(name).expanduser()
+    if (path / OWN).is_file():
+        return path / OWN
+    return path if path.is_file() else shipped_recipes().get(str(name), path)
+
+
+def shipped_recipe(name: str) -> Path:
+    """Return the file of a shipped recipe. Raises `UserError` for another name."""
+    if name not in shipped_recipes():
+        raise UserError(f"there is no recipe {name!r}; `rlhf recipes list` prints all names")
+    return shipped_recipes()[name]
+
+
+def headline(recipe: Path) -> str:
+    """Return what the comment at the top of a recipe says first."""
+    first = recipe.read_text().partition("\n")[0]
+    return first.removeprefix("#").strip()
