@@ -5,7 +5,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Hundreds of processes import the same modules: what is compiled is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup pins quickstart lint test-fast heart test test-older-processor test-all test-ecosystem test-attacks test-slurm test-browser test-gpu mutants benchmark clean
+.PHONY: setup pins quickstart lint test-fast heart test test-older-processor test-all test-ecosystem test-attacks test-slurm test-browser test-gpu mutants benchmark docs clean
 
 # `make setup GPU=1`, `GPU=0`, `PYTHON=python3.12`: scripts/setup.sh says what else can be chosen.
 setup:
@@ -83,5 +83,17 @@ mutants: setup
 benchmark: setup
 	$(PY) -m benchmarks end_to_end
 
+# The site of docs/ into build/site; a link that leads nowhere fails it.
+docs: setup .venv-docs/.ready
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
+.venv-docs/.ready: SHELL := bash
+.venv-docs/.ready: requirements/docs.txt | setup
+	rm -rf .venv-docs
+	$(PY) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install -q --disable-pip-version-check --no-deps -r requirements/docs.txt \
+	2> >(grep -v "is ignored: it is neither a file" >&2)
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-ecosystem .venv-mutants-* .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+	rm -rf .venv .venv-docs .venv-ecosystem .venv-mutants-* .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
