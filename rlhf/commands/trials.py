@@ -63,7 +63,8 @@ def run_fit(recipe: Path, overrides: Sequence[str], *, trials: int, minutes: flo
 
 
 class Trials:
-    """Trials of a recipe, with their results in a folder: those that are there are not made again."""
+    """Trials of a recipe, with their results in a folder: those that are there are not made again, unless they failed,
+    for which a busy machine may be the cause."""
 
     def __init__(self, recipe: Path, overrides: Sequence[str], loaded: Recipe, folder: Path, ends_at: float) -> None:
         self._recipe, self._overrides, self._loaded, self._folder = recipe, tuple(overrides), loaded, folder
@@ -98,7 +99,8 @@ class Trials:
     def measured(self, changes: Changes, updates: int) -> TrialResult:
         """Return the result in the folder, or of a new trial."""
         for row in read_jsonl(self._file) if self._file.is_file() else ():
-            if (row.pop("recipe"), row["changes"], row["updates"]) == (self._key, changes, updates):
+            same = (row.pop("recipe"), row["changes"], row["updates"]) == (self._key, changes, updates)
+            if same and row["seconds"] is not None:
                 return TrialResult(**row)
         result = self._trial(changes, updates)
         with self._file.open("a") as file:
