@@ -1,0 +1,23 @@
+# PPO with a critic: all models on the same eight GPUs.
+ray job submit --address="http://127.0.0.1:8265" \
+   --runtime-env-json='{"working_dir": "."}' \
+   -- python3 -m openrlhf.cli.train_ppo_ray \
+   --ref_num_nodes 1 --ref_num_gpus_per_node 8 \
+   --reward_num_nodes 1 --reward_num_gpus_per_node 8 \
+   --critic_num_nodes 1 --critic_num_gpus_per_node 8 \
+   --actor_num_nodes 1 --actor_num_gpus_per_node 8 \
+   --vllm_num_engines 4 --vllm_tensor_parallel_size 2 \
+   --colocate_all_models --vllm_enable_sleep --deepspeed_enable_sleep \
+   --vllm_gpu_memory_utilization 0.6 \
+   --advantage_estimator gae \
+   --init_kl_coef 0.02 --kl_target 0.1 --gamma 1.0 --lambd 0.97 --value_clip 0.3 \
+   --pretrain my-team/sft-8b --reward_pretrain my-team/rm-8b \
+   --save_path runs/ppo-8b --save_steps 20 --ckpt_path runs/ppo-8b/ckpt \
+   --micro_train_batch_size 8 --train_batch_size 256 \
+   --micro_rollout_batch_size 16 --rollout_batch_size 512 \
+   --n_samples_per_prompt 1 --max_epochs 1 --num_episodes 2 --max_samples 51200 \
+   --prompt_max_len 768 --generate_max_len 1024 \
+   --zero_stage 3 --bf16 --adam_offload --gradient_checkpointing --packing_samples \
+   --actor_learning_rate 4e-7 --critic_learning_rate 7e-6 --lr_warmup_ratio 0.05 \
+   --prompt_data rows/prompts.jsonl --input_key messages --apply_chat_template \
+   --normalize_reward --reward_clip_range -5 5 --ptx_coef 0.05

@@ -1,0 +1,209 @@
+"""Configurations of TRL, verl and OpenRLHF become recipes, and no setting of theirs is dropped silently."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rlhf.cli import app
+from rlhf.config import flatten, known_keys
+from rlhf.errors import ConfigError, UserError
+from rlhf.recipe.loading import load_recipe, other_names
+from rlhf.recipe.schema import Recipe
+from rlhf.recipe.translation.reading import read_settings
+from rlhf.recipe.translation.tables import read_table
+from rlhf.recipe.translation.translating import Translation, translated
+
+CONFIGURATIONS = Path(__file__).parent / "configurations"
+SYSTEMS = ("trl", "verl", "openrlhf")
+TAKEN: dict[str, dict[str, Any]] = {
+    "trl_gsm8k.py": {
+        "trainer.algorithm": "dr_grpo", "trainer.loss.clip_high": 0.28, "trainer.kl.coefficient": 0.02,
+        "trainer.groups_per_update": 2, "trainer.minibatches": 1, "trainer.epochs": 2, "trainer.updates": 150,
+        "trainer.optimizer.warmup_steps": 30, "trainer.save_every": 25, "sampling.max_tokens": 768,
+        "model.lora.target_modules": ["q_proj", "v_proj"], "cluster.placement": "colocated", "model.dtype": "bfloat16",
+    },
+    "trl_gspo.yaml": {
+        "trainer.loss.policy": "gspo", "trainer.loss.clip_low": 3e-4, "trainer.loss.aggregation": "sequence_mean",
+        "trainer.groups_per_update": 32, "trainer.group_size": 16, "trainer.minibatches": 4,
+        "trainer.correction.high": 3.0, "trainer.optimizer.schedule": "constant", "trainer.eval_every": 0,
+        "trainer.save_every": 16, "trainer.deepspeed.ranks": 8, "data.train.path": "my-team/olympiad",
+    },
+    "trl_cispo.json": {
+        "trainer.algorithm": "cispo", "trainer.loss.clip_high": 4.0, "trainer.advantage.whiten": True,
+        "trainer.groups_per_update": 64, "trainer.minibatches": 4, "trainer.updates": 32, "trainer.eval_every": 8,
+        "rollout.engines": 2, "rollout.tensor_parallel_size": 2, "trainer.optimizer.schedule": "linear",
+    },
+    "verl_gsm8k.sh": {
+        "trainer.algorithm": "grpo", "trainer.loss.aggregation": "token_mean", "trainer.loss.dual_clip": 3.0,
+        "trainer.groups_per_update": 512, "trainer.group_size": 6, "trainer.minibatches": 4, "rollout.engines": 4,
+        "trainer.kl.coefficient": 0.002, "trainer.kl.estimator": "k3", "trainer.kl.place": "loss",
+        "data.train.path": "data/gsm8k/train.parquet", "data.eval.answer_column": "reward_model.ground_truth",
+        "trainer.tokens_per_microbatch": 8 * 2304, "run.loggers": ["tensorboard", "wandb"],
+    },
+    "verl_ppo.yaml": {
+        "trainer.algorithm": "ppo", "trainer.kl.place": "reward", "trainer.kl.target": 0.08, "trainer.epochs": 2,
+        "trainer.critic.optimizer.learning_rate": 8e-6, "trainer.critic.value_clip": 0.3, "trainer.updates": 400,
+        "trainer.optimizer.warmup_steps": 160, "trainer.deepspeed.ranks": 16, "reward.model": "my-team/rm-8b",
+        "run.dir": "runs/ppo-8b", "data.eval.samples": 4, "trainer.deepspeed.offload_parameters": "cpu",
+    },
+    "verl_dapo_async.sh": {
+        "trainer.filter.equal_rewards": True, "trainer.overlong.buffer_tokens": 2048, "trainer.max_staleness": 1,
+        "trainer.loss.clip_high": 0.28, "cluster.placement": "separate", "trainer.deepspeed.sequence_parallel": 2,
+        "trainer.kl.coefficient": 0.0, "rollout.engines": 2, "model.path": "./YOUR_MODEL",
+    },
+    "openrlhf_ppo.sh": {
+        "trainer.algorithm": "ppo", "trainer.advantage.lam": 0.97, "trainer.kl.coefficient": 0.02,
+        "trainer.kl.target": 0.1, "trainer.groups_per_update": 512, "trainer.minibatches": 2, "trainer.updates": 200,
+        "trainer.optimizer.warmup_steps": 20, "reward.kind": "model", "trainer.optimizer.betas": [0.9, 0.95],
+        "trainer.deepspeed.offload_optimizer": "cpu", "cluster.placement": "colocated", "rollout.engines": 4,
+    },
+    "openrlhf_reinforce.sh": {
+        "trainer.advantage.estimator": "reinforce_pp_baseline", "trainer.kl.place": "loss", "trainer.max_staleness": 2,
+        "trainer.kl.estimator": "k2", "reward.remote.url": "http://10.1.2.3:5000", "data.eval.samples": 8,
+        "trainer.correction.high": 3, "trainer.tokens_per_microbatch": 24000, "trainer.filter.equal_rewards": True,
+    },
+    "openrlhf_grpo.sh": {
+        "trainer.algorithm": "grpo", "trainer.loss.policy": "gspo", "trainer.kl.coefficient": 0, "trainer.updates": 100,
+        "trainer.minibatches": 4, "trainer.ema_decay": 0.995, "model.lora.rank": 16, "model.dtype": "bfloat16",
+        "reward.function": "your_reward:score",
+    },
+}  # fmt: skip
+WITHOUT = {
+    "trl_gsm8k.py": {"top_p", "reward_funcs", "train_dataset", "lora_dropout", "logging_steps"},
+    "trl_gspo.yaml": {
+        "reward_funcs", "reward_weights", "vllm_server_host", "vllm_server_port", "num_train_epochs",
+    },
+    "trl_cispo.json": {"sync_ref_model", "ref_model_sync_steps", "top_entropy_quantile"},
+    "verl_gsm8k.sh": {"trainer.total_epochs", "trainer.project_name", "data.truncation"},
+    "verl_ppo.yaml": {"actor_rollout_ref.rollout.top_k", "actor_rollout_ref.rollout.name", "defaults"},
+    "verl_dapo_async.sh": {"custom_reward_function.path", "rollout.total_rollout_steps", "trainer.n_gpus_per_node"},
+    "openrlhf_ppo.sh": {"normalize_reward", "reward_clip_range", "ptx_coef", "critic_num_nodes"},
+    "openrlhf_reinforce.sh": {"top_p", "ring_head_stride", "use_wandb"},
+    "openrlhf_grpo.sh": {"remote_rm_url"},
+}  # fmt: skip
+UNKNOWN = {"trl_gspo.yaml": {"my_team_flag"}, "verl_gsm8k.sh": {"$@"}, "openrlhf_reinforce.sh": {"experimental_cache"}}
+
+
+def names(found: Translation, outcome: str) -> set[str]:
+    return {name for row in found.rows if row.outcome == outcome for name in row.names} & set(found.given)
+
+
+def flat(found: Translation) -> dict[str, Any]:
+    return dict(flatten(found.values))
+
+
+@pytest.mark.parametrize("file", TAKEN)
+def test_a_configuration_becomes_a_recipe_and_every_setting_is_accounted_for(file: str) -> None:
+    found = translated(CONFIGURATIONS / file)
+    assert found.problem is None
+    told = set().union(*(names(found, outcome) for outcome in ("taken", "same", "without", "unknown")))
+    assert told == set(found.given)
+    values = flat(found)
+    assert {key: values.get(key) for key in TAKEN[file]} == TAKEN[file]
+    assert WITHOUT[file] <= names(found, "without")
+    assert names(found, "unknown") == UNKNOWN.get(file, set())
+    assert all(row.why for row in found.rows if row.outcome == "without")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_tables_name_keys_of_ours_and_agree_with_the_suggestions(system: str) -> None:
+    table, known = read_table(system), set(known_keys(Recipe))
+    keys = {key for given in table.keys.values() for key in given.split(", ")}
+    keys |= {key for choices in table.values.values() for values in choices.values() for key in values}
+    free = ("rollout.vllm.", "data.chat_template_arguments.")
+    assert {key for key in keys if not key.startswith(free)} <= known
+    for name, given in table.keys.items():
+        offered = other_names().get(name, ())
+        if len(offered) == 1 and "." not in name:
+            assert offered[0] in given.split(", "), name
+
+
+@pytest.mark.parametrize(
+    ("system", "text", "expected"),
+    [
+        ("trl", "num_generations: 4", {"trainer.algorithm": "dapo", "trainer.filter.equal_rewards": False}),
+        ("trl", "num_generations: 4\nloss_type: luspo", {}),
+        ("trl", "{num_generations: 8, loss_type: sapo, sapo_temperature_neg: 1.2}", {"trainer.algorithm": "sapo"}),
+        ("trl", "{num_generations: 8, warmup_steps: 0.1, max_steps: 50}", {"trainer.optimizer.warmup_steps": 5}),
+        ("verl", "actor_rollout_ref: {actor: {use_kl_loss: true}}", {"trainer.kl.estimator": "k3"}),
+        ("verl", "{actor_rollout_ref: {}, algorithm: {adv_estimator: rloo}}", {"trainer.loss.policy": "ppo"}),
+        ("verl", "{actor_rollout_ref: {model: {lora_rank: 8}}, data: {train_files: [a, b]}}", {"model.lora.rank": 8}),
+    ],
+)
+def test_defaults_of_theirs_that_differ_from_ours_are_taken(
+    tmp_path: Path, system: str, text: str, expected: dict[str, Any]
+) -> None:
+    file = tmp_path / "configuration.yaml"
+    file.write_text(text)
+    found = translated(file)
+    assert found.title.lower() == system
+    assert {key: flat(found).get(key) for key in expected} == expected
+    assert ("loss_type" in names(found, "without")) == ("luspo" in text)
+    assert found.problem is None or "group_size" in found.problem
+
+
+def test_the_number_of_gpus_multiplies_the_batch_of_trl() -> None:
+    found = flat(translated(CONFIGURATIONS / "trl_gsm8k.py", gpus=4))
+    assert (found["trainer.groups_per_update"], found["trainer.deepspeed.ranks"]) == (8, 4)
+
+
+def test_a_program_is_parsed_and_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "train.py"
+    file.write_text(
+        "import torch, trl\nopen('ran', 'w')\nKL = 0.5\n"
+        "trl.GRPOConfig('runs', beta=KL, learning_rate=rate(), model_init_kwargs={'dtype': torch.float16}, **more)\n"
+    )
+    found = translated(file)
+    assert not Path("ran").exists()
+    assert (flat(found)["trainer.kl.coefficient"], flat(found)["model.dtype"]) == (0.5, "float16")
+    assert names(found, "unknown") == {"GRPOConfig argument 1", "**more"}
+    assert names(found, "without") == {"learning_rate"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.py", "print(1)", "not recognised: it gives no settings of TRL"),
+        ("a.py", "GRPOConfig(beta=1)\nGRPOConfig(beta=2)", "constructed on lines 1, 2; keep one"),
+        ("a.py", "GRPOConfig(", "cannot be parsed"),
+        ("a.yaml", "a: [", "cannot be parsed"),
+        ("a.yaml", "model: {path: x}", "not recognised"),
+        ("a.sh", "python train.py --lr 1", "not recognised"),
+        ("a.sh", "openrlhf.cli.train_ppo_ray --prompt_data 'a", "cannot be parsed: No closing quotation"),
+        ("b.yaml", "{num_generations: 0}", "a number of TRL's batches is none that trains"),
+        ("b.yaml", "{num_generations: many}", "a number of TRL's batches is none that trains"),
+    ],
+)
+def test_what_is_no_configuration_is_refused_in_one_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        translated(tmp_path / name)
+
+
+def test_a_command_ends_where_its_script_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(
+        "N=${COUNT:-4}\ntrl grpo --num_generations $N --use_vllm --eval_strategy no > log 2>&1 &\nrm -r x\n"
+    )
+    assert read_settings(file) == ("trl", {"num_generations": 4, "use_vllm": True, "eval_strategy": "no"})
+
+
+def test_the_command_prints_a_recipe_with_its_account_and_writes_a_new_file(tmp_path: Path) -> None:
+    configuration, output = str(CONFIGURATIONS / "verl_gsm8k.sh"), tmp_path / "recipe.yaml"
+    printed = CliRunner().invoke(app, ["translate", configuration])
+    assert printed.exit_code == 0
+    assert yaml.safe_load(printed.output)["trainer"]["groups_per_update"] == 512
+    assert "# for you to name: trainer.updates, reward.function" in printed.output
+    assert "#   trainer.total_epochs 12\n#       set trainer.updates to 12 x your rows / 512" in printed.output
+    written = CliRunner().invoke(app, ["translate", configuration, "--output", str(output)])
+    assert f"rlhf check {output}" in written.output
+    assert load_recipe(output).recipe.trainer.group_size == 6
+    again = CliRunner().invoke(app, ["translate", configuration, "--output", str(output)])
+    assert isinstance(again.exception, UserError)
+    assert "exists" in str(again.exception)
