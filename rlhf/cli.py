@@ -71,6 +71,17 @@ def train(
     raise typer.Exit(commands.train.run_train(recipe, given, resume=resume, start_over=start_over))
 
 
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder; its name is the run's.")],
+    kind: Annotated[
+        Literal["reward", "environment", "agent", "preference"], typer.Option(help="What you will write yourself.")
+    ] = "reward",
+) -> None:
+    """Make a project of your own: a recipe that learns at once, 50 rows, a reward or environment, and its test."""
+    raise typer.Exit(commands.init.run_init(folder, kind))
+
+
 @app.command("plan")
 def plan_recipe(
     recipe: RecipeFile,

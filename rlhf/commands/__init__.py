@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         explain,
         export,
         generate,
+        init,
         measuring,
         options,
         plan,
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "audit", "check", "check_model", "doctor", "drill", "env_check", "eval", "explain", "export", "generate",
-    "measuring", "options", "plan", "report", "reward_check", "score", "serve_env", "serve_policy", "serve_reward",
-    "simulated", "top", "train", "trials",
+    "init", "measuring", "options", "plan", "report", "reward_check", "score", "serve_env", "serve_policy",
+    "serve_reward", "simulated", "top", "train", "trials",
 ]  # fmt: skip
 
 

@@ -24,6 +24,8 @@ from rlhf.trainer.algorithms.composition import check_composition
 from rlhf.trainer.algorithms.registry import is_corrected, needs_reference
 from rlhf.trainer.config import TrainerConfig
 
+RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
 
 class CallbackConfig(Config):
     """A user-defined callback between updates; a plain `module:Class` has no arguments."""
@@ -101,7 +103,7 @@ class RunConfig(Config):
 class Recipe(Config):
     """All settings of a run."""
 
-    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field("run", pattern=RUN_NAME)
     """Name of the run and of its folder."""
     kind: str = "rl"
     """`rl`: reinforcement learning; `distill`: the policy learns from its teacher (`trainer.reference_path`) on its own
