@@ -5,6 +5,7 @@ import { SCALES, axes } from "./charts.js";
 import { quoted } from "./episodes.js";
 import { group } from "./groups.js";
 import { choice, h, heads, number, show } from "./dom.js";
+import { parallel } from "./parallel.js";
 
 const KNOWN = 100;
 const COLOURS = ["#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700", "#57606a", "#cf222e"];
@@ -21,7 +22,7 @@ export async function showCompare({ runs = "", metric = "reward/mean", over = AX
   show(
     h("h1", {}, "Compare"),
     form({ known, chosen, metrics, metric, over }),
-    found.length ? [place, ends(chosen, found, metric), ...problem, h("h2", {}, "Recipes"), difference(chosen, found)] : h("p", { class: "dim" }, "Choose two runs or more."),
+    found.length ? [place, ends(chosen, found, metric), inParallel(chosen, found, metric), ...problem, h("h2", {}, "Recipes"), difference(chosen, found)] : h("p", { class: "dim" }, "Choose two runs or more."),
   );
   if (found.length) draw(place, chosen, found, metric, over);
 }
@@ -77,10 +78,19 @@ export function values(recipe) {
   return found;
 }
 
-function difference(runs, found) {
+function differing(found) {
   const recipes = found.map((one) => values(one.recipe));
   const keys = [...new Set(recipes.flatMap((recipe) => [...recipe.keys()]))];
-  const differ = keys.filter((key) => new Set(recipes.map((recipe) => recipe.get(key)?.value)).size > 1);
+  return { recipes, differ: keys.filter((key) => new Set(recipes.map((recipe) => recipe.get(key)?.value)).size > 1) };
+}
+
+function inParallel(runs, found, metric) {
+  const { recipes, differ } = differing(found);
+  return parallel(runs, recipes, differ, metric, found.map((one) => one.metrics[metric]?.values.findLast((value) => value !== null) ?? null), COLOURS);
+}
+
+function difference(runs, found) {
+  const { recipes, differ } = differing(found);
   if (!differ.length) return h("p", { class: "dim" }, runs.length > 1 ? "Their recipes are equal." : "One run.");
   const cell = (entry) => h("td", { class: "text" }, entry ? [entry.value, h("span", { class: "dim" }, entry.origin ? ` ${entry.origin}` : "")] : "–");
   const row = (key) => h("tr", {}, h("td", {}, key), recipes.map((recipe) => cell(recipe.get(key))));

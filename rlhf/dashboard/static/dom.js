@@ -20,6 +20,13 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+export function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS("http:" + "//www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children.map((child) => (child instanceof Node ? child : visible(child))));
+  return element;
+}
+
 export function show(...children) {
   document.getElementById("page").replaceChildren(...children.flat().filter(Boolean));
 }

@@ -62,7 +62,8 @@ async function showRuns() {
         h("td", { class: "number" }, number(run.reward)),
         h("td", {}, run.outcome ?? "goes on, or was killed"),
       ]);
-  show(h("h1", {}, "Runs"), h("div", { class: "scroll" }, h("table", {}, heads(["run", "updates", "reward", "outcome"], ["updates", "reward"]), h("tbody", {}, runs.map(row)))));
+  const all = runs.length > 1 && h("p", {}, h("a", { href: address("compare", { runs: runs.map((run) => run.name).join("|") }) }, "Compare all"));
+  show(h("h1", {}, "Runs"), all, h("div", { class: "scroll" }, h("table", {}, heads(["run", "updates", "reward", "outcome"], ["updates", "reward"]), h("tbody", {}, runs.map(row)))));
 }
 
 let width = innerWidth;

@@ -1,7 +1,7 @@
 // Who did what when, in one update: a bar for each timed activity.
 
 import { address, ask, go } from "./address.js";
-import { h, heads, number, show } from "./dom.js";
+import { h, heads, number, show, svg } from "./dom.js";
 
 const LANES = ["generate", "wait", "train", "weight_sync", "record", "evaluate", "save", "start"];
 const COLOURS = {
@@ -83,10 +83,4 @@ function covered(spans, { start, stop }) {
     reached = Math.max(reached, end);
   }
   return sum;
-}
-
-function svg(tag, attributes = {}) {
-  const element = document.createElementNS("http:" + "//www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  return element;
 }
