@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlhf.api import Trainer
     from rlhf.controller.run import Callback
+    from rlhf.sweeps.python import sweep
+    from rlhf.sweeps.trial import trainable
 
 __version__ = "0.1.0"
-__all__ = ["Callback", "Trainer", "__version__"]
-_HOMES = {"Callback": "rlhf.controller.run", "Trainer": "rlhf.api"}
+__all__ = ["Callback", "Trainer", "__version__", "sweep", "trainable"]
+_HOMES = {
+    "Callback": "rlhf.controller.run", "Trainer": "rlhf.api", "sweep": "rlhf.sweeps.python",
+    "trainable": "rlhf.sweeps.trial",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Import a class when it is asked for: `import rlhf` stays cheap."""
+    """Import a class or function when it is asked for: `import rlhf` stays cheap."""
     if name not in _HOMES:
         raise AttributeError(f"module 'rlhf' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

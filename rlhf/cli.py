@@ -25,6 +25,7 @@ from rlhf.commands.serve_sandbox import sandbox
 from rlhf.commands.server_options import Certificate, Key, LimitTexts, Names, access_of
 from rlhf.commands.simulate import simulate
 from rlhf.commands.slurm import slurm
+from rlhf.commands.sweep import sweep_recipe
 from rlhf.commands.translate import translate
 from rlhf.commands.view import view
 from rlhf.errors import RlhfError, UserError
@@ -216,6 +217,7 @@ def check(
 
 app.command()(simulate)
 app.command()(fit)
+app.command("sweep")(sweep_recipe)
 app.command()(translate)
 app.command()(episodes)
 app.command()(view)

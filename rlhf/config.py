@@ -61,7 +61,7 @@ def parse_override(text: str) -> tuple[str, Any]:
         value = yaml.safe_load(raw)
     except yaml.YAMLError:
         value = raw
-    return key, _number(value)
+    return key, _numbers(value)
 
 
 def merge(*layers: tuple[str, Mapping[str, Any]]) -> tuple[dict[str, Any], Origins]:

@@ -190,6 +190,10 @@ class CheckpointError(UserError):
     """A checkpoint that is incomplete, damaged, or made for another plan."""
 
 
+class TrialFailed(RlhfError):
+    """The run of a trial did not come to its end."""
+
+
 class RunTaken(UserError):
     """The run folder belongs to another process: refused at the start, and no longer written to once ownership
     is lost."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
+import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -69,6 +71,16 @@ def reap_all() -> dict[int, int]:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             statuses[ended[0]] = ended[1]
     return statuses
+
+
+def end_process(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Ask the leader of a process group to end, and after so many seconds kill the group."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _segments() -> set[str]:

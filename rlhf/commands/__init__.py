@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         serve_policy,
         serve_reward,
         simulated,
+        swept,
         top,
         train,
         trials,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "audit", "check", "check_model", "doctor", "drill", "env_check", "eval", "explain", "export", "generate",
     "init", "measuring", "options", "plan", "report", "reward_check", "score", "serve_env", "serve_policy",
-    "serve_reward", "simulated", "top", "train", "trials",
+    "serve_reward", "simulated", "swept", "top", "train", "trials",
 ]  # fmt: skip
 
 

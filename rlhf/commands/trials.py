@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
-import yaml
-
+from rlhf.cluster.leftovers import end_process
 from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import reporting_failures
 from rlhf.commands.plan import as_overrides, columns, estimator, here
-from rlhf.config import merge, parse_override
 from rlhf.controller.resume import TIMES
 from rlhf.errors import UserError
 from rlhf.recipe.loading import load_recipe
@@ -35,6 +30,7 @@ from rlhf.recipe.schema import Recipe
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.stored_run import read_metrics
+from rlhf.sweeps.results import write_on_top
 
 SHORT = (
     "trainer.eval_every=0", "trainer.save_every=0", "trainer.save_every_minutes=0", "data.eval=null", "run.loggers=[]",
@@ -130,13 +126,8 @@ class Trials:
 
     def _end(self) -> None:
         """End a trial that runs."""
-        if self._process is None or self._process.poll() is not None:
-            return
-        self._process.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_SECONDS)
-            return
-        os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process is not None:
+            end_process(self._process, END_SECONDS)
 
     def _line(self, result: TrialResult) -> str:
         took = result.failure if result.seconds is None else f"{result.seconds:.2f} s an update"
@@ -144,14 +135,10 @@ class Trials:
 
     def _write(self, best: TrialResult, results: Sequence[TrialResult]) -> Path:
         """Write the recipe with the quickest settings, as one on top of the tried recipe."""
-        given = dict(
-            map(parse_override, (*self._overrides, *(f"{key}={value}" for key, value in best.changes.items())))
-        )
-        values, _ = merge(("fit", {"name": self._loaded.name}), ("fit", given))
-        base = os.path.relpath(self._recipe.absolute(), self._folder.absolute())
         written = self._folder / "fitted.yaml"
-        head = f"# The quickest of {len(results)} trials: {best.seconds:.2f} s an update."
-        written.write_text(f"{head}\n{yaml.safe_dump({'base': base, **values}, sort_keys=False)}")
+        words = f"The quickest of {len(results)} trials: {best.seconds:.2f} s an update."
+        changes = (f"{key}={value}" for key, value in best.changes.items())
+        write_on_top(written, self._recipe, [f"name={self._loaded.name}", *self._overrides, *changes], words)
         return written
 
 

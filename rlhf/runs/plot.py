@@ -1,8 +1,8 @@
-"""Plot of the reward curve."""
+"""Plots of reward curves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,21 @@ def plot_rewards(path: Path, training: Points, evaluations: Points, title: str) 
     _draw_training(axes, training)
     _draw_evaluations(axes, evaluations)
     _dress(axes, title)
+    figure.savefig(path)
+
+
+def plot_curves(path: Path, curves: Mapping[str, Points], title: str) -> None:
+    """Write a PNG with a curve for each name; the first is emphasized."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), dpi=140, layout="constrained")
+    axes = figure.subplots()
+    for place, (name, points) in enumerate(curves.items()):
+        updates, values = zip(*points, strict=True)
+        style = {"color": EVALUATION, "linewidth": 2.2, "zorder": 3} if place == 0 else {"linewidth": 1, "alpha": 0.7}
+        axes.plot(updates, values, marker=".", label=name, **style)
+    _dress(axes, title)
+    axes.set_ylabel("score", color=INK)
     figure.savefig(path)
 
 

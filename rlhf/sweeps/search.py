@@ -1,0 +1,148 @@
+"""A sweep by Ray Tune: its own schedulers and searchers, by name. Import this after Ray's settings are in the
+environment."""
+
+from __future__ import annotations
+
+import logging
+import random
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
+from ray.tune.search.optuna import OptunaSearch
+
+from rlhf.cluster.machine import this_machine
+from rlhf.sweeps.order import ReportOrder
+from rlhf.sweeps.request import REDUCTION, Sweep
+from rlhf.sweeps.results import FINISHED, STOPPED, SweptRun
+from rlhf.sweeps.space import OneOf, Search
+from rlhf.sweeps.trial import SCORE, UPDATE, needs, read_record, trainable, write_record
+
+Told = Callable[[SweptRun], None]
+
+
+def run_trials(sweep: Sweep, board: Board) -> None:
+    """Run every trial to its end. The order of trials, and what is drawn, are the same in every call."""
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    random.seed(sweep.loaded.seed)  # from which PBT draws
+    board.order.begin()
+    saving = [f"trainer.save_every={sweep.interval}", "trainer.keep_checkpoints=2"] if sweep.algorithm == "pbt" else []
+    source = trainable(sweep.recipe, *sweep.overrides, *saving, folder=sweep.folder, metric=sweep.metric)
+    config = tune.TuneConfig(
+        metric=SCORE,
+        mode=sweep.mode,
+        scheduler=scheduler(sweep),
+        search_alg=searcher(sweep),
+        num_samples=1 if sweep.whole_grid else sweep.samples,
+        reuse_actors=True,
+        trial_name_creator=lambda trial: board.named(),  # Tune copies objects for every trial, and functions not
+        trial_dirname_creator=str,
+    )
+    run = tune.RunConfig(name="sweep", storage_path=tempfile.mkdtemp(), callbacks=[board], verbose=0)
+    tune.Tuner(source, param_space=param_space(sweep), tune_config=config, run_config=run).fit()
+
+
+def at_once(sweep: Sweep) -> int:
+    """Return how many trials this machine holds at once."""
+    wanted, machine = needs(sweep.loaded), this_machine()
+    there = {"CPU": machine.cpus, "GPU": machine.gpus}
+    return max(1, int(min(there[name] / amount for name, amount in wanted.items())))
+
+
+def param_space(sweep: Sweep) -> dict[str, Any]:
+    if sweep.whole_grid:  # ASHA ends no trial where each is better than those before
+        drawn = random.Random(sweep.loaded.seed)
+        lists = {key: list(search.examples) for key, search in sweep.space.items()}
+        return {
+            key: tune.grid_search(drawn.sample(values, len(values)) if sweep.algorithm == "asha" else values)
+            for key, values in lists.items()
+        }
+    return {key: domain(search) for key, search in sweep.space.items()}
+
+
+def domain(search: Search) -> Any:
+    """Return Tune's domain."""
+    if isinstance(search, OneOf):
+        return tune.choice(list(search.values))
+    if search.form == "int":
+        return tune.randint(int(search.low), int(search.high) + 1)
+    return (tune.loguniform if search.form == "log" else tune.uniform)(search.low, search.high)
+
+
+def searcher(sweep: Sweep) -> Any:
+    if sweep.algorithm == "optuna":
+        return ConcurrencyLimiter(OptunaSearch(seed=sweep.loaded.seed), max_concurrent=at_once(sweep))
+    return BasicVariantGenerator(random_state=sweep.loaded.seed)
+
+
+def scheduler(sweep: Sweep) -> TrialScheduler | None:
+    if sweep.algorithm == "asha":
+        return ASHAScheduler(
+            time_attr=UPDATE, max_t=sweep.updates, grace_period=sweep.looks[0], reduction_factor=REDUCTION
+        )
+    if sweep.algorithm == "pbt":
+        return PopulationBasedTraining(
+            time_attr=UPDATE,
+            perturbation_interval=sweep.interval,
+            hyperparam_mutations={key: mutation(search) for key, search in sweep.space.items()},
+            custom_explore_fn=lambda values: bounded(sweep.space, values),
+            synch=True,  # so that what is exploited does not depend on which trial is quicker
+            log_config=False,
+        )
+    return None
+
+
+def mutation(search: Search) -> Any:
+    return list(search.values) if isinstance(search, OneOf) else domain(search)
+
+
+def bounded(space: Mapping[str, Search], values: dict[str, Any]) -> dict[str, Any]:
+    """Keep perturbed values within their bounds."""
+    return values | {
+        key: min(max(values[key], search.low), search.high)
+        for key, search in space.items()
+        if not isinstance(search, OneOf)
+    }
+
+
+class Board(tune.Callback):
+    """Follows the trials, and records at which update the sweep ended one."""
+
+    def __init__(self, sweep: Sweep, tell: Told) -> None:
+        self.trials: dict[str, SweptRun] = {}
+        self.order = ReportOrder(sweep.folder)
+        self._sweep, self._tell, self._names = sweep, tell, 0
+
+    def named(self) -> str:
+        """Name a new trial."""
+        self._names += 1
+        return f"trial-{self._names:04d}"
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        one = self.trials.setdefault(str(trial), SweptRun(name=str(trial), run=str(trial), values={}))
+        one.values = dict(trial.config)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        one = self.trials[str(trial)]
+        one.run = result["run"]
+        self.order.add(f"{trial} {result[UPDATE]}")
+        one.scores = [*(point for point in one.scores if point[0] < result[UPDATE]), (result[UPDATE], result[SCORE])]
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        one = self.trials[str(trial)]
+        run = self._sweep.folder / one.run
+        one.outcome = FINISHED if trial.last_result["whole"] else STOPPED
+        if one.outcome == STOPPED:
+            write_record(run, read_record(run) | {"stopped_at": one.updates})
+        self._tell(one)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        one = self.trials[str(trial)]
+        one.outcome = f"failed: {read_record(self._sweep.folder / one.run).get('failure', 'its process was killed')}"
+        self._tell(one)
