@@ -27,6 +27,7 @@ BENCHMARKS = {
     "sandbox": "benchmarks.sandbox.command",
     "saves": "benchmarks.saves.command",
     "simulate": "benchmarks.simulate.command",
+    "sweep": "benchmarks.sweep.command",
     "what_to_play": "benchmarks.what_to_play.command",
 }
 """Name to the module whose `main(arguments)` runs it; imported only when asked for."""

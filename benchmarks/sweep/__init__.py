@@ -1,0 +1,1 @@
+"""A sweep by ASHA against a full grid."""
