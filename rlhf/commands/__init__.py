@@ -33,13 +33,14 @@ if TYPE_CHECKING:
         swept,
         top,
         train,
+        translation,
         trials,
     )
 
 __all__ = [
     "audit", "check", "check_model", "doctor", "drill", "env_check", "eval", "explain", "export", "generate",
     "init", "measuring", "options", "plan", "report", "reward_check", "score", "serve_env", "serve_policy",
-    "serve_reward", "simulated", "swept", "top", "train", "trials",
+    "serve_reward", "simulated", "swept", "top", "train", "translation", "trials",
 ]  # fmt: skip
 
 

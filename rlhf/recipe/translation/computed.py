@@ -56,6 +56,8 @@ def of_trl(t: Theirs) -> Iterator[Meaning]:
         every = 0 if how == "no" else every * total if every < 1 else every
         known = how == "no" or (how == "steps" and every)
         yield t.mean({key: max(round(every / steps), int(how != "no"))} if known else {}, f"{key} counts updates")
+    length = t("max_prompt_length", 512) + t("max_completion_length")
+    yield t.mean({"trainer.tokens_per_microbatch": per_device * length})
     low, high, kind = t("epsilon"), t("epsilon_high", t("epsilon")), t("loss_type")
     if kind == "cispo":  # epsilon_high bounds the weight itself, and nothing bounds it from below
         low, high = 1.0, max(high - 1.0, 0.0)

@@ -36,6 +36,7 @@ TAKEN: dict[str, dict[str, Any]] = {
     "trl_cispo.json": {
         "trainer.algorithm": "cispo", "trainer.loss.clip_high": 4.0, "trainer.advantage.whiten": True,
         "trainer.groups_per_update": 64, "trainer.minibatches": 4, "trainer.updates": 32, "trainer.eval_every": 8,
+        "trainer.tokens_per_microbatch": 8 * (512 + 1024),
         "rollout.engines": 2, "rollout.tensor_parallel_size": 2, "trainer.optimizer.schedule": "linear",
     },
     "verl_gsm8k.sh": {
