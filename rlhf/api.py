@@ -21,7 +21,7 @@ from rlhf.errors import UserError, logged_in
 from rlhf.recipe.from_python import recipe_from_python
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.preflight import preflight
-from rlhf.recipe.resolve import located
+from rlhf.recipe.resolve import check_evaluates, located, recipe_of_run
 from rlhf.recipe.shipped import recipe_file
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.folder import RunFolder
@@ -58,13 +58,27 @@ class Trainer:
         self.loaded = located(given)
         self.recipe = self.loaded.recipe
         self._clock = clock
-        self._fitted: RunFolder | None = None
+        self._trained_in: Path | None = None
 
     @classmethod
     def from_recipe(cls, path: str | Path, *overrides: str, callbacks: Sequence[Callback] = ()) -> Trainer:
         """Read a recipe (a file, a folder with `recipe.yaml`, or the name of a shipped one) and apply `key=value`
         overrides. Raises `ConfigError`."""
         return cls(load_recipe(recipe_file(path), overrides), callbacks=callbacks)
+
+    @classmethod
+    def from_checkpoint(cls, path: str | Path, *overrides: str, callbacks: Sequence[Callback] = ()) -> Trainer:
+        """Take the policy of a run folder's newest checkpoint, or of the checkpoint `path`, and the run's recipe with
+        `key=value` overrides. `fit(resume=True)` goes on in its folder from the newest checkpoint.
+
+        Raises `ConfigError` for a folder of no run, and `CheckpointError` without a finished checkpoint.
+        """
+        checkpoint = Path(path).expanduser().absolute()
+        recipe = recipe_of_run(checkpoint)
+        model_folder(str(checkpoint))
+        trainer = cls.from_recipe(recipe, f"run.dir={recipe.parent}", *overrides, callbacks=callbacks)
+        trainer._trained_in = checkpoint
+        return trainer
 
     def fit(
         self,
@@ -86,7 +100,7 @@ class Trainer:
         preflight(self.recipe)
         messages: list[str] = []
         folder, point = run_folder(self.recipe, resume=resume, start_over=start_over, tell=messages.append)
-        self._fitted = folder
+        self._trained_in = folder.path
         try:
             with saying_what_is_intact(folder):
                 return self._run(folder, point, messages, leaving or Leaving(), attempt or Attempt())
@@ -125,7 +139,8 @@ class Trainer:
                 )
 
     def evaluate(self) -> Evaluation:
-        """Evaluate the trained policy on the recipe's held-out tasks by greedy decoding."""
+        """Evaluate the trained policy on the recipe's held-out tasks. Raises `ConfigError` if it has none."""
+        check_evaluates(self.recipe, self.recipe.name)
         return evaluate_model(self.recipe, self._trained)
 
     def predict(self, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
@@ -138,6 +153,6 @@ class Trainer:
 
     @property
     def _trained(self) -> str:
-        if self._fitted is None:
-            raise UserError("nothing is trained yet: call fit() first, or use `rlhf eval` on a checkpoint")
-        return model_folder(str(self._fitted.path))
+        if self._trained_in is None:
+            raise UserError("nothing is trained yet: call fit() first, or begin with Trainer.from_checkpoint")
+        return model_folder(str(self._trained_in))

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf import Trainer, api
+from rlhf import Callback, Trainer, api
 from rlhf.controller.context import RunContext
-from rlhf.errors import CheckpointError, UserError
+from rlhf.errors import CheckpointError, ConfigError, UserError
+from rlhf.recipe.schema import Recipe
 from rlhf.runs.durable import synced
 from rlhf.trainer.checkpoint import write_checkpoint
 from rlhf.types import Written
@@ -17,9 +18,6 @@ from tests.small_tasks import sorting
 
 def test_what_a_run_saved_before_its_end_is_the_trained_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after an interrupt in a notebook, and after a failure."""
-
-    async def saved(path: Path) -> dict[str, Written]:
-        return synced(path, [])
 
     async def interrupted(context: RunContext, callbacks: object) -> None:
         if trainer.recipe.seed:
@@ -45,3 +43,44 @@ def test_what_a_run_saved_before_its_end_is_the_trained_policy(tmp_path: Path, m
         else:
             with pytest.raises(CheckpointError, match="there is no finished checkpoint"):
                 trainer.predict("52431")
+
+
+async def saved(path: Path) -> dict[str, Written]:
+    return synced(path, [])
+
+
+async def test_a_trainer_begins_from_a_run_or_a_checkpoint_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def trained(context: RunContext, callbacks: object) -> None:
+        for version in (2, 4):
+            checkpoints = context.folder.checkpoints
+            await write_checkpoint(checkpoints, version=version, next_ordinal=8, outstanding=(), save=saved)
+
+    monkeypatch.setattr(api, "train_recipe", trained)
+    monkeypatch.setattr(api, "reply", lambda model, prompt, **options: str(Path(model).relative_to(tmp_path)))
+    sections = {"name": "t", "model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"}}
+    Trainer(sections).fit()
+    monkeypatch.chdir("/")  # the run's folder was relative to the other one
+    run, callback = tmp_path / "runs" / "t", Callback()
+    for path, version in ((run, 4), (run / "checkpoints" / "version-000002", 2)):
+        trainer = Trainer.from_checkpoint(path, "trainer.updates=7", callbacks=[callback])
+        assert trainer.predict("1") == f"runs/t/checkpoints/version-00000{version}/huggingface"
+        with pytest.raises(ConfigError, match=r"t has no data.eval: there is nothing to evaluate on"):
+            trainer.evaluate()
+        monkeypatch.setattr(api, "run_folder", lambda recipe, *, resume, **more: resumed(recipe, resume))
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(resume=True)
+    with pytest.raises(ConfigError, match="is not in a run folder"):
+        Trainer.from_checkpoint(tmp_path)
+    (run / "checkpoints").rename(run / "lost")
+    with pytest.raises(CheckpointError):
+        Trainer.from_checkpoint(run)
+
+
+def resumed(recipe: Recipe, resume: bool) -> None:
+    """Stop where a run would go on, if it is where and how the test wants it."""
+    assert (recipe.run_dir.name, recipe.run_dir.is_absolute(), recipe.trainer.updates, resume) == ("t", True, 7, True)
+    raise KeyboardInterrupt

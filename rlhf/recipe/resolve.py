@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.config import C, read_yaml
+from rlhf.errors import ConfigError
 from rlhf.recipe.by_size import with_sizes
 from rlhf.recipe.loading import LoadedRecipe
 from rlhf.recipe.schema import Recipe
@@ -15,6 +16,8 @@ from rlhf.reward.config import RewardConfig
 from rlhf.trainer.checkpoint import CHECKPOINTS, model_folder
 
 RecipeValues = Mapping[str, Any]
+ABOVE = 3
+"""Folders between a run's and its checkpoint's model."""
 
 
 def located(loaded: LoadedRecipe, *, resumed: bool = False) -> LoadedRecipe:
@@ -64,3 +67,24 @@ def model_folder_of(name: str) -> str:
     if (path / CHECKPOINTS).is_dir():
         return model_folder(str(path))
     return str(path) if name.startswith("~") else name
+
+
+def recipe_of_run(checkpoint: Path) -> Path:
+    """Return the recipe of the run that a checkpoint belongs to: beside it, or in the folders above. Raises
+    `ConfigError`."""
+    folders = (checkpoint, *checkpoint.absolute().parents[:ABOVE])
+    found = next((folder / "recipe.yaml" for folder in folders if (folder / "recipe.yaml").is_file()), None)
+    if found is None:
+        raise ConfigError(f"{checkpoint} is not in a run folder with a recipe.yaml; give the recipe: --recipe RECIPE")
+    return found
+
+
+def check_evaluates(recipe: Recipe, path: str) -> None:
+    """Check that the recipe of this `path` has problems for engines to play. Raises `ConfigError`."""
+    if recipe.kind in ("reward_model", "preference"):
+        raise ConfigError(
+            f"{path} is of kind: {recipe.kind}, whose held-out pairs are judged while it trains; an evaluation plays "
+            "episodes, for instance those of a recipe of kind: rl"
+        )
+    if recipe.data.eval is None:
+        raise ConfigError(f"{path} has no data.eval: there is nothing to evaluate on")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.eval import recipe_of_run
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.resolve import recipe_of_run
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.resolved import resolved_yaml
 
