@@ -40,6 +40,7 @@ class EarlyStopping(Callback):
         self._patience, self._waited = patience, 0
 
     async def on_train_begin(self, run: Run) -> None:
+        run.check_evaluates()
         for _, evaluation in run.evaluations:  # those before a resume
             self._hear(evaluation)
 
@@ -60,6 +61,7 @@ class BestCheckpoint(Callback):
         self._best = Best(metric, greater_is_better=greater_is_better)
 
     async def on_train_begin(self, run: Run) -> None:
+        run.check_evaluates()
         for _, evaluation in run.evaluations:  # those before a resume
             self._best.improves(evaluation)
 

@@ -19,6 +19,7 @@ from rlhf.controller.preemption import at_first_ctrl_c
 from rlhf.controller.resume import plan_of
 from rlhf.controller.trainer_state import TrainerState
 from rlhf.data.learnability import TaskChoices
+from rlhf.errors import ConfigError
 from rlhf.protocols import Saves
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.loggers import EpisodeRow
@@ -178,7 +179,15 @@ class Run:
         """Train until the budget of updates is spent. The summary is written also when the run fails."""
         return await closed(self._train(), self._close, self.context.leaving)
 
+    def check_evaluates(self) -> None:
+        """Raise `ConfigError` where no evaluation can come."""
+        if not self.kind.evaluates:
+            kind = self.recipe.kind
+            raise ConfigError(f"this run evaluates nothing: data.eval is not given, or kind: {kind} does not play it")
+
     async def evaluate(self) -> None:
+        """Evaluate the held-out sets now, and tell the callbacks. Raises `ConfigError` where there are none."""
+        self.check_evaluates()
         self.evaluation = evaluation = await self.kind.evaluate(self.version)
         if evaluation is None:
             await self._leave()

@@ -493,6 +493,17 @@ async def test_what_a_callback_raises_ends_the_run_with_its_name(tmp_path: Path)
         await made.finish()
 
 
+class Evaluates(Callback):
+    async def on_step_end(self, run: Run) -> None:
+        await run.evaluate()
+
+
+@pytest.mark.parametrize("callback", [EarlyStopping(), BestCheckpoint(), Evaluates()])
+async def test_what_waits_for_evaluations_is_refused_where_none_comes(callback: Callback, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"this run evaluates nothing: data.eval is not given, or kind: rl"):
+        await Made(tmp_path / "run", FakeKind(), callback).finish()
+
+
 @pytest.mark.parametrize(
     ("given", "refusal"),
     [
