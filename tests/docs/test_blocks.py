@@ -22,8 +22,10 @@ import yaml
 from typer.core import TyperGroup
 
 from rlhf.cli import app
+from rlhf.commands.init import run_init
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.shipped import recipe_file
 from rlhf.runs.episode_parts import write_part
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from tests.docs.blocks import PAGES, ROOT, Block, Said, blocks, commands
@@ -171,7 +173,7 @@ def check_rlhf(said: Said, folder: Path) -> None:
     if not all((folder / one).exists() for one in read):
         return
     if context.command_path in TAKES_RECIPES and not (shown and shown[0].startswith("error: ")):
-        load_recipe(folder / str(named), overrides)
+        load_recipe(recipe_file(folder / str(named)), overrides)
     if context.command_path in MOMENTS and shown:
         ended = rlhf(*words, folder=folder)
         told = [timeless(line) for line in (ended.stdout + ended.stderr).splitlines()]
@@ -195,10 +197,13 @@ def parsed(words: list[str]) -> typer.Context:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: Block) -> Path:
-    """A folder to run a block in: the recipes, the files that the page shows, and a run whose episodes can be read."""
+    """A folder to run a block in: the recipes, the projects that the page makes and the files that it shows, and a run
+    whose episodes can be read."""
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     for one in BLOCKS:
-        if one.page == block.page and (name := re.match(r"# (\w+\.py)\n", one.source)):
+        if one.page == block.page and (made := re.search(r"^\$ rlhf init (\w+)$", one.source, re.MULTILINE)):
+            run_init(tmp_path / made[1], "reward")
+        if one.page == block.page and (name := re.match(r"# ((?:first/)?\w+\.py)\n", one.source)):
             (tmp_path / name[1]).write_text(one.source)
     run = tmp_path / "runs" / "quickstart"
     run.mkdir(parents=True)
