@@ -124,6 +124,20 @@ def test_the_tables_name_keys_of_ours_and_agree_with_the_suggestions(system: str
             assert offered[0] in given.split(", "), name
 
 
+def test_the_page_has_the_settings_of_the_tables() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "coming-from.md").read_text()
+    table = page.partition("## Settings")[2].partition("## ")[0]
+    rows = [
+        [cell.strip(" `") for cell in line.split("|")[1:-1]]
+        for line in table.splitlines()
+        if "`" in line and "|" in line
+    ]
+    assert len(rows) > 15
+    for *theirs, ours in rows:
+        for system, name in zip(SYSTEMS, theirs, strict=True):
+            assert not name or ours in str(read_table(system).key(name)).split(", "), (system, name)
+
+
 @pytest.mark.parametrize(
     ("system", "text", "expected"),
     [
