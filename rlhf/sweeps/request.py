@@ -21,13 +21,11 @@ from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.durable import write_durably
 from rlhf.runs.metric_catalogue import find_metric, nearest_metric
-from rlhf.sweeps.space import OneOf, Space, as_words
+from rlhf.sweeps.space import Space, as_words
 
 ALGORITHMS = ("grid", "random", "asha", "pbt", "optuna")
 FIRST_LOOK, REDUCTION = 8, 4
 """ASHA looks first after an eighth of the updates, and lets the best quarter go on, as in arXiv 1810.05934."""
-LOOKS = 4
-"""How often PBT changes values in a recipe without evaluations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,30 +62,28 @@ class Sweep:
     @property
     def interval(self) -> int:
         """The updates after which PBT changes values."""
-        return self.loaded.trainer.eval_every or max(1, self.updates // LOOKS)
+        return self.loaded.trainer.eval_every or max(1, self.updates // REDUCTION)
+
+    @property
+    def has_only_lists(self) -> bool:
+        return all(search.form == "list" for search in self.space.values())
 
     @property
     def whole_grid(self) -> bool:
         """Whether every combination is tried."""
-        lists = all(isinstance(search, OneOf) for search in self.space.values())
-        return lists and self.algorithm in ("grid", "asha")
+        return self.has_only_lists and self.algorithm in ("grid", "asha")
 
     @property
     def trials(self) -> int:
         """The number of trials."""
-        return math.prod(len(search.examples) for search in self.space.values()) if self.whole_grid else self.samples
+        return math.prod(len(search.values) for search in self.space.values()) if self.whole_grid else self.samples
 
     @property
     def identity(self) -> dict[str, Any]:
         """What tells sweeps apart."""
-        return {
-            "recipe": f"{self.loaded.name} {hashlib.sha256(self.loaded.model_dump_json().encode()).hexdigest()[:12]}",
-            "space": {key: str(search) for key, search in self.space.items()},
-            "algorithm": self.algorithm,
-            "samples": self.samples,
-            "metric": self.metric,
-            "mode": self.mode,
-        }
+        recipe = f"{self.loaded.name} {hashlib.sha256(self.loaded.model_dump_json().encode()).hexdigest()[:12]}"
+        asked = {"algorithm": self.algorithm, "samples": self.samples, "metric": self.metric, "mode": self.mode}
+        return {"recipe": recipe, "space": {key: str(search) for key, search in self.space.items()}} | asked
 
 
 def checked_sweep(
@@ -101,51 +97,46 @@ def checked_sweep(
     mode: str = "max",
     folder: Path | None = None,
 ) -> Sweep:
-    """Return the sweep, by default a grid if there are only lists, and else random values. Raises `UserError` for what
-    cannot run, and for a folder of another sweep."""
-    lists = all(isinstance(search, OneOf) for search in space.values())
-    chosen = algorithm or ("grid" if lists else "random")
-    if chosen not in ALGORITHMS or mode not in ("max", "min"):
-        raise UserError(f"--algorithm is one of {', '.join(ALGORITHMS)}, --mode max or min (got {chosen}, {mode})")
-    if chosen == "grid" and not lists:
-        raise UserError("a grid tries the values of lists: give [a,b,…], or another --algorithm")
-    name = load_recipe(recipe, overrides).recipe.name
+    """Return the sweep, by default a grid if there are only lists, and else random values. Raises `UserError` for keys,
+    values and a metric that no run has, for a recipe that cannot run here, and for a folder of another sweep."""
+    place = folder or Path("runs") / f"{load_recipe(recipe, overrides).recipe.name}.sweep"
+    chosen = algorithm or ("grid" if all(search.form == "list" for search in space.values()) else "random")
     sweep = Sweep(
         recipe=recipe, overrides=tuple(overrides), space=space, algorithm=chosen, samples=samples, metric=metric,
-        mode=mode, folder=folder or Path("runs") / f"{name}.sweep",
+        mode=mode, folder=place,
     )  # fmt: skip
-    check_sweep(sweep)
+    for key, search in space.items():
+        for value in search.values:
+            load_recipe(recipe, [*overrides, *as_words({key: value})])
+        if chosen == "pbt" and any(key == fixed or key.startswith(f"{fixed}.") for fixed in DATA_KEYS):
+            raise UserError(f"{key}: pbt changes values during a run, which keeps its data; take another --algorithm")
+    for problem in problems(sweep):
+        raise UserError(problem)
+    preflight(sweep.loaded)
     return sweep
 
 
-def check_sweep(sweep: Sweep) -> None:
-    """Raise `UserError` for keys, values, a metric or a folder that this sweep cannot have."""
-    for key, search in sweep.space.items():
-        for value in search.examples:
-            load_recipe(sweep.recipe, [*sweep.overrides, *as_words({key: value})])
-        if sweep.algorithm == "pbt" and any(key == fixed or key.startswith(f"{fixed}.") for fixed in DATA_KEYS):
-            raise UserError(f"{key}: pbt changes values during a run, which keeps its data; take another --algorithm")
+def problems(sweep: Sweep) -> Iterator[str]:
+    """Yield what keeps a sweep from running, except for its recipe."""
+    if sweep.algorithm not in ALGORITHMS or sweep.mode not in ("max", "min"):
+        yield f"--algorithm is one of {', '.join(ALGORITHMS)}, and --mode max or min"
+    if sweep.algorithm == "grid" and not sweep.has_only_lists:
+        yield "a grid tries the values of lists: give [a,b,…], or another --algorithm"
     if sweep.metric is None and not sweep.loaded.plays:
-        raise UserError(f"a run of kind {sweep.loaded.kind} has no reward: give --metric and --mode")
+        yield f"a run of kind {sweep.loaded.kind} has no reward: give --metric and --mode"
     if sweep.metric and not find_metric(sweep.metric):
         meant = nearest_metric(sweep.metric)
-        raise UserError(
-            f"no run has the metric {sweep.metric!r}; "
-            + (f"did you mean {meant!r}?" if meant else "`rlhf explain` lists them")
-        )
+        words = f"did you mean {meant!r}?" if meant else "`rlhf explain` lists them"
+        yield f"no run has the metric {sweep.metric!r}; {words}"
     if sweep.loaded.cluster.address:
-        raise UserError("every trial starts its own Ray: leave out cluster.address")
-    preflight(sweep.loaded)
+        yield "every trial starts its own Ray: leave out cluster.address"
     file = sweep.folder / "sweep.json"
     if not file.exists() and sweep.folder.exists() and any(sweep.folder.iterdir()):
-        raise UserError(f"{sweep.folder} holds something else than a sweep: choose another --folder")
+        yield f"{sweep.folder} holds something else than a sweep: choose another --folder"
     before = json.loads(file.read_text()) if file.exists() else sweep.identity
     for name, now in sweep.identity.items():
-        if before.get(name) != now:
-            raise UserError(
-                f"{sweep.folder} holds a sweep with another {name} ({before.get(name)}, now {now}): choose another "
-                "--folder"
-            )
+        if (was := before.get(name)) != now:
+            yield f"{sweep.folder} holds a sweep with another {name} ({was}, now {now}): choose another --folder"
 
 
 @contextmanager

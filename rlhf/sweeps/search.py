@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import random
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ray import tune
@@ -19,7 +19,7 @@ from rlhf.cluster.machine import this_machine
 from rlhf.sweeps.order import ReportOrder
 from rlhf.sweeps.request import REDUCTION, Sweep
 from rlhf.sweeps.results import FINISHED, STOPPED, SweptRun
-from rlhf.sweeps.space import OneOf, Search
+from rlhf.sweeps.space import Search
 from rlhf.sweeps.trial import SCORE, UPDATE, needs, read_record, trainable, write_record
 
 Told = Callable[[SweptRun], None]
@@ -54,23 +54,23 @@ def at_once(sweep: Sweep) -> int:
 
 
 def param_space(sweep: Sweep) -> dict[str, Any]:
-    if sweep.whole_grid:  # ASHA ends no trial where each is better than those before
-        drawn = random.Random(sweep.loaded.seed)
-        lists = {key: list(search.examples) for key, search in sweep.space.items()}
-        return {
-            key: tune.grid_search(drawn.sample(values, len(values)) if sweep.algorithm == "asha" else values)
-            for key, values in lists.items()
-        }
-    return {key: domain(search) for key, search in sweep.space.items()}
+    """Return Tune's space. ASHA, which ends no trial that is better than all before, gets a mixed grid."""
+    if not sweep.whole_grid:
+        return {key: domain(search) for key, search in sweep.space.items()}
+    drawn = random.Random(sweep.loaded.seed)
+    kept = {key: list(search.values) for key, search in sweep.space.items()}
+    mixed = {key: drawn.sample(values, len(values)) for key, values in kept.items()}
+    return {key: tune.grid_search(values) for key, values in (mixed if sweep.algorithm == "asha" else kept).items()}
 
 
 def domain(search: Search) -> Any:
     """Return Tune's domain."""
-    if isinstance(search, OneOf):
+    if search.form == "list":
         return tune.choice(list(search.values))
+    low, high = search.values
     if search.form == "int":
-        return tune.randint(int(search.low), int(search.high) + 1)
-    return (tune.loguniform if search.form == "log" else tune.uniform)(search.low, search.high)
+        return tune.randint(low, high + 1)
+    return (tune.loguniform if search.form == "log" else tune.uniform)(low, high)
 
 
 def searcher(sweep: Sweep) -> Any:
@@ -84,29 +84,22 @@ def scheduler(sweep: Sweep) -> TrialScheduler | None:
         return ASHAScheduler(
             time_attr=UPDATE, max_t=sweep.updates, grace_period=sweep.looks[0], reduction_factor=REDUCTION
         )
-    if sweep.algorithm == "pbt":
-        return PopulationBasedTraining(
-            time_attr=UPDATE,
-            perturbation_interval=sweep.interval,
-            hyperparam_mutations={key: mutation(search) for key, search in sweep.space.items()},
-            custom_explore_fn=lambda values: bounded(sweep.space, values),
-            synch=True,  # so that what is exploited does not depend on which trial is quicker
-            log_config=False,
-        )
-    return None
+    if sweep.algorithm != "pbt":
+        return None
+    ranges = {key: search for key, search in sweep.space.items() if search.form != "list"}
+    lists = {key: list(search.values) for key, search in sweep.space.items() if search.form == "list"}
 
+    def bounded(values: dict[str, Any]) -> dict[str, Any]:
+        return values | {key: min(max(values[key], one.values[0]), one.values[1]) for key, one in ranges.items()}
 
-def mutation(search: Search) -> Any:
-    return list(search.values) if isinstance(search, OneOf) else domain(search)
-
-
-def bounded(space: Mapping[str, Search], values: dict[str, Any]) -> dict[str, Any]:
-    """Keep perturbed values within their bounds."""
-    return values | {
-        key: min(max(values[key], search.low), search.high)
-        for key, search in space.items()
-        if not isinstance(search, OneOf)
-    }
+    return PopulationBasedTraining(
+        time_attr=UPDATE,
+        perturbation_interval=sweep.interval,
+        hyperparam_mutations=lists | {key: domain(search) for key, search in ranges.items()},
+        custom_explore_fn=bounded,
+        synch=True,  # so that what is exploited does not depend on which trial is quicker
+        log_config=False,
+    )
 
 
 class Board(tune.Callback):

@@ -14,42 +14,22 @@ from rlhf.errors import UserError
 FORMS = "[a,b,…], log(low,high), uniform(low,high) or int(low,high)"
 CALL = re.compile(r"(log|uniform|int)\((.*)\)")
 TrialValues = Mapping[str, Any]
-"""TrialValues of a trial, by dotted key."""
+"""The values of a trial, by dotted key."""
 
 
 @dataclass(frozen=True, slots=True)
-class OneOf:
-    """The values of a list."""
+class Search:
+    """What a key takes: one of the `values` of a `list`; or a number between two `values`, both included, evenly
+    (`uniform`), by its logarithm (`log`), or whole (`int`)."""
 
+    form: str
     values: tuple[Any, ...]
 
-    @property
-    def examples(self) -> tuple[Any, ...]:
-        """TrialValues that have to be valid."""
-        return self.values
-
     def __str__(self) -> str:
-        return json.dumps(self.values)
+        inside = json.dumps(self.values)[1:-1]
+        return f"[{inside}]" if self.form == "list" else f"{self.form}({inside})"
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
-    """Numbers from `low` to `high`, both included: evenly (`uniform`), by their logarithm (`log`), or whole (`int`)."""
-
-    low: float
-    high: float
-    form: str
-
-    @property
-    def examples(self) -> tuple[float, float]:
-        """TrialValues that have to be valid."""
-        return self.low, self.high
-
-    def __str__(self) -> str:
-        return f"{self.form}({self.low},{self.high})"
-
-
-Search = OneOf | Between
 Space = Mapping[str, Search]
 
 
@@ -70,25 +50,20 @@ def split_space(words: Sequence[str]) -> tuple[dict[str, Search], list[str]]:
 
 def search_of(key: str, given: str | Sequence[Any]) -> Search:
     """Read the values of a key, as text or as a list. Raises `UserError` for an empty list and for wrong bounds."""
+    word = f"{key}={given}"
     if isinstance(given, str) and (call := CALL.fullmatch(given)):
-        return _between(f"{key}={given}", call[1], call[2].split(","))
-    values = parse_override(f"{key}={given}")[1] if isinstance(given, str) else given
-    if isinstance(values, str | Mapping) or not isinstance(values, Sequence):
-        raise UserError(f"{key}={given}: the values of a key are {FORMS}")
-    if not values:
-        raise UserError(f"{key}=[] has no value to try")
-    return OneOf(tuple(values))
-
-
-def _between(word: str, form: str, bounds: Sequence[str]) -> Between:
-    try:
-        low, high = map(int if form == "int" else float, bounds)
-    except ValueError:
-        kind = "whole numbers" if form == "int" else "numbers"
-        raise UserError(f"{word}: {form}(low,high) takes two {kind}") from None
-    if not low < high or (form == "log" and low <= 0):
-        raise UserError(f"{word}: low has to be below high{', and above 0' if form == 'log' else ''}")
-    return Between(low, high, form)
+        form, kind = call[1], int if call[1] == "int" else float
+        try:
+            low, high = map(kind, call[2].split(","))
+        except ValueError:
+            raise UserError(f"{word}: {form}(low,high) takes two {'whole ' * (kind is int)}numbers") from None
+        if not low < high or (form == "log" and low <= 0):
+            raise UserError(f"{word}: low has to be below high{', and above 0' * (form == 'log')}")
+        return Search(form, (low, high))
+    values = parse_override(word)[1] if isinstance(given, str) else given
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        raise UserError(f"{word} has no value to try; the values of a key are {FORMS}")
+    return Search("list", tuple(values))
 
 
 def as_words(values: TrialValues) -> list[str]:

@@ -183,6 +183,8 @@ def test_two_runs_are_compared(page: Watched, url: str, runs: Path) -> None:
     assert differ["trainer.updates"] == ("12 override", "3 override")
     assert differ["trainer.algorithm"][1] == "ppo override"
     assert "trainer.optimizer.schedule" not in differ
+    expect(shown.locator("#parallel polyline")).to_have_count(2)
+    expect(shown.locator("#parallel")).to_contain_text("algorithm")
     record = episodes_of(runs / "ppo", "evaluations")[-1]
     shown.get_by_label("Problem").fill(record["task"])
     shown.get_by_role("button", name="Show").click()

@@ -11,19 +11,19 @@ from rlhf.errors import UserError
 from rlhf.recipe.loading import load_recipe
 from rlhf.sweeps.request import checked_sweep, owned
 from rlhf.sweeps.results import SweepResults, SweptRun, ranked, write_on_top
-from rlhf.sweeps.space import Between, OneOf, as_words, search_of, split_space
+from rlhf.sweeps.space import Search, as_words, search_of, split_space
 from tests.commands.conftest import Command
 
 RATE = "trainer.optimizer.learning_rate"
-GRID = {RATE: OneOf((1e-4, 1e-3))}
+GRID = {RATE: Search("list", (1e-4, 1e-3))}
 
 
 def test_searches_are_told_from_plain_overrides() -> None:
     words = [f"{RATE}=[1e-4,0.5]", "seed=int(1,9)", "a.b=log(1e-6,1e-4)", "model.path=a(b)", "c=uniform(-1,2.5)"]
     space, overrides = split_space(words)
     assert space == {
-        RATE: OneOf((1e-4, 0.5)), "seed": Between(1, 9, "int"), "a.b": Between(1e-6, 1e-4, "log"),
-        "c": Between(-1, 2.5, "uniform"),
+        RATE: Search("list", (1e-4, 0.5)), "seed": Search("int", (1, 9)), "a.b": Search("log", (1e-6, 1e-4)),
+        "c": Search("uniform", (-1, 2.5)),
     }  # fmt: skip
     assert overrides == ["model.path=a(b)"]
 
@@ -32,8 +32,8 @@ def test_searches_are_told_from_plain_overrides() -> None:
 def test_a_search_is_read_as_it_is_written(given: str) -> None:
     search = search_of("key", given)
     assert search_of("key", str(search)) == search
-    (word,) = as_words({"key": search.examples[0]})
-    assert search_of("key", f"[{word.removeprefix('key=')}]") == OneOf((search.examples[0],))
+    (word,) = as_words({"key": search.values[0]})
+    assert search_of("key", f"[{word.removeprefix('key=')}]") == Search("list", (search.values[0],))
 
 
 @pytest.mark.parametrize(
