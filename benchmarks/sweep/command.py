@@ -26,8 +26,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmark.sweep"), help="what was run is kept here")
     parser.add_argument("--override", action="append", default=[], metavar="KEY=VALUE", help="of the quickstart")
     options = parser.parse_args(arguments)
-    pin()
-    found = {name: swept(name, options.folder / name, options.override) for name in ("grid", "asha")}
+    pin()  # ASHA first: it also makes the start model, which the grid finds
+    found = {name: swept(name, options.folder / name, options.override) for name in ("asha", "grid")}
     seconds = {name: float((options.folder / f"{name}.seconds").read_text()) for name in found}
     share = round(seconds["asha"] / seconds["grid"], 3)
     bests = {name: one.best.values for name, one in found.items() if one.best}

@@ -18,7 +18,7 @@ from rlhf.cluster.ray_connection import start_ray
 from rlhf.cluster.supervisor import socket_folder, supervise
 from rlhf.commands.failures import reporting_failures
 from rlhf.sweeps.request import REDUCTION, Sweep, checked_sweep, owned
-from rlhf.sweeps.results import PICTURE, SweptRun, ranked, table_rows, write_results
+from rlhf.sweeps.results import PICTURE, RUNS, SweptRun, ranked, table_rows, write_results
 from rlhf.sweeps.space import short_words, split_space
 
 STOPPED = 130
@@ -70,7 +70,7 @@ def swept(sweep: Sweep) -> int:
         f"best: {short_words(found.best.values)}\n{found.best_recipe} is the recipe with it: "
         f"rlhf train {found.best_recipe}\nthe curves: {sweep.folder / PICTURE}, and rlhf view {sweep.folder}"
     )
-    return code
+    return code or int(any(one.outcome == RUNS for one in trials))
 
 
 def described(sweep: Sweep, at_once: int) -> list[str]:

@@ -24,8 +24,9 @@ from rlhf.runs.metric_catalogue import find_metric, nearest_metric
 from rlhf.sweeps.space import Space, as_words
 
 ALGORITHMS = ("grid", "random", "asha", "pbt", "optuna")
-FIRST_LOOK, REDUCTION = 8, 4
-"""ASHA looks first after an eighth of the updates, and lets the best quarter go on, as in arXiv 1810.05934."""
+FIRST_LOOK, REDUCTION, MOST_CHANGES = 8, 4, 8
+"""ASHA looks first after an eighth of the updates, and lets the best quarter go on, as in arXiv 1810.05934. PBT changes
+values at most so many times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +62,9 @@ class Sweep:
 
     @property
     def interval(self) -> int:
-        """The updates after which PBT changes values."""
-        return self.loaded.trainer.eval_every or max(1, self.updates // REDUCTION)
+        """The updates after which PBT changes values, at evaluations. Each leaves a checkpoint."""
+        every = self.loaded.trainer.eval_every or 1
+        return every * math.ceil(self.updates / (MOST_CHANGES * every))
 
     @property
     def has_only_lists(self) -> bool:

@@ -30,7 +30,8 @@ def run_trials(sweep: Sweep, board: Board) -> None:
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     random.seed(sweep.loaded.seed)  # from which PBT draws
     board.order.begin()
-    saving = [f"trainer.save_every={sweep.interval}", "trainer.keep_checkpoints=2"] if sweep.algorithm == "pbt" else []
+    saves = (f"trainer.save_every={sweep.interval}", f"trainer.keep_checkpoints={sweep.updates}")
+    saving = saves if sweep.algorithm == "pbt" else ()  # a run may be ahead of the update that is taken over
     source = trainable(sweep.recipe, *sweep.overrides, *saving, folder=sweep.folder, metric=sweep.metric)
     config = tune.TuneConfig(
         metric=SCORE,
@@ -42,7 +43,10 @@ def run_trials(sweep: Sweep, board: Board) -> None:
         trial_name_creator=lambda trial: board.named(),  # Tune copies objects for every trial, and functions not
         trial_dirname_creator=str,
     )
-    run = tune.RunConfig(name="sweep", storage_path=tempfile.mkdtemp(), callbacks=[board], verbose=0)
+    alone = tune.FailureConfig(fail_fast=sweep.algorithm == "pbt")  # whose other trials would wait for one that failed
+    run = tune.RunConfig(
+        name="sweep", storage_path=tempfile.mkdtemp(), callbacks=[board], failure_config=alone, verbose=0
+    )
     tune.Tuner(source, param_space=param_space(sweep), tune_config=config, run_config=run).fit()
 
 

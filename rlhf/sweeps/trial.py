@@ -41,6 +41,8 @@ SCORE, UPDATE = "score", "update"
 END_SECONDS = 25.0
 """What a run that is asked to end may take; more than its own guard gives it."""
 PR_SET_PDEATHSIG = 1
+OF_ONE_RUN = ("owner", "checkpoints", "logs", "summary.json", "reward.png", "tensorboard", "trackers")
+"""What a copy of a run leaves behind: the checkpoint is copied by itself, and trackers would take both for one run."""
 
 
 def trainable(
@@ -219,6 +221,6 @@ def copy_run(donor: Path, target: Path, update: int) -> None:
         raise TrialFailed(f"{donor} has no checkpoint of update {update} or before: set trainer.save_every")
     copying = target.with_name(f".{target.name}")
     shutil.rmtree(copying, ignore_errors=True)
-    shutil.copytree(donor, copying, ignore=shutil.ignore_patterns("owner", "checkpoints", "logs", "summary.json"))
+    shutil.copytree(donor, copying, ignore=shutil.ignore_patterns(*OF_ONE_RUN))
     shutil.copytree(found[-1], copying / "checkpoints" / found[-1].name, copy_function=os.link)  # are never changed
     copying.rename(target)
