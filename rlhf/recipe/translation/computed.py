@@ -62,6 +62,7 @@ def of_trl(t: Theirs) -> Iterator[Meaning]:
     if kind == "cispo":  # epsilon_high bounds the weight itself, and nothing bounds it from below
         low, high = 1.0, max(high - 1.0, 0.0)
     yield t.mean(_clip(low, high))
+    yield t.mean({"trainer.optimizer.betas": [t("adam_beta1", 0.9), t("adam_beta2", 0.999)]})
     parallel = t("vllm_tensor_parallel_size", 1)
     shared = t("vllm_mode", "server") == "colocate"
     yield t.mean(_gpus(processes, processes // parallel if shared else 1, parallel, shared))
@@ -85,12 +86,14 @@ def of_verl(t: Theirs) -> Iterator[Meaning]:
     low, high = (t(f"{ACTOR}clip_ratio_{side}", t(ACTOR + "clip_ratio")) for side in ("low", "high"))
     yield t.mean(_clip(low, high))
     yield _verl_kl(t)
-    ranks = t("trainer.nnodes") * t("trainer.n_gpus_per_node")
+    nodes = t("trainer.nnodes")
+    ranks = nodes * t("trainer.n_gpus_per_node")
     parallel, stale = t(ROLLOUT + "tensor_model_parallel_size", 2), t("async_training.staleness_threshold")
     shared = stale is None and t("actor_rollout_ref.hybrid_engine", True)
     playing = ranks if shared else t("rollout.nnodes", 1) * t("rollout.n_gpus_per_node", ranks)
     late = {} if shared else {"trainer.max_staleness": max(ceil(stale or 0), 1)}
-    yield t.mean(_gpus(ranks, playing // parallel, parallel, shared) | late)
+    placed = _gpus(ranks, playing // parallel, parallel, shared) | late
+    yield t.mean(placed, "nodes join by cluster.address" if nodes > 1 else "")
     buffer = "reward_model.overlong_buffer."
     if t(buffer + "enable") is False and t(buffer + "len"):
         yield t.mean({"trainer.overlong.buffer_tokens": 0})
@@ -134,7 +137,8 @@ def of_openrlhf(t: Theirs) -> Iterator[Meaning]:
     low, high = t("eps_clip_low_high", [t("eps_clip")] * 2)
     yield t.mean(_clip(low, high))
     ranks, parallel = t("actor_num_nodes") * t("actor_num_gpus_per_node"), t("vllm_tensor_parallel_size", 1)
-    late = {"trainer.max_staleness": t("async_queue_size", 1)} if t("async_train") else {}
+    queued = t("async_queue_size", 1)
+    late = {"trainer.max_staleness": queued} if t("async_train") else {}
     shared = bool(t("colocate_all_models") and not late)
     engines = ranks // parallel if shared else t("vllm_num_engines", 1)
     t("vllm_num_engines")

@@ -28,6 +28,7 @@ NEEDS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "trainer.advantage.lam": ("trainer.algorithm", ("ppo",)),
     "trainer.kl.place": ("trainer.kl.coefficient", ()),
     "trainer.kl.estimator": ("trainer.kl.coefficient", ()),
+    "trainer.reference_path": ("trainer.kl.coefficient", ()),
     "trainer.loss.dual_clip": ("trainer.loss.policy", ("ppo",)),
     "trainer.loss.clip_": ("trainer.loss.policy", ("ppo", "gspo", "cispo")),
     "trainer.overlong.penalty": ("trainer.overlong.buffer_tokens", ()),
@@ -100,7 +101,8 @@ def _effective(row: Meaning, values: Mapping[str, Any]) -> Meaning:
 
 def _changes(row: Meaning, silent: Mapping[str, Any]) -> bool:
     """Whether a default of theirs differs from ours."""
-    return any(silent.get(key) != value for key, value in row.values.items())
+    plain = {key: list(one) if isinstance(one, tuple) else one for key, one in silent.items()}
+    return any(plain.get(key) != value for key, value in row.values.items())
 
 
 def _recipe(values: dict[str, Any]) -> dict[str, Any]:
