@@ -201,7 +201,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: Block) -> Pat
     whose episodes can be read."""
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     for one in BLOCKS:
-        if one.page == block.page and (made := re.search(r"^\$ rlhf init (\w+)$", one.source, re.MULTILINE)):
+        if one.page == block.page and (made := re.search(r"^(?:\$ )?rlhf init (\w+)", one.source, re.MULTILINE)):
             run_init(tmp_path / made[1], "reward")
         if one.page == block.page and (name := re.match(r"# ((?:first/)?\w+\.py)\n", one.source)):
             (tmp_path / name[1]).write_text(one.source)
