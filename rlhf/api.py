@@ -26,10 +26,11 @@ from rlhf.recipe.shipped import recipe_file
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.live import make_view
+from rlhf.runs.model_card import export_model
 from rlhf.runs.summary import Summary
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import BothViews, PlainView
-from rlhf.trainer.checkpoint import export_model, model_folder
+from rlhf.trainer.checkpoint import model_folder
 
 
 class Trainer:
@@ -148,7 +149,8 @@ class Trainer:
         return reply(self._trained, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
 
     def save(self, path: str | Path) -> Path:
-        """Write the trained policy as a Hugging Face folder. Raises `UserError` if `path` exists and is not empty."""
+        """Write the trained policy as a Hugging Face folder with a model card. Raises `UserError` if `path` exists and
+        is not empty."""
         return export_model(self._trained, Path(path))
 
     @property

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rlhf.errors import CheckpointError, UserError
+from rlhf.errors import CheckpointError
 from rlhf.runs.durable import checksums, sizes, sync_folder, sync_tree, unguarded, write_durably
 from rlhf.types import Written
 
@@ -167,10 +167,3 @@ def model_folder(checkpoint: str) -> str:
         path = newest_checkpoint(path / CHECKPOINTS)
     read_checkpoint(path)
     return str(path / "huggingface")
-
-
-def export_model(model: str, output: Path) -> Path:
-    """Copy a Hugging Face folder to `output`. Raises `UserError` when that is not empty."""
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"{output} exists already; name a folder that does not")
-    return Path(shutil.copytree(model, output, dirs_exist_ok=True))

@@ -49,4 +49,5 @@ def test_fit_evaluate_predict_and_save(cache: Path, tmp_path: Path) -> None:
     assert answers["evaluate"] == answers["fit"]
     assert sorted(answers["reply"]) == sorted("52431")
     assert (Path(answers["saved"]) / "model.safetensors").is_file()
+    assert f"| {answers['fit']:.4g} |" in (Path(answers["saved"]) / "README.md").read_text()
     assert ended.stderr == ""

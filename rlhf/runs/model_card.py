@@ -1,0 +1,125 @@
+"""Export of a run's model, with a model card as README.md: what the run folder tells of how it was trained.
+
+https://huggingface.co/docs/hub/model-cards
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf.errors import UserError
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.report import provenance_of
+from rlhf.runs.report_markdown import fenced, inline
+from rlhf.runs.stored_run import StoredRun, read_run
+
+CARD = "README.md"
+OF_THE_MACHINE = {"run", "cluster", "python_path", "cache_dir", "url", "urls", "token_env"}
+"""Keys that say where a run was, not what it trained."""
+
+
+def export_model(model: str, output: Path) -> Path:
+    """Copy a Hugging Face folder to `output`, and describe it in README.md if it is of a run and has none.
+
+    Raises `UserError` when `output` is not empty.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} exists already; name a folder that does not")
+    shutil.copytree(model, output, dirs_exist_ok=True)
+    source = Path(model).resolve()
+    run = RunFolder(source.parent.parent.parent)
+    if run.checkpoints == source.parent.parent and run.recipe.is_file() and not (output / CARD).exists():
+        (output / CARD).write_text(model_card(read_run(run.path), source))
+    return output
+
+
+def model_card(run: StoredRun, model: Path) -> str:
+    """Return the card of a model folder in a checkpoint of the run. It has no text of the data and no path."""
+    recipe = yaml.safe_load(run.recipe)
+    chosen = _chosen(recipe, iter(run.recipe.splitlines()))
+    digests = dict(provenance_of(run.folder))
+    version, summary = int(model.parent.name.removeprefix("version-")), run.summary or {}
+    base, kind, trainer = recipe["model"]["path"], recipe["kind"], recipe["trainer"]
+    from_hub = digests.get("model.path", "").startswith("commit ")
+    algorithm = trainer["algorithm"] or (trainer["advantage"]["estimator"] if kind == "rl" else None)
+    tags = ["rlhf", kind, *([algorithm] if algorithm else [])]
+    head = {**({"base_model": base} if from_hub else {}), "library_name": "transformers", "tags": tags}
+    facts = {
+        "run": f"{run.name}: {run.outcome}",
+        "kind": kind,
+        "algorithm": algorithm,
+        "start model": _public(base) or "made by the recipe",
+        "trained on": _sets(recipe["data"]),
+        "updates": f"{version} of {run.updates}",
+        "trained episodes": summary["samples"] if summary.get("updates") == version else None,
+        "weights": "a moving average over the updates" if model.name.endswith("_ema") else None,
+        "transformers": json.loads((model / "config.json").read_text()).get("transformers_version"),
+        "exported by": f"rlhf {metadata.version('rlhf')}",
+        **{f"digest of {key}": digest for key, digest in digests.items()},
+    }
+    tables = [
+        _table(("", ""), ((name, fact) for name, fact in facts.items() if fact is not None)),
+        _table(("evaluation", "problems", "metric", "before", "after"), _evaluations(summary, version)),
+    ]
+    sections = [
+        f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
+        f"# {inline(run.name)}",
+        *filter(None, tables),
+        "## Recipe",
+        "What differs from the defaults, without addresses and folders. Kept as `recipe.yaml`, with the same data, "
+        "`rlhf train recipe.yaml` trains it again.",
+        fenced(yaml.safe_dump(_public(chosen), sort_keys=False).rstrip(), "yaml"),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _sets(data: Mapping[str, Any]) -> str | None:
+    """Return the names of the files, hub datasets or functions that it trained on."""
+    train = data["train"] if isinstance(data["train"], list) else [data["train"] or {}]
+    named = [one.get("path") or one.get("tasks") for one in train] + [data["episodes"]]
+    return ", ".join(str(_public(name)) for name in named if name) or None
+
+
+def _chosen(values: Mapping[str, Any], lines: Iterator[str]) -> dict[str, Any]:
+    """Return the values of a resolved recipe that are no defaults; its lines, in the same order, say which."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        default = next(lines).endswith("  # default")
+        if isinstance(value, dict) and value:
+            found |= {key: inner} if (inner := _chosen(value, lines)) else {}
+        elif not default:
+            found[key] = value
+    return found
+
+
+def _public(value: Any) -> Any:
+    """Leave out what is of the machine, and the folders of files."""
+    match value:
+        case dict():
+            return {key: _public(inner) for key, inner in value.items() if key not in OF_THE_MACHINE}
+        case list():
+            return [_public(inner) for inner in value]
+        case str() if value.startswith(("/", "~")):
+            return Path(value).name
+        case _:
+            return value
+
+
+def _evaluations(summary: Mapping[str, Any], version: int) -> Iterator[tuple[object, ...]]:
+    """Yield each metric before and after training; the latter only for the weights at the end of the run."""
+    for name, one in (summary.get("evaluations") or {}).items():
+        end = (one.get("end") or {}) if summary.get("updates") == version else {}
+        for metric, before in (one.get("start") or {}).items():
+            yield name, one["problems"], metric, f"{before:.4g}", f"{end[metric]:.4g}" if metric in end else "-"
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[object, ...]]) -> str:
+    lines = [f"| {' | '.join(inline(str(cell)) for cell in row)} |" for row in rows]
+    return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines]) if lines else ""
