@@ -39,12 +39,13 @@ def account_of(found: Translation) -> Iterator[str]:
     for outcome, heading in HEADINGS.items():
         rows = [row for row in found.rows if row.outcome == outcome]
         if rows:
-            yield f"{heading} ({len({name for row in rows for name in row.names if name in found.given})})"
+            yield f"{heading} ({len(rows)})"
         for row in rows:
             names = [name for name in row.names if name in found.given]
             theirs = ", ".join(f"{name} {shown(found.given[name])}" for name in names)
             ours = ", ".join(f"{key} {shown(value)}" for key, value in row.values.items())
-            yield "  " + " -> ".join(filter(None, (theirs or f"{row.names[0]} (their default)", ours)))
+            theirs = theirs or f"{', '.join(row.names)} (their default)"
+            yield f"  {theirs} -> {ours}" if ours else f"  {theirs}"
             yield from [f"      {row.why}"] if row.why else []
     yield ""
     if found.to_name:

@@ -55,7 +55,8 @@ def of_trl(t: Theirs) -> Iterator[Meaning]:
         how, every = t(f"{what}_strategy", "steps"), t(f"{what}_steps", 0)
         every = 0 if how == "no" else every * total if every < 1 else every
         known = how == "no" or (how == "steps" and every)
-        yield t.mean({key: max(round(every / steps), int(how != "no"))} if known else {}, f"{key} counts updates")
+        why = f"{key} counts updates" if known or how != "steps" else ""
+        yield t.mean({key: max(round(every / steps), int(how != "no"))} if known else {}, why)
     length = t("max_prompt_length", 512) + t("max_completion_length")
     yield t.mean({"trainer.tokens_per_microbatch": per_device * length})
     low, high, kind = t("epsilon"), t("epsilon_high", t("epsilon")), t("loss_type")
@@ -64,7 +65,7 @@ def of_trl(t: Theirs) -> Iterator[Meaning]:
     yield t.mean(_clip(low, high))
     yield t.mean({"trainer.optimizer.betas": [t("adam_beta1", 0.9), t("adam_beta2", 0.999)]})
     parallel = t("vllm_tensor_parallel_size", 1)
-    shared = t("vllm_mode", "server") == "colocate"
+    shared = t("vllm_mode", "colocate") == "colocate"
     yield t.mean(_gpus(processes, processes // parallel if shared else 1, parallel, shared))
 
 
@@ -94,9 +95,8 @@ def of_verl(t: Theirs) -> Iterator[Meaning]:
     late = {} if shared else {"trainer.max_staleness": max(ceil(stale or 0), 1)}
     placed = _gpus(ranks, playing // parallel, parallel, shared) | late
     yield t.mean(placed, "nodes join by cluster.address" if nodes > 1 else "")
-    buffer = "reward_model.overlong_buffer."
-    if t(buffer + "enable") is False and t(buffer + "len"):
-        yield t.mean({"trainer.overlong.buffer_tokens": 0})
+    off = t("reward_model.overlong_buffer.enable") is False and t("reward_model.overlong_buffer.len")
+    yield t.mean({"trainer.overlong.buffer_tokens": 0} if off else {})
     model = t("reward_model.model.path") if t("reward_model.enable") else None
     yield t.mean({"reward.kind": "model", "reward.model": model} if model else {})
     named = t("trainer.logger", [])
@@ -106,9 +106,7 @@ def of_verl(t: Theirs) -> Iterator[Meaning]:
 def _verl_kl(t: Theirs) -> Meaning:
     """Turn the two places of a KL penalty into the one of a recipe: that in the loss, if there is one."""
     in_loss, coefficient, kind = (t(ACTOR + name) for name in ("use_kl_loss", "kl_loss_coef", "kl_loss_type"))
-    in_reward, penalty, rate = (
-        t(f"algorithm.{name}") for name in ("use_kl_in_reward", "kl_penalty", "kl_ctrl.kl_coef")
-    )
+    in_reward, penalty = t("algorithm.use_kl_in_reward"), t("algorithm.kl_penalty")
     names = ("type", "kl_coef", "target_kl", "horizon")
     control, rate, target, horizon = (t(f"algorithm.kl_ctrl.{name}") for name in names)
     if not (in_loss or in_reward):

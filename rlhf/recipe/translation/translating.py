@@ -26,8 +26,7 @@ PLACEHOLDERS = {
 NEEDS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "trainer.critic.": ("trainer.algorithm", ("ppo",)),
     "trainer.advantage.lam": ("trainer.algorithm", ("ppo",)),
-    "trainer.kl.place": ("trainer.kl.coefficient", ()),
-    "trainer.kl.estimator": ("trainer.kl.coefficient", ()),
+    "trainer.kl.": ("trainer.kl.coefficient", ()),
     "trainer.reference_path": ("trainer.kl.coefficient", ()),
     "trainer.loss.dual_clip": ("trainer.loss.policy", ("ppo",)),
     "trainer.loss.clip_": ("trainer.loss.policy", ("ppo", "gspo", "cispo")),
@@ -66,7 +65,7 @@ def translated(path: Path, gpus: int | None = None) -> Translation:
     preset = dict(flatten(preset_layer(values.get("trainer.algorithm"))))
     effective = [_effective(row, preset | values) for row in every]
     silent = {key: field.get_default(call_default_factory=True) for key, field in walk_fields(Recipe)} | preset
-    rows = tuple(row for row in effective if set(row.names) & set(given) or _changes(row, silent))
+    rows = tuple(row for row in effective if set(row.names) & set(given) or _differs(row, silent))
     nested = _recipe({key: value for row in rows for key, value in row.values.items()})
     flat = {"trainer.updates": None, **dict(flatten(nested))}
     to_name = tuple(key for key, value in flat.items() if value is None or value in list(PLACEHOLDERS.values())[:-1])
@@ -93,16 +92,17 @@ def _effective(row: Meaning, values: Mapping[str, Any]) -> Meaning:
     """Leave out of a meaning the keys that mean nothing beside the others."""
     kept, why = dict(row.values), row.why
     for key, (prefix, (needed, among)) in product(row.values, NEEDS.items()):
-        if key.startswith(prefix) and not (values.get(needed) in among if among else values.get(needed)):
+        there = key == needed or (values.get(needed) in among if among else values.get(needed))
+        if key.startswith(prefix) and not there:
             del kept[key]
             why = why if kept else f"{needed} is {values.get(needed)}"
     return replace(row, values=kept, why=why, same=row.same or (bool(row.values) and not kept))
 
 
-def _changes(row: Meaning, silent: Mapping[str, Any]) -> bool:
-    """Whether a default of theirs differs from ours."""
+def _differs(row: Meaning, silent: Mapping[str, Any]) -> bool:
+    """Whether a default of theirs differs from ours, or has no counterpart."""
     plain = {key: list(one) if isinstance(one, tuple) else one for key, one in silent.items()}
-    return any(plain.get(key) != value for key, value in row.values.items())
+    return row.outcome == "without" or any(plain.get(key) != value for key, value in row.values.items())
 
 
 def _recipe(values: dict[str, Any]) -> dict[str, Any]:

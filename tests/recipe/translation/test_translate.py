@@ -109,6 +109,7 @@ def test_a_configuration_becomes_a_recipe_and_every_setting_is_accounted_for(fil
     assert WITHOUT[file] <= names(found, "without")
     assert names(found, "unknown") == UNKNOWN.get(file, set())
     assert all(row.why for row in found.rows if row.outcome == "without")
+    assert bool([row for row in found.rows if "x your rows" in row.why]) == ("trainer.updates" not in values)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -146,6 +147,7 @@ def test_the_page_has_the_settings_of_the_tables() -> None:
         ("trl", "{num_generations: 8, loss_type: sapo, sapo_temperature_neg: 1.2}", {"trainer.algorithm": "sapo"}),
         ("trl", "{num_generations: 8, adam_beta2: 0.95}", {"trainer.optimizer.betas": [0.9, 0.95]}),
         ("verl", "actor_rollout_ref: {ref: {model: {path: x}}}", {"trainer.reference_path": None}),
+        ("trl", "{num_generations: 8, use_vllm: false}", {"cluster.placement": "colocated", "trainer.kl.place": None}),
         ("trl", "{num_generations: 8, warmup_steps: 0.1, max_steps: 50}", {"trainer.optimizer.warmup_steps": 5}),
         ("verl", "actor_rollout_ref: {actor: {use_kl_loss: true}}", {"trainer.kl.estimator": "k3"}),
         (
