@@ -26,7 +26,6 @@ from rlhf.commands.server_options import Certificate, Key, LimitTexts, Names, ac
 from rlhf.commands.simulate import simulate
 from rlhf.commands.slurm import slurm
 from rlhf.commands.sweep import sweep_recipe
-from rlhf.commands.translate import translate
 from rlhf.commands.view import view
 from rlhf.errors import RlhfError, UserError
 from rlhf.http.binding import POLICY, REWARD
@@ -218,11 +217,20 @@ def check(
 app.command()(simulate)
 app.command()(fit)
 app.command("sweep")(sweep_recipe)
-app.command()(translate)
 app.command()(episodes)
 app.command()(view)
 app.command()(launch)
 app.command()(kubernetes)
+
+
+@app.command()
+def translate(
+    configuration: Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration of TRL, verl or OpenRLHF.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="New file for the recipe.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs that train, where CONFIG does not say (TRL).")] = None,
+) -> None:
+    """Translate TRL's GRPOConfig, verl's or OpenRLHF's arguments into a recipe, and say what became of each setting."""
+    raise typer.Exit(commands.translate.run_translate(configuration, output, gpus))
 
 
 @app.command("explain")

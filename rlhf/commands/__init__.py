@@ -33,14 +33,14 @@ if TYPE_CHECKING:
         swept,
         top,
         train,
-        translation,
+        translate,
         trials,
     )
 
 __all__ = [
     "audit", "check", "check_model", "doctor", "drill", "env_check", "eval", "explain", "export", "generate",
     "init", "measuring", "options", "plan", "report", "reward_check", "score", "serve_env", "serve_policy",
-    "serve_reward", "simulated", "swept", "top", "train", "translation", "trials",
+    "serve_reward", "simulated", "swept", "top", "train", "translate", "trials",
 ]  # fmt: skip
 
 

@@ -1,19 +1,59 @@
-"""`rlhf translate`: its arguments."""
+"""Print the recipe that a configuration of another system becomes, and what became of its settings."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
+import yaml
 
-from rlhf import commands
+from rlhf.errors import UserError
+from rlhf.recipe.translation.translating import Translation, translated
+
+HEADINGS = {
+    "taken": "taken",
+    "same": "done here anyway",
+    "without": "without a counterpart",
+    "unknown": "UNKNOWN: look them up",
+}
 
 
-def translate(
-    configuration: Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration of TRL, verl or OpenRLHF.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="New file for the recipe.")] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs that train, where CONFIG does not say (TRL).")] = None,
-) -> None:
-    """Translate TRL's GRPOConfig, verl's or OpenRLHF's arguments into a recipe, and say what became of each setting."""
-    raise typer.Exit(commands.translation.run_translate(configuration, output, gpus))
+def run_translate(configuration: Path, output: Path | None, gpus: int | None) -> int:
+    """Print the recipe and, as comments, the account; or write the recipe to the new file `output`."""
+    if output is not None and output.exists():
+        raise UserError(f"{output} exists; give the name of a new file")
+    found = translated(configuration, gpus)
+    recipe = yaml.safe_dump(dict(found.values), sort_keys=False, allow_unicode=True)
+    recipe = f"# {configuration.name} of {found.title}, translated by `rlhf translate`.\n{recipe}"
+    if output is None:
+        print(recipe, *(f"# {line}".rstrip() for line in account_of(found)), sep="\n")
+    else:
+        output.write_text(recipe)
+        print(*account_of(found), f"wrote {output}; check it with: rlhf check {output}", sep="\n")
+    return 0
+
+
+def account_of(found: Translation) -> Iterator[str]:
+    """Iterate over the lines of the account: every setting by what became of it."""
+    for outcome, heading in HEADINGS.items():
+        rows = [row for row in found.rows if row.outcome == outcome]
+        if rows:
+            yield f"{heading} ({len(rows)})"
+        for row in rows:
+            names = [name for name in row.names if name in found.given]
+            theirs = ", ".join(f"{name} {shown(found.given[name])}" for name in names)
+            ours = ", ".join(f"{key} {shown(value)}" for key, value in row.values.items())
+            theirs = theirs or f"{', '.join(row.names)} (their default)"
+            yield f"  {theirs} -> {ours}" if ours else f"  {theirs}"
+            yield from [f"      {row.why}"] if row.why else []
+    yield ""
+    if found.to_name:
+        yield f"for you to name: {', '.join(found.to_name)}"
+    if found.problem:
+        yield f"the recipe is refused: {found.problem}"
+
+
+def shown(value: Any) -> str:
+    """Return a value as a recipe writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(getattr(value, "source", value))

@@ -14,18 +14,11 @@ import yaml
 
 from rlhf.config import flatten, parse_override
 from rlhf.errors import ConfigError
+from rlhf.recipe.translation.tables import SYSTEMS, read_table
 
 CONSTRUCTED = {"GRPOConfig": "", "GRPOTrainer": "", "LoraConfig": "lora_"}
 """Classes whose arguments are settings of TRL, with the beginning that its command line gives their names."""
-STARTED = {
-    r"verl\.(?:\w+\.)*(?:main_ppo\w*|fully_async_main)|recipe\.\w+\.(?:main_\w+|fully_async_main)": "verl",
-    r"openrlhf\.cli\.train_ppo_ray": "openrlhf",
-    r"\btrl grpo": "trl",
-}
-"""Commands that start a training, and the system of each."""
-TREES = {"actor_rollout_ref": "verl", "num_generations": "trl", "max_completion_length": "trl", "reward_funcs": "trl"}
-"""Keys by which a configuration file is recognised."""
-SYSTEMS = "TRL's GRPOConfig (Python, YAML), verl's tree or command, or OpenRLHF's command openrlhf.cli.train_ppo_ray"
+KNOWN = "TRL's GRPOConfig (Python, YAML), verl's tree or command, or OpenRLHF's command openrlhf.cli.train_ppo_ray"
 INTERPOLATION = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,[^}]*)?\}")
 ASSIGNMENT = re.compile(r"(?m)^\s*(?:export\s+)?(\w+)=(\((?s:.*?)\)|[^\n;]*)")
 VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
@@ -52,7 +45,7 @@ def read_settings(path: Path) -> tuple[str, Settings]:
     except (SyntaxError, yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path} cannot be parsed: {' '.join(str(error).split())}") from None
     if not settings:
-        raise ConfigError(f"{path} is not recognised: it gives no settings of {SYSTEMS}")
+        raise ConfigError(f"{path} is not recognised: it gives no settings of {KNOWN}")
     return system, settings
 
 
@@ -98,20 +91,21 @@ def _literal(node: ast.expr) -> Any:
 def _of_tree(text: str) -> tuple[str, Settings]:
     """Return the settings of a YAML or JSON file, in which `${a.b}` stands for another one."""
     tree = yaml.safe_load(text)
-    system = next((TREES[key] for key in TREES if isinstance(tree, dict) and key in tree), None)
-    settings = dict(flatten(tree)) if system else {}
+    given = tree if isinstance(tree, dict) else {}
+    system = next((system for system in SYSTEMS if any(key in given for key in read_table(system).trees)), "")
+    settings = dict(flatten(given)) if system else {}
     filled = {
         key: INTERPOLATION.sub(lambda name: str(settings.get(name[1], name[0])), value)
         for key, value in settings.items()
         if isinstance(value, str)
     }
-    return system or "", settings | {key: _typed(value) for key, value in filled.items()}
+    return system, settings | {key: _typed(value) for key, value in filled.items()}
 
 
 def _of_shell(text: str) -> tuple[str, Settings]:
     """Return the arguments of the first command of a script that starts a training."""
     script = re.sub(r"\\\s*\n", " ", re.sub(r"(?m)^\s*#.*\n", "", text))
-    found = [(match, system) for pattern, system in STARTED.items() if (match := re.search(pattern + r"\b", script))]
+    found = [(one, system) for system in SYSTEMS if (one := re.search(read_table(system).command, script))]
     if not found:
         return "", {}
     match, system = min(found, key=lambda one: one[0].start())

@@ -13,6 +13,8 @@ import yaml
 
 from rlhf.recipe.loading import other_names
 
+SYSTEMS = ("verl", "openrlhf", "trl")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
@@ -34,6 +36,8 @@ class Table:
     """The settings of one system; `trl.yaml` says what each section is."""
 
     title: str
+    command: str
+    trees: list[str]
     defaults: Mapping[str, Any]
     keys: Mapping[str, str]
     values: Mapping[str, Mapping[Any, Mapping[str, Any]]]

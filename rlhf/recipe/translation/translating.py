@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import resources
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from rlhf.config import flatten, merge, walk_fields
 from rlhf.errors import ConfigError
@@ -17,24 +20,8 @@ from rlhf.recipe.translation.reading import Unread, read_settings
 from rlhf.recipe.translation.tables import Meaning, Table, read_table
 from rlhf.trainer.algorithms.registry import preset_layer
 
-PLACEHOLDERS = {
-    "model.path": "./YOUR_MODEL",
-    "data.train.path": "./YOUR_ROWS.jsonl",
-    "reward.function": "your_reward:score",
-    "reward.kind": "function",
-}
-NEEDS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
-    "trainer.critic.": ("trainer.algorithm", ("ppo",)),
-    "trainer.advantage.lam": ("trainer.algorithm", ("ppo",)),
-    "trainer.kl.": ("trainer.kl.coefficient", ()),
-    "trainer.reference_path": ("trainer.kl.coefficient", ()),
-    "trainer.loss.dual_clip": ("trainer.loss.policy", ("ppo",)),
-    "trainer.loss.clip_": ("trainer.loss.policy", ("ppo", "gspo", "cispo")),
-    "trainer.overlong.penalty": ("trainer.overlong.buffer_tokens", ()),
-    "model.lora.": ("model.lora.rank", ()),
-    "data.eval.": ("data.eval.path", ()),
-}
-"""Keys that mean something only with another one, and with which values of it: any but none and 0 if none is listed."""
+OURS: dict[str, Any] = yaml.safe_load(resources.files(__package__).joinpath("ours.yaml").read_text())
+PLACEHOLDERS: dict[str, str] = OURS["placeholders"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +78,7 @@ def _single(table: Table, theirs: Mapping[str, Any], together: list[Meaning]) ->
 def _effective(row: Meaning, values: Mapping[str, Any]) -> Meaning:
     """Leave out of a meaning the keys that mean nothing beside the others."""
     kept, why = dict(row.values), row.why
-    for key, (prefix, (needed, among)) in product(row.values, NEEDS.items()):
+    for key, (prefix, (needed, among)) in product(row.values, OURS["needs"].items()):
         there = key == needed or (values.get(needed) in among if among else values.get(needed))
         if key.startswith(prefix) and not there:
             del kept[key]
