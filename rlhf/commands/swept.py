@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from rlhf.cluster.ray_connection import start_ray
+from rlhf.cluster.ray_connection import keep_our_sigterm, start_ray
 from rlhf.cluster.supervisor import socket_folder, supervise
 from rlhf.commands.failures import reporting_failures
 from rlhf.sweeps.request import REDUCTION, Sweep, checked_sweep, owned
@@ -44,6 +44,7 @@ def swept(sweep: Sweep) -> int:
     code = 0
     with owned(sweep):
         start_ray(socket_folder("ray-"))
+        keep_our_sigterm()
         search = import_module("rlhf.sweeps.search")  # reads Ray's settings
         print("\n".join(described(sweep, search.at_once(sweep))), flush=True)
         live = sys.stdout.isatty()

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 LOCAL, NESTED = "cluster.kind=local", "cluster.kind=ray"
 """Without Ray a run starts sooner; with it there is a Ray within a Ray."""
 KEY = "trainer.optimizer.learning_rate"
-TINY = (*SMALL, "model.warmup.updates=60", "model.warmup.batch_size=32", "trainer.updates=3", LOCAL)
+TINY = (*SMALL, "trainer.updates=3", LOCAL)
 GRID = f"{KEY}=[0.0002,0.002]"
 OWN_API = """
 import json, sys
