@@ -1,11 +1,12 @@
 """What the site of `mkdocs.yml` has beside docs/: pages that are made when it is built, and links that also lead there.
 
-README is its first page, and CONTRIBUTING and the reference are pages too. The pages of docs/ are written
+README is its first page, and CONTRIBUTING, the notebook and the reference are pages too. The pages of docs/ are written
 for GitHub: a link to another file of the repository, such as a recipe, leads to a page that shows this file.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import subprocess
@@ -20,7 +21,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-ELSEWHERE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
+ELSEWHERE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "docs/quickstart.ipynb": "notebook.md"}
 """Files of the repository whose page has another name."""
 REPOSITORY = {page: file for file, page in ELSEWHERE.items()}
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)[^)#\s]+")
@@ -55,6 +56,7 @@ def on_config(config: MkDocsConfig) -> None:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are no files of docs/."""
     made = {"index.md": (ROOT / "README.md").read_text(), "contributing.md": (ROOT / "CONTRIBUTING.md").read_text()}
+    made["notebook.md"] = notebook(json.loads((ROOT / "docs/quickstart.ipynb").read_text())["cells"])
     made |= {file.src_uri: file.content_string for file in files.documentation_pages()}
     shown = {file for page, text in made.items() for file in linked(page, text) if page_of(file).startswith("files/")}
     made |= {page_of(file): source(file) for file in shown if (ROOT / file).is_file()}
@@ -111,6 +113,16 @@ def source(file: str) -> str:
 
 def fenced(text: str, language: str) -> str:
     return f"````{language}\n{text.rstrip()}\n````"
+
+
+def notebook(cells: list[dict]) -> str:
+    """The page of a notebook: its text, its code, and what the code printed."""
+    page = []
+    for cell in cells:
+        text = "".join(cell["source"])
+        page.append(text if cell["cell_type"] == "markdown" else fenced(text, "python"))
+        page += [fenced("".join(output["text"]), "text") for output in cell.get("outputs", ())]
+    return "\n\n".join(page) + "\n"
 
 
 def ours(*module: str) -> str:
