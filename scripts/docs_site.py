@@ -27,7 +27,8 @@ REPOSITORY = {page: file for file, page in ELSEWHERE.items()}
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)[^)#\s]+")
 FENCED = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 API = {
-    "python": "rlhf.Trainer rlhf.Callback rlhf.controller.run.Run rlhf.controller.provided_callbacks rlhf.runs.summary",
+    "python": "rlhf.Trainer rlhf.sweep rlhf.trainable rlhf.Callback rlhf.controller.run.Run"
+    " rlhf.controller.provided_callbacks rlhf.runs.summary",
     "types": "rlhf.types",
     "protocols": "rlhf.protocols",
     "algorithms": "rlhf.trainer.losses rlhf.trainer.advantages rlhf.trainer.algorithms.estimators",
@@ -79,7 +80,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         )
 
     parts = FENCED.split(markdown)
-    if not page.file.src_uri.startswith(("reference/", "files/")):
+    if not page.file.src_uri.startswith(("reference/", "files/", "notebook")):
         parts[::2] = [LINK.sub(led, as_markdown_package_reads(part)) for part in parts[::2]]
     return "".join(parts)
 
