@@ -16,6 +16,7 @@ from rlhf.sweeps.trial import RunTrial, copy_run, trainable
 from tests.end_to_end.running import QUICKSTART
 from tests.runs.made_run import made_run
 
+pytestmark = pytest.mark.waits
 RATE = {"trainer.optimizer.learning_rate": 1e-3}
 ROWS = [{"reward/mean": 0.1}, {"reward/mean": 0.3, "eval/reward": 0.2}, {"reward/mean": 0.5}, {"reward/mean": 0.4}]
 
