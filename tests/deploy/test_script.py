@@ -160,7 +160,7 @@ def test_nodes_that_are_told_to_end_have_the_run_saved_if_it_is_preempted(
 
 def test_a_preempted_training_that_could_not_save_is_queued_again(tmp_path: Path) -> None:
     """As under pyxis, where the training is a task too, and is told to end."""
-    script = Script(tmp_path, "sleep 1; exit 130", shown="PreemptTime=2026-01-31T11:58:00")
+    script = Script(tmp_path, f"trap 'exit 130' USR1; {FOR_EVER}", shown="PreemptTime=2026-01-31T11:58:00")
     script.until_training()
     (script.run / "logs/rendezvous-7-0.told").touch()
     code, said = script.ended()
