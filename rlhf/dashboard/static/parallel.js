@@ -19,7 +19,7 @@ export function parallel(runs, recipes, keys, metric, ends, colours) {
     const words = (y, text) => svg("text", { x: across(place), y, "text-anchor": "middle", fill: "currentColor", "font-size": 12 }, text);
     return [svg("line", { x1: across(place), x2: across(place), y1: TOP, y2: HEIGHT - TOP, stroke: "currentColor", opacity: 0.3 }), words(TOP - 22, name.split(".").at(-1)), words(TOP - 6, top), words(HEIGHT - TOP + 16, bottom)];
   };
-  const picture = svg("svg", { id: "parallel", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${runs.length} runs over ${axes.map(({ name }) => name).join(", ")}` }, ...axes.flatMap(scale), ...runs.map(line));
+  const picture = svg("svg", { id: "parallel", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${runs.length} runs, a line each` }, ...axes.flatMap(scale), ...runs.map(line));
   return h("section", {}, h("h2", {}, "Values and what came of them"), picture);
 }
 
