@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -273,14 +273,10 @@ def has_module(folder: Path, module: str) -> bool:
     return path.with_name(f"{path.name}.py").is_file() or (path / "__init__.py").is_file()
 
 
-def is_installed(module: str) -> bool:
-    """Whether Python finds the module's outermost package; a folder without `__init__.py` does not count."""
-    outermost = module.partition(".")[0]
-    try:
-        found = importlib.util.find_spec(outermost)
-    except ValueError:  # __main__ was not imported
-        return True
-    return found is not None and found.origin is not None
+def search_first(folders: Sequence[str]) -> None:
+    """Find modules in these folders before all others, and then in the current one."""
+    if folders:
+        sys.path[:] = dict.fromkeys((*folders, os.getcwd(), *sys.path))
 
 
 def _look_here() -> None:

@@ -84,14 +84,14 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs, log.open("ab") if log else contextlib.nullcontext(STDERR) as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *words, str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-m", module, *words, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env={"OMP_NUM_THREADS": "1"}
                 | child_env(variables)
-                | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                | {"PYTHONPATH": os.pathsep.join(folder or os.getcwd() for folder in sys.path)},
                 start_new_session=True,  # a process group can be killed as a whole
             )
         return cls(ours, await asyncio.open_connection(sock=ours, limit=line_bytes), process)

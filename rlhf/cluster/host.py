@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -87,11 +86,6 @@ def resolve_name(name: str) -> Any:
     """Return the object that `module:name` refers to."""
     module, _, attribute = name.partition(":")
     return vars(importlib.import_module(module))[attribute]
-
-
-def find_in(folders: Iterable[str]) -> None:
-    """Find modules of these folders too, after all others."""
-    sys.path.extend(folder for folder in folders if folder not in sys.path)
 
 
 def traced_value(worker: str, method: str, timed: TimedOutcome) -> Any:

@@ -13,11 +13,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Never
 
-from rlhf.cluster.host import WorkerHost, find_in, resolve_name
+from rlhf.cluster.host import WorkerHost, resolve_name
 from rlhf.cluster.interfaces import interface_environment, interface_toward
 from rlhf.cluster.machine import VISIBLE
 from rlhf.cluster.ray_connection import ray_module
 from rlhf.cluster.stacks import write_stacks_when_asked
+from rlhf.config import search_first
 
 
 class RayHost(WorkerHost):
@@ -45,7 +46,7 @@ class RayHost(WorkerHost):
             gpus = [str(gpu) for gpu in ray_module().get_runtime_context().get_accelerator_ids().get("GPU", ())]
         self._gpus = gpus
         os.environ[VISIBLE] = ",".join(gpus)  # Ray shows all GPUs to a worker that reserves none
-        find_in(python_path)
+        search_first(python_path)
         end_at_once_on_sigterm()
         if head is not None:
             use_interface_toward(head)

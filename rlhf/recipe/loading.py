@@ -8,21 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from rlhf.cluster.host import find_in
 from rlhf.config import (
     Origins,
     OtherNames,
     build,
+    flatten,
     has_module,
-    is_installed,
     merge,
     named_modules,
     parse_override,
     read_yaml,
+    search_first,
 )
 from rlhf.errors import ConfigError
 from rlhf.recipe.schema import Recipe
@@ -78,20 +78,26 @@ def _composed(
     bases: Sequence[Layer], layers: Sequence[Layer], path: Path | None = None, files: Sequence[Path] = ()
 ) -> LoadedRecipe:
     """Merge all layers. Beneath the recipe's own are the settings of its kind or algorithm, and those for engines with
-    other log-probs or weights than the learner's. `files` are the recipe's and those of its bases; data is looked for
-    here and beside them."""
+    other log-probs or weights than the learner's. `files` are the recipe's and those of its bases: modules and data are
+    looked for beside them, and then here; the path of an override first here."""
     values, _ = merge(*bases, *layers)
     beneath = _beneath(values)
     values, _ = merge(*bases, beneath, *layers)
     values, origins = merge(*bases, beneath, mismatch_layer(values), *layers, adapter_layer(values))
     recipe = build(Recipe, values, other_names())
     given = tuple(str(Path(folder).expanduser().absolute()) for folder in recipe.python_path)
-    found = _folders_of(values, files, given)
-    if found:
+    searched = _searched(values, files, given)
+    search_first(searched)
+    python_path = tuple(folder for folder in searched if folder in given or folder != os.getcwd())
+    if python_path != given:
         origins["python_path"] = "where the recipe's modules are"
-    find_in((*given, *found))
-    folders = [Path.cwd(), *(file.parent for file in files)]
-    parts = {"python_path": (*given, *found), "data": recipe.data.at(lambda name: _placed(name, folders))}
+    typed = [value for name, layer in layers if name == "override" for _, value in flatten(layer)]
+    beside = [file.parent for file in files]
+
+    def place(name: str) -> str:
+        return _placed(name, [Path.cwd(), *beside] if name in typed else [*beside, Path.cwd()])
+
+    parts = {"python_path": python_path, "data": recipe.data.at(place)}
     return LoadedRecipe(recipe.model_copy(update=parts), origins, path)
 
 
@@ -109,15 +115,16 @@ def _placed(name: str, folders: Sequence[Path]) -> str:
     return next((os.path.abspath(folder / path) for folder in folders if (folder / path).exists()), name)
 
 
-def _folders_of(values: Mapping[str, Any], files: Sequence[Path], known: Sequence[str]) -> list[str]:
-    """Return the nearest folders above the recipe's files with modules that the recipe names and that are neither
-    here nor installed nor in the `known` folders."""
-    above = [folder for file in files for folder in file.resolve().parents]
-    found: list[str] = []
+def _searched(values: Mapping[str, Any], files: Sequence[Path], given: Sequence[str]) -> list[str]:
+    """Return the folders to search before all others: those `given`, and of each other module that the recipe names the
+    nearest folder above its files that has it, or else this one. The library's own modules need none."""
+    above = zip_longest(*(file.resolve().parents for file in files))
+    places = [*filter(None, chain(*above)), Path.cwd()]
+    found = list(given)
     for module in named_modules(values):
-        places = [Path.cwd(), *map(Path, (*known, *found))]
-        if not is_installed(module) and not any(has_module(place, module) for place in places):
-            found += [str(folder) for folder in above if has_module(folder, module)][:1]
+        own = module.partition(".")[0] not in ("rlhf", RECIPES.name)
+        if own and not any(has_module(Path(folder), module) for folder in found):
+            found += [str(folder) for folder in places if has_module(folder, module)][:1]
     return found
 
 

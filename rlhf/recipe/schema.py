@@ -129,7 +129,7 @@ class Recipe(Config):
     callbacks: tuple[CallbackConfig, ...] = ()
     """User-defined callbacks between updates, called after the built-in ones, in this order."""
     python_path: tuple[str, ...] = ()
-    """Folders with modules of `module:function`, searched after the current folder and installed packages. A module
+    """Folders with modules of `module:function`, searched before the current folder and installed packages. A module
     beside the recipe's file or above it is found automatically; its folder is then added here."""
 
     @field_validator("kind")

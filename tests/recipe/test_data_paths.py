@@ -38,9 +38,18 @@ def test_data_beside_the_recipe_is_found_and_absolute(project: Path) -> None:
     ]  # fmt: skip
 
 
-def test_data_where_the_command_runs_comes_first(project: Path) -> None:
+def test_data_beside_the_recipe_comes_before_data_where_the_command_runs(project: Path) -> None:
+    for name in ("train.jsonl", "only_here.jsonl"):
+        Path(name).write_text(ROW)
+    (project / "mine.yaml").write_text((project / "mine.yaml").read_text().replace("openai/gsm8k", "only_here.jsonl"))
+    theirs, here = project / "train.jsonl", Path.cwd() / "only_here.jsonl"
+    assert paths(load_recipe(project / "mine.yaml").recipe) == list(map(str, (theirs, project / "rows", here)))
+
+
+@pytest.mark.parametrize("override", ["data.train.path=train.jsonl", "data.train={path: train.jsonl}"])
+def test_a_path_on_the_command_line_is_one_from_there(project: Path, override: str) -> None:
     Path("train.jsonl").write_text(ROW)
-    loaded = load_recipe(project / "mine.yaml", ["data.eval.b.path=../project/train.jsonl"])
+    loaded = load_recipe(project / "mine.yaml", [override, "data.eval.b.path=../project/train.jsonl"])
     here = str(Path.cwd() / "train.jsonl")
     assert paths(loaded.recipe) == [here, str(project / "rows"), str(project / "train.jsonl")]
 

@@ -12,7 +12,10 @@ from rlhf.data.sources import load_tasks
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.preflight import check_dataset
+from rlhf.reward.live import score_reply
+from rlhf.reward.reward import make_reward
 from rlhf.runs.resolved import resolved_yaml
+from rlhf.types import Scored, Task
 
 MODULE = """
 from rlhf.types import Message, Task
@@ -67,12 +70,53 @@ def test_where_the_command_runs_in_the_project_nothing_is_added(project: Path, m
     assert load_recipe(Path("recipes/mine.yaml")).recipe.python_path == ()
 
 
-def test_folders_that_a_recipe_names_are_searched_last(project: Path, tmp_path: Path) -> None:
+def test_a_module_of_the_same_name_where_the_command_runs_is_not_taken(project: Path) -> None:
+    Path("own_code").mkdir()
+    Path("own_code/hello.py").write_text("raise RuntimeError")
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m rlhf` does
+    (dataset,) = load_recipe(project / "recipes" / "mine.yaml").recipe.data.sets.values()
+    assert [task.id for task in load_tasks(dataset)] == ["0"]
+
+
+def test_the_module_beside_a_base_is_nearer_than_one_above_the_file_on_it(project: Path) -> None:
+    """`rlhf fit` writes such a file below the folder where it runs."""
+    for place, worth in ((Path.cwd(), 0.0), (project / "recipes", 1.0)):
+        (place / "own_reward.py").write_text(f"def score(response, row): return {worth}")
+    Path("runs/mine.fit").mkdir(parents=True)
+    base = project / "recipes" / "mine.yaml"
+    Path("runs/mine.fit/fitted.yaml").write_text(
+        f"base: {base}\nreward: {{kind: function, function: 'own_reward:score'}}"
+    )
+    assert load_recipe(Path("runs/mine.fit/fitted.yaml")).recipe.python_path == (str(project), str(base.parent))
+
+
+@pytest.mark.waits
+async def test_of_two_projects_each_has_its_own_reward(project: Path, tmp_path: Path) -> None:
+    """Also in processes that are started in the folder of the other one, and after the other one was loaded."""
+    recipe = (
+        "model: {tiny: {}}\ndata: {train: {path: rows.jsonl}}\nreward: {kind: function, function: 'own_reward:score'}\n"
+    )
+    for worth, folder in enumerate((project, tmp_path / "elsewhere")):
+        (folder / "recipe.yaml").write_text(recipe)
+        (folder / "own_reward.py").write_text(f"def score(response, row): return {worth}")
+    for worth, folder in enumerate((project, tmp_path / "elsewhere", project)):
+        reward = make_reward(load_recipe(folder / "recipe.yaml").recipe.reward)
+        try:
+            await reward.start()
+            task = Task(id="0", messages=())
+            scored = await score_reply(reward, task, "")
+            assert isinstance(scored, Scored)
+            assert scored.value == worth % 2
+        finally:
+            await reward.close()
+
+
+def test_folders_that_a_recipe_names_are_searched_first(project: Path, tmp_path: Path) -> None:
     Path("own.yaml").write_text("base: ../project/recipes/mine.yaml\npython_path: [../project]\n")
     recipe = load_recipe(Path("own.yaml")).recipe
     assert [Path(folder).resolve() for folder in recipe.python_path] == [project]
     assert Path(recipe.python_path[0]).is_absolute()
-    assert sys.path[-1] == recipe.python_path[0]
+    assert sys.path[:2] == [recipe.python_path[0], str(Path.cwd())]
 
 
 def test_a_module_that_is_nowhere_is_one_line(project: Path) -> None:
