@@ -1,13 +1,14 @@
-"""Starts a Ray worker by a request to the fork server; Ray runs this file instead of the Python interpreter.
+"""Runs Python by a request to the fork server; it takes the interpreter's place where Ray or a sweep starts a process.
 
-It imports only the standard library, because every worker waits for these imports. It exits with the worker's status;
-Ray monitors the worker itself. It waits for a server that is still importing, and without one it runs Python itself.
+It imports only the standard library, because every process waits for these imports. It exits with the process's status
+and passes SIGTERM on to it. It waits for a server that is still importing, and without one it runs Python itself.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 
@@ -16,7 +17,7 @@ SOCKET = "RLHF_FORK_SERVER"
 
 
 def fork_client_main() -> None:
-    """Ask the fork server for a worker, wait until it ends, and exit with its status."""
+    """Ask the fork server for a process, wait until it ends, and exit with its status."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     request = {"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}
     try:
@@ -27,6 +28,8 @@ def fork_client_main() -> None:
         started = b""
     if not started:
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+    process = json.loads(started)["pid"]
+    signal.signal(signal.SIGTERM, lambda number, frame: os.kill(process, number))
     ended = connection.recv(4096)
     os._exit(os.waitstatus_to_exitcode(json.loads(ended)["status"]) & 0xFF if ended else 1)
 

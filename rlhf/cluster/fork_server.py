@@ -2,10 +2,10 @@
 
     python -m rlhf.cluster.fork_server SOCKET OWNER_PID MODULE:FUNCTION…
 
-A request is one packet: a file to run with its arguments, as JSON, and the file descriptors of its standard streams.
-The numbers of further descriptors become its last arguments. The answers are the new process's id and, after it has
-ended, its wait status and processor time. The server has one thread, so that a fork copies a consistent state. It ends
-with its owner, and all processes that it forked end with it.
+A request is one packet: a file or `-m MODULE` to run, with arguments, as JSON, and the file descriptors of its standard
+streams. The numbers of further descriptors become its last arguments. The answers are the new process's id and, after
+it has ended, its wait status and processor time. The server has one thread, so that a fork copies a consistent state.
+It ends with its owner, and all processes that it forked end with it.
 """
 
 from __future__ import annotations
@@ -195,15 +195,20 @@ def _become(
 
 
 def _run(arguments: list[str], folder: str) -> int:
-    """Run a file as a new interpreter does: forks share no random numbers."""
+    """Run a file or a module as a new interpreter does: forks share no random numbers."""
     os.chdir(folder)
     tempfile.tempdir = None
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
-    sys.path[:0] = [os.path.dirname(arguments[0]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    sys.argv = arguments
-    runpy.run_path(arguments[0], run_name="__main__")
+    is_module = arguments[0] == "-m"
+    sys.argv = arguments[is_module:]
+    first = folder if is_module else os.path.dirname(arguments[0])
+    sys.path[:0] = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    if is_module:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(sys.argv[0], run_name="__main__")
     return 0
 
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from rlhf.cluster.ray_connection import keep_our_sigterm, start_ray
 from rlhf.cluster.supervisor import socket_folder, supervise
 from rlhf.commands.failures import reporting_failures
+from rlhf.sweeps.forks import forks_for
 from rlhf.sweeps.request import REDUCTION, Sweep, checked_sweep, owned
 from rlhf.sweeps.results import PICTURE, RUNS, SweptRun, ranked, table_rows, write_results
 from rlhf.sweeps.space import short_words, split_space
@@ -42,7 +43,7 @@ def swept(sweep: Sweep) -> int:
     """Run the trials that are not done yet, and show them. After Ctrl-C this shows what there is."""
     os.environ |= OF_TUNE
     code = 0
-    with owned(sweep):
+    with owned(sweep), forks_for(sweep.loaded, sweep.folder / "forks.log") as forks:
         start_ray(socket_folder("ray-"))
         keep_our_sigterm()
         search = import_module("rlhf.sweeps.search")  # reads Ray's settings
@@ -55,7 +56,7 @@ def swept(sweep: Sweep) -> int:
         try:
             if live:
                 shown.start()
-            search.run_trials(sweep, board)
+            search.run_trials(sweep, board, forks)
         except KeyboardInterrupt:
             code = STOPPED
         finally:

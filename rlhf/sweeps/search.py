@@ -16,6 +16,7 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 
 from rlhf.cluster.machine import this_machine
+from rlhf.sweeps.forks import Forks
 from rlhf.sweeps.order import ReportOrder
 from rlhf.sweeps.request import REDUCTION, Sweep
 from rlhf.sweeps.results import FINISHED, STOPPED, SweptRun
@@ -25,14 +26,14 @@ from rlhf.sweeps.trial import SCORE, UPDATE, needs, read_record, trainable, writ
 Told = Callable[[SweptRun], None]
 
 
-def run_trials(sweep: Sweep, board: Board) -> None:
+def run_trials(sweep: Sweep, board: Board, forks: Forks | None) -> None:
     """Run every trial to its end. The order of trials, and what is drawn, are the same in every call."""
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     random.seed(sweep.loaded.seed)  # from which PBT draws
     board.order.begin()
     saves = (f"trainer.save_every={sweep.interval}", f"trainer.keep_checkpoints={sweep.updates}")
     saving = saves if sweep.algorithm == "pbt" else ()  # a run may be ahead of the update that is taken over
-    source = trainable(sweep.recipe, *sweep.overrides, *saving, folder=sweep.folder, metric=sweep.metric)
+    source = trainable(sweep.recipe, *sweep.overrides, *saving, folder=sweep.folder, metric=sweep.metric, forks=forks)
     config = tune.TuneConfig(
         metric=SCORE,
         mode=sweep.mode,
