@@ -33,15 +33,14 @@ import psutil
 from rlhf.cluster import fork_client
 from rlhf.cluster.child_side import die_with_parent
 from rlhf.cluster.host import resolve_name
+from rlhf.cluster.leftovers import end_process
 from rlhf.cluster.local import gpu_environment, shared_environment, thread_environment
 from rlhf.cluster.roles import Role
 from rlhf.cluster.supervisor import become_subreaper, run_to_end
 from rlhf.errors import PlacementError
 
 PACKET_BYTES = 1 << 20
-TICK_SECONDS = 1.0
-REQUEST_SECONDS = 5.0
-END_SECONDS = 5.0
+TICK_SECONDS, REQUEST_SECONDS, END_SECONDS = 1.0, 5.0, 5.0
 
 
 class ForkServer:
@@ -62,11 +61,7 @@ class ForkServer:
 
     def stop(self) -> None:
         """End the server and every fork that is still running."""
-        self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_SECONDS)
-        self._process.kill()
-        self._process.wait(END_SECONDS)
+        end_process(self._process, END_SECONDS)
 
 
 def forked_environment(roles: Sequence[Role]) -> dict[str, str] | None:
@@ -143,10 +138,7 @@ def _report_ended(clients: dict[int, socket.socket]) -> None:
 
 
 def _serve(
-    client: socket.socket,
-    clients: dict[int, socket.socket],
-    own: Sequence[socket.socket],
-    set_by_imports: Mapping[str, str],
+    client: socket.socket, clients: dict[int, socket.socket], own: Sequence[socket.socket], imported: Mapping[str, str]
 ) -> None:
     """Read a request and fork the requested program."""
     client.settimeout(REQUEST_SECONDS)
@@ -161,7 +153,7 @@ def _serve(
         signal.set_wakeup_fd(-1)
         for inherited in (client, *clients.values(), *own):
             inherited.close()
-        _become(server, request, descriptors, set_by_imports)
+        _become(server, request, descriptors, imported)
     for descriptor in descriptors:
         os.close(descriptor)
     clients[program] = client
@@ -205,10 +197,8 @@ def _run(arguments: list[str], folder: str) -> int:
     sys.argv = arguments[is_module:]
     first = folder if is_module else os.path.dirname(arguments[0])
     sys.path[:0] = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    if is_module:
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+    run = partial(runpy.run_module, alter_sys=True) if is_module else runpy.run_path
+    run(sys.argv[0], run_name="__main__")
     return 0
 
 
