@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlhf.cluster.fork_server import ForkServer, forked_environment
+from rlhf.cluster.fork_client import SOCKET
+from rlhf.cluster.fork_server import ForkServer, forked_by_ray, forked_environment
 from rlhf.cluster.roles import Role
 from rlhf.cluster.supervisor import socket_folder
 from tests.pace import scaled
@@ -49,6 +52,23 @@ def test_how_a_fork_ended_is_told_to_whoever_asked_for_it(server: ForkServer) ->
     assert python(server, "raise SystemExit(7)").wait(SECONDS) == 7
     assert python(server, "import os; os.kill(os.getpid(), 9)").wait(SECONDS) == -signal.SIGKILL
     assert python(server, "raise ValueError").wait(SECONDS) == 1
+
+
+@pytest.mark.waits
+def test_a_module_runs_in_a_fork_and_gets_the_sigterm_of_its_client(server: ForkServer, tmp_path: Path) -> None:
+    python(server, "pass").wait(SECONDS)
+    program = f"import os, time; open({str(tmp_path / 'runs')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    started = forked_by_ray(server.socket)
+    words = [*shlex.split(str(started["py_executable"])), "-m", "timeit", "-n1", program]
+    client = subprocess.Popen(words, env=os.environ | {SOCKET: str(server.socket)}, cwd=tmp_path)
+    deadline = time.monotonic() + SECONDS
+    while not (pid := (tmp_path / "runs").exists() and (tmp_path / "runs").read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert client.poll() is None
+    client.terminate()
+    assert client.wait(SECONDS) == 256 - signal.SIGTERM
+    assert not psutil.pid_exists(int(pid))
 
 
 def test_clients_that_leave_at_any_moment_take_nothing_along(server: ForkServer) -> None:

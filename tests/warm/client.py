@@ -94,7 +94,8 @@ def start(
     The numbers of inherited descriptors there become the last arguments.
     """
     words = [str(word) for word in arguments]
-    request = {"arguments": [str(INTERPRETER), *words], "environment": dict(environment), "folder": str(folder)}
+    run = words if words[0] == "-m" else [str(INTERPRETER), *words]
+    request = {"arguments": run, "environment": dict(environment), "folder": str(folder)}
     connection = _connected(server or started())
     with open(os.devnull) as nothing:
         streams = [nothing.fileno(), *(s if isinstance(s, int) else s.fileno() for s in (stdout, stderr))]

@@ -1,5 +1,5 @@
-"""Runs `-m module …`, `-c program …` or `file.py …` as the interpreter does, in a fork that can only run a file: this
-one."""
+"""Runs `-c program …` or `file.py …` as the interpreter does, in a fork that can only run a file, this one, or a
+module."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ import sys
 if __name__ == "__main__":
     form, *words = sys.argv[1:]
     del sys.path[0]
-    if form == "-m":
-        sys.path.insert(0, os.getcwd())
-        sys.argv = words
-        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
-    elif form == "-c":
+    if form == "-c":
         sys.path.insert(0, "")
         sys.argv = ["-c", *words[1:]]
         exec(compile(words[0], "<string>", "exec"), {"__name__": "__main__"})
