@@ -76,7 +76,7 @@ class Trainer:
         """
         checkpoint = Path(path).expanduser().absolute()
         recipe = recipe_of_run(checkpoint)
-        model_folder(str(checkpoint))
+        model_folder(checkpoint)
         trainer = cls.from_recipe(recipe, f"run.dir={recipe.parent}", *overrides, callbacks=callbacks)
         trainer._trained_in = checkpoint
         return trainer
@@ -157,4 +157,4 @@ class Trainer:
     def _trained(self) -> str:
         if self._trained_in is None:
             raise UserError("nothing is trained yet: call fit() first, or begin with Trainer.from_checkpoint")
-        return model_folder(str(self._trained_in))
+        return model_folder(self._trained_in)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from rlhf import commands
-from rlhf.commands.arguments import Overrides, RecipeFile, is_project, recipe_named
+from rlhf.commands.arguments import Checkpoint, Overrides, RecipeFile, RunArgument, is_project, recipe_named
 from rlhf.commands.engines import engines
 from rlhf.commands.episodes import episodes
 from rlhf.commands.failures import print_failure
@@ -45,8 +45,9 @@ app.add_typer(env, name="env")
 app.add_typer(engines, name="engines")
 app.add_typer(recipes, name="recipes")
 
-Checkpoint = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint of a run, or Hugging Face folder.")]
-
+RewardName = Annotated[
+    str, typer.Argument(metavar="REWARD", help="Recipe, as for `train`; a kind; or module:function.")
+]
 TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with the bearer token.")]
 
 
@@ -126,7 +127,9 @@ def evaluate(
     checkpoint: Checkpoint,
     recipe: Annotated[
         Path | None,
-        typer.Option("--recipe", metavar="RECIPE", help="The recipe with the held-out tasks [default: the run's]."),
+        typer.Option(
+            metavar="RECIPE", parser=recipe_named, help="The recipe with the held-out tasks [default: the run's]."
+        ),
     ] = None,
     overrides: Overrides = None,
 ) -> None:
@@ -164,7 +167,7 @@ app.add_typer(rewards, name="reward")
 
 @rewards.command("check")
 def reward_check(
-    reward: Annotated[str, typer.Argument(metavar="REWARD", help="A recipe file, a kind, or module:function.")],
+    reward: RewardName,
     overrides: Overrides = None,
     prompt: Annotated[str, typer.Option(help="The question.")] = "What is 6 times 7?",
     answer: Annotated[str, typer.Option(help="Its answer.")] = "42",
@@ -242,14 +245,14 @@ def explain_metric(
 
 
 @app.command()
-def top(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
+def top(run: RunArgument) -> None:
     """Show a run in the terminal while it goes on: curves, and what is wrong. It ends with the run, or by the key q."""
     raise typer.Exit(commands.top.run_top(run))
 
 
 @app.command("report")
 def write_report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    run: RunArgument,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="File to write; its name ends in .html or .md.")
     ] = Path("report.html"),
@@ -259,7 +262,7 @@ def write_report(
 
 
 @app.command()
-def audit(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
+def audit(run: RunArgument) -> None:
     """Check by the records of a run what became of every sample, and its tokens, rewards, versions and checkpoints."""
     raise typer.Exit(commands.audit.run_audit(run))
 
@@ -291,7 +294,7 @@ def doctor(
 
 @serve.command("reward")
 def serve_reward(
-    reward: Annotated[str, typer.Argument(metavar="REWARD", help="A recipe file, a kind, or module:function.")],
+    reward: RewardName,
     overrides: Overrides = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8100,
     host: Annotated[str, typer.Option(help="Address; other than loopback it needs a token.")] = "127.0.0.1",
@@ -372,7 +375,8 @@ def serve_policy(
 @serve.command("env")
 def serve_env(
     environment: Annotated[
-        str, typer.Argument(metavar="MODULE:CLASS", help="A class with spec, reset, step and close.")
+        str,
+        typer.Argument(metavar="MODULE:CLASS", help="A class with spec, reset, step and close; or a recipe with one."),
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     host: Annotated[str, typer.Option(help="Address; other than loopback it needs a token.")] = "127.0.0.1",

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
+from rlhf.commands.arguments import RunArgument
 from rlhf.runs.engine_requests import EnginesRequest, ask_run
 
 START_FACTOR = 2
 """A start may have to wait for a place in the cluster first."""
 
 engines = typer.Typer(no_args_is_help=True, help="List, add or remove engines of a running run.")
-
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the running run.")]
 
 
 @engines.command("list")

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rlhf.commands.arguments import is_project
 from rlhf.config import PIECE
 from rlhf.env.check import CheckOutcome, check_server
 from rlhf.env.client.remote import Address
@@ -18,7 +19,8 @@ from rlhf.http.untrusted_text import escape_to_line
 def run_env_check(url: str, token_env: str | None, action: str | None) -> int:
     """Print one line per check; return 1 if one fails. Raises `UserError`."""
     if "://" not in url:
-        cure = f"serve it first: rlhf serve env {url}" if PIECE.fullmatch(url) else f"for instance http://{url}"
+        served = PIECE.fullmatch(url) or is_project(Path(url))
+        cure = f"serve it first: rlhf serve env {url}" if served else f"for instance http://{url}"
         raise UserError(f"{url!r} is not the URL of a server; {cure}")
     address = Address(url=url.rstrip("/"), token=token_from(token_env))
     return asyncio.run(print_check_results(address, action_option(action)))

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rlhf.commands.arguments import run_named
 from rlhf.errors import UserError
 
 READABLE = 20
@@ -29,7 +30,9 @@ class Format(StrEnum):
 
 
 def episodes(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or a folder or file of episodes.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="As for `report`, or episodes' folder or file.", parser=run_named)
+    ],
     where: Annotated[str | None, typer.Option(metavar="SQL", help='Condition: "reward < 0.5 and update > 10".')] = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Columns, or SQL expressions.")] = None,
     order: Annotated[str | None, typer.Option(metavar="SQL", help='Order: "reward, update desc".')] = None,

@@ -15,10 +15,10 @@ from rlhf.recipe.resolve import check_evaluates, located, recipe_of_run
 from rlhf.trainer.checkpoint import model_folder
 
 
-def run_eval(checkpoint: str, recipe: Path | None = None, overrides: Sequence[str] = ()) -> int:
+def run_eval(checkpoint: Path, recipe: Path | None = None, overrides: Sequence[str] = ()) -> int:
     """Print the evaluation as one JSON object: the first set's values, and under `sets` the values of all sets. Without
     a `recipe` it is that of the checkpoint's run."""
-    recipe = recipe or recipe_of_run(Path(checkpoint))
+    recipe = recipe or recipe_of_run(checkpoint)
     loaded = located(load_recipe(recipe, overrides)).recipe
     check_evaluates(loaded, str(recipe))
     model = model_folder(checkpoint)
@@ -30,7 +30,7 @@ def run_eval(checkpoint: str, recipe: Path | None = None, overrides: Sequence[st
         print(
             json.dumps(
                 {
-                    "checkpoint": checkpoint,
+                    "checkpoint": str(checkpoint),
                     "reward": evaluation.reward,
                     "problems": evaluation.problems,
                     "distinct_answers": evaluation.distinct_answers,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import reporting_failures
 from rlhf.http.untrusted_text import escape_controls
 from rlhf.trainer.checkpoint import model_folder
 
 
-def run_generate(checkpoint: str, prompt: str, max_tokens: int, temperature: float, seed: int) -> int:
+def run_generate(checkpoint: Path, prompt: str, max_tokens: int, temperature: float, seed: int) -> int:
     """Print the reply."""
     model = model_folder(checkpoint)
 

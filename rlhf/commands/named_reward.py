@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
+from rlhf.commands.arguments import recipe_if_named
 from rlhf.config import build, is_piece, merge, parse_override
-from rlhf.recipe.loading import load_recipe
+from rlhf.errors import ConfigError
 from rlhf.recipe.resolve import model_folder_of
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.live import LiveReward
@@ -15,13 +15,22 @@ from rlhf.reward.reward import make_reward
 
 
 def named_reward(name: str, overrides: Sequence[str]) -> RewardConfig:
-    """Return the reward of `recipe.yaml` (overrides are keys of the recipe), `math` or `my_reward:brevity` (keys of the
-    reward). Raises `ConfigError`."""
-    if name.endswith((".yaml", ".yml")):
-        return load_recipe(Path(name), overrides).recipe.reward
+    """Return the reward of a recipe (overrides are its keys), `math` or `my_reward:brevity` (keys of the reward).
+    Raises `ConfigError`, also for a recipe that scores no replies."""
+    if recipe := recipe_if_named(name, overrides):
+        if not recipe.plays:
+            raise ConfigError(f"{name} is of kind: {recipe.kind}, which has no reward")
+        check_needs_no_game(recipe.reward)
+        return recipe.reward
     own = {"kind": "function", "function": name} if is_piece(name) else {"kind": name}
     layers = [("override", {key: value}) for key, value in map(parse_override, overrides)]
     return build(RewardConfig, merge(("name", own), *layers)[0])
+
+
+def check_needs_no_game(reward: RewardConfig) -> None:
+    """Raise `ConfigError` for a reward that an environment gives."""
+    if any(scorer.kind == "environment" for scorer in reward.scorers.values()):
+        raise ConfigError("reward.kind: environment is given turn by turn while an episode is played; use rlhf eval")
 
 
 def reward_here(config: RewardConfig) -> LiveReward:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 
+from rlhf.commands.arguments import recipe_if_named
 from rlhf.commands.hostile_programs import HostileProgram, hostile_programs
 from rlhf.data.columns import Row
 from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
-from rlhf.recipe.loading import load_recipe
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.read_tests import PythonTests, Tests, TestsError, read_tests
 from rlhf.reward.code.scoring import CodeScorer
@@ -24,9 +23,10 @@ ROWS = 3
 
 def rows_of(name: str, overrides: Sequence[str], config: CodeRewardConfig) -> list[Row]:
     """Return the first training rows of a recipe; an example row if no recipe is named."""
-    if not name.endswith((".yaml", ".yml")):
+    recipe = recipe_if_named(name, overrides)
+    if recipe is None:
         return [{config.tests_column: list(EXAMPLE), config.entry_point_column or "entry_point": "add"}]
-    sets = load_recipe(Path(name), overrides).recipe.data.train_sets.values()
+    sets = recipe.data.train_sets.values()
     return [task.row for dataset in sets for task in islice(load_tasks(dataset), ROWS)][:ROWS]
 
 

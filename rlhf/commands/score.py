@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlhf.commands.gold import GoldTotals, gold_reply
+from rlhf.commands.named_reward import check_needs_no_game
 from rlhf.data.columns import Row
 from rlhf.data.config import DatasetConfig
 from rlhf.data.files import json_lines
@@ -63,8 +64,7 @@ class ScoreTotals:
 
 def check_reads_text(reward: RewardConfig) -> None:
     """Raise `ConfigError` for a reward that needs more of an episode than its text."""
-    if any(scorer.kind == "environment" for scorer in reward.scorers.values()):
-        raise ConfigError("reward.kind: environment is given turn by turn while an episode is played; use rlhf eval")
+    check_needs_no_game(reward)
     remotes = [scorer.remote for scorer in reward.scorers.values() if scorer.remote]
     if reward.model_scorer or any(remote.sends == "tokens" for remote in remotes):
         raise ConfigError("this reward scores the tokens that an engine sampled, not texts; use rlhf eval")

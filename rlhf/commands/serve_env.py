@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import get_args
+from typing import Any, get_args
 
 import uvicorn
 
+from rlhf.commands.arguments import recipe_if_named
 from rlhf.commands.env_check import json_object
 from rlhf.commands.server_options import check_reach
 from rlhf.config import is_piece
@@ -48,7 +49,7 @@ def settings_of(
 
 def run_serve_env(name: str, arguments: str, isolation: str, settings: EnvironmentServerSettings) -> int:
     """Serve until SIGTERM or Ctrl-C. Raises `UserError`."""
-    factory = Factory(name=checked_name(name), arguments=json_object(arguments, "--arguments"))
+    factory = named_environment(name, json_object(arguments, "--arguments"))
     kinds: tuple[IsolationKind, ...] = get_args(IsolationKind)
     kind = next((kind for kind in kinds if kind == isolation), None)
     if kind is None:
@@ -88,8 +89,13 @@ def event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def checked_name(name: str) -> str:
-    """Return `name` if it is of the form MODULE:CLASS. Raises `UserError`."""
-    if not is_piece(name):
-        raise UserError(f"{name!r} is not of the form MODULE:CLASS, for instance my_environments:Guess")
-    return name
+def named_environment(name: str, arguments: dict[str, Any]) -> Factory:
+    """Return MODULE:CLASS with the arguments, or a recipe's environment with them in place of its own. Raises
+    `UserError`."""
+    if is_piece(name):
+        return Factory(name=name, arguments=arguments)
+    recipe = recipe_if_named(name, ())
+    config = recipe.environment if recipe else None
+    if config is None or config.environment is None:
+        raise UserError(f"{name!r} is neither MODULE:CLASS, for instance my_environments:Guess, nor a recipe with one")
+    return Factory(name=config.environment, arguments=config.arguments | arguments)

@@ -61,7 +61,7 @@ class PolicySettings:
     access: Access = field(default_factory=lambda: Access(limits=POLICY))
 
 
-def run_serve_policy(checkpoint: str, settings: PolicySettings) -> int:
+def run_serve_policy(checkpoint: Path, settings: PolicySettings) -> int:
     """Serve until Ctrl-C; returns the exit code. Raises `UserError` before anything is started."""
     model, token = model_folder(checkpoint), token_from(settings.token_env)
     check_reach(settings.host, token, settings.access)
@@ -74,7 +74,7 @@ def run_serve_policy(checkpoint: str, settings: PolicySettings) -> int:
     def run() -> int:
         for ending in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(ending, as_ctrl_c)
-        return asyncio.run(serve_model(model, Path(checkpoint).name, token, settings))
+        return asyncio.run(serve_model(model, checkpoint.name, token, settings))
 
     return supervise(reporting_failures(run))
 

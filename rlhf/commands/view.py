@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from rlhf.commands.arguments import run_named
 from rlhf.commands.server_options import Certificate, Key, LimitTexts, Names, access_of, check_reach
 from rlhf.http.binding import HttpLimits, is_loopback, token_from
 
@@ -17,7 +18,8 @@ PORT = 8400
 
 def view(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RUN|DIR]...", help="Run folders, or folders with runs [runs].")
+        list[Path] | None,
+        typer.Argument(metavar="[RUN|DIR]...", help="Run folders, or folders with runs [runs].", parser=run_named),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = PORT,
     host: Annotated[str, typer.Option(help="Address; beyond loopback, requests need a token.")] = "127.0.0.1",

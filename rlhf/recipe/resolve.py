@@ -65,7 +65,7 @@ def model_folder_of(name: str) -> str:
     """Return the model folder in a run folder, and any other name unchanged."""
     path = Path(name).expanduser()
     if (path / CHECKPOINTS).is_dir():
-        return model_folder(str(path))
+        return model_folder(path)
     return str(path) if name.startswith("~") else name
 
 

@@ -154,7 +154,7 @@ def _parse(text: str) -> CheckpointManifest:
     return CheckpointManifest(**{**values, "outstanding": tuple(values["outstanding"])})
 
 
-def model_folder(checkpoint: str) -> str:
+def model_folder(checkpoint: str | Path) -> str:
     """Return the Hugging Face folder that `checkpoint` names: itself, a checkpoint's, or that of a run folder's newest
     checkpoint.
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf.commands.init import TEMPLATES
+from rlhf.commands.init import TEMPLATES, run_init
 from tests.commands.conftest import Command
 from tests.pace import scaled
+from tests.runs.made_run import made_run
 
 KINDS = {"reward": "my_reward", "environment": "my_environment", "agent": "my_agent", "preference": "pairs"}
 """Every kind, and what its test is of."""
@@ -34,6 +35,39 @@ def test_a_project_is_complete_and_its_recipe_is_taken(rlhf: Command, tmp_path: 
     assert all(f"`{name}`" in page for name in made - {"README.md"})
     checked = rlhf("check", "first.try")
     assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("reward", "check", "reward"), 0, "0 of 33 hostile replies are accepted"),
+        (("reward", "check", "environment"), 2, "given turn by turn while an episode is played"),
+        (("serve", "reward", "preference"), 2, "preference is of kind: preference, which has no reward"),
+        (("serve", "env", "environment", "--arguments", '{"colour": 1}'), 2, "my_environment:Sorting cannot be made"),
+        (("serve", "env", "reward"), 2, "'reward' is neither MODULE:CLASS"),
+        (("env", "check", "environment"), 2, "serve it first: rlhf serve env environment"),
+        (("eval", "absent", "--recipe", "reward"), 2, "absent: there is no such checkpoint"),
+        (("report", "reward"), 0, "report.html"),
+        (("top", "reward"), 0, "made: its process ended"),
+        (("audit", "agent"), 2, "runs/agent is not a run folder"),
+        (("episodes", "reward"), 2, "runs/reward: there are no recorded episodes"),
+        (("engines", "list", "agent"), 2, "runs/agent is not a run folder"),
+        (("view", "agent"), 2, "runs/agent is no run folder"),
+        (("generate", "agent", "52431"), 2, "runs/agent: there is no such checkpoint"),
+        (("export", "agent", "new"), 2, "runs/agent: there is no such checkpoint"),
+        (("serve", "policy", "agent"), 2, "runs/agent: there is no such checkpoint"),
+    ],
+)
+def test_a_project_is_named_to_every_command(
+    rlhf: Command, tmp_path: Path, words: tuple[str, ...], code: int, told: str
+) -> None:
+    """It means its recipe, and its run where one is needed."""
+    for kind in KINDS:
+        run_init(tmp_path / kind, kind)
+    (tmp_path / "runs").mkdir()
+    made_run(tmp_path / "runs" / "reward", [{"reward/mean": 0.5}])
+    ended = rlhf(*words)
+    assert (ended.returncode, told in ended.stdout + ended.stderr) == (code, True), ended.stderr
 
 
 def test_the_tests_of_every_kind_pass(rlhf: Command, tmp_path: Path) -> None:
