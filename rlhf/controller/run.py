@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +23,9 @@ from rlhf.errors import ConfigError
 from rlhf.protocols import Saves
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.loggers import EpisodeRow
+from rlhf.runs.model_card import CARD, model_card
 from rlhf.runs.provenance import Provenance
+from rlhf.runs.stored_run import read_run
 from rlhf.runs.summary import SAVED, SetSummary, Summary
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.buffer import Accounts
@@ -235,8 +237,13 @@ class Run:
             await callback.on_save(self, checkpoint)
 
     async def export(self, path: Path) -> None:
-        """Write the weights as a Hugging Face folder."""
+        """Write the weights as a Hugging Face folder with a model card, which has the evaluation of this version."""
         await self.kind.learner.export(path)
+        summary = self._summary("goes on").as_json()
+        if not self.evaluations or self.evaluations[-1][0] != self.version:
+            summary["evaluations"] = {}
+        run = replace(read_run(self.folder.path), summary=summary)
+        (path / CARD).write_text(model_card(run, path, self.version, self.began))
 
     async def _train(self) -> str:
         loop = asyncio.get_running_loop()  # a signal may come while the view is writing

@@ -16,6 +16,7 @@ import yaml
 
 from rlhf.errors import UserError
 from rlhf.runs.folder import RunFolder
+from rlhf.runs.provenance import Provenance
 from rlhf.runs.report import provenance_of
 from rlhf.runs.report_markdown import fenced, inline
 from rlhf.runs.stored_run import StoredRun, read_run
@@ -36,16 +37,16 @@ def export_model(model: str, output: Path) -> Path:
     source = Path(model).resolve()
     run = RunFolder(source.parent.parent.parent)
     if run.checkpoints == source.parent.parent and run.recipe.is_file() and not (output / CARD).exists():
-        (output / CARD).write_text(model_card(read_run(run.path), source))
+        version = int(source.parent.name.removeprefix("version-"))
+        (output / CARD).write_text(model_card(read_run(run.path), source, version, dict(provenance_of(run))))
     return output
 
 
-def model_card(run: StoredRun, model: Path) -> str:
-    """Return the card of a model folder in a checkpoint of the run. It has no text of the data and no path."""
+def model_card(run: StoredRun, model: Path, version: int, digests: Provenance) -> str:
+    """Return the card of a model folder with the run's weights of a version. It has no text of the data and no path."""
     recipe = yaml.safe_load(run.recipe)
     chosen = _chosen(recipe, iter(run.recipe.splitlines()))
-    digests = dict(provenance_of(run.folder))
-    version, summary = int(model.parent.name.removeprefix("version-")), run.summary or {}
+    summary = run.summary or {}
     base, kind, trainer = recipe["model"]["path"], recipe["kind"], recipe["trainer"]
     from_hub = digests.get("model.path", "").startswith("commit ")
     algorithm = trainer["algorithm"] or (trainer["advantage"]["estimator"] if kind == "rl" else None)

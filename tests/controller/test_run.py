@@ -63,6 +63,7 @@ class FakeLearner:
     async def export(self, path: Path) -> None:
         self.exported.append(self.version)
         path.mkdir()
+        (path / "config.json").write_text("{}")
         (path / "weights").write_text(str(self.version))
 
 
@@ -477,6 +478,20 @@ async def test_the_best_weights_of_all_evaluations_are_kept(tmp_path: Path) -> N
     best = tmp_path / "run" / "best"
     assert json.loads((best / "best.json").read_text()) == {"version": 2, "metric": "eval/reward", "value": 0.9}
     assert ((best / "weights").read_text(), kind.learner.exported) == ("2", [0, 1, 2])
+    card = (best / "README.md").read_text()
+    for fact in ("run | t: goes on", "updates | 2 of 4", "trained episodes | 2", "avg@1 | 0.5 | 0.9"):
+        assert f"| {fact} |" in card
+
+
+async def test_an_exported_folder_has_a_card_with_the_evaluation_of_its_own_weights_alone(tmp_path: Path) -> None:
+    class Exports(Callback):
+        async def on_step_end(self, run: Run) -> None:
+            await run.export(tmp_path / str(run.version))
+
+    await Made(tmp_path / "run", FakeKind(0.5), Exports()).finish()
+    card = (tmp_path / "1" / "README.md").read_text()
+    assert "| updates | 1 of 3 |" in card
+    assert "| evaluation |" not in card
 
 
 async def test_what_a_callback_raises_ends_the_run_with_its_name(tmp_path: Path) -> None:

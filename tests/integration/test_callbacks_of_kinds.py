@@ -74,7 +74,7 @@ for kind in sys.argv[2:]:
     tells = Tells()
     Trainer(small(kind), callbacks=[tells]).fit()
     rows = [json.loads(line) for line in (folder / kind / "metrics.jsonl").open()]
-    exported = (folder / kind / "exported" / "model.safetensors").is_file()
+    exported = all((folder / kind / "exported" / name).is_file() for name in ("model.safetensors", "README.md"))
     print('ANSWER', json.dumps({"told": tells.told, "mine": [row["mine"] for row in rows], "exported": exported}))
 if "rl" in sys.argv:
     trainer = Trainer.from_checkpoint(folder / "rl" / "checkpoints" / "version-000001", "trainer.updates=4")
