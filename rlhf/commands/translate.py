@@ -42,7 +42,7 @@ def account_of(found: Translation) -> Iterator[str]:
             yield f"{heading} ({len(rows)})"
         for row in rows:
             names = [name for name in row.names if name in found.given]
-            theirs = ", ".join(f"{name} {shown(found.given[name])}" for name in names)
+            theirs = ", ".join(f"{found.spelled[name]} {shown(found.given[name])}" for name in names)
             ours = ", ".join(f"{key} {shown(value)}" for key, value in row.values.items())
             theirs = theirs or f"{', '.join(row.names)} (their default)"
             yield f"  {theirs} -> {ours}" if ours else f"  {theirs}"

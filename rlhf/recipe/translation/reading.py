@@ -13,15 +13,23 @@ from typing import Any
 import yaml
 
 from rlhf.config import flatten, parse_override
+from rlhf.env.tools import calculated
 from rlhf.errors import ConfigError
 from rlhf.recipe.translation.tables import SYSTEMS, read_table
 
 CONSTRUCTED = {"GRPOConfig": "", "GRPOTrainer": "", "LoraConfig": "lora_"}
 """Classes whose arguments are settings of TRL, with the beginning that its command line gives their names."""
-KNOWN = "TRL's GRPOConfig (Python, YAML), verl's tree or command, or OpenRLHF's command openrlhf.cli.train_ppo_ray"
+KNOWN = "TRL's GRPOConfig (Python, YAML, command), verl's tree or command, or OpenRLHF's command train_ppo_ray"
 INTERPOLATION = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,[^}]*)?\}")
-ASSIGNMENT = re.compile(r"(?m)^\s*(?:export\s+)?(\w+)=(\((?s:.*?)\)|[^\n;]*)")
-VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
+BRACKETS = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
+POWER_OF_TEN = re.compile(r"[-+]?\d+e-?\d+")
+STATEMENT = re.compile(
+    r"(?m)^[ \t]*(?:(?P<opens>(?:if|for|while|until|case)\b(?!.*\b(?:fi|done|esac)[ \t]*$))|"
+    r"(?P<closes>(?:fi|done|esac)\b))|(?:^|;)[ \t]*(?:export[ \t]+)?(?P<name>\w+)(?P<added>\+?)="
+    r"(?P<value>" + BRACKETS + r"|\"[^\"]*\"|'[^']*'|[^\n;]*)"
+)
+VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-((?:[^{}]|\{[^{}]*\})*))?\}|(\w+))")
+ARITHMETIC = re.compile(r"\$\(\((.+?)\)\)(?!\))")
 END_OF_COMMAND = re.compile(r"[|;&]+|\d?&?>+\S*")
 
 
@@ -99,34 +107,65 @@ def _of_tree(text: str) -> tuple[str, Settings]:
         for key, value in settings.items()
         if isinstance(value, str)
     }
-    return system, settings | {key: _typed(value) for key, value in filled.items()}
+    read = {key: one for key, one in filled.items() if one != settings[key] or POWER_OF_TEN.fullmatch(one)}
+    return system, settings | {key: _typed(value) for key, value in read.items()}
 
 
 def _of_shell(text: str) -> tuple[str, Settings]:
-    """Return the arguments of the first command of a script that starts a training."""
-    script = re.sub(r"\\\s*\n", " ", re.sub(r"(?m)^\s*#.*\n", "", text))
-    found = [(one, system) for system in SYSTEMS if (one := re.search(read_table(system).command, script))]
-    if not found:
-        return "", {}
-    match, system = min(found, key=lambda one: one[0].start())
-    variables = dict(ASSIGNMENT.findall(script[: match.start()]))
-    words = shlex.split(_expanded(script[match.end() :].split("\n", 1)[0], variables), comments=True)
-    last = next((place for place, word in enumerate(words) if END_OF_COMMAND.fullmatch(word)), len(words))
-    return system, dict((_overrides if system == "verl" else _flags)(words[:last]))
+    """Return the arguments of a script's command that starts a training."""
+    script = re.sub(r"\\[ \t]*\n", " ", re.sub(r"(?m)^[ \t]*#.*\n|[ \t]#.*$", "", text))
+    for system in SYSTEMS:
+        if match := re.search(read_table(system).command, script):
+            line = _expanded(script[match.end() :].split("\n", 1)[0], _variables(script[: match.start()]))
+            words = _split(re.sub(r"\$\([^()]*\)", lambda run: re.sub(r"\W+", "_", run[0]).replace("_", "$", 1), line))
+            own = [word for word in words if word in ("$@", "$*")]
+            kept = [word for word in words if word not in own]
+            return system, dict((_overrides if system == "verl" else _flags)(kept)) | {one: Unread(one) for one in own}
+    return "", {}
 
 
-def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """Put a script's variables and arrays into a text; others stay, as `$name`, and computed ones as one word."""
+def _split(line: str) -> list[str]:
+    """Return the words of a command, up to its end; of one in the quotes of `bash -c "…"`, up to theirs."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        words = shlex.split(shlex.split('"' + line)[0])
+    return words[: next((place for place, word in enumerate(words) if END_OF_COMMAND.fullmatch(word)), None)]
+
+
+def _variables(script: str) -> dict[str, str]:
+    """Return what a script's variables and arrays hold after it; one that a condition sets stays, as `$name`."""
+    known, depth = {"HOME": str(Path.home())}, 0
+    for found in STATEMENT.finditer(script):
+        depth += bool(found["opens"]) - bool(found["closes"])
+        if name := found["name"]:
+            value = found["value"].strip()
+            before = {name: known[name]} if name in known else {}
+            array = value.startswith("(")
+            value = value[1:-1] if array or re.fullmatch(r"\"[^\"]*\"|'[^']*'", value) else value
+            value = f"${{{name}}} {value}" if found["added"] else value
+            certain = not depth or (before and re.search(rf"\$\{{?{name}\b", value))
+            whole = _expanded(value, before if depth else known) if certain else "$("
+            whole = f"${name}" if "$(" in whole else whole
+            known[name] = " ".join(whole.split()) if array or "\n" in whole else whole
+    return known
+
+
+def _expanded(text: str, known: Mapping[str, str]) -> str:
+    """Put the `known` variables and whole-number arithmetic into a text; what is not known stays, as `$name`."""
 
     def value(match: re.Match[str]) -> str:
-        name = match[1] or match[3]
-        given = variables.get(name, match[2])
-        inside = "" if given is None else given.strip("()").replace("\n", " ").strip().strip("\"'")
-        others = {key: one for key, one in variables.items() if key != name}
-        return match[0] if given is None else _expanded(inside, others)
+        name, otherwise = match[1] or match[3], match[2]
+        if name in known or otherwise is None:
+            return known.get(name, match[0] if otherwise is None else "")
+        return _expanded(otherwise.strip("\"'"), known)
 
-    arrays = re.sub(r'"?\$\{(\w+)\[@\]\}"?', r"${\1}", text)
-    return VARIABLE.sub(value, re.sub(r"\$\(.*?\)+", lambda one: one[0].replace(" ", ""), arrays))
+    def number(match: re.Match[str]) -> str:
+        written = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: known.get(name[1], name[0]), match[1])
+        found = calculated(written)
+        return re.sub(r"\W+", "_", f"${match[1]}").replace("_", "$", 1) if found.startswith("error") else found
+
+    return VARIABLE.sub(value, ARITHMETIC.sub(number, re.sub(r'"?\$\{(\w+)\[[@*]\]\}"?', r"${\1}", text)))
 
 
 def _overrides(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -142,8 +181,9 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
     yield from ((word, Unread(word)) for word in words[: min(starts, default=len(words))])
     for start, end in zip(starts, [*starts[1:], len(words)], strict=True):
         name, equals, value = words[start].removeprefix("--").partition("=")
-        values = [_typed(word) for word in ([value] if equals else []) + list(words[start + 1 : end])]
-        yield name, values[0] if len(values) == 1 else values or True
+        values = [_typed(word.rstrip(",")) for word in ([value] if equals else []) + list(words[start + 1 : end])]
+        unread = next((one for one in values if isinstance(one, Unread)), None)
+        yield name, unread or (values[0] if len(values) == 1 else values or True)
 
 
 def _typed(text: str) -> Any:

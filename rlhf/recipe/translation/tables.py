@@ -38,11 +38,19 @@ class Table:
     title: str
     command: str
     trees: list[str]
+    spellings: Mapping[str, str]
     defaults: Mapping[str, Any]
     keys: Mapping[str, str]
     values: Mapping[str, Mapping[Any, Mapping[str, Any]]]
     same: Mapping[str, list[Any]]
     without: Mapping[str, str]
+
+    def spelled(self, name: str) -> str:
+        """Return the name by which this table knows a setting, whose spelling is of another version."""
+        if name in self.spellings:
+            return self.spellings[name]
+        prefix = next((one for one in self.spellings if one.endswith(".") and name.startswith(one)), "")
+        return self.spellings.get(prefix, "") + name.removeprefix(prefix)
 
     def meaning(self, name: str, value: Any) -> Meaning:
         """Return the meaning of one setting for itself."""
@@ -53,7 +61,8 @@ class Table:
         if converted is None and key:
             converted = dict.fromkeys(key.split(", "), value)
         if converted is not None:
-            return Meaning(names=(name,), values=converted, same=not converted)
+            taken = {key: one for key, one in converted.items() if key != "why"}
+            return Meaning(names=(name,), values=taken, why=converted.get("why", ""), same=not taken)
         among = ", ".join(map(str, self.values.get(name, ())))
         why = self.why(name) or (f"only {among} have a counterpart" if among else "")
         return Meaning(names=(name,), values={}, why=why)

@@ -26,11 +26,12 @@ PLACEHOLDERS: dict[str, str] = OURS["placeholders"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """A recipe as nested `values`; what became of every setting; the keys that the user must `name`; and why our schema
-    refuses the recipe, if it does."""
+    """A recipe as nested `values`; the settings `given`, by the table's names, and how the file `spelled` these; what
+    became of every one; the keys that the user must `name`; and why our schema refuses the recipe, if it does."""
 
     title: str
     given: Mapping[str, Any]
+    spelled: Mapping[str, str]
     values: Mapping[str, Any]
     rows: tuple[Meaning, ...]
     to_name: tuple[str, ...]
@@ -40,8 +41,10 @@ class Translation:
 def translated(path: Path, gpus: int | None = None) -> Translation:
     """Translate a configuration of TRL, verl or OpenRLHF; `gpus` train, where it does not say how many. Raises
     `ConfigError` if it is none of these."""
-    system, given = read_settings(path)
+    system, read = read_settings(path)
     table = read_table(system)
+    spelled = {table.spelled(name): name for name in read}
+    given = {name: read[spelling] for name, spelling in spelled.items()}
     theirs = {**table.defaults, **given}
     try:
         together = list(COMPUTED[system](Theirs(given, table.defaults, gpus)))
@@ -57,8 +60,9 @@ def translated(path: Path, gpus: int | None = None) -> Translation:
     flat = {"trainer.updates": None, **dict(flatten(nested))}
     to_name = tuple(key for key, value in flat.items() if value is None or value in list(PLACEHOLDERS.values())[:-1])
     return Translation(
-        title=table.title, given=given, values=nested, rows=rows, to_name=to_name, problem=_refused(nested)
-    )
+        title=table.title, given=given, spelled=spelled, values=nested, rows=rows, to_name=to_name,
+        problem=_refused(nested),
+    )  # fmt: skip
 
 
 def _single(table: Table, theirs: Mapping[str, Any], together: list[Meaning]) -> Iterator[Meaning]:

@@ -14,7 +14,7 @@ from rlhf.config import flatten, known_keys
 from rlhf.errors import ConfigError, UserError
 from rlhf.recipe.loading import load_recipe, other_names
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.translation.reading import read_settings
+from rlhf.recipe.translation.reading import Unread, read_settings
 from rlhf.recipe.translation.tables import read_table
 from rlhf.recipe.translation.translating import Translation, translated
 
@@ -55,7 +55,7 @@ TAKEN: dict[str, dict[str, Any]] = {
     "verl_dapo_async.sh": {
         "trainer.filter.equal_rewards": True, "trainer.overlong.buffer_tokens": 2048, "trainer.max_staleness": 1,
         "trainer.loss.clip_high": 0.28, "cluster.placement": "separate", "trainer.deepspeed.sequence_parallel": 2,
-        "trainer.kl.coefficient": 0.0, "rollout.engines": 2, "model.path": "./YOUR_MODEL",
+        "trainer.kl.coefficient": 0.0, "rollout.engines": 2, "model.path": "./YOUR_MODEL", "trainer.deepspeed.ranks": 4,
     },
     "openrlhf_ppo.sh": {
         "trainer.algorithm": "ppo", "trainer.advantage.lam": 0.97, "trainer.kl.coefficient": 0.02,
@@ -80,14 +80,14 @@ WITHOUT = {
         "reward_funcs", "reward_weights", "vllm_server_host", "vllm_server_port", "num_train_epochs",
     },
     "trl_cispo.json": {"sync_ref_model", "ref_model_sync_steps", "top_entropy_quantile"},
-    "verl_gsm8k.sh": {"trainer.total_epochs", "trainer.project_name", "data.truncation"},
+    "verl_gsm8k.sh": {"trainer.total_epochs", "trainer.project_name", "data.truncation", "$@"},
     "verl_ppo.yaml": {"actor_rollout_ref.rollout.top_k", "actor_rollout_ref.rollout.name", "defaults"},
-    "verl_dapo_async.sh": {"custom_reward_function.path", "rollout.total_rollout_steps", "trainer.n_gpus_per_node"},
+    "verl_dapo_async.sh": {"custom_reward_function.path", "reward_model.reward_manager"},
     "openrlhf_ppo.sh": {"normalize_reward", "reward_clip_range", "ptx_coef", "critic_num_nodes"},
     "openrlhf_reinforce.sh": {"top_p", "ring_head_stride", "use_wandb"},
     "openrlhf_grpo.sh": {"remote_rm_url"},
 }  # fmt: skip
-UNKNOWN = {"trl_gspo.yaml": {"my_team_flag"}, "verl_gsm8k.sh": {"$@"}, "openrlhf_reinforce.sh": {"experimental_cache"}}
+UNKNOWN = {"trl_gspo.yaml": {"my_team_flag"}, "openrlhf_reinforce.sh": {"experimental_cache"}}
 
 
 def names(found: Translation, outcome: str) -> set[str]:
@@ -116,7 +116,7 @@ def test_a_configuration_becomes_a_recipe_and_every_setting_is_accounted_for(fil
 def test_the_tables_name_keys_of_ours_and_agree_with_the_suggestions(system: str) -> None:
     table, known = read_table(system), set(known_keys(Recipe))
     keys = {key for given in table.keys.values() for key in given.split(", ")}
-    keys |= {key for choices in table.values.values() for values in choices.values() for key in values}
+    keys |= {key for choices in table.values.values() for values in choices.values() for key in values} - {"why"}
     free = ("rollout.vllm.", "data.chat_template_arguments.")
     assert {key for key in keys if not key.startswith(free)} <= known
     for name, given in table.keys.items():
@@ -216,12 +216,83 @@ def test_what_is_no_configuration_is_refused_in_one_line(tmp_path: Path, name: s
         translated(tmp_path / name)
 
 
-def test_a_command_ends_where_its_script_goes_on(tmp_path: Path) -> None:
+SCRIPT = """#!/bin/bash
+DIR=$(cd "$(dirname "$0")" && pwd)  # not known before it runs
+CONFIG=${CONFIG:-"${DIR}/rows"}; LENGTH=$((1024 * 2))
+RATE=1e-6
+if [ "$1" = fast ]; then
+    RATE=1e-5
+    MORE="$MORE data.shuffle=$SHUFFLE"
+fi
+MORE="$MORE trainer.nnodes=2"
+ARGS=(
+    data.max_response_length=$((LENGTH + 24))
+    # data.truncation=error
+    data.prompt_key='question'  # of the rows
+)
+ARGS+=("data.train_files=['$CONFIG/a', 'b']")
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("N=${COUNT:-4}\ntrl grpo --beta $N --use_vllm --eval_strategy no > log 2>&1 &\nrm -r x\n",
+         {"beta": 4, "use_vllm": True, "eval_strategy": "no"}),
+        ('bash -c \\\n"pip install x \\\n&& python train_ppo_ray.py --pretrain \\"a b\\" \\\n --bf16" > ${LOG}\n',
+         {"pretrain": "a b", "bf16": True}),
+        ('accelerate launch --config_file x.yaml train.py --lora_target_modules "q", "v" --num_generations 8',
+         {"lora_target_modules": ["q", "v"], "num_generations": 8}),
+        (SCRIPT + 'python -m verl.trainer.main_ppo "${ARGS[@]}" $MORE actor_rollout_ref.actor.optim.lr=$RATE "$@"',
+         {"data.max_response_length": 2072, "data.prompt_key": "question", "trainer.nnodes": 2,
+          "data.train_files": Unread("['$DIR/rows/a', 'b']"), "actor_rollout_ref.actor.optim.lr": Unread("$RATE"),
+          "$MORE": Unread("$MORE"), "$@": Unread("$@")}),
+    ],
+)  # fmt: skip
+def test_the_arguments_of_a_script_are_read_as_its_shell_would(
+    tmp_path: Path, text: str, expected: dict[str, Any]
+) -> None:
     file = tmp_path / "run.sh"
-    file.write_text(
-        "N=${COUNT:-4}\ntrl grpo --num_generations $N --use_vllm --eval_strategy no > log 2>&1 &\nrm -r x\n"
-    )
-    assert read_settings(file) == ("trl", {"num_generations": 4, "use_vllm": True, "eval_strategy": "no"})
+    file.write_text(text)
+    assert read_settings(file)[1] == expected
+
+
+PPO_RAY, GRPO, MAIN_PPO = "python -m openrlhf.cli.train_ppo_ray", "trl grpo", "python -m verl.trainer.main_ppo"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (f"{PPO_RAY} --algo.kl.init_coef 0.02 --algo.kl.use_loss --actor.adam.lr 3e-6 --data.max_len 4096",
+         {"trainer.kl.coefficient": 0.02, "trainer.kl.place": "loss", "trainer.optimizer.learning_rate": 3e-6,
+          "sampling.max_tokens": 4096, "rollout.max_context_tokens": 4096, "model.dtype": "bfloat16",
+          "trainer.critic.optimizer.schedule": "cosine", "trainer.critic.optimizer.betas": [0.9, 0.95]}),
+        (f"{PPO_RAY} --enable_vllm_is_correction --vllm_is_truncated_threshold 0.5 5.0 --use_icepop --lora_rank 8",
+         {"trainer.correction.method": "mask", "trainer.correction.low": 0.5, "trainer.correction.high": 5.0,
+          "model.lora.alpha": 16}),
+        (f"{PPO_RAY} --algo.advantage.is_correction_level seq --algo.advantage.is_correction_threshold 3",
+         {"trainer.correction.level": "geometric", "trainer.correction.method": "mask", "trainer.correction.high": 3}),
+        (f"{GRPO} --num_generations 8 --per_device_train_batch_size 4 --gradient_accumulation_steps 32 "
+         "--steps_per_generation 8 --use_peft --save_strategy steps --save_steps 0.1",
+         {"trainer.groups_per_update": 16, "trainer.minibatches": 1, "model.lora.rank": 16, "trainer.save_every": None,
+          "data.train.prompt_column": "prompt", "model.gradient_checkpointing": True, "sampling.max_tokens": 512}),
+        (f"{MAIN_PPO} actor_rollout_ref.actor.ppo_micro_batch_size=64 data.max_prompt_length=1024 "
+         "data.prompt_key=messages data.max_response_length=1024 data.train_max_samples=-1 "
+         "reward_model.overlong_buffer.len=512",
+         {"trainer.tokens_per_microbatch": 8 * 2048, "data.train.answer_column": "reward_model.ground_truth",
+          "data.train.limit": None, "trainer.overlong.buffer_tokens": 0}),
+        (f"{MAIN_PPO} +reward.reward_kwargs.overlong_buffer_cfg.enable=True actor_rollout_ref.actor.clip_ratio_low=10 "
+         "+reward.reward_kwargs.overlong_buffer_cfg.len=512 actor_rollout_ref.actor.policy_loss.loss_mode=cispo "
+         "rollout.total_rollout_steps=102400 critic.optim.lr_warmup_steps=3",
+         {"trainer.overlong.buffer_tokens": 512, "trainer.loss.clip_low": 1.0, "trainer.updates": 100,
+          "trainer.critic.optimizer.warmup_steps": 12}),
+    ],
+)  # fmt: skip
+def test_a_command_means_what_it_does_there(tmp_path: Path, command: str, expected: dict[str, Any]) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(command)
+    values = flat(translated(file))
+    assert {key: values.get(key) for key in expected} == expected
 
 
 def test_the_command_prints_a_recipe_with_its_account_and_writes_a_new_file(tmp_path: Path) -> None:
