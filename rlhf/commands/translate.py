@@ -11,12 +11,7 @@ import yaml
 from rlhf.errors import UserError
 from rlhf.recipe.translation.translating import Translation, translated
 
-HEADINGS = {
-    "taken": "taken",
-    "same": "done here anyway",
-    "without": "without a counterpart",
-    "unknown": "UNKNOWN: look them up",
-}
+HEADINGS = {"taken": "taken", "same": "done here anyway", "without": "without a counterpart", "unknown": "UNKNOWN"}
 
 
 def run_translate(configuration: Path, output: Path | None, gpus: int | None) -> int:
@@ -46,7 +41,8 @@ def account_of(found: Translation) -> Iterator[str]:
             ours = ", ".join(f"{key} {shown(value)}" for key, value in row.values.items())
             theirs = theirs or f"{', '.join(row.names)} (their default)"
             yield f"  {theirs} -> {ours}" if ours else f"  {theirs}"
-            yield from [f"      {row.why}"] if row.why else []
+            if row.why:
+                yield f"      {row.why}"
     yield ""
     if found.to_name:
         yield f"for you to name: {', '.join(found.to_name)}"
@@ -56,4 +52,4 @@ def account_of(found: Translation) -> Iterator[str]:
 
 def shown(value: Any) -> str:
     """Return a value as a recipe writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(getattr(value, "source", value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,2 +1,2 @@
-"""Recipes of TRL, verl and OpenRLHF in ours: `reading` takes settings from their files, `tables` says what each means,
-`computed` derives what several of them decide together, `translating` makes the recipe and the account of it."""
+"""Recipes of TRL, verl and OpenRLHF in ours: `reading` takes settings from their files, with the tables of what each
+means; `translating` makes the recipe, and the account of it."""

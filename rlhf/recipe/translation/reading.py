@@ -1,12 +1,16 @@
-"""Read the settings of a configuration of another system. Nothing of it is executed."""
+"""Read the settings of a configuration of another system, and what each means by the tables beside this module. Nothing
+of a configuration is executed."""
 
 from __future__ import annotations
 
 import ast
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +19,10 @@ import yaml
 from rlhf.config import flatten, parse_override
 from rlhf.env.tools import calculated
 from rlhf.errors import ConfigError
-from rlhf.recipe.translation.tables import SYSTEMS, read_table
+from rlhf.recipe.loading import other_names
 
+Settings = dict[str, Any]
+SYSTEMS = ("verl", "openrlhf", "trl")
 CONSTRUCTED = {"GRPOConfig": "", "GRPOTrainer": "", "LoraConfig": "lora_"}
 """Classes whose arguments are settings of TRL, with the beginning that its command line gives their names."""
 KNOWN = "TRL's GRPOConfig (Python, YAML, command), verl's tree or command, or OpenRLHF's command train_ppo_ray"
@@ -33,14 +39,81 @@ ARITHMETIC = re.compile(r"\$\(\((.+?)\)\)(?!\))")
 END_OF_COMMAND = re.compile(r"[|;&]+|\d?&?>+\S*")
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(str):
     """A value that only a run of the program would tell, as its source."""
 
-    source: str
+    __slots__ = ()
 
 
-Settings = dict[str, Any]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What became of settings: their `values` in ours; or ours does the `same`; or `why` they have no counterpart; or
+    none of these: they are unknown."""
+
+    names: tuple[str, ...]
+    values: Mapping[str, Any]
+    why: str = ""
+    same: bool = False
+
+    @property
+    def outcome(self) -> str:
+        return "taken" if self.values else "same" if self.same else "without" if self.why else "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The settings of one system; `trl.yaml` says what each section is."""
+
+    title: str
+    command: str
+    trees: list[str]
+    spellings: Mapping[str, str]
+    defaults: Mapping[str, Any]
+    keys: Mapping[str, str]
+    values: Mapping[str, Mapping[Any, Mapping[str, Any]]]
+    same: Mapping[str, list[Any]]
+    without: Mapping[str, str]
+
+    def spelled(self, name: str) -> str:
+        """Return the name by which this table knows a setting, whose spelling is of another version."""
+        parts = [one for one in self.spellings if name == one or (one.endswith(".") and name.startswith(one))]
+        known = name if name in parts else next(iter(parts), "")
+        return self.spellings.get(known, "") + name.removeprefix(known)
+
+    def meaning(self, name: str, value: Any) -> Meaning:
+        """Return the meaning of one setting for itself."""
+        if value is None or value in self.same.get(name, ()):
+            return Meaning(names=(name,), values={}, same=True)
+        choices, key = self.values.get(name, {}), self.key(name)
+        copied = dict.fromkeys(key.split(", "), value) if key else None
+        converted = choices.get(value if isinstance(value, Hashable) else str(value), copied)
+        if converted is None:
+            among = f"only {', '.join(map(str, choices))} have a counterpart" if choices else ""
+            return Meaning(names=(name,), values={}, why=self.why(name) or among)
+        taken = {key: one for key, one in converted.items() if key != "why"}
+        return Meaning(names=(name,), values=taken, why=converted.get("why", ""), same=not taken)
+
+    def key(self, name: str) -> str | None:
+        """Return our key, or several, with the same value: of the table, or the only one that `other_names` offers."""
+        if pattern := _match(name, self.keys):
+            return self.keys[pattern].replace("*", name.removeprefix(pattern.rstrip("*")))
+        meant = () if name in self.values or self.why(name) or "." in name else other_names().get(name, ())
+        return meant[0] if len(meant) == 1 else None
+
+    def why(self, name: str) -> str:
+        """Return why a setting has no counterpart, and what to do instead; empty if it is not in the table."""
+        return self.without.get(_match(name, self.without), "")
+
+
+def _match(name: str, patterns: Mapping[str, object]) -> str:
+    """Return the first pattern of a name; the name itself comes before."""
+    return name if name in patterns else next((one for one in patterns if fnmatchcase(name, one)), "")
+
+
+@cache
+def read_table(system: str) -> Table:
+    """Read the table of `trl`, `verl` or `openrlhf`."""
+    return Table(**yaml.safe_load(resources.files(__package__).joinpath(f"{system}.yaml").read_text()))
 
 
 def read_settings(path: Path) -> tuple[str, Settings]:
@@ -48,10 +121,8 @@ def read_settings(path: Path) -> tuple[str, Settings]:
     kinds = {".py": _of_python, ".yaml": _of_tree, ".yml": _of_tree, ".json": _of_tree}
     try:
         system, settings = kinds.get(path.suffix, _of_shell)(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
-    except (SyntaxError, yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be parsed: {' '.join(str(error).split())}") from None
+    except (OSError, SyntaxError, yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     if not settings:
         raise ConfigError(f"{path} is not recognised: it gives no settings of {KNOWN}")
     return system, settings
@@ -67,13 +138,11 @@ def _of_python(text: str) -> tuple[str, Settings]:
     known = {ast.unparse(one.targets[0]): one.value for one in tree.body if isinstance(one, ast.Assign)}
     for call in calls if configs else ():
         name, beginning = _called(call), CONSTRUCTED[_called(call)]
-        given = [(f"{name} argument {place}", one) for place, one in enumerate(call.args, 1)]
-        given += [(one.arg or f"**{ast.unparse(one.value)}", one.value) for one in call.keywords]
-        for key, node in given:
-            meant = known.get(ast.unparse(node), node)
-            if _called(meant) not in CONSTRUCTED:
-                added = beginning if key.isidentifier() and not key.startswith(beginning) else ""
-                settings[added + key] = _literal(meant)
+        given = {f"{name} argument {place}": one for place, one in enumerate(call.args, 1)}
+        for one in call.keywords:
+            given[beginning + one.arg.removeprefix(beginning) if one.arg else f"**{ast.unparse(one.value)}"] = one.value
+        meant = {key: known.get(ast.unparse(node), node) for key, node in given.items()}
+        settings |= {key: _literal(node) for key, node in meant.items() if _called(node) not in CONSTRUCTED}
     return "trl", dict(flatten(settings))
 
 
@@ -84,31 +153,22 @@ def _called(node: ast.expr) -> str:
 
 def _literal(node: ast.expr) -> Any:
     """Return the value of an expression; `torch.bfloat16` is `bfloat16`."""
-    if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch":
-        return node.attr
-    if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
-        return {
-            ast.literal_eval(key): _literal(value) for key, value in zip(node.keys, node.values, strict=True) if key
-        }
+    source = ast.unparse(node)
     try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError):
-        return Unread(ast.unparse(node))
+        return ast.literal_eval(re.sub(r"\btorch\.(\w+)", r"'\1'", source))
+    except (ValueError, TypeError, SyntaxError):
+        return Unread(source)
 
 
 def _of_tree(text: str) -> tuple[str, Settings]:
     """Return the settings of a YAML or JSON file, in which `${a.b}` stands for another one."""
     tree = yaml.safe_load(text)
-    given = tree if isinstance(tree, dict) else {}
-    system = next((system for system in SYSTEMS if any(key in given for key in read_table(system).trees)), "")
-    settings = dict(flatten(given)) if system else {}
-    filled = {
-        key: INTERPOLATION.sub(lambda name: str(settings.get(name[1], name[0])), value)
-        for key, value in settings.items()
-        if isinstance(value, str)
-    }
-    read = {key: one for key, one in filled.items() if one != settings[key] or POWER_OF_TEN.fullmatch(one)}
-    return system, settings | {key: _typed(value) for key, value in read.items()}
+    system = next((one for one in SYSTEMS if isinstance(tree, dict) and {*read_table(one).trees} & {*tree}), "")
+    settings = dict(flatten(tree)) if system else {}
+    for key, value in [(key, value) for key, value in settings.items() if isinstance(value, str)]:
+        filled = INTERPOLATION.sub(lambda name: str(settings.get(name[1], name[0])), value)
+        settings[key] = _typed(filled) if filled != value or POWER_OF_TEN.fullmatch(value) else value
+    return system, settings
 
 
 def _of_shell(text: str) -> tuple[str, Settings]:
@@ -117,10 +177,7 @@ def _of_shell(text: str) -> tuple[str, Settings]:
     for system in SYSTEMS:
         if match := re.search(read_table(system).command, script):
             line = _expanded(script[match.end() :].split("\n", 1)[0], _variables(script[: match.start()]))
-            words = _split(re.sub(r"\$\([^()]*\)", lambda run: re.sub(r"\W+", "_", run[0]).replace("_", "$", 1), line))
-            own = [word for word in words if word in ("$@", "$*")]
-            kept = [word for word in words if word not in own]
-            return system, dict((_overrides if system == "verl" else _flags)(kept)) | {one: Unread(one) for one in own}
+            return system, _arguments(_split(re.sub(r"\$\([^()]*\)", _as_name, line)))
     return "", {}
 
 
@@ -140,14 +197,12 @@ def _variables(script: str) -> dict[str, str]:
         depth += bool(found["opens"]) - bool(found["closes"])
         if name := found["name"]:
             value = found["value"].strip()
-            before = {name: known[name]} if name in known else {}
-            array = value.startswith("(")
-            value = value[1:-1] if array or re.fullmatch(r"\"[^\"]*\"|'[^']*'", value) else value
+            if array := value.startswith("(") or re.fullmatch(r"\"[^\"]*\"|'[^']*'", value):
+                value = value[1:-1]
             value = f"${{{name}}} {value}" if found["added"] else value
-            certain = not depth or (before and re.search(rf"\$\{{?{name}\b", value))
-            whole = _expanded(value, before if depth else known) if certain else "$("
-            whole = f"${name}" if "$(" in whole else whole
-            known[name] = " ".join(whole.split()) if array or "\n" in whole else whole
+            before = {name: known[name]} if name in known and re.search(rf"\$\{{?{name}\b", value) else {}
+            whole = _expanded(value, before if depth else known) if before or not depth else "$("
+            known[name] = f"${name}" if "$(" in whole else " ".join(whole.split()) if array else whole
     return known
 
 
@@ -156,38 +211,42 @@ def _expanded(text: str, known: Mapping[str, str]) -> str:
 
     def value(match: re.Match[str]) -> str:
         name, otherwise = match[1] or match[3], match[2]
-        if name in known or otherwise is None:
-            return known.get(name, match[0] if otherwise is None else "")
-        return _expanded(otherwise.strip("\"'"), known)
+        return known.get(name, match[0] if otherwise is None else _expanded(otherwise.strip("\"'"), known))
 
     def number(match: re.Match[str]) -> str:
-        written = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: known.get(name[1], name[0]), match[1])
-        found = calculated(written)
-        return re.sub(r"\W+", "_", f"${match[1]}").replace("_", "$", 1) if found.startswith("error") else found
+        found = calculated(re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: known.get(name[1], name[0]), match[1]))
+        return _as_name(match) if found.startswith("error") else found
 
     return VARIABLE.sub(value, ARITHMETIC.sub(number, re.sub(r'"?\$\{(\w+)\[[@*]\]\}"?', r"${\1}", text)))
 
 
-def _overrides(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Read Hydra's `key=value`."""
+def _as_name(run: re.Match[str]) -> str:
+    """Return what only a run would tell as one word, which stays."""
+    return "$" + re.sub(r"\W+", "_", run[0]).strip("_")
+
+
+def _arguments(words: Sequence[str]) -> Settings:
+    """Read Hydra's `key=value`, and flags: `--name value`, `--name=value`, `--name a b`, `--name`."""
+    settings, flags, opened = Settings(), dict[str, list[Any]](), ""
     for word in words:
-        key, equals, value = word.lstrip("+").partition("=")
-        yield (key, _typed(value)) if equals and key[:1].isalpha() else (word, Unread(word))
-
-
-def _flags(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Read `--name value`, `--name=value`, `--name a b` and `--name`."""
-    starts = [place for place, word in enumerate(words) if word.startswith("--")]
-    yield from ((word, Unread(word)) for word in words[: min(starts, default=len(words))])
-    for start, end in zip(starts, [*starts[1:], len(words)], strict=True):
-        name, equals, value = words[start].removeprefix("--").partition("=")
-        values = [_typed(word.rstrip(",")) for word in ([value] if equals else []) + list(words[start + 1 : end])]
-        unread = next((one for one in values if isinstance(one, Unread)), None)
-        yield name, unread or (values[0] if len(values) == 1 else values or True)
+        name, equals, value = word.lstrip("+-").partition("=")
+        if word.startswith("--"):
+            settings[name], opened = None, "" if equals else name
+            flags[name] = [_typed(value)] if equals else []
+        elif equals and re.fullmatch(r"[a-z]\w*(\.[\w.]+)+", name):
+            settings[name], opened = _typed(value), ""
+        elif not opened or word in ("$@", "$*"):
+            settings[word] = Unread(word)
+        else:
+            flags[opened].append(_typed(word.rstrip(",")))
+    for name, values in flags.items():
+        known = values[0] if len(values) == 1 else values or True
+        settings[name] = next((one for one in values if isinstance(one, Unread)), known)
+    return settings
 
 
 def _typed(text: str) -> Any:
-    """Read a value as YAML does, but `no` as a word, as TRL has it."""
+    """Read a value as YAML does, but `no` and `off` as words, as these systems have them."""
     if "$" in text:
         return Unread(text)
-    return text if text in ("no", "yes") else None if text == "None" else parse_override(f"x={text}")[1]
+    return text if text in ("no", "yes", "off", "on") else None if text == "None" else parse_override(f"x={text}")[1]

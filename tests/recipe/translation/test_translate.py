@@ -14,8 +14,7 @@ from rlhf.config import flatten, known_keys
 from rlhf.errors import ConfigError, UserError
 from rlhf.recipe.loading import load_recipe, other_names
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.translation.reading import Unread, read_settings
-from rlhf.recipe.translation.tables import read_table
+from rlhf.recipe.translation.reading import Unread, read_settings, read_table
 from rlhf.recipe.translation.translating import Translation, translated
 
 CONFIGURATIONS = Path(__file__).parent / "configurations"
@@ -101,7 +100,7 @@ def flat(found: Translation) -> dict[str, Any]:
 @pytest.mark.parametrize("file", TAKEN)
 def test_a_configuration_becomes_a_recipe_and_every_setting_is_accounted_for(file: str) -> None:
     found = translated(CONFIGURATIONS / file)
-    assert found.problem is None
+    assert not found.problem
     told = set().union(*(names(found, outcome) for outcome in ("taken", "same", "without", "unknown")))
     assert told == set(found.given)
     values = flat(found)
@@ -167,7 +166,7 @@ def test_defaults_of_theirs_that_differ_from_ours_are_taken(
     assert found.title.lower() == system
     assert {key: flat(found).get(key) for key in expected} == expected
     assert ("loss_type" in names(found, "without")) == ("luspo" in text)
-    assert found.problem is None
+    assert not found.problem
 
 
 def test_a_recipe_that_our_schema_refuses_says_why(tmp_path: Path) -> None:
@@ -201,11 +200,11 @@ def test_a_program_is_parsed_and_not_executed(tmp_path: Path, monkeypatch: pytes
     [
         ("a.py", "print(1)", "not recognised: it gives no settings of TRL"),
         ("a.py", "GRPOConfig(beta=1)\nGRPOConfig(beta=2)", "constructed on lines 1, 2; keep one"),
-        ("a.py", "GRPOConfig(", "cannot be parsed"),
-        ("a.yaml", "a: [", "cannot be parsed"),
+        ("a.py", "GRPOConfig(", "cannot be read"),
+        ("a.yaml", "a: [", "cannot be read"),
         ("a.yaml", "model: {path: x}", "not recognised"),
         ("a.sh", "python train.py --lr 1", "not recognised"),
-        ("a.sh", "openrlhf.cli.train_ppo_ray --prompt_data 'a", "cannot be parsed: No closing quotation"),
+        ("a.sh", "openrlhf.cli.train_ppo_ray --prompt_data 'a", "cannot be read: No closing quotation"),
         ("b.yaml", "{num_generations: 0}", "a number of TRL's batches is none that trains"),
         ("b.yaml", "{num_generations: many}", "a number of TRL's batches is none that trains"),
     ],
