@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from rlhf.recipe.schema import Recipe
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.stored_run import read_metrics
+from rlhf.sweeps.forks import Forks, failure_in, forks_for, python_for
 from rlhf.sweeps.results import write_on_top
 
 SHORT = (
@@ -50,10 +52,12 @@ def run_fit(recipe: Path, overrides: Sequence[str], *, trials: int, minutes: flo
         raise UserError(f"{recipe} is of kind {loaded.kind}: only runs that play episodes are fitted")
     preflight(loaded)
     place = folder or Path("runs") / f"{loaded.name}.fit"
-    search = Trials(recipe, overrides, loaded, place, time.monotonic() + 60 * minutes)
 
     def program() -> int:
-        return search.run(candidate_axes(loaded, here(), estimator(loaded, None, PROMPT_TOKENS)), trials)
+        place.mkdir(parents=True, exist_ok=True)
+        with forks_for(loaded, place / "forks.log") as forks:
+            search = Trials(recipe, overrides, loaded, place, time.monotonic() + 60 * minutes, forks)
+            return search.run(candidate_axes(loaded, here(), estimator(loaded, None, PROMPT_TOKENS)), trials)
 
     return supervise(reporting_failures(program))
 
@@ -62,9 +66,11 @@ class Trials:
     """Trials of a recipe, with their results in a folder: those that are there are not made again, unless they failed,
     for which a busy machine may be the cause."""
 
-    def __init__(self, recipe: Path, overrides: Sequence[str], loaded: Recipe, folder: Path, ends_at: float) -> None:
+    def __init__(
+        self, recipe: Path, overrides: Sequence[str], loaded: Recipe, folder: Path, ends_at: float, forks: Forks | None
+    ) -> None:
         self._recipe, self._overrides, self._loaded, self._folder = recipe, tuple(overrides), loaded, folder
-        self._ends_at = ends_at
+        self._ends_at, self._forks = ends_at, forks
         self._key = hashlib.sha256(loaded.model_dump_json().encode()).hexdigest()[:16]
         self._file = folder / "trials.jsonl"
         self._process: subprocess.Popen[bytes] | None = None
@@ -73,7 +79,6 @@ class Trials:
         results: list[TrialResult] = []
         code = 0
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
             for result in halved(axes, self.measured, trials):
                 results.append(result)
                 print(self._line(result), flush=True)
@@ -108,20 +113,22 @@ class Trials:
         shutil.rmtree(run, ignore_errors=True)
         all = 1 + updates + self._loaded.trainer.max_staleness  # at its end a run plays nothing ahead
         settings = [*self._overrides, *(f"{key}={value}" for key, value in changes.items()), *SHORT]
-        words = ["train", str(self._recipe), *settings, f"trainer.updates={all}", f"run.dir={run}"]
-        with (self._folder / "trial.log").open("wb") as log:
-            command = [sys.executable, "-m", "rlhf", *words]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        given = [*settings, f"trainer.updates={all}", f"run.dir={run}"]
+        python, variables = python_for(load_recipe(self._recipe, given).recipe, self._forks)
+        command = [*python, "-m", "rlhf", "train", str(self._recipe), *given]
+        log = self._folder / "trial.log"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command, stdout=output, stderr=output, env=os.environ | variables, start_new_session=True
+            )
             try:
                 code = self._process.wait(TRIAL_SECONDS)
             except subprocess.TimeoutExpired:
                 self._end()
                 code = None
         if code != 0:
-            lines = (self._folder / "trial.log").read_text(errors="replace").splitlines()
-            failure = f"no end after {TRIAL_SECONDS:g} s" if code is None else lines[-1] if lines else f"code {code}"
-            told = next((line for line in lines if line.startswith("error: ")), failure)
-            return TrialResult(changes=changes, updates=updates, seconds=None, failure=told.removeprefix("error: "))
+            failure = f"no end after {TRIAL_SECONDS:g} s" if code is None else failure_in(log, code)
+            return TrialResult(changes=changes, updates=updates, seconds=None, failure=failure)
         return TrialResult(changes=changes, updates=updates, seconds=update_seconds(RunFolder(run), 1, 1 + updates))
 
     def _end(self) -> None:

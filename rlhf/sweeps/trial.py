@@ -31,7 +31,7 @@ from rlhf.recipe.workers import roles_of
 from rlhf.runs.durable import write_durably
 from rlhf.runs.folder import RunFolder, move_aside
 from rlhf.runs.stored_run import MetricRow, is_written, read_metrics
-from rlhf.sweeps.forks import Forks, python_for
+from rlhf.sweeps.forks import Forks, failure_in, python_for
 from rlhf.sweeps.order import LOOK_SECONDS, ReportOrder
 from rlhf.sweeps.space import as_words
 from rlhf.trainer.checkpoint import checkpoints, is_whole
@@ -176,9 +176,7 @@ class RunTrial(tune.Trainable):
             return is_finished(self._run)
         code = self._process.poll()
         if code:
-            lines = self._log.read_text(errors="replace").splitlines() or [f"code {code}"]
-            told = [line for line in lines if line.startswith("error: ")] or lines
-            raise TrialFailed(told[-1].removeprefix("error: "))
+            raise TrialFailed(failure_in(self._log, code))
         return code == 0
 
     @property
