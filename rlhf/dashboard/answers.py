@@ -68,20 +68,22 @@ def card(name: str, folder: RunFolder) -> dict[str, Any]:
 
 def overview(run: StoredRun) -> dict[str, Any]:
     """Return the metrics by name, each with its values at `updates`, its meaning and its healthy range."""
-    names = dict.fromkeys(name for row in run.rows for name in row if name not in ("update", "time"))
+    rows = run.curve_rows
+    names = dict.fromkeys(name for row in rows for name in row if name not in ("update", "time"))
     words = {
         "name": run.name,
         "summary": run.summary,
         "alarms": [{"sentence": alarm.sentence, "metric": alarm.metric} for alarm in alarms(run.rows)],
         "recipe": run.recipe,
+        "code": run.code,
     }
     shown: dict[str, Any] = _finite(replace_surrogates(words))
     return shown | {
         "updates": run.updates,
-        "update": [row["update"] for row in run.rows],
-        "time": [row.get("time") for row in run.rows],
+        "update": [row["update"] for row in rows],
+        "time": [row.get("time") for row in rows],
         "metrics": {
-            replace_surrogates(name): {"values": [row.get(name) for row in run.rows]} | _meaning(name) for name in names
+            replace_surrogates(name): {"values": [row.get(name) for row in rows]} | _meaning(name) for name in names
         },
     }
 

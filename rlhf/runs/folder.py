@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from rlhf.config import Config, Origins
+from rlhf.config import Config, Origins, named_modules
 from rlhf.errors import UserError
 from rlhf.runs.durable import private_folder, write_durably
 from rlhf.runs.owner import FOLDER as OWNER
@@ -20,7 +20,7 @@ from rlhf.runs.resolved import resolved_yaml
 EPISODES, EVALUATIONS = "episodes", "evaluations"
 FOLDERS = ("logs", "checkpoints", "tensorboard")
 RECORDS = (
-    "recipe.yaml", "metrics.jsonl", EPISODES, EVALUATIONS, "spans.jsonl", "summary.json", "reward.png",
+    "recipe.yaml", "code", "metrics.jsonl", EPISODES, EVALUATIONS, "spans.jsonl", "summary.json", "reward.png",
     "tensorboard", "trackers",
 )  # fmt: skip
 
@@ -43,6 +43,8 @@ class RunFolder:
     owner: Owner | None = None
 
     recipe = PathOf("recipe.yaml")
+    code = PathOf("code")
+    """The modules that the recipe names, `MODULE.py`."""
     metrics = PathOf("metrics.jsonl")
     episodes = PathOf(EPISODES)
     evaluations = PathOf(EVALUATIONS)
@@ -70,7 +72,9 @@ class RunFolder:
             owner = Owner.claim(path, tell)
             while not holds_only(path, OWNER):
                 owner.check()
-                owner.moved(move_aside(path))
+                aside = move_aside(path)
+                owner.moved(aside)
+                tell(f"{path} was there before: that run is {aside} now")
                 owner.give_back()
                 private_folder(path)
                 owner = Owner.claim(path, tell)  # another process may have been faster
@@ -119,9 +123,12 @@ class RunFolder:
         self._with_folders()
 
     def write_recipe(self, recipe: Config, origins: Origins) -> None:
-        """Write the resolved recipe, with the origin of each value."""
+        """Write the resolved recipe, with the origin of each value, and the modules of the user that it names."""
         self.check()
         write_durably(self.recipe, resolved_yaml(recipe, origins))
+        for module, file in own_modules(recipe.model_dump()):
+            private_folder(self.code)
+            write_durably(self.code / f"{module}.py", file.read_text(errors="replace"))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json` atomically."""
@@ -136,6 +143,14 @@ def explaining_os_errors(path: Path, what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"cannot {what} the run folder {path} ({error.strerror}); set run.dir to another") from None
+
+
+def own_modules(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+    """Iterate over the modules that a recipe names and that are not installed, each with its file."""
+    for module in named_modules(values):
+        places = (Path(folder, *module.split(".")) for folder in (*values.get("python_path", ()), Path.cwd()))
+        files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
+        yield from ((module, file) for file in islice(filter(Path.is_file, files), 1))
 
 
 def move_aside(path: Path) -> Path:

@@ -74,6 +74,8 @@ class Report:
     """Why episodes are left out."""
     provenance: Facts
     recipe: str
+    code: Mapping[str, str]
+    """The text of each module that the recipe names."""
 
 
 def report_of(run: StoredRun) -> Report:
@@ -90,6 +92,7 @@ def report_of(run: StoredRun) -> Report:
         untold=untold,
         provenance=provenance_of(run.folder),
         recipe=run.recipe,
+        code=run.code,
     )
 
 
@@ -114,8 +117,9 @@ def run_facts(run: StoredRun) -> Iterator[tuple[str, str]]:
 
 def curves_of(run: StoredRun) -> Iterator[MetricCurve]:
     """Return the curve of every metric, in the order of the catalogue; the user's own come last."""
-    for name, entry in with_entries(name for row in run.rows for name in row if name not in ("update", "time")):
-        yield MetricCurve(name=name, points=series(run.rows, name), metric=entry)
+    rows = run.curve_rows
+    for name, entry in with_entries(name for row in rows for name in row if name not in ("update", "time")):
+        yield MetricCurve(name=name, points=series(rows, name), metric=entry)
 
 
 def chosen_episodes(folder: RunFolder, untold: list[str]) -> list[ChosenEpisode]:

@@ -47,6 +47,9 @@ def html_report(report: Report) -> str:
         folded(f"{len(report.others)} other metrics", figures(report.others)),
         section("Episodes of the last update", "".join(map(episode, report.episodes)) + listed(report.untold)),
         section("Recipe", folded("every value and its origin", f"<pre>{text(report.recipe)}</pre>")),
+        section(
+            "Code", "".join(folded(f"{name}.py", f"<pre>{text(code)}</pre>") for name, code in report.code.items())
+        ),
         section("Provenance", facts_table(report.provenance)),
     ]
     return (

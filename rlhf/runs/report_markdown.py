@@ -42,6 +42,8 @@ def _lines(report: Report) -> Iterator[str]:
         yield from map(_episode, report.episodes)
         yield from _list(report.untold)
     yield f"\n## Recipe\n\n{fenced(report.recipe, 'yaml')}"
+    for name, code in report.code.items():
+        yield f"\n## {inline(name)}.py\n\n{fenced(code, 'python')}"
     if report.provenance:
         yield "\n## Provenance\n"
         yield from _table(report.provenance)

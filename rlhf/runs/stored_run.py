@@ -47,6 +47,24 @@ class StoredRun:
             return str(self.summary.get("outcome"))
         return "goes on" if self.writing else "its process ended without a summary"
 
+    @property
+    def code(self) -> dict[str, str]:
+        """The modules that the recipe names, as the run began with them."""
+        return {file.stem: file.read_text(errors="replace") for file in sorted(self.folder.code.glob("*.py"))}
+
+    @property
+    def curve_rows(self) -> tuple[MetricRow, ...]:
+        """The rows, and before them the evaluations of the start, which the summary has."""
+        summary = self.summary or {}
+        sets = (summary.get("evaluations") or {}).items()
+        start = {f"eval/{name}/{metric}": value for name, one in sets for metric, value in (one["start"] or {}).items()}
+        if not start or not self.rows:
+            return self.rows
+        if (reward := summary.get("eval_reward_start")) is not None:
+            start["eval/reward"] = reward
+        began = (self.rows[0].get("time") or 0.0) - (self.rows[0].get("seconds/update") or 1.0)
+        return ({"update": 0.0, "time": began, **start}, *self.rows)
+
 
 def read_run(path: Path) -> StoredRun:
     """Read recipe, metrics and summary of a run folder. Raises `UserError` for another folder, and `DataError` for a

@@ -12,6 +12,7 @@ from rlhf.recipe.loading import load_recipe, recipe_from
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter, read_jsonl
 from rlhf.runs.resolved import resolved_yaml
+from rlhf.runs.stored_run import read_run
 from rlhf.runs.summary import Summary
 
 RECIPE = """\
@@ -29,12 +30,14 @@ trainer:
 
 def test_an_earlier_run_is_moved_aside_and_kept_whole(tmp_path: Path):
     path = tmp_path / "runs" / "quickstart"
+    told: list[str] = []
     for content in ("first", "second", "third"):
-        folder = RunFolder.create(path)
+        folder = RunFolder.create(path, told.append)
         folder.metrics.write_text(content)
         folder.give_back()
     found = {folder.name: (folder / "metrics.jsonl").read_text() for folder in path.parent.iterdir()}
     assert found == {"quickstart": "third", "quickstart.1": "first", "quickstart.2": "second"}
+    assert told == [f"{path} was there before: that run is {path}.{n} now" for n in (1, 2)]
 
 
 def test_a_place_that_cannot_be_written_is_the_users_to_change(tmp_path: Path):
@@ -49,6 +52,17 @@ def test_the_resolved_recipe_is_read_back_as_the_same_recipe(tmp_path: Path):
     folder = RunFolder.create(tmp_path / "run")
     folder.write_recipe(loaded.recipe, loaded.origins)
     assert load_recipe(folder.recipe).recipe == loaded.recipe
+
+
+def test_the_modules_that_the_recipe_names_are_kept_with_it(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(f"{RECIPE}reward: {{kind: function, function: 'graded.by_digits:reward'}}\n")
+    module = tmp_path / "graded" / "by_digits.py"
+    module.parent.mkdir()
+    module.write_text("def reward(response, row): return 1.0\n")
+    loaded = load_recipe(tmp_path / "mine.yaml")
+    folder = RunFolder.create(tmp_path / "run")
+    folder.write_recipe(loaded.recipe, loaded.origins)
+    assert read_run(folder.path).code == {"graded.by_digits": module.read_text()}
 
 
 def test_every_value_of_the_resolved_recipe_says_where_it_was_set(tmp_path: Path):

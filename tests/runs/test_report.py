@@ -63,6 +63,8 @@ def folder(tmp_path: Path) -> Path:
         for n, reward in enumerate([0.5, 0.0, 0.25, 1.0, 0.75])
     ]
     written(folder / "episodes", [replace(PLAYED, update=1, reward=9.0), FAILED], episodes)
+    (folder / "code").mkdir()
+    (folder / "code" / "graded.py").write_text("def reward(response, row): ...\n")
     state = folder / "checkpoints" / "version-000004" / "trainer_state.json"
     state.parent.mkdir(parents=True)
     state.write_text('{"provenance": {"model.path": "9b43"}}')
@@ -77,7 +79,8 @@ def test_a_report_says_what_became_of_the_run(folder: Path, form: Callable[[Repo
         "made", "finished", "4 of 40", "64", "1:02:03", "evaluation hard: avg@1", "0.25 → 0.75",
         "engine and learner differ by 0.02 nats since update 1", "policy/entropy", "0.5 nats", "mine",
         "at least 0.01 nats", "best", "reply 1.0", "middle", "reply 0.5", "worst", "reply 0.0", "exact 1, format 0",
-        "6*7?", "42", RECIPE, "model.path", "9b43",
+        "6*7?", "42", RECIPE, "model.path", "9b43", "graded.py",
+        "def reward(response, row): ...",
     )  # fmt: skip
     assert [part for part in parts if part not in shown] == []
     assert [reply for reply in ("reply 0.25", "reply 0.75", "9 (") if reply in shown] == []
@@ -101,6 +104,8 @@ def test_no_text_of_others_does_anything(tmp_path: Path, folder: Path, hostile: 
     )  # fmt: skip
     written(folder / "episodes", [episode])
     made_run(folder, [{**ROWS[0], hostile: None}] * 4, SUMMARY | {"outcome": hostile})
+    (folder / "code" / "graded.py").write_text(hostile, errors="replace")
+    (folder / "code" / "<script>.py").write_text("")
     report = reported(folder)
     assert len(report.episodes) == 1
     page, before = Page(html_report(report)), Page(html_report(plain))
@@ -110,7 +115,7 @@ def test_no_text_of_others_does_anything(tmp_path: Path, folder: Path, hostile: 
     inner = {child.type for token in tokens for child in token.children or ()}
     assert {token.type for token in tokens} - kinds == set()
     assert inner <= {"text", "softbreak", "text_special", "strong_open", "strong_close"}
-    assert len([token for token in tokens if token.type == "heading_open"]) == 7
+    assert len([token for token in tokens if token.type == "heading_open"]) == 9
     for text in (html_report(report), markdown_report(report)):
         assert unseen(text) == set()
 

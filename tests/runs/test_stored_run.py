@@ -21,6 +21,15 @@ def test_a_run_is_read_while_it_is_written_and_when_it_has_ended(tmp_path: Path)
     assert read_run(run.folder.path).summary == {"outcome": "finished"}
 
 
+def test_curves_begin_with_the_evaluation_of_the_start(tmp_path: Path) -> None:
+    sets = {"easy": {"start": {"avg@1": 0.25}, "end": {"avg@1": 1.0}}}
+    summary = {"outcome": "finished", "eval_reward_start": 0.25, "evaluations": sets}
+    run = read_run(made_run(tmp_path / "run", [{"reward/mean": 0.5, "seconds/update": 4.0}], summary))
+    assert run.curve_rows == ({"update": 0, "time": 6.0, "eval/reward": 0.25, "eval/easy/avg@1": 0.25}, *run.rows)
+    going_on = read_run(made_run(tmp_path / "other", [{"reward/mean": 0.5}]))
+    assert going_on.curve_rows == going_on.rows
+
+
 def test_a_summary_of_before_the_resumption_is_not_the_end(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "run", [], summary={"outcome": "saved: SIGTERM"})
     owner = Owner.claim(folder)

@@ -22,7 +22,7 @@ export async function showCompare({ runs = "", metric = "reward/mean", over = AX
   show(
     h("h1", {}, "Compare"),
     form({ known, chosen, metrics, metric, over }),
-    found.length ? [place, ends(chosen, found, metric), inParallel(chosen, found, metric), ...problem, h("h2", {}, "Recipes"), difference(chosen, found)] : h("p", { class: "dim" }, "Choose two runs or more."),
+    found.length ? [place, ends(chosen, found, metric), inParallel(chosen, found, metric), ...problem, h("h2", {}, "Recipes"), difference(chosen, found), ...code(chosen, found)] : h("p", { class: "dim" }, "Choose two runs or more."),
   );
   if (found.length) draw(place, chosen, found, metric, over);
 }
@@ -95,6 +95,16 @@ function difference(runs, found) {
   const cell = (entry) => h("td", { class: "text" }, entry ? [entry.value, h("span", { class: "dim" }, entry.origin ? ` ${entry.origin}` : "")] : "–");
   const row = (key) => h("tr", {}, h("td", {}, key), recipes.map((recipe) => cell(recipe.get(key))));
   return h("div", { class: "scroll" }, h("table", { id: "recipes" }, heads(["key", ...runs]), h("tbody", {}, differ.map(row))));
+}
+
+// The modules that the recipes name, where their text differs.
+function code(runs, found) {
+  const modules = [...new Set(found.flatMap((one) => Object.keys(one.code)))];
+  const differ = modules.filter((module) => new Set(found.map((one) => one.code[module])).size > 1);
+  return differ.flatMap((module) => [
+    h("h2", {}, `${module}.py`),
+    h("div", { class: "scroll" }, h("table", { id: module }, heads(runs), h("tbody", {}, h("tr", {}, found.map((one) => h("td", {}, h("pre", {}, one.code[module] ?? "–"))))))),
+  ]);
 }
 
 // The newest episodes of one problem in each run.

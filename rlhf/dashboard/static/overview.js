@@ -24,6 +24,7 @@ export async function showOverview({ run }) {
     h("div", { class: "charts" }, charts.map(chart)),
     h("h2", {}, "Recipe"),
     h("pre", {}, found.recipe),
+    Object.entries(found.code).flatMap(([module, text]) => [h("h2", {}, `${module}.py`), h("pre", {}, text)]),
   );
   for (const { metric, place } of charts) draw(place, found.update, metric);
 }
