@@ -181,8 +181,8 @@ def plan_lines(found: Estimate, problem: str) -> list[str]:
         "",
         *memory_table("a rank", found.learner),
         *engine_lines(found),
-        *limit_lines(found),
-        "",
+        *(limits := list(limit_lines(found))),
+        *([""] if limits else []),
         *time_lines(found),
     ]
     lacking = [found.placement] if found.placement else []

@@ -19,8 +19,8 @@ FROM_DATA: Mapping[str, str] = {
 """Kinds that learn from data, without engines, and the `module:function` that starts the ranks and loads the data. A
 user-defined kind is such a function; `rlhf.controller.supervised` documents its arguments."""
 
-OF_EXAMPLES = ("sft", "reward_model", "preference")
-"""Kinds whose update is one optimizer step on examples that the policy did not sample."""
+OF_EXAMPLES = {"sft": 1, "reward_model": 2, "preference": 2}
+"""Kinds whose update is one optimizer step on examples that the policy did not sample, and the texts of an example."""
 
 
 def start_of(kind: str, arguments: Mapping[str, Any]) -> Callable[..., Awaitable[Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf.recipe.kinds import OF_EXAMPLES
 from rlhf.recipe.planning.shape import DTYPE_BYTES
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, engine_sizes, learner_device, shares_one_gpu
@@ -96,7 +97,7 @@ def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, prompt: int = PROMPT_T
         prompt=prompt,
         reply=recipe.sampling.max_tokens,
         replies=trainer.group_size if recipe.plays else 1,
-        samples=trainer.samples_per_update,
+        samples=trainer.groups_per_update * OF_EXAMPLES.get(recipe.kind, trainer.group_size),
     )
 
 

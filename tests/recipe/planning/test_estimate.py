@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.plan import plan_lines, planned, run_plan
+from rlhf.commands.plan import here, plan_lines, planned, run_plan
 from rlhf.errors import ConfigError
-from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.loading import load_recipe, recipe_from
 from rlhf.recipe.planning.estimate import NO_ACTIVATIONS, Estimate, shortages
 from rlhf.recipe.planning.machines import CARDS, GIB, Machine, card_named, machine_of
 from rlhf.recipe.planning.processes import bytes_at, engine_phases, learner_phases, peak
@@ -172,6 +172,15 @@ def test_every_second_layer_computed_again_is_between_none_and_all() -> None:
     )
     assert 0.4 * none < half < 0.7 * none
     assert every < 0.5 * half
+
+
+@pytest.mark.parametrize(("kind", "texts"), [("sft", 1), ("preference", 2), ("reward_model", 2)])
+def test_an_update_from_examples_has_one_text_of_each_or_two(kind: str, texts: int) -> None:
+    columns = {"response_column": "a"} if texts == 1 else {"chosen_column": "a", "rejected_column": "b"}
+    sections = {"data": {"train": {"path": "rows.jsonl"} | columns}, "trainer": {"groups_per_update": 50}}
+    lines = plan_lines(*planned(recipe_from({"kind": kind, "model": {"tiny": {}}, **sections}).recipe, here()))
+    assert [line for line in lines if line.startswith(f"an update  {50 * texts} samples of")]
+    assert "\n\n\n" not in "\n".join(lines)
 
 
 def test_engines_of_several_sizes_are_planned_each_by_its_own() -> None:
