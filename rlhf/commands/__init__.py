@@ -8,34 +8,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlhf.commands import (
-        audit,
-        check,
-        check_model,
-        doctor,
-        drill,
-        env_check,
-        eval,
-        explain,
-        export,
-        generate,
-        init,
-        measuring,
-        options,
-        plan,
-        report,
-        reward_check,
-        score,
-        serve_env,
-        serve_policy,
-        serve_reward,
-        simulated,
-        swept,
-        top,
-        train,
-        translate,
-        trials,
-    )
+    from rlhf.commands import (  # isort: skip
+        audit, check, check_model, doctor, drill, env_check, eval, explain, export, generate, init, measuring, options,
+        plan, report, reward_check, score, serve_env, serve_policy, serve_reward, simulated, swept, top, train,
+        translate, trials,
+    )  # fmt: skip
 
 __all__ = [
     "audit", "check", "check_model", "doctor", "drill", "env_check", "eval", "explain", "export", "generate",
