@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -233,10 +234,15 @@ def is_piece(name: str) -> bool:
 def load_piece(name: str, setting: str) -> Any:
     """Import the function `name`, also from the current folder, as with `python -m`.
 
-    Raises `ConfigError` with its `setting` if it cannot be imported or called.
+    Raises `ConfigError` with its `setting` if it cannot be imported or called, or if this process has imported another
+    module of that name, as from another project.
     """
     module, _, function = name.partition(":")
     _look_here()
+    loaded = getattr(sys.modules.get(module), "__spec__", None)
+    found = PathFinder.find_spec(module) if loaded and loaded.parent == "" else None
+    if loaded and found and found.origin != loaded.origin:
+        raise ConfigError(f"{setting} is {name}, and {loaded.origin} is imported already; start another process")
     piece = catch(lambda: getattr(importlib.import_module(module), function), also=SystemExit)
     if isinstance(piece, Raised):
         cause = describe_error(piece.error)

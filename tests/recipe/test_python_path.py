@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,21 @@ async def test_of_two_projects_each_has_its_own_reward(project: Path, tmp_path: 
             assert scored.value == worth % 2
         finally:
             await reward.close()
+
+
+def test_a_process_that_has_imported_a_module_does_not_take_it_for_another_ones(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a notebook that trains two projects, whose modules have the same names."""
+    monkeypatch.delitem(sys.modules, "warm", raising=False)
+    for folder in (project, Path.cwd()):
+        (folder / "mine.yaml").write_text("model: {tiny: {}}\ndata: {train: {tasks: 'warm:tasks'}}\n")
+        (folder / "warm.py").write_text(MODULE)
+    told = f"{project}/warm.py is imported already; start another process"
+    for folder, refused in ((project, False), (Path.cwd(), True)):
+        (dataset,) = load_recipe(folder / "mine.yaml").recipe.data.sets.values()
+        with pytest.raises(ConfigError, match=told) if refused else nullcontext():
+            assert load_tasks(dataset)
 
 
 def test_folders_that_a_recipe_names_are_searched_first(project: Path, tmp_path: Path) -> None:
