@@ -176,8 +176,10 @@ def _of_shell(text: str) -> tuple[str, Settings]:
     script = re.sub(r"\\[ \t]*\n", " ", re.sub(r"(?m)^[ \t]*#.*\n|[ \t]#.*$", "", text))
     for system in SYSTEMS:
         if match := re.search(read_table(system).command, script):
-            line = _expanded(script[match.end() :].split("\n", 1)[0], _variables(script[: match.start()]))
-            return system, _arguments(_split(re.sub(r"\$\([^()]*\)", _as_name, line)))
+            before, line = script[: match.start()], script[match.end() :].split("\n", 1)[0]
+            started = re.search(r"--(num_processes)[ =](\d+)[^\n]*$", before) if system == "trl" else None
+            line = re.sub(r"\$\([^()]*\)", _as_name, _expanded(line, _variables(before)))
+            return system, _arguments(_split(line)) | ({started[1]: int(started[2])} if started else {})
     return "", {}
 
 
