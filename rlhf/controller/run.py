@@ -239,7 +239,7 @@ class Run:
     async def export(self, path: Path) -> None:
         """Write the weights as a Hugging Face folder with a model card, which has the evaluation of this version."""
         await self.kind.learner.export(path)
-        summary = self._summary("goes on").as_json()
+        summary = self._summary("exported while it went on").as_json()
         if not self.evaluations or self.evaluations[-1][0] != self.version:
             summary["evaluations"] = {}
         run = replace(read_run(self.folder.path), summary=summary)
