@@ -10,7 +10,7 @@ from rlhf.cluster.roles import role_table
 from rlhf.commands.check_rows import check_rows
 from rlhf.commands.check_training import LabelledText, describe_gpus, training
 from rlhf.commands.check_unit_tests import describe_unit_tests
-from rlhf.commands.gold import describe_golds
+from rlhf.commands.gold import describe_golds, try_functions
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
@@ -37,6 +37,7 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     loaded, roles = found.recipe, roles_of(found.recipe)
     preflight(loaded)
     import_own_pieces(loaded)
+    try_functions(loaded)
     check_memory(loaded)
     check_taught_format(loaded)
     about_rows = [("rows", told) for told in check_rows(loaded)]

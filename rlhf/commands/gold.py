@@ -1,14 +1,17 @@
-"""Score every reference answer against itself: the reward must read it, and must give it 1."""
+"""Try a reward: it must read every reference answer and give it 1 against itself; a function must give a number."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 
 from rlhf.data.rows import answer_of
-from rlhf.data.sources import local_files, read_rows
+from rlhf.data.sources import load_tasks, local_files, read_rows
+from rlhf.errors import ConfigError
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig, ScorerConfig
 from rlhf.reward.live import score_reply
@@ -68,18 +71,44 @@ def describe_golds(recipe: Recipe) -> list[str]:
     local = [one for one in recipe.data.sets.values() if one.path and local_files(one) and one.answer_column]
     placed = [(one, where, row) for one in local for where, row in islice(read_rows(one), GOLDS)]
     answers = [answer_of(one, row, where) or "" for one, where, row in placed]
-    return [asyncio.run(score_golds(scorer, answers)).summary() for scorer in scorers if answers]
+    tasks = [Task(id="gold", messages=(), answer=answer) for answer in answers]
+    return [_golds(scorer, tasks).summary() for scorer in scorers if tasks]
 
 
-async def score_golds(scorer: ScorerConfig, answers: Sequence[str]) -> GoldTotals:
-    """Score reference answers against themselves."""
-    reward, totals = make_scorer(scorer), GoldTotals()
+def _golds(scorer: ScorerConfig, tasks: Sequence[Task]) -> GoldTotals:
+    totals = GoldTotals()
+    scores = asyncio.run(scores_of(scorer, [(task, gold_reply(scorer, str(task.answer))) for task in tasks]))
+    for task, score in zip(tasks, scores, strict=True):
+        totals.add(str(task.answer), score)
+    return totals
+
+
+def try_functions(recipe: Recipe) -> None:
+    """Give reward functions two replies to the first row of each local set: its answer, and an empty one, for which a
+    function may raise where it scores the first. Raises `ConfigError`."""
+    functions = [scorer for scorer in recipe.reward.scorers.values() if recipe.plays and scorer.kind == "function"]
+    local = [one for one in recipe.data.sets.values() if functions and one.path and not one.holds_pairs]
+    firsts = [load_tasks(one.model_copy(update={"limit": 1}))[0] for one in local if local_files(one)]
+    replies = [(task, reply) for task in firsts for reply in dict.fromkeys((task.answer or "", ""))]
+    for scorer in functions:
+        scores = asyncio.run(scores_of(scorer.model_copy(update={"workers": 1}), replies, Path(os.devnull)))
+        failed = [(one, score) for one, score in zip(replies, scores, strict=True) if isinstance(score, Unscored)]
+        for (task, reply), score in failed:
+            if not (scorer.on_scorer_failure or (score.kind == "raised" and task.answer and not reply)):
+                said = (
+                    f"{scorer.function} gives no number for {f'the reply {reply!r:.60}' if reply else 'an empty reply'}"
+                )
+                meant = "if that is meant, set reward.on_scorer_failure"
+                raise ConfigError(f"{task.where}: {said}: {score.detail}; {meant}")
+
+
+async def scores_of(
+    scorer: ScorerConfig, replies: Sequence[tuple[Task, str]], log: Path | None = None
+) -> list[Scored | Unscored]:
+    """Score replies to tasks by one scorer; its output goes to `log`."""
+    reward = make_scorer(scorer, log)
     try:
         await reward.start()
-        tasks = [Task(id="gold", messages=(), answer=answer) for answer in answers]
-        scores = (score_reply(reward, task, gold_reply(scorer, str(task.answer))) for task in tasks)
-        for answer, score in zip(answers, await asyncio.gather(*scores), strict=True):
-            totals.add(answer, score)
+        return await asyncio.gather(*(score_reply(reward, task, reply) for task, reply in replies))
     finally:
         await reward.close()
-    return totals

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import os
-from pathlib import Path
 
 from rlhf.config import check_call, is_piece, load_bound, load_piece
 from rlhf.env.hosting.isolation import check_methods
 from rlhf.recipe.schema import Recipe
-from rlhf.reward.config import ScorerConfig
-from rlhf.reward.process import ScorerPool
 
 
 def import_own_pieces(recipe: Recipe) -> None:
     """Import the recipe's own classes and functions, and check that they accept its arguments.
 
-    `preflight` has imported those of tasks, of tool formats and of a kind of run. Raises `ConfigError` with the cause.
+    `preflight` has imported those of tasks, of tool formats and of a kind of run, and `rlhf check` tries those of a
+    reward. Raises `ConfigError` with the cause.
     """
     trainer, environment, agent = recipe.trainer, recipe.environment, recipe.agent
     if is_piece(trainer.loss.policy):
@@ -40,17 +36,3 @@ def import_own_pieces(recipe: Recipe) -> None:
     if agent is not None:
         program = load_piece(agent.program, "agent.program")
         check_call(program, agent.program, "agent.program", agent.arguments, given=3)
-    for scorer in recipe.reward.scorers.values() if recipe.plays else ():
-        if scorer.kind == "function":
-            asyncio.run(import_reward(scorer))
-
-
-async def import_reward(scorer: ScorerConfig) -> None:
-    """Import a reward function in a process like those of the run. Raises `ConfigError`, `DeadlinePassed`."""
-    pool = ScorerPool(
-        str(scorer.function), 1, scorer.timeout_seconds, Path(os.devnull), scorer.variables, arguments=scorer.arguments
-    )
-    try:
-        await pool.start()
-    finally:
-        await pool.close()

@@ -78,6 +78,30 @@ def test_an_empty_data_file_is_named(rlhf: Command, recipe: Path, rows: Path):
     assert "empty" in refusal(rlhf, recipe)
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("return float(response == row['anser'])", "the reply '1': KeyError: 'anser' (at mine.py:2); if that is meant"),
+        ("return str(response == row['answer'])", "the reply '1': it returned 'True'"),
+        ("if response == row['answer']: return 1.0", "an empty reply: it returned None"),
+    ],
+)
+def test_a_reward_that_gives_no_number_is_told_by_the_first_row(
+    rlhf: Command, recipe: Path, rows: Path, body: str, told: str
+):
+    recipe.with_name("mine.py").write_text(f"def reward(response, row):\n    {body}\n")
+    error = refusal(rlhf, recipe, "reward={kind: function, function: mine:reward}")
+    assert error.startswith(f"error: {rows}, row 1: mine:reward gives no number for {told}")
+
+
+def test_a_reward_may_raise_for_a_reply_without_an_answer(rlhf: Command, recipe: Path):
+    own = (recipe, "reward={kind: function, function: mine:reward}")
+    recipe.with_name("mine.py").write_text("def reward(response, row):\n    return int(response)\n")
+    assert rlhf("check", *own).returncode == 0
+    recipe.with_name("mine.py").write_text("def reward(response, row):\n    raise ValueError(response)\n")
+    assert rlhf("check", *own, "reward.on_scorer_failure=unscored").returncode == 0
+
+
 @pytest.mark.parametrize("key", ["sampling.max_tokens", "rollout.max_context_tokens"])
 def test_more_tokens_than_a_model_folder_takes_names_both_numbers(
     rlhf: Command, recipe: Path, model_folder: Path, key: str
