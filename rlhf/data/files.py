@@ -38,9 +38,10 @@ def json_lines(file: Path) -> Iterator[Placed]:
         if line.strip():
             where = f"{file}, row {number}"
             try:
-                row = exact_json(line)
+                row = exact_json(line.rstrip())
             except (ValueError, RecursionError) as error:
-                raise DataError(f"{where} is not JSON: {error}") from None
+                said = f"{error.msg} (character {error.pos + 1})" if isinstance(error, json.JSONDecodeError) else error
+                raise DataError(f"{where} is not JSON: {said}") from None
             yield where, _object(row, where)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ from rlhf.rollout.vllm.user_arguments import check_arguments, check_variables
 from rlhf.runs.loggers import check_loggers
 from rlhf.runs.recorded import recorded_episodes
 
+READ_BYTES = 4 * 2**20
+"""Size of the files whose every row is checked, in a quarter of a second; the run reads larger ones itself."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -252,22 +255,23 @@ def check_context(recipe: Recipe, context: int | None) -> None:
 
 
 def check_dataset(config: DatasetConfig, key: str = "data.train", kind: str = "rl") -> None:
-    """Check that the files of a local dataset exist, that its first row makes what a `kind` of run learns from, and
-    that a function of tasks accepts its arguments.
+    """Check that the files of a local dataset exist, that its first row (of small files every row) makes what a `kind`
+    of run learns from, and that a function of tasks accepts its arguments.
 
     `key` is the dataset's key in the recipe. Raises `DataError`, `ConfigError`.
     """
     if config.tasks is not None:
         check_tasks(config, key)
-    if config.path is None or not local_files(config):
+    if config.path is None or not (files := local_files(config)):
         return
-    where, row = next(read_rows(config))
-    if kind == "sft" and not config.holds_pairs:
-        demonstration_from_row(config, row, where)
-    elif config.holds_pairs:
-        pair_from_row(config, row, where)
-    else:
-        task_from_row(config, row, "first", where)
+    is_small = sum(file.stat().st_size for file in files) <= READ_BYTES
+    for where, row in islice(read_rows(config), None if is_small else 1):
+        if config.holds_pairs:
+            pair_from_row(config, row, where)
+        elif kind == "sft":
+            demonstration_from_row(config, row, where)
+        else:
+            task_from_row(config, row, "row", where)
 
 
 def is_hub_name(name: str) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlhf.errors import ConfigError
+from rlhf.data.config import DatasetConfig
+from rlhf.errors import ConfigError, DataError
+from rlhf.recipe import preflight
 from rlhf.recipe.loading import recipe_from
-from rlhf.recipe.preflight import check_context, check_devices, check_heads, check_pieces
+from rlhf.recipe.preflight import check_context, check_dataset, check_devices, check_heads, check_pieces
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of, transfer_backend
 from tests.small_tasks import sorting
@@ -49,6 +52,16 @@ def test_a_piece_whose_module_is_nowhere_is_told_before_anything_is_imported(
     given = recipe(**parts)
     with pytest.raises(ConfigError, match=f"^{setting} is no_such_pieces:.*, and there is no module no_such_pieces"):
         check_pieces(given)
+
+
+def test_every_row_of_a_small_file_is_read_and_the_first_of_a_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file := tmp_path / "rows.jsonl").write_text('{"question": "?", "answer": "4"}\n{"question": "?"}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl, row 2 has no column 'answer'"):
+        check_dataset(DatasetConfig(path=str(file)))
+    monkeypatch.setattr(preflight, "READ_BYTES", file.stat().st_size - 1)
+    check_dataset(DatasetConfig(path=str(file)))
 
 
 def on_gpus(kind: str, backend: str = "auto", share: float = 1) -> Recipe:
