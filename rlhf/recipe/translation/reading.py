@@ -136,13 +136,16 @@ def _of_python(text: str) -> tuple[str, Settings]:
     if len(configs) > 1:
         raise ValueError(f"GRPOConfig is constructed on lines {', '.join(configs)}; keep one")
     known = {ast.unparse(one.targets[0]): one.value for one in tree.body if isinstance(one, ast.Assign)}
+    for name, node in list(known.items()):
+        pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+        known |= {f"{name}[{ast.unparse(key)}]": value for key, value in pairs if key}
     for call in calls if configs else ():
         name, beginning = _called(call), CONSTRUCTED[_called(call)]
         given = {f"{name} argument {place}": one for place, one in enumerate(call.args, 1)}
         for one in call.keywords:
             given[beginning + one.arg.removeprefix(beginning) if one.arg else f"**{ast.unparse(one.value)}"] = one.value
         meant = {key: known.get(ast.unparse(node), node) for key, node in given.items()}
-        settings |= {key: _literal(node) for key, node in meant.items() if _called(node) not in CONSTRUCTED}
+        settings |= {key: _literal(node, known) for key, node in meant.items() if _called(node) not in CONSTRUCTED}
     return "trl", dict(flatten(settings))
 
 
@@ -151,9 +154,12 @@ def _called(node: ast.expr) -> str:
     return ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
 
 
-def _literal(node: ast.expr) -> Any:
-    """Return the value of an expression; `torch.bfloat16` is `bfloat16`."""
+def _literal(node: ast.expr, known: Mapping[str, ast.expr]) -> Any:
+    """Return the value of an expression, with `known` names in its arithmetic; `torch.bfloat16` is `bfloat16`."""
     source = ast.unparse(node)
+    if isinstance(node, ast.BinOp):
+        written = re.sub(r"[^\W\d]\w*", lambda one: ast.unparse(known.get(one[0], ast.Name(one[0]))), source)
+        source = source if (found := calculated(written)).startswith("error") else found
     try:
         return ast.literal_eval(re.sub(r"\btorch\.(\w+)", r"'\1'", source))
     except (ValueError, TypeError, SyntaxError):

@@ -80,9 +80,12 @@ def _single(table: Table, theirs: Mapping[str, Any], together: list[Meaning]) ->
     decided = {name for meaning in together for name in meaning.names}
     for name, value in theirs.items():
         if isinstance(value, Unread):
-            default = f"their default, {table.defaults.get(name)}, is taken" if name in table.defaults else ""
-            why = default or table.key(name) or table.why(name)
-            yield Meaning(names=(name,), values={}, why=f"known only when it runs; {why}" if why else "")
+            default = table.defaults.get(name)
+            why = (
+                f"their default, {default}, is taken" if name in table.defaults else table.key(name) or table.why(name)
+            )
+            why = f"known only when it runs; {why}" if why else ""
+            yield Meaning(names=(name,), values=table.meaning(name, default).values, why=why)
         elif name not in decided or name in (*table.keys, *table.values):
             meaning = table.meaning(name, value)
             if meaning.values or name not in decided or (name in table.values and meaning.outcome == "without"):

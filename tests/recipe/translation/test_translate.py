@@ -185,14 +185,19 @@ def test_a_program_is_parsed_and_not_executed(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "train.py"
     file.write_text(
-        "import torch, trl\nopen('ran', 'w')\nKL = 0.5\n"
-        "trl.GRPOConfig('runs', beta=KL, learning_rate=rate(), model_init_kwargs={'dtype': torch.float16}, **more)\n"
+        "import torch, trl\nopen('ran', 'w')\nKL = 0.25\nPROMPT = 224\nOWN = {'n': 6}\n"
+        "trl.GRPOConfig('runs', beta=KL, num_generations=OWN['n'], max_completion_length=1024 - PROMPT, "
+        "model_init_kwargs={'dtype': torch.float16}, gradient_checkpointing=able(), "
+        "learning_rate=rate(), **more)\ntrl.GRPOTrainer(quantization_config=rate())\n"
     )
     found = translated(file)
     assert not Path("ran").exists()
-    assert (flat(found)["trainer.kl.coefficient"], flat(found)["model.dtype"]) == (0.5, "float16")
+    values = flat(found)
+    assert (values["trainer.kl.coefficient"], values["model.dtype"]) == (0.25, "float16")
+    assert values["model.gradient_checkpointing"]
+    assert (values["trainer.group_size"], values["sampling.max_tokens"]) == (6, 800)
     assert names(found, "unknown") == {"GRPOConfig argument 1", "**more"}
-    assert names(found, "without") == {"learning_rate"}
+    assert names(found, "without") == {"learning_rate", "quantization_config"}
 
 
 @pytest.mark.parametrize(
