@@ -55,7 +55,7 @@ def test_an_overview_has_the_last_number_of_every_metric(page: Watched, url: str
         name: about(value) for name, value in last.items() if name in shown
     }
     assert charts.locator("canvas").count() == len(texts)
-    assert page.page.locator("main pre").inner_text().strip() == (runs / run / "recipe.yaml").read_text().strip()
+    assert page.page.locator("main pre").first.inner_text().strip() == (runs / run / "recipe.yaml").read_text().strip()
 
 
 def test_the_pointer_on_a_curve_tells_its_numbers(page: Watched, url: str, runs: Path) -> None:
