@@ -10,6 +10,7 @@ from typing import Any
 
 from rlhf.errors import TrialFailed
 from rlhf.recipe.from_python import recipe_from_python
+from rlhf.recipe.shipped import recipe_file
 from rlhf.runs.resolved import resolved_yaml
 from rlhf.sweeps.request import checked_sweep
 from rlhf.sweeps.results import SweepResults, read_results
@@ -19,7 +20,7 @@ from rlhf.sweeps.space import search_of
 def sweep(
     recipe: str | Path | Mapping[str, Any], space: Mapping[str, str | Sequence[Any]], *overrides: str, **asked: Any
 ) -> SweepResults:
-    """Sweep a recipe, a file or a mapping as `Trainer` takes it, by `rlhf sweep` in a process of its own.
+    """Sweep a recipe, as `rlhf train` names it or a mapping, by `rlhf sweep` in a process of its own.
 
     The `space` maps dotted keys to lists or texts such as "log(1e-6,1e-4)". `asked` are the command's options:
     algorithm, samples, metric, mode, folder. Raises `UserError` for what cannot run, and `TrialFailed` if no trial has
@@ -34,7 +35,7 @@ def sweep(
         path.parent.mkdir(exist_ok=True)
         path.write_text(resolved_yaml(loaded.recipe, loaded.origins))
     else:
-        path = Path(recipe)
+        path = recipe_file(recipe)
     found = checked_sweep(path, searches, overrides, **asked)
     words = [*(f"{key}={search}" for key, search in searches.items()), *overrides]
     options = [word for name, value in asked.items() for word in (f"--{name}", str(value))]

@@ -27,6 +27,7 @@ from rlhf.cluster.machine import this_machine
 from rlhf.errors import RlhfError, TrialFailed
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.schema import Recipe
+from rlhf.recipe.shipped import recipe_file
 from rlhf.recipe.workers import roles_of
 from rlhf.runs.durable import write_durably
 from rlhf.runs.folder import RunFolder, move_aside
@@ -58,9 +59,10 @@ def trainable(
     training reward] as `score`, beside all metrics of the run, and `update`, by which schedulers count. Each trial is a
     run folder in `folder` [default: runs/NAME.sweep], and starts faster from `forks`. Raises `ConfigError`.
     """
-    loaded = load_recipe(Path(recipe), overrides).recipe
+    path = recipe_file(recipe).absolute()
+    loaded = load_recipe(path, overrides).recipe
     place = Path(folder) if folder else Path("runs") / f"{loaded.name}.sweep"
-    asked = {"path": Path(recipe).absolute(), "overrides": overrides, "metric": metric, "forks": forks}
+    asked = {"path": path, "overrides": overrides, "metric": metric, "forks": forks}
     return type("RunTrial", (RunTrial,), asked | {"recipe": loaded, "place": place.absolute(), "here": Path.cwd()})
 
 

@@ -49,6 +49,10 @@ def test_a_finished_run_is_reported_again(tmp_path: Path) -> None:
     assert reports(trial(tmp_path, {}, "finished")) == [(1, 0.1), (2, 0.2), (3, 0.5), (4, 0.4)]
 
 
+def test_a_recipe_has_the_names_that_train_knows() -> None:
+    assert trainable("quickstart").path.name == "quickstart.yaml"
+
+
 def test_a_trial_that_the_sweep_ended_ends_there_again(tmp_path: Path) -> None:
     one = trial(tmp_path, {"stopped_at": 3}, "stopped")
     assert reports(one) == [(1, 0.1), (2, 0.2), (3, 0.5)]
