@@ -76,7 +76,7 @@ def train(
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder; its name is the run's.")],
     kind: Annotated[
-        Literal["reward", "environment", "agent", "preference"], typer.Option(help="What you will write yourself.")
+        str, typer.Option(help="What you will write yourself: reward, environment, agent or preference.")
     ] = "reward",
 ) -> None:
     """Make a project of your own: a recipe that learns at once, 50 rows, a reward or environment, and its test."""

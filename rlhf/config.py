@@ -45,8 +45,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such recipe{_nearby_files(path)}") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder; give the recipe file inside it") from None
-    except yaml.YAMLError as error:
+        inside = next(path.glob("*.yaml"), None)
+        hint = (
+            f"give the recipe file inside it, as {inside}" if inside else "it has no recipe, and `rlhf init` makes one"
+        )
+        raise ConfigError(f"{path} is a folder; {hint}") from None
+    except yaml.MarkedYAMLError as error:
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if (mark := error.problem_mark) else ""
+        raise ConfigError(f"{path}{where}: not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path}: a recipe is a mapping of keys to values, this is {type(loaded).__name__}")
@@ -186,6 +193,8 @@ def _did_you_mean(key: str, known: list[str]) -> str:
 
 
 def _nearby_files(path: Path) -> str:
+    if path.name == Path.cwd().name and Path("recipe.yaml").is_file():
+        return "; you are in this folder: give . for its recipe"
     if not path.parent.is_dir():
         return f" (there is no folder {path.parent})"
     close = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=1)

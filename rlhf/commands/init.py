@@ -12,6 +12,8 @@ from rlhf.errors import UserError
 from rlhf.recipe.schema import RUN_NAME
 
 TEMPLATES = resources.files("rlhf") / "projects" / "templates"
+EVERY = "every"
+"""The folder of templates of every kind."""
 SUFFIX = "-tpl"
 """Ends the names of templates of Python files, so that no tool takes them for modules of the library."""
 
@@ -23,6 +25,8 @@ def run_init(folder: Path, kind: str) -> int:
         raise UserError(
             f"{name!r} cannot name a run; use letters, digits, '.', '_' and '-', and begin with a letter or digit"
         )
+    if kind not in (kinds := sorted(one.name for one in TEMPLATES.iterdir() if one.name != EVERY)):
+        raise UserError(f"there is no kind {kind!r}; use one of {', '.join(kinds)}")
     texts = project(kind, name)
     try:
         if folder.exists() and any(folder.iterdir()):
@@ -40,7 +44,7 @@ def run_init(folder: Path, kind: str) -> int:
 def project(kind: str, name: str) -> dict[str, str]:
     """Return the text of every file of a project, by its name."""
     texts: dict[str, str] = {}
-    for part in ("every", kind):
+    for part in (EVERY, kind):
         for template in (TEMPLATES / part).iterdir():
             text = Template(template.read_text("utf-8")).substitute(name=name)
             file = template.name.removesuffix(SUFFIX)

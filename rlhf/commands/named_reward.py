@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlhf.commands.arguments import recipe_if_named
-from rlhf.config import build, is_piece, merge, parse_override
+from rlhf.config import build, check_found, is_piece, merge, parse_override
 from rlhf.errors import ConfigError
 from rlhf.recipe.resolve import model_folder_of
 from rlhf.reward.config import RewardConfig
@@ -22,6 +22,8 @@ def named_reward(name: str, overrides: Sequence[str]) -> RewardConfig:
             raise ConfigError(f"{name} is of kind: {recipe.kind}, which has no reward")
         check_needs_no_game(recipe.reward)
         return recipe.reward
+    if is_piece(name):
+        check_found(name, "REWARD")
     own = {"kind": "function", "function": name} if is_piece(name) else {"kind": name}
     layers = [("override", {key: value}) for key, value in map(parse_override, overrides)]
     return build(RewardConfig, merge(("name", own), *layers)[0])

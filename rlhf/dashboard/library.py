@@ -50,6 +50,8 @@ def find_runs(paths: Iterable[Path]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in paths:
         folders = [path] if is_run(path) else _below(path)
+        if not path.exists():
+            raise UserError(f"{path} is no run folder: it is not there")
         if not folders:
             raise UserError(f"{path} is no run folder, and has none in it: a run folder has a recipe.yaml")
         for folder in folders:

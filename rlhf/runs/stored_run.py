@@ -71,7 +71,9 @@ def read_run(path: Path) -> StoredRun:
     damaged file."""
     folder = RunFolder(path)
     if not folder.recipe.is_file():
-        raise UserError(f"{path} is not a run folder: it has no recipe.yaml")
+        raise UserError(
+            f"{path} is not a run folder: {'it has no recipe.yaml' if path.exists() else 'it is not there'}"
+        )
     try:
         text = folder.recipe.read_text()
         recipe = yaml.safe_load(text)

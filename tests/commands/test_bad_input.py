@@ -73,6 +73,16 @@ def test_a_missing_recipe_names_its_neighbour(rlhf: Command, recipe: Path):
     assert f"did you mean {recipe}" in refusal(rlhf, recipe.with_name("smal.yaml"))
 
 
+def test_a_folder_without_a_recipe_and_the_folder_that_one_is_in_are_told_apart(rlhf: Command, tmp_path: Path):
+    (tmp_path / "recipe.yaml").write_text("seed: [1\nb: 2\n")
+    (tmp_path / "empty").mkdir()
+    assert "empty is a folder; it has no recipe" in rlhf("train", "empty").stderr
+    assert "you are in this folder: give . " in rlhf("train", tmp_path.name).stderr
+    assert rlhf("train", ".").stderr == (
+        "error: recipe.yaml, line 2, column 2: not valid YAML: expected ',' or ']', but got ':'\n"
+    )
+
+
 def test_an_empty_data_file_is_named(rlhf: Command, recipe: Path, rows: Path):
     rows.write_text("")
     assert "empty" in refusal(rlhf, recipe)

@@ -20,7 +20,7 @@ from rlhf.runs.episode_table import VERSION_KEY, table_of
 from tests.runs.made_run import made_run
 from tests.runs.test_episode_parts import FAILED, PLAYED, written
 
-NO_RUNS = ("absent", "empty", "notes.txt")
+NO_RUNS = ("empty", "notes.txt")
 NO_RUN = "is not a run folder: it has no recipe.yaml"
 NONE_IN_IT = "is no run folder, and has none in it: a run folder has a recipe.yaml"
 NO_EPISODES = "there are no recorded episodes; give a run folder, or its folder or file of episodes"
@@ -56,7 +56,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         *(((command, what), f"{what} {NO_RUN}") for command in ("top", "report") for what in NO_RUNS),
         *((("view", what), f"{what} {NONE_IN_IT}") for what in NO_RUNS),
-        (("view", "run", "absent"), f"absent {NONE_IN_IT}"),
+        (("view", "run", "absent"), "absent is no run folder: it is not there"),
+        *(((command, "absent"), "absent is not a run folder: it is not there") for command in ("top", "report")),
         (("episodes", "absent"), "absent does not exist"),
         (("episodes", "empty"), f"empty: {NO_EPISODES}"),
         (("episodes", "notes.txt"), "notes.txt: line 1 is no JSON object"),

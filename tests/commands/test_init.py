@@ -106,6 +106,12 @@ def test_a_folder_that_cannot_name_a_run_is_refused(rlhf: Command, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_another_kind_is_refused_in_one_line(rlhf: Command, tmp_path: Path) -> None:
+    ended = rlhf("init", "mine", "--kind", "every")
+    assert (ended.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert ended.stderr == "error: there is no kind 'every'; use one of agent, environment, preference, reward\n"
+
+
 def test_what_is_there_is_not_overwritten(rlhf: Command, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "rows.jsonl").write_text("mine")

@@ -44,6 +44,11 @@ def test_a_reward_that_does_not_tell_right_from_wrong_says_what_to_do() -> None:
         run_reward_check("regex", [r"pattern='####\s*(\d+)'"])
 
 
+def test_a_function_that_is_elsewhere_is_told_before_a_process_starts() -> None:
+    with pytest.raises(UserError, match="REWARD is absent:reward, and there is no module absent in this folder"):
+        run_reward_check("absent:reward")
+
+
 def test_a_recipes_reward_is_checked(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert (
         run_reward_check(str(recipe), [r"reward.kind=regex", r"reward.pattern='####\s*(\d+)'"], reply="#### {answer}")

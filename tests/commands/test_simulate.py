@@ -39,7 +39,7 @@ def test_the_table_has_a_column_for_each_end(rlhf: Command) -> None:
         ((*ON_CARDS, "--engines", "9"), "GPUs"),
         ((*ON_CARDS, "--stragglers", "often"), "--stragglers often is no share and factor; give for instance 0.01,50"),
         ((*ON_CARDS, "--stragglers", "2,5"), "--stragglers 2,5 is no share and factor"),
-        ((*ON_CARDS, "--from", "absent"), "absent is not a run folder: it has no recipe.yaml"),
+        ((*ON_CARDS, "--from", "absent"), "absent is not a run folder: it is not there"),
         ((*ON_CARDS, "--from", "made"), "made has no recorded times: it has no spans.jsonl"),
         ((*ON_CARDS, "trainer.updatse=3"), "did you mean 'trainer.updates'"),
     ],
