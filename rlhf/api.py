@@ -105,6 +105,10 @@ class Trainer:
         try:
             with saying_what_is_intact(folder):
                 return self._run(folder, point, messages, leaving or Leaving(), attempt or Attempt())
+        except UserError as error:
+            if not folder.summary.is_file():
+                folder.write_summary(Summary(name=self.recipe.name, outcome=str(error)).as_json())
+            raise
         finally:
             folder.give_back()
 

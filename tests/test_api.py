@@ -8,9 +8,10 @@ import pytest
 
 from rlhf import Callback, Trainer, api
 from rlhf.controller.context import RunContext
-from rlhf.errors import CheckpointError, ConfigError, UserError
+from rlhf.errors import CheckpointError, ConfigError, DataError, UserError
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.durable import synced
+from rlhf.runs.stored_run import read_run
 from rlhf.trainer.checkpoint import write_checkpoint
 from rlhf.types import Written
 from tests.small_tasks import sorting
@@ -43,6 +44,19 @@ def test_what_a_run_saved_before_its_end_is_the_trained_policy(tmp_path: Path, m
         else:
             with pytest.raises(CheckpointError, match="there is no finished checkpoint"):
                 trainer.predict("52431")
+
+
+def test_a_run_that_its_data_ends_at_the_start_says_so_in_its_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(context: RunContext, callbacks: object) -> None:
+        raise DataError("rows.jsonl, row 7 is not JSON")
+
+    monkeypatch.setattr(api, "train_recipe", refused)
+    trainer = Trainer({"name": "t", "model": {"tiny": {}}, "data": {"train": sorting()}, "run": {"dir": str(tmp_path)}})
+    with pytest.raises(DataError, match="row 7"):
+        trainer.fit()
+    assert read_run(tmp_path).outcome == "rows.jsonl, row 7 is not JSON"
 
 
 async def saved(path: Path) -> dict[str, Written]:

@@ -98,8 +98,7 @@ def try_functions(recipe: Recipe) -> None:
                 said = (
                     f"{scorer.function} gives no number for {f'the reply {reply!r:.60}' if reply else 'an empty reply'}"
                 )
-                meant = "if that is meant, set reward.on_scorer_failure"
-                raise ConfigError(f"{task.where}: {said}: {score.detail}; {meant}")
+                raise ConfigError(f"{task.where}: {said}: {score.detail}; if meant, set reward.on_scorer_failure")
 
 
 async def scores_of(

@@ -62,7 +62,7 @@ def card(name: str, folder: RunFolder) -> dict[str, Any]:
         "updates": run.updates,
         "made": last.get("update", 0),
         "reward": last.get("reward/mean"),
-        "outcome": (run.summary or {}).get("outcome"),
+        "outcome": run.outcome,
     }
 
 
@@ -73,6 +73,7 @@ def overview(run: StoredRun) -> dict[str, Any]:
     words = {
         "name": run.name,
         "summary": run.summary,
+        "outcome": run.outcome,
         "alarms": [{"sentence": alarm.sentence, "metric": alarm.metric} for alarm in alarms(run.rows)],
         "recipe": run.recipe,
         "code": run.code,

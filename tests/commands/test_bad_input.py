@@ -91,7 +91,10 @@ def test_an_empty_data_file_is_named(rlhf: Command, recipe: Path, rows: Path):
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("return float(response == row['anser'])", "the reply '1': KeyError: 'anser' (at mine.py:2); if that is meant"),
+        (
+            "return float(response == row['anser'])",
+            "the reply '1': KeyError: 'anser' (at mine.py:2); if meant, set reward.",
+        ),
         ("return str(response == row['answer'])", "the reply '1': it returned 'True'"),
         ("if response == row['answer']: return 1.0", "an empty reply: it returned None"),
     ],

@@ -28,6 +28,7 @@ from rlhf.runs.records import EpisodeOutcome, as_row
 from tests.runs.test_episode_parts import FAILED, PLAYED, written
 
 SCRIPT = "<script>alert(1)</script>"
+ENDED = "its process ended without a summary"
 ROWS = [
     {"update": 1, "time": 1.5, "reward/mean": 0.25, "mine/own": None},
     {"update": 2, "time": 2.5, "reward/mean": 0.5},
@@ -64,13 +65,14 @@ def test_runs_are_listed_and_a_damaged_one_says_why(run: Path) -> None:
     (run.parent / "second" / "owner").mkdir(parents=True)
     (run.parent / "second" / "recipe.yaml").write_text("[")
     first, second = page_of(run).get("/api/runs").json()
-    assert first == {"name": "first", "updates": 4, "made": 2, "reward": 0.5, "outcome": None}
+    assert first == {"name": "first", "updates": 4, "made": 2, "reward": 0.5, "outcome": ENDED}
     assert second["error"].endswith("recipe.yaml is not the recipe of a run")
 
 
 def test_an_overview_has_the_numbers_of_the_records_and_their_meaning(run: Path) -> None:
     found = page_of(run).get("/api/overview", params={"run": "first"}).json()
     assert (found["name"], found["update"], found["time"]) == ("sorter", [1, 2], [1.5, 2.5])
+    assert (found["summary"], found["outcome"]) == (None, ENDED)
     reward = found["metrics"]["reward/mean"]
     assert (reward["values"], reward["meaning"]) == ([0.25, 0.5], "mean reward of the trained episodes")
     assert found["metrics"]["mine/own"] == {"values": [None, None]}

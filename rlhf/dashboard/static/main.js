@@ -60,7 +60,7 @@ async function showRuns() {
       run.error ? h("td", { colspan: 3, class: "error" }, run.error) : [
         h("td", { class: "number" }, `${run.made} of ${run.updates}`),
         h("td", { class: "number" }, number(run.reward)),
-        h("td", {}, run.outcome ?? "goes on, or was killed"),
+        h("td", {}, run.outcome),
       ]);
   const all = runs.length > 1 && h("p", {}, h("a", { href: address("compare", { runs: runs.map((run) => run.name).join("|") }) }, "Compare all"));
   show(h("h1", {}, "Runs"), all, h("div", { class: "scroll" }, h("table", {}, heads(["run", "updates", "reward", "outcome"], ["updates", "reward"]), h("tbody", {}, runs.map(row)))));

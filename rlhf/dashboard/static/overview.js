@@ -29,9 +29,9 @@ export async function showOverview({ run }) {
   for (const { metric, place } of charts) draw(place, found.update, metric);
 }
 
-function state({ summary, update, updates }) {
+function state({ summary, outcome, update, updates }) {
   const made = `${update.at(-1) ?? 0} of ${updates} updates`;
-  return h("p", { class: "dim" }, summary ? `${made} · ${summary.outcome} · ${number(summary.samples)} samples · ${number(summary.wall_seconds)} s` : `${made} · goes on, or was killed`);
+  return h("p", { class: "dim" }, summary ? `${made} · ${outcome} · ${number(summary.samples)} samples · ${number(summary.wall_seconds)} s` : `${made} · ${outcome}`);
 }
 
 function alarms(found) {
