@@ -76,7 +76,11 @@ def train(
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder; its name is the run's.")],
     kind: Annotated[
-        str, typer.Option(help="What you will write yourself: reward, environment, agent or preference.")
+        str,
+        typer.Option(
+            help="What you will write yourself: reward, environment, agent or preference.",
+            autocompletion=lambda: ["reward", "environment", "agent", "preference"],
+        ),
     ] = "reward",
 ) -> None:
     """Make a project of your own: a recipe that learns at once, 50 rows, a reward or environment, and its test."""

@@ -282,10 +282,10 @@ def named_modules(values: Any) -> Iterator[str]:
             yield from named_modules(inner)
 
 
-def has_module(folder: Path, module: str) -> bool:
-    """Whether the folder has the module's file."""
+def module_file(folder: Path, module: str) -> Path | None:
+    """Return the module's file, if the folder has it."""
     path = folder.joinpath(*module.split("."))
-    return path.with_name(f"{path.name}.py").is_file() or (path / "__init__.py").is_file()
+    return next(filter(Path.is_file, (path.with_name(f"{path.name}.py"), path / "__init__.py")), None)
 
 
 def search_first(folders: Sequence[str]) -> None:

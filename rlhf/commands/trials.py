@@ -31,8 +31,8 @@ from rlhf.recipe.schema import Recipe
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.stored_run import read_metrics
-from rlhf.sweeps.forks import Forks, failure_in, forks_for, python_for
-from rlhf.sweeps.results import write_on_top
+from rlhf.sweeps.forks import Forks, forks_for, python_for
+from rlhf.sweeps.results import failure_in, write_on_top
 
 SHORT = (
     "trainer.eval_every=0", "trainer.save_every=0", "trainer.save_every_minutes=0", "data.eval=null", "run.loggers=[]",

@@ -17,8 +17,8 @@ from rlhf.config import (
     OtherNames,
     build,
     flatten,
-    has_module,
     merge,
+    module_file,
     named_modules,
     parse_override,
     read_yaml,
@@ -123,8 +123,8 @@ def _searched(values: Mapping[str, Any], files: Sequence[Path], given: Sequence[
     found = list(given)
     for module in named_modules(values):
         own = module.partition(".")[0] not in ("rlhf", RECIPES.name)
-        if own and not any(has_module(Path(folder), module) for folder in found):
-            found += [str(folder) for folder in places if has_module(folder, module)][:1]
+        if own and not any(module_file(Path(folder), module) for folder in found):
+            found += [str(folder) for folder in places if module_file(folder, module)][:1]
     return found
 
 

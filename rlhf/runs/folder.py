@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rlhf.config import Config, Origins, named_modules
+from rlhf.config import Config, Origins, module_file, named_modules
 from rlhf.errors import UserError
 from rlhf.runs.durable import private_folder, write_durably
 from rlhf.runs.owner import FOLDER as OWNER
@@ -148,9 +148,9 @@ def explaining_os_errors(path: Path, what: str) -> Iterator[None]:
 def own_modules(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
     """Iterate over the modules that a recipe names and that are not installed, each with its file."""
     for module in named_modules(values):
-        places = (Path(folder, *module.split(".")) for folder in (*values.get("python_path", ()), Path.cwd()))
-        files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
-        yield from ((module, file) for file in islice(filter(Path.is_file, files), 1))
+        folders = (*map(Path, values.get("python_path", ())), Path.cwd())
+        if file := next(filter(None, (module_file(folder, module) for folder in folders)), None):
+            yield module, file
 
 
 def move_aside(path: Path) -> Path:

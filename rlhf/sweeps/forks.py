@@ -52,10 +52,3 @@ def python_for(recipe: Recipe, forks: Forks | None) -> tuple[list[str], dict[str
     if forks is None or forked_environment(roles_of(recipe)) != forks.environment:
         return [sys.executable], {}
     return [sys.executable, "-S", "-E", fork_client.__file__], {fork_client.SOCKET: forks.socket}
-
-
-def failure_in(log: Path, code: int) -> str:
-    """Return what the log of a run that failed says: its error, or else its last line."""
-    lines = log.read_text(errors="replace").splitlines() or [f"code {code}"]
-    told = [line for line in lines if line.startswith("error: ")] or lines
-    return told[-1].removeprefix("error: ")

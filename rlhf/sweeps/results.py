@@ -100,3 +100,10 @@ def write_on_top(target: Path, recipe: Path, overrides: Sequence[str], words: st
     values, _ = merge((words, given))
     base = os.path.relpath(recipe.absolute(), target.parent.absolute())
     target.write_text(f"# {words}\n{yaml.safe_dump({'base': base, **values}, sort_keys=False)}")
+
+
+def failure_in(log: Path, code: int) -> str:
+    """Return what the log of a run that failed says: its error, or else its last line."""
+    lines = log.read_text(errors="replace").splitlines() or [f"code {code}"]
+    told = [line for line in lines if line.startswith("error: ")] or lines
+    return told[-1].removeprefix("error: ")

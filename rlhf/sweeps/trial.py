@@ -32,8 +32,9 @@ from rlhf.recipe.workers import roles_of
 from rlhf.runs.durable import write_durably
 from rlhf.runs.folder import RunFolder, move_aside
 from rlhf.runs.stored_run import MetricRow, is_written, read_metrics
-from rlhf.sweeps.forks import Forks, failure_in, python_for
+from rlhf.sweeps.forks import Forks, python_for
 from rlhf.sweeps.order import LOOK_SECONDS, ReportOrder
+from rlhf.sweeps.results import failure_in
 from rlhf.sweeps.space import as_words
 from rlhf.trainer.checkpoint import checkpoints, is_whole
 
