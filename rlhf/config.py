@@ -252,7 +252,7 @@ def load_piece(name: str, setting: str) -> Any:
     found = PathFinder.find_spec(module) if loaded and loaded.parent == "" else None
     if loaded and found and found.origin != loaded.origin:
         raise ConfigError(f"{setting} is {name}, and {loaded.origin} is imported already; start another process")
-    piece = catch(lambda: getattr(importlib.import_module(module), function), also=SystemExit)
+    piece = catch(lambda: getattr(importlib.import_module(module), function))
     if isinstance(piece, Raised):
         cause = describe_error(piece.error)
         raise ConfigError(f"{setting} is {name}, which cannot be imported: {cause}") from piece.error

@@ -8,10 +8,12 @@ frame of a process or of a run.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
 import sysconfig
+import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +32,8 @@ LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "pla
 STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _logged: set[str] = set()
 ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
+LEAKS = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
+"""What third-party code may raise and mean only itself. `KeyboardInterrupt` in the main thread is the user's Ctrl-C."""
 
 
 class RlhfError(Exception):
@@ -258,7 +262,7 @@ class CallbackFailed(RlhfError):
 
 
 class PieceFailed(RlhfError):
-    """A user-defined loss, estimator or kind of run raised an exception."""
+    """A user-defined loss, estimator or kind of run raised an exception, or user code ended a task of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,27 +273,39 @@ class Raised:
 
 
 def catch(work: Callable[[], T], *, also: ExceptionTypes = ()) -> T | Raised:
-    """Return the value of `work`, or `Raised`. `also` names exception types beyond `Exception`: `SystemExit` where a
-    call of `sys.exit` must not end the process, `BaseException` where a thread must report every end of its work."""
+    """Return the value of `work`, or `Raised` for any of `LEAKS`, or of `also`: `BaseException` where a thread must
+    report every end of its work."""
+    leaks = LEAKS if threading.current_thread() is threading.main_thread() else (*LEAKS, KeyboardInterrupt)
     try:
         return work()
-    except Exception as error:  # noqa: BLE001 - third-party code: any exception becomes data, only in this file
+    except leaks as error:  # third-party code: any exception becomes data, only in this file
         return Raised(error)
     except also as error:
         return Raised(error)
 
 
-async def catch_awaiting(work: Awaitable[T], *, also: ExceptionTypes = (), but: ExceptionTypes = ()) -> T | Raised:
-    """Like `catch`, for an awaitable. Exceptions of the types `but` propagate; so does a cancellation, unless `also`
-    names it."""
+async def catch_awaiting(work: Awaitable[T]) -> T | Raised:
+    """Return the value of an awaitable, or `Raised` for whatever it raises: an event loop turns Ctrl-C into a
+    cancellation. A cancellation of the caller propagates; one that leaks from `work` is data."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
     try:
         return await work
-    except but:
-        raise
-    except Exception as error:  # noqa: BLE001 - third-party code: any exception becomes data, only in this file
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and task and task.cancelling() > before:
+            raise
         return Raised(error)
-    except also as error:
-        return Raised(error)
+
+
+async def naming_leaks(work: Awaitable[T], what: str) -> T:
+    """Return or raise what `work` does. What ends a task or a process and leaked from user code becomes a `PieceFailed`
+    about `what`: nobody waits for a task that ends as if it were cancelled."""
+    done = await catch_awaiting(work)
+    if not isinstance(done, Raised):
+        return done
+    if isinstance(done.error, (Exception, KeyboardInterrupt)):
+        raise done.error
+    raise PieceFailed(f"user code ended {what}: {logged_error(done.error)}") from done.error
 
 
 def describe_error(error: BaseException) -> str:

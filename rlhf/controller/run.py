@@ -19,7 +19,7 @@ from rlhf.controller.preemption import at_first_ctrl_c
 from rlhf.controller.resume import plan_of
 from rlhf.controller.trainer_state import TrainerState
 from rlhf.data.learnability import TaskChoices
-from rlhf.errors import ConfigError
+from rlhf.errors import ConfigError, naming_leaks
 from rlhf.protocols import Saves
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.loggers import EpisodeRow
@@ -179,7 +179,7 @@ class Run:
 
     async def finish(self) -> Summary:
         """Train until the budget of updates is spent. The summary is written also when the run fails."""
-        return await closed(self._train(), self._close, self.context.leaving)
+        return await closed(naming_leaks(self._train(), "the run"), self._close, self.context.leaving)
 
     def check_evaluates(self) -> None:
         """Raise `ConfigError` where no evaluation can come."""

@@ -65,8 +65,11 @@ class Guarded(Callback):
         self._check(method, catch(lambda: method(run, summary)))
 
     async def _call(self, method: Callable[..., Awaitable[None] | None], *arguments: object) -> None:
-        answer: object = catch(lambda: method(*arguments))
-        self._check(method, await catch_awaiting(answer) if inspect.isawaitable(answer) else answer)
+        async def answered() -> object:
+            answer: object = method(*arguments)
+            return await answer if inspect.isawaitable(answer) else answer
+
+        self._check(method, await catch_awaiting(answered()))
 
     def _check(self, method: Callable[..., object], answer: object) -> None:
         """Check the result of one method. Named failures are raised unchanged."""

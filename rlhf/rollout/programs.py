@@ -37,10 +37,7 @@ class Programs:
     async def outcome_of(self, program: Callable[..., Any], *arguments: object, seconds: float) -> Any:
         """Return the program's return value, `Raised`, `Late` or `NotStarted`."""
         if inspect.iscoroutinefunction(program):
-            # Both must pass: `_within` handles a cancellation, and a keyboard interrupt comes from the user.
-            passing = asyncio.CancelledError, KeyboardInterrupt
-            started = catch_awaiting(program(*arguments), also=BaseException, but=passing)
-            return await _within(asyncio.ensure_future(started), seconds)
+            return await _within(asyncio.ensure_future(catch_awaiting(program(*arguments))), seconds)
         if self._hung >= self._hung_limit:
             return NotStarted()
         running = self._in_thread(lambda: program(*arguments))

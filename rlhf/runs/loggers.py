@@ -139,7 +139,7 @@ class BackgroundLogger:
             self._try(lambda logger: logger.close())
 
     def _try(self, call: Callable[[Logger], None]) -> None:
-        answer = catch(lambda: call(self._made()), also=SystemExit)
+        answer = catch(lambda: call(self._made()))
         if isinstance(answer, Raised) and not self._failed:
             self._failed = True
             cause = logged_error(answer.error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from rlhf.errors import naming_leaks
 from rlhf.protocols import Buffer, Rollout, Updates, WeightSync
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Updated
 
@@ -61,7 +62,8 @@ class Loop:
         """Consumes tickets, produces groups; woken by the buffer. `max_concurrent_groups` instances run at once."""
         while True:
             ticket = await self.buffer.admit()
-            outcome = await self.rollout(self.tasks[ticket.ordinal], ticket)
+            playing = self.rollout(self.tasks[ticket.ordinal], ticket)
+            outcome = await naming_leaks(playing, f"the play of group {ticket.ordinal}")
             self.tasks.settled(ticket.ordinal, outcome)
             self.buffer.settle(ticket, outcome)
 

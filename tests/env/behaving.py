@@ -78,6 +78,14 @@ class Async:
             raise KeyError("state")
         if action.content == "exit":
             sys.exit(3)
+        if action.content == "generator":
+            raise GeneratorExit
+        if action.content == "interrupt":
+            raise KeyboardInterrupt
+        if action.content == "cancelled":
+            task = asyncio.ensure_future(asyncio.sleep(9))
+            task.cancel()
+            await task
         await asyncio.sleep(self._seconds)
         return MORE
 

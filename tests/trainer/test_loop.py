@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
+from rlhf.errors import PieceFailed
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.loop import Loop
 from rlhf.types import Group, PolicyVersion, Updated
@@ -113,3 +115,20 @@ async def test_what_a_player_raises_ends_the_run() -> None:
     with pytest.raises(ExceptionGroup) as raised:
         await loop.run(3, boundary)
     assert raised.group_contains(RuntimeError, match="broken engine")
+
+
+async def test_a_player_that_ends_as_if_it_were_cancelled_ends_the_run_by_name() -> None:
+    class Leaking(FakeRollout):
+        async def __call__(self, task, ticket):
+            async def cancels_itself() -> None:
+                current = asyncio.current_task()
+                assert current
+                current.cancel()
+                await asyncio.sleep(1)
+
+            await asyncio.gather(cancels_itself())
+
+    loop, *_, boundary = make(rollout=Leaking())
+    with pytest.raises(ExceptionGroup) as raised:
+        await asyncio.wait_for(loop.run(3, boundary), 10)
+    assert raised.group_contains(PieceFailed, match="user code ended the play of group 0: CancelledError")

@@ -148,7 +148,7 @@ def load_spec(factory: Factory, create: Callable[[], LocalEnvironment | AsyncEnv
         environment.close()
         return spec
 
-    spec = catch(tried, also=SystemExit)
+    spec = catch(tried)
     if isinstance(spec, Raised):
         if isinstance(spec.error, ConfigError):
             raise spec.error

@@ -11,7 +11,6 @@ from typing import Any
 
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory, checked, is_async, load_spec, raised_failure
 from rlhf.errors import (
-    ConfigError,
     DeadlinePassed,
     EnvironmentFailed,
     Raised,
@@ -96,15 +95,12 @@ class ThreadIsolation:
         """Import the environment in a thread: neither the import nor a constructor blocks the event loop."""
         thread = SessionThread(self._name)
         try:
-            loaded = await thread.run(lambda: catch(self._load, also=SystemExit), START_SECONDS)
+            loaded = await thread.run(lambda: catch(self._load), START_SECONDS)
         except TimeoutError:
             raise DeadlinePassed(f"the import of environment {self._factory.name}", START_SECONDS) from None
         finally:
             thread.stop()
         if isinstance(loaded, Raised):
-            if isinstance(loaded.error, SystemExit):
-                name = self._factory.name
-                raise ConfigError(f"environment {name} ended its process at the import: {loaded.error}") from None
             raise loaded.error
         self._create, self.spec = loaded
 
@@ -210,7 +206,7 @@ class LoopEnvironment(ThreadEnvironment):
     async def _call(self, method: str, work: Callable[[], Any], seconds: float) -> Any:
         try:
             async with asyncio.timeout(seconds):
-                result = await catch_awaiting(_called(work), also=SystemExit)
+                result = await catch_awaiting(_called(work))
         except TimeoutError:
             raise EnvironmentFailed(self._name, "timeout", f"{method} did not return within {seconds:g} s") from None
         if isinstance(result, Raised):
