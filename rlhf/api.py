@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from rlhf.cluster.console import lasting
 from rlhf.cluster.loop_thread import run_anywhere
 from rlhf.controller.attempt import Attempt
 from rlhf.controller.checkpoints import saying_what_is_intact
@@ -125,7 +126,7 @@ class Trainer:
             folder.write_recipe(self.recipe, self.loaded.origins)
         live = self.recipe.run.live and self.recipe.cluster.kind != "local"  # a debugger wants the terminal for itself
         with (folder.logs / "controller.log").open("a") as log, logged_in(log):
-            shown = make_view(self.recipe.name, self.recipe.trainer.updates, sys.stdout, live=live)
+            shown = make_view(self.recipe.name, self.recipe.trainer.updates, lasting(sys.stdout), live=live)
             with closing(BothViews(shown, PlainView(log))) as view:
                 for words in filter(None, (attempt.record(folder, point.version if point else 0), *messages)):
                     view.message(words)

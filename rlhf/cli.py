@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from rlhf import commands
+from rlhf.cluster.console import lasting
 from rlhf.commands.arguments import Checkpoint, Overrides, RecipeFile, RunArgument, is_project, recipe_named
 from rlhf.commands.engines import engines
 from rlhf.commands.episodes import episodes
@@ -431,12 +431,13 @@ def env_check(
 def main() -> None:
     """Run a command. Print a named failure as one line and exit with its code; exit with 130 after Ctrl-C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that starts a command with & has it ignored
+    sys.stdout, sys.stderr = lasting(sys.stdout, ends=True), lasting(sys.stderr)
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except RlhfError as error:
         sys.exit(print_failure(error))
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: discard the last flush
-        sys.exit(128 + signal.SIGPIPE)

@@ -41,7 +41,7 @@ Origins = dict[str, str]
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a recipe file into a mapping. Raises `ConfigError` when it is missing or not a mapping."""
     try:
-        loaded = yaml.safe_load(path.read_text())
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such recipe{_nearby_files(path)}") from None
     except IsADirectoryError:

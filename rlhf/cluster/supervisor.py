@@ -32,6 +32,7 @@ from typing import Never, NoReturn
 
 import psutil
 
+from rlhf.cluster.console import lasting
 from rlhf.cluster.leftovers import Leftovers, reap_all
 from rlhf.cluster.stacks import ask_for_stacks
 
@@ -47,7 +48,11 @@ BEAT_SECONDS = 1.0
 PULSE_BYTES, LONGEST_CAUSE = 1 << 16, 4000
 """What a pipe holds; and what it takes in one piece, less the end of the line."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+ENDINGS = {signal.SIGTERM, signal.SIGINT}
+if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+    ENDINGS.add(signal.SIGHUP)
+"""Signals that ask a program to end. Below `nohup` SIGHUP does not."""
+HANDLED = {signal.SIGCHLD, signal.SIGUSR1, *ENDINGS}
 SI_KERNEL = 0x80
 """`si_code` of a signal sent by the kernel, such as a terminal's Ctrl-C."""
 
@@ -90,7 +95,8 @@ GuardedProgram = Callable[[Pulse], int]
 def supervise(main: Callable[[], int], *, grace_seconds: float = 0.0) -> int:
     """Run `main` in its own process and return its exit code, or 128 + n when signal n ended it.
 
-    SIGTERM, SIGHUP and Ctrl-C are passed to `main`, which has `GRACE_SECONDS` to end, and `grace_seconds` more.
+    SIGTERM and Ctrl-C are passed to `main`, which has `GRACE_SECONDS` to end, and `grace_seconds` more. SIGHUP, of a
+    terminal that closes, is passed on as Ctrl-C; `main` and what it starts ignore their own.
     Temporary files of `main` and of all processes below it (`TMPDIR`) go to a folder that is removed at the end. Unless
     a terminal is attached, `main` leads a process group, so that each signal reaches it once.
     """
@@ -111,6 +117,7 @@ def supervise_starts(
     SIGUSR1 is passed on without a deadline, and so is the first Ctrl-C if the program then saves (`saves_at_ctrl_c`).
     A program that has beaten, and then does not for `silence_seconds`, writes its stacks if it can, and is killed.
     """
+    sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr)
     become_subreaper()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     while True:
@@ -197,13 +204,14 @@ class _Watch:
 
     def _pass_on(self, program: int, event: signal.struct_siginfo, *, shares_terminal: bool) -> None:
         now, self.asked_to_end = time.monotonic(), True
-        if event.si_signo == signal.SIGINT and now < self._patient_until:
+        number = signal.SIGINT if event.si_signo == signal.SIGHUP else event.si_signo
+        if number == signal.SIGINT and now < self._patient_until:
             self._patient_until = min(self._patient_until, now + ECHO_SECONDS)
-        elif event.si_signo != signal.SIGUSR1:
+        elif number != signal.SIGUSR1:
             self._kill_at = self._kill_at or now + self._grace_seconds
         has_it = shares_terminal and event.si_signo == signal.SIGINT and event.si_code == SI_KERNEL
         if not has_it:
-            os.kill(program, event.si_signo)
+            os.kill(program, number)
 
     def _hear(self, pulse: int, seconds: float) -> None:
         """Read what the program said in the last `seconds`. It is silent only between two beats."""
@@ -237,6 +245,7 @@ def _become_program(
     if os.getppid() != guard:
         os._exit(1)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # until `main` sets a handler
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.environ["TMPDIR"] = tempfile.tempdir = str(leftovers.scratch)
     code = run_to_end(main)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rlhf.controller.build import Serving
 
 TOOL_FORMAT = "--tool-format"
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDINGS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,7 @@ def run_serve_policy(checkpoint: Path, settings: PolicySettings) -> int:
         raise ConfigError(f"--trajectories {settings.trajectories} exists; remove it, or name another file")
 
     def run() -> int:
-        for ending in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(ending, as_ctrl_c)
+        signal.signal(signal.SIGTERM, as_ctrl_c)
         return asyncio.run(serve_model(model, checkpoint.name, token, settings))
 
     return supervise(reporting_failures(run))

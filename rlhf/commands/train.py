@@ -83,8 +83,7 @@ def run_controller(
         leaving.stopped = True
         as_ctrl_c(number, frame)
 
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, stop)
+    signal.signal(signal.SIGTERM, stop)
     try:
         attempt = Attempt(restart=restart, pulse=pulse)
         summary = Trainer(loaded, clock=clock).fit(
@@ -143,8 +142,7 @@ def as_ctrl_c(number: int, frame: object) -> None:
     Only the first signal counts: a whole process group gets it and each supervisor forwards it, but a second Ctrl-C
     would interrupt the end.
     """
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.raise_signal(signal.SIGINT)
 
 

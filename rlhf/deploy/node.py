@@ -27,7 +27,7 @@ TIDY_SECONDS = 5.0
 """Seconds until the removal of the head's file is visible in a folder shared over a network."""
 NOTE = ".told"
 """Replaces the suffix of the rendezvous file in the name of the file that says that the head was told to end."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import re
 from itertools import islice
 from pathlib import Path
@@ -49,6 +50,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 def preflight(recipe: Recipe) -> None:
     """Check the files, packages, GPUs and variables that `recipe` needs. Raises a `UserError` of one line."""
+    check_encoding()
     check_devices(recipe)
     check_engines(recipe)
     check_pieces(recipe)
@@ -65,6 +67,13 @@ def preflight(recipe: Recipe) -> None:
     for key, dataset in recipe.data.sets.items():
         check_dataset(dataset, key, recipe.kind)
     check_placement(recipe)
+
+
+def check_encoding() -> None:
+    """Check that a program of Python reads and writes files as UTF-8; the command line does so by itself. Raises
+    `ConfigError`."""
+    if (encoding := locale.getpreferredencoding(False)).lower() != "utf-8":
+        raise ConfigError(f"by its locale this Python reads and writes files in {encoding}; set PYTHONUTF8=1 for UTF-8")
 
 
 def check_placement(recipe: Recipe) -> None:

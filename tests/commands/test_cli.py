@@ -19,6 +19,7 @@ from rlhf.recipe.schema import Recipe
 from tests.commands.conftest import Command
 from tests.pace import scaled
 
+ROOT = Path(__file__).parents[2]
 RLHF = Path(sys.executable).parent / "rlhf"
 COMMANDS = ("train", "eval", "generate", "score", "reward", "export", "options", "check", "doctor", "episodes", "view")
 
@@ -124,3 +125,18 @@ def test_ctrl_c_while_the_command_line_is_imported_ends_quietly(tmp_path: Path):
         [sys.executable, "-m", "rlhf"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_files_are_read_as_utf8_in_every_locale_and_a_program_that_does_not_is_refused(tmp_path: Path):
+    recipe = tmp_path / "über.yaml"
+    recipe.write_text(f"base: {ROOT / 'recipes' / 'quickstart.yaml'}\nname: größer\n", encoding="utf-8")
+    ascii_only = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    program = f"import rlhf; rlhf.Trainer.from_recipe('quickstart', 'run.dir={tmp_path}/run').fit()"
+    ended = [
+        subprocess.run(words, env=os.environ | ascii_only, capture_output=True, text=True, cwd=tmp_path)
+        for words in ([str(RLHF), "check", str(recipe)], [sys.executable, "-c", program])
+    ]
+    assert ended[0].returncode == 0, ended[0].stderr
+    assert "größer, kind rl" in ended[0].stdout
+    assert "ConfigError: by its locale this Python reads and writes files in" in ended[1].stderr
+    assert "set PYTHONUTF8=1" in ended[1].stderr

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import pty
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,35 +21,33 @@ from tests.pace import scaled
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
 LONG = (*SMALL, "model.warmup=null", "trainer.updates=100000", "data.eval=null", "run.max_restarts=0")
+ASCII = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
 MARK = "RLHF_TEST_RUN"
-STARTED = re.compile(r"^update +3/", re.MULTILINE)
 START_SECONDS, END_SECONDS = scaled(150), scaled(10)
 
 
 @contextmanager
 def long_run(
-    folder: Path, cache: Path, *overrides: str, in_background: bool = False
+    folder: Path, cache: Path, *overrides: str, terminal: int | None = None, ignored: Iterable[signal.Signals] = ()
 ) -> Iterator[subprocess.Popen[str]]:
-    """A run that is in the middle of training, with a mark in the environment of all its processes. A shell makes what
-    it starts with `&` ignore Ctrl-C."""
+    """A run that is in the middle of training, with a mark in the environment of all its processes. It writes to a file
+    or a terminal, whose locale has ASCII alone. A shell makes what it starts with `&` ignore Ctrl-C, nohup SIGHUP."""
     arguments = command("train", str(QUICKSTART), f"run.dir={folder}", f"model.cache_dir={cache}", *LONG, *overrides)
-    output = folder.parent / "output.txt"
-    with output.open("w") as stream:
+    output, before = folder.parent / "output.txt", updates(folder)
+    with output.open("w") as file:
+        stream = file if terminal is None else terminal
         process = subprocess.Popen(
-            arguments, cwd=ROOT, env=environment() | {MARK: str(folder)}, stdout=stream, stderr=stream, text=True,
-            start_new_session=True, preexec_fn=ignore_ctrl_c if in_background else None,
+            arguments, cwd=ROOT, env=environment() | (ASCII if terminal else {}) | {MARK: str(folder)}, stdout=stream,
+            stderr=stream, text=True, start_new_session=True,
+            preexec_fn=lambda: [signal.signal(number, signal.SIG_IGN) for number in ignored],
         )  # fmt: skip
     try:
-        assert until(lambda: STARTED.search(output.read_text()) or process.poll() is not None, START_SECONDS)
+        assert until(lambda: updates(folder) > before + 2 or process.poll() is not None, START_SECONDS)
         assert process.poll() is None, output.read_text()[-3000:]
         yield process
     finally:
         for left in marked(folder):
             left.kill()
-
-
-def ignore_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def until(condition: Callable[[], object], seconds: float) -> bool:
@@ -59,6 +57,11 @@ def until(condition: Callable[[], object], seconds: float) -> bool:
             return False
         time.sleep(0.1)
     return True
+
+
+def updates(folder: Path) -> int:
+    metrics = folder / "metrics.jsonl"
+    return metrics.read_text().count("\n") if metrics.exists() else 0
 
 
 def marked(folder: Path) -> list[psutil.Process]:
@@ -109,7 +112,8 @@ def test_ctrl_c_saves_sigterm_ends_at_once_and_both_end_cleanly(
     tmp_path: Path, cache: Path, *, ending: signal.Signals, in_background: bool, code: int, outcome: str, told: str
 ) -> None:
     folder = tmp_path / "run"
-    with long_run(folder, cache, "cluster.kind=local", in_background=in_background) as process:
+    ignored = (signal.SIGINT,) if in_background else ()
+    with long_run(folder, cache, "cluster.kind=local", ignored=ignored) as process:
         os.killpg(process.pid, ending)
         assert process.wait(timeout=scaled(30)) == code
         assert until(lambda: not marked(folder), END_SECONDS)
@@ -118,3 +122,22 @@ def test_ctrl_c_saves_sigterm_ends_at_once_and_both_end_cleanly(
     output = (tmp_path / "output.txt").read_text()
     assert told in output
     assert "Traceback" not in output
+
+
+def test_a_run_whose_terminal_closes_saves_unless_it_runs_below_nohup(tmp_path: Path, cache: Path) -> None:
+    """The first run is below nohup, and goes on until Ctrl-C; the other goes on from its checkpoint until SIGHUP."""
+    folder = tmp_path / "run"
+    for ending, ignored, extra in ((signal.SIGINT, (signal.SIGHUP,), ()), (signal.SIGHUP, (), ("--resume",))):
+        terminal, its_end = pty.openpty()
+        with long_run(folder, cache, "cluster.kind=local", *extra, terminal=its_end, ignored=ignored) as process:
+            os.close(its_end)
+            os.close(terminal)
+            os.killpg(process.pid, signal.SIGHUP)
+            if ending != signal.SIGHUP:
+                made = updates(folder)
+                assert until(lambda made=made: updates(folder) > made + 2, scaled(60)), "SIGHUP ended it"
+                os.killpg(process.pid, ending)
+            assert process.wait(timeout=scaled(30)) == 75
+        assert "Input/output error): it goes on without it" in (folder / "logs" / "controller.log").read_text()
+        assert json.loads((folder / "summary.json").read_text())["outcome"] == "saved: Ctrl-C"
+        assert list((folder / "checkpoints").glob("version-*"))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlhf.cluster.roles import Resources, check_resources
+from rlhf.cluster.supervisor import ENDINGS
 from rlhf.deploy.ssh.hosts_file import SshHost
 from rlhf.deploy.ssh.remote_command import RemoteCommand, node_command, train_command, variables
 from rlhf.deploy.ssh.session import SshSession, connection
@@ -52,7 +53,7 @@ async def run_on_hosts(launch: Launch) -> int:
     all hosts together are too small. Raises `NodeFailed` later, when a host is lost.
     """
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDINGS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     folder = launch.recipe.run_dir.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
