@@ -16,8 +16,9 @@ from pathlib import Path
 
 from benchmarks.colocation.account import Account, account, by_state, told
 from benchmarks.colocation.memory import Sample, Span, by_phase, watched
-from rlhf.commands.plan import here, planned
+from rlhf.commands.plan import planned
 from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.planning.machines import here
 
 MIB = 2**20
 ALLOWED = 0.15

@@ -15,11 +15,12 @@ from math import inf
 from pathlib import Path
 
 from benchmarks.end_to_end.command import pin
-from rlhf.commands.plan import estimator, here
 from rlhf.commands.trials import Trials
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.candidates import candidate_axes
+from rlhf.recipe.planning.estimating import estimator
 from rlhf.recipe.planning.halving import TrialResult, halved, quickest
+from rlhf.recipe.planning.machines import here
 from rlhf.recipe.resolve import located
 
 TRIALS, BOUND = 10, 0.95

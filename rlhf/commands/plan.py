@@ -5,38 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from rlhf import commands
-from rlhf.cluster.machine import this_machine, this_machines_gpus
 from rlhf.cluster.roles import role_table
 from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import reporting_failures
 from rlhf.errors import UserError
-from rlhf.models.failures import naming_model
-from rlhf.models.model_files import Values
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.model_configs import model_values
-from rlhf.recipe.planning.estimate import Estimate, estimate_run
+from rlhf.recipe.planning.estimate import Estimate
+from rlhf.recipe.planning.estimating import estimator
 from rlhf.recipe.planning.fitting import Changes, EstimateOf, changes_that_fit, smallest_machine, with_changes
-from rlhf.recipe.planning.known_shapes import known_model
-from rlhf.recipe.planning.layout import PROMPT_TOKENS, RunLayout, layout_of
-from rlhf.recipe.planning.machines import GIB, Machine, card_of_driver, machine_of
+from rlhf.recipe.planning.layout import PROMPT_TOKENS
+from rlhf.recipe.planning.machines import GIB, Machine, machine_here_or
 from rlhf.recipe.planning.processes import PHASES, MemoryByPhase, bytes_at
 from rlhf.recipe.planning.rates import MeasuredRates, Range
-from rlhf.recipe.planning.shape import Activations, ModelShape, some_recomputed
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.workers import learner_device, roles_of
-from rlhf.trainer.rank.zero_config import deepspeed_config
-from rlhf.trainer.settings import LearnerSettings
 
-DENSE_TOKENS = 4096
-"""Longest rows whose replies share a prompt under a mask; the mask is part of the activations."""
 IMPOSSIBLE = 1
 """Exit code of a plan that does not fit."""
 LORA: Changes = {"model.lora.rank": "32"}
@@ -80,23 +67,6 @@ def run_plan(
     return supervise(reporting_failures(shown)) if measure else shown()
 
 
-def machine_here_or(gpus: str | None, nodes: int) -> Machine:
-    """Return nodes with these GPUs; without any, so many of this machine. Raises `ConfigError`."""
-    return machine_of(gpus, nodes) if gpus else replace(here(), nodes=nodes)
-
-
-def here() -> Machine:
-    """Return this machine, with its GPUs as the driver names them."""
-    gpus = [gpu for gpu in this_machines_gpus() if gpu.bytes]
-    return Machine(
-        nodes=1,
-        cards=len(gpus),
-        card=card_of_driver(gpus[0].name, min(gpu.bytes for gpu in gpus)) if gpus else None,
-        cores=int(this_machine().cpus),
-        host_memory=int(psutil.virtual_memory().total),
-    )
-
-
 def planned(
     recipe: Recipe,
     machine: Machine,
@@ -109,63 +79,6 @@ def planned(
     estimate_of = estimator(recipe, config, prompt_tokens, measured)
     found = estimate_of(recipe, machine)
     return found, "" if found.fits else _advice(recipe, found, estimate_of)
-
-
-def estimator(
-    recipe: Recipe, config: Path | None, prompt_tokens: int, measured: MeasuredRates | None = None
-) -> EstimateOf:
-    """Return a function that estimates a recipe with this recipe's model on a machine. Raises `ModelError`."""
-    name, values = model_values(recipe.model, config)
-    known = known_model(name, values)
-    shape = known.shape if known else _shape(name, values)
-
-    @cache
-    def passes(every: int, memory: int | None) -> Activations:
-        if every > 1:
-            share = -(-shape.layers // every) / shape.layers
-            return some_recomputed(passes(0, memory), passes(1, memory), share)
-        if known and memory and recipe.model.dtype != "float32" and recipe.model.attention == "auto":
-            return known.activations(checkpointing=every == 1, memory=memory)
-        run = _layout(name, recipe, shape, prompt_tokens)
-        return _activations(shape, values, recipe, run, checkpointing=every == 1, memory=memory)
-
-    def estimate(recipe: Recipe, machine: Machine) -> Estimate:
-        run = _layout(name, recipe, shape, prompt_tokens)
-        memory = machine.card.memory if machine.card and run.learner.device == "cuda" else None
-        return estimate_run(shape, run, machine, roles_of(recipe), partial(passes, memory=memory), measured)
-
-    return estimate
-
-
-def _layout(name: str, recipe: Recipe, shape: ModelShape, prompt_tokens: int) -> RunLayout:
-    settings = LearnerSettings(
-        model_path=name, model=recipe.model, trainer=recipe.trainer, device=learner_device(recipe)
-    )
-    zero = deepspeed_config(settings, recipe.trainer.optimizer, recipe.trainer.deepspeed.ranks, shape.parameters)
-    return layout_of(recipe, zero["zero_optimization"], prompt=prompt_tokens)
-
-
-def _shape(name: str, values: Values) -> ModelShape:
-    from rlhf.recipe.planning.meta_model import shape_of
-
-    with naming_model(f"{name}: the shape of {values['model_type']} is not known"):
-        return shape_of(name, values)
-
-
-def _activations(
-    shape: ModelShape, values: Values, recipe: Recipe, run: RunLayout, *, checkpointing: bool, memory: int | None
-) -> Activations:
-    """Measure the passes of the model's modules over rows of full length."""
-    from rlhf.recipe.planning.meta_model import activations_of
-
-    reply = max(min(run.reply, shape.context_tokens - run.prompt), 1)
-    shared = run.replies > 1 and run.prompt + reply <= DENSE_TOKENS
-    with naming_model(f"{shape.name}: the passes of {shape.architecture} cannot be measured"):
-        return activations_of(
-            values, dtype=recipe.model.dtype, checkpointing=checkpointing, attention=recipe.model.attention,
-            lengths=(run.prompt, reply, 2 if shared else 1), tokens=run.learner.tokens // run.learner.sequence_parallel,
-            memory=memory,
-        )  # fmt: skip
 
 
 def plan_lines(found: Estimate, problem: str) -> list[str]:
@@ -236,7 +149,7 @@ def limit_lines(found: Estimate) -> Iterable[str]:
         fits = f"at most {found.microbatch:,} fit; longest sequence {found.context:,} tokens"
         yield f"micro-batch  {run.learner.tokens:,} tokens a rank; {fits if found.context else 'no sequence fits'}"
     for layout, tokens in zip(run.engines, found.cache_tokens, strict=True):
-        each, size = tokens // (run.prompt + run.reply), f" of {layout.parallel}" if len(run.engines) > 1 else ""
+        each, size = tokens // run.longest, f" of {layout.parallel}" if len(run.engines) > 1 else ""
         yield f"KV cache     {tokens:,} tokens an engine{size}: {each:,} sequences of full length at once"
 
 
@@ -276,7 +189,9 @@ def _advice(recipe: Recipe, found: Estimate, estimate_of: EstimateOf) -> str:
     """Recommend changes that make it fit, else name the smallest machine that has settings that fit."""
     machine = found.machine
     if machine.card is None and not (recipe.trainer.deepspeed.gpus_per_rank or recipe.rollout.gpus_per_engine):
-        return "a smaller model, or a machine with more memory"
+        caches = [short.needed for short in found.shortages if short.where.startswith("an engine's KV cache")]
+        larger = f"rollout.kv_cache_megabytes={-(-max(caches) // 2**20)}, " if caches else ""
+        return f"{larger}a smaller model, or a machine with more memory"
     changes = changes_that_fit(recipe, machine, estimate_of) if machine.card else None
     if changes:
         return as_overrides(changes)

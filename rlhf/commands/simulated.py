@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rlhf.commands.plan import columns, machine_here_or, planned
+from rlhf.commands.plan import columns, planned
 from rlhf.errors import UserError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.estimate import placement_problem
-from rlhf.recipe.planning.machines import Machine
+from rlhf.recipe.planning.machines import Machine, machine_here_or
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.simulation.recipe import predicted_from_plan, predicted_from_run
 from rlhf.recipe.simulation.recorded import RecordedTimes

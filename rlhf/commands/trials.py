@@ -17,14 +17,16 @@ from statistics import fmean
 from rlhf.cluster.leftovers import end_process
 from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import reporting_failures
-from rlhf.commands.plan import as_overrides, columns, estimator, here
+from rlhf.commands.plan import as_overrides, columns
 from rlhf.controller.resume import TIMES
 from rlhf.errors import UserError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.candidates import candidate_axes
+from rlhf.recipe.planning.estimating import estimator
 from rlhf.recipe.planning.fitting import Changes
 from rlhf.recipe.planning.halving import TrialResult, halved, quickest
 from rlhf.recipe.planning.layout import PROMPT_TOKENS
+from rlhf.recipe.planning.machines import here
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe

@@ -73,7 +73,8 @@ def _engine_role(recipe: Recipe, name: str, tensor_parallel_size: int, count: in
         imports="rlhf.rollout.vllm.engine_worker:import_engine",
         cpus=rollout.cpus_per_engine * tensor_parallel_size,
         gpus=rollout.gpus_per_engine * tensor_parallel_size,
-        env=engine_environment(engine_device(recipe)) | {name: str(value) for name, value in rollout.env_vars.items()},
+        env=engine_environment(engine_device(recipe), recipe.model.dtype)
+        | {name: str(value) for name, value in rollout.env_vars.items()},
         concurrency=8,
         start_timeout_seconds=rollout.start_timeout_seconds,
         hint="rollout.engines, rollout.tensor_parallel_size, rollout.cpus_per_engine or rollout.gpus_per_engine",

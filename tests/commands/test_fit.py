@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.plan import estimator
 from rlhf.commands.trials import result_table, update_seconds
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.candidates import candidate_axes
+from rlhf.recipe.planning.estimating import estimator
 from rlhf.recipe.planning.halving import TrialResult
 from rlhf.recipe.planning.machines import machine_of
 from rlhf.runs.folder import RunFolder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from rlhf.cluster.roles import Resources, Role, check_resources
 from rlhf.errors import PlacementError
@@ -15,6 +14,7 @@ from rlhf.recipe.planning.processes import (
     MemoryByPhase,
     PhaseName,
     bytes_at,
+    cache_bytes,
     cache_tokens,
     engine_phases,
     engine_share,
@@ -104,7 +104,9 @@ def estimate_run(
         placement=placement_problem(roles, machine),
         shortages=tuple(shortages(shape, run, machine, roles, learner, engines)),
         microbatch=microbatch,
-        context=None if microbatch is None else min(shape.context_tokens, microbatch, *caches),
+        context=None
+        if microbatch is None
+        else min(shape.context_tokens, microbatch * run.learner.sequence_parallel, *caches),
         rates=rates,
         times=times_of(shape, run, rates, caches),
     )
@@ -114,9 +116,8 @@ def checked_bytes(shape: ModelShape, run: RunLayout) -> int:
     """Return the bytes of a forward pass over the longest sequence that a reply can reach, by which the first weight
     sync compares engines and learner: hidden states, the three products of an MLP, and one of them in float32
     (`rlhf.models.rounding`)."""
-    longest = min([run.prompt + run.reply, shape.context_tokens, *(one.context or inf for one in run.engines)])
     product = widest(shape) // 2
-    return int(longest) * (run.learner.width * (4 * shape.hidden_size + 3 * product) + 4 * product)
+    return run.longest * (run.learner.width * (4 * shape.hidden_size + 3 * product) + 4 * product)
 
 
 def shortages(
@@ -134,6 +135,11 @@ def shortages(
             yield from _engine_card_shortages(shape, run, layout, card, learner, engine)
         if not (run.engines and (run.colocated or run.shared)) and run.learner.device == "cuda":
             yield from _overflowing("a card with a rank", round((1 - ALLOCATOR_SHARE) * card.memory), learner)
+    for layout in run.engines:
+        needed, tokens = cache_bytes(shape, layout), layout.context or shape.context_tokens
+        if layout.device == "cpu" and needed > layout.cache_bytes:
+            name = f"an engine's KV cache (rollout.kv_cache_megabytes) with one sequence of its {tokens:,} tokens"
+            yield Shortage(where=name, phase="generate", needed=needed, available=layout.cache_bytes)
     workers = {role.name: -(-role.count // machine.nodes) for role in roles}  # on a node, if they are spread evenly
     worst: Shortage | None = None
     for phase in PHASES:
@@ -148,7 +154,7 @@ def shortages(
 
 
 def largest_microbatch(shape: ModelShape, run: RunLayout, machine: Machine, activations: Activations) -> int | None:
-    """Find the largest number of tokens of a micro-batch that a card holds; None without cards."""
+    """Find the largest number of tokens of a rank's micro-batch that a card holds; None without cards."""
     card = machine.card
     if card is None or run.learner.device == "cpu":
         return None
@@ -158,7 +164,7 @@ def largest_microbatch(shape: ModelShape, run: RunLayout, machine: Machine, acti
     while high - low > LEAST_TOKENS:
         middle = (low + high) // 2
         low, high = (middle, high) if activations.peak(middle) <= room else (low, middle)
-    return low * run.learner.sequence_parallel // LEAST_TOKENS * LEAST_TOKENS
+    return low // LEAST_TOKENS * LEAST_TOKENS
 
 
 def placement_problem(roles: Sequence[Role], machine: Machine) -> str:

@@ -77,7 +77,7 @@ def with_changes(recipe: Recipe, changes: Mapping[str, str]) -> Recipe:
 
 def _light_changes(recipe: Recipe, found: Estimate) -> Iterator[Changes]:
     """Iterate over changes that take time but no host memory, the most useful first."""
-    sequence, tokens = found.run.prompt + found.run.reply, found.run.learner.tokens
+    sequence, tokens = found.run.longest, found.run.learner.tokens
     yield {"model.gradient_checkpointing": "true"}
     while tokens // 2 >= sequence:
         tokens //= 2

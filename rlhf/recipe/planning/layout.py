@@ -67,7 +67,8 @@ class EngineLayout:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLayout:
     """A run. `engines` has one item for each size, the smallest first, whose processes hold most. `prompt` and `reply`
-    are lengths in tokens, `replies` the replies to one prompt, `samples` the samples of an update. `colocated` engines
+    are lengths in tokens, `longest` that of the longest sequence that is trained, `replies` the replies to one prompt,
+    `samples` the samples of an update. `colocated` engines
     and ranks take turns on the same GPUs; with `shared` they use parts of one GPU at once."""
 
     learner: LearnerLayout
@@ -77,6 +78,7 @@ class RunLayout:
     max_staleness: int
     prompt: int
     reply: int
+    longest: int
     replies: int
     samples: int
 
@@ -85,24 +87,38 @@ SEQUENCES = {"cpu": 256, "cuda": 1024}
 """Sequences at once unless the recipe sets them; for a GPU vLLM's largest choice."""
 
 
-def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, prompt: int = PROMPT_TOKENS) -> RunLayout:
-    """Return the layout of a recipe; `zero` is the `zero_optimization` of its DeepSpeed configuration."""
+def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, context: int, prompt: int = PROMPT_TOKENS) -> RunLayout:
+    """Return the layout of a recipe; `zero` is the `zero_optimization` of its DeepSpeed configuration, and `context`
+    the model's."""
     trainer = recipe.trainer
+    longest = longest_sequence(recipe, prompt, context)
     return RunLayout(
-        learner=learner_layout(recipe, zero),
+        learner=learner_layout(recipe, zero, longest),
         engines=engine_layouts(recipe) if recipe.plays else (),
         colocated=recipe.plays and recipe.cluster.placement == "colocated",
         shared=recipe.plays and shares_one_gpu(recipe),
         max_staleness=trainer.max_staleness,
         prompt=prompt,
         reply=recipe.sampling.max_tokens,
+        longest=longest,
         replies=trainer.group_size if recipe.plays else 1,
         samples=trainer.groups_per_update * OF_EXAMPLES.get(recipe.kind, trainer.group_size),
     )
 
 
-def learner_layout(recipe: Recipe, zero: Mapping[str, Any]) -> LearnerLayout:
-    """Return the layout of a recipe's ranks."""
+def longest_sequence(recipe: Recipe, prompt: int, context: int) -> int:
+    """Return the tokens of the longest sequence that no split over micro-batches makes shorter: a prompt and its reply,
+    or both of a pair; all turns of an episode that the policy sees at once; and what an agent fits into the context."""
+    limit, reply, turns = min(context, recipe.rollout.max_context_tokens or context), recipe.sampling.max_tokens, 1
+    if recipe.environment is not None:
+        seen = recipe.environment.last_n
+        turns = recipe.environment.max_turns if seen is None else min(seen + 1, recipe.environment.max_turns)
+    one = limit if recipe.agent is not None else min(turns * (prompt + reply), limit)
+    return one + (OF_EXAMPLES.get(recipe.kind, 1) - 1) * min(reply, limit)
+
+
+def learner_layout(recipe: Recipe, zero: Mapping[str, Any], longest: int = 0) -> LearnerLayout:
+    """Return the layout of a recipe's ranks, whose micro-batches hold a `longest` sequence."""
     trainer, model, device = recipe.trainer, recipe.model, learner_device(recipe)
     # In 16 bits gradients are summed in float32, which stage 0 cannot do (`rlhf.trainer.rank.zero`).
     least = 0 if model.dtype == "float32" else 1
@@ -115,7 +131,7 @@ def learner_layout(recipe: Recipe, zero: Mapping[str, Any]) -> LearnerLayout:
         passes=forward_passes(recipe, reference=reference),
         stage=max(trainer.deepspeed.zero_stage, least),
         width=DTYPE_BYTES[model.dtype],
-        tokens=trainer.tokens_per_microbatch,
+        tokens=max(trainer.tokens_per_microbatch, -(-longest // trainer.deepspeed.sequence_parallel)),
         checkpointing=int(model.gradient_checkpointing),
         sequence_parallel=trainer.deepspeed.sequence_parallel,
         offload_optimizer=trainer.deepspeed.offload_optimizer == "cpu",

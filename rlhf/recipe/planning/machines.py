@@ -11,6 +11,9 @@ import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import psutil
+
+from rlhf.cluster.machine import this_machine, this_machines_gpus
 from rlhf.errors import ConfigError
 
 GIB = 2**30
@@ -80,6 +83,23 @@ class Machine:
         nodes = f"{self.nodes} nodes of " if self.nodes > 1 else ""
         cards = f"{self.cards} x {self.card.name}" if self.card else "no GPU"
         return f"{nodes}{cards} and {self.host_memory / GIB:.0f} GiB host memory"
+
+
+def machine_here_or(gpus: str | None, nodes: int) -> Machine:
+    """Return nodes with these GPUs; without any, so many of this machine. Raises `ConfigError`."""
+    return machine_of(gpus, nodes) if gpus else replace(here(), nodes=nodes)
+
+
+def here() -> Machine:
+    """Return this machine, with its GPUs as the driver names them."""
+    gpus = [gpu for gpu in this_machines_gpus() if gpu.bytes]
+    return Machine(
+        nodes=1,
+        cards=len(gpus),
+        card=card_of_driver(gpus[0].name, min(gpu.bytes for gpu in gpus)) if gpus else None,
+        cores=int(this_machine().cpus),
+        host_memory=int(psutil.virtual_memory().total),
+    )
 
 
 def machine_of(gpus: str, nodes: int) -> Machine:

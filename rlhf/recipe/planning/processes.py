@@ -133,10 +133,13 @@ def engine_parts(shape: ModelShape, layout: EngineLayout, card: Card | None) -> 
 
 
 def engine_share(shape: ModelShape, layout: EngineLayout) -> int:
-    """Return the bytes of a GPU without which vLLM does not start: its KV cache holds one sequence of full length."""
-    tokens = layout.context or shape.context_tokens
-    cache = tokens * shape.cache_elements(layout.parallel) * layout.width
-    return bytes_at(_gpu_engine(shape, layout), "device") + cache
+    """Return the bytes of a GPU without which vLLM does not start."""
+    return bytes_at(_gpu_engine(shape, layout), "device") + cache_bytes(shape, layout)
+
+
+def cache_bytes(shape: ModelShape, layout: EngineLayout) -> int:
+    """Return the bytes of the KV cache of one sequence as long as the context, without which vLLM does not start."""
+    return (layout.context or shape.context_tokens) * shape.cache_elements(layout.parallel) * layout.width
 
 
 def cache_tokens(shape: ModelShape, layout: EngineLayout, parts: Iterable[Part]) -> int:
@@ -255,7 +258,7 @@ def _bucket(shape: ModelShape, layout: LearnerLayout) -> int:
 
 def _passing(shape: ModelShape, layout: LearnerLayout, activations: Activations) -> list[Part]:
     """Return the memory that a forward and backward pass adds."""
-    tokens = -(-layout.tokens // layout.sequence_parallel)
+    tokens = layout.tokens
     parts = [Part(what="activations", bytes=activations.peak(tokens))]
     if layout.stage >= 2:
         added = _reducing(shape, layout, activations.saved.at(tokens), activations.peak(tokens))

@@ -119,8 +119,7 @@ def _gathering(shape: ModelShape, run: RunLayout, rates: Rates) -> Range:
     learner = run.learner
     if learner.ranks == 1:
         return NOTHING
-    teams = learner.ranks // learner.sequence_parallel
-    passes = max(trained_tokens(run) * learner.epochs / (teams * learner.tokens), 1)
+    passes = max(trained_tokens(run) * learner.epochs / (learner.ranks * learner.tokens), 1)
     gathers = (2 + min(learner.checkpointing, 1)) * passes if learner.stage == 3 else learner.epochs
     reduces = passes if learner.stage >= 2 else learner.epochs
     trained = shape.adapter * learner.lora if learner.lora else shape.parameters

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.plan import here, plan_lines, planned, run_plan
+from rlhf.commands.plan import plan_lines, planned, run_plan
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe, recipe_from
 from rlhf.recipe.planning.estimate import NO_ACTIVATIONS, Estimate, shortages
-from rlhf.recipe.planning.machines import CARDS, GIB, Machine, card_named, machine_of
+from rlhf.recipe.planning.machines import CARDS, GIB, Machine, card_named, here, machine_of
 from rlhf.recipe.planning.processes import bytes_at, engine_phases, learner_phases, peak
 from tests.recipe.planning.gpu_recipes import plan_of, recipe_file
 
@@ -207,3 +207,61 @@ def test_every_process_of_an_engine_of_a_larger_size_takes_host_memory() -> None
     small = replace(found.machine, host_memory=4 * rank + 4 * libraries - 1)
     (short,) = shortages(found.shape, found.run, small, found.roles, found.learner, found.engines)
     assert short.needed == 4 * rank + 4 * libraries
+
+
+SEVEN = {
+    "model": {"path": "Qwen/Qwen2.5-7B-Instruct", "dtype": "bfloat16"},
+    "rollout": {"engines": 4, "gpus_per_engine": 1, "gpu_memory_utilization": 0.9},
+    "trainer": {"deepspeed": {"ranks": 4, "gpus_per_rank": 1, "zero_stage": 3}},
+}
+TASKS = {"data": {"train": {"path": "rows.jsonl"}}}
+SEEDS = {"data": {"train": {"seeds": 8}}, "reward": {"kind": "environment"}}
+PAIRS = {"kind": "preference", "data": {"train": {"path": "a", "chosen_column": "b", "rejected_column": "c"}}}
+
+
+def game(**more: int) -> dict[str, object]:
+    return SEEDS | {"environment": {"environment": "a:B", "max_turns": 4, **more}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "reply", "longest"),
+    [
+        (TASKS, 8192, 8704),
+        (TASKS, 30000, 30512),
+        (TASKS, 40000, 32768),
+        (game(), 1024, 4 * 1536),
+        (game(last_n=0), 1024, 1536),
+        (game(last_n=2), 1024, 3 * 1536),
+        (TASKS | {"reward": {"kind": "environment"}, "agent": {"program": "a:b"}}, 1024, 32768),
+        (PAIRS, 8192, 512 + 2 * 8192),
+    ],
+)
+def test_the_longest_row_is_planned_however_few_tokens_a_micro_batch_has(
+    sections: dict[str, object], reply: int, longest: int
+) -> None:
+    """One of 8,704 tokens was planned as one of 4,096, and "fits"."""
+    recipe = recipe_from({**SEVEN, **sections, "sampling": {"max_tokens": reply}}).recipe
+    found, problem = planned(recipe, machine_of("8xH100", 1))
+    assert (found.run.longest, found.run.learner.tokens) == (longest, max(longest, 4096))
+    assert found.microbatch is not None
+    assert found.fits == (found.microbatch >= longest)
+    if longest == 8704:
+        assert found.shortages[0].described.startswith("a card with a rank needs 92.0 GiB")
+        assert problem == "model.gradient_checkpointing=true"
+
+
+def test_ranks_that_share_rows_have_each_its_part_of_the_longest() -> None:
+    four = ("trainer.tokens_per_microbatch=1024",)
+    found, _ = plan_of("long_context_64k", *four)
+    assert found.run.learner.tokens == (512 + 65_536) // 4
+    assert plan_of("long_context_64k")[0].run.learner.tokens == 16_896, "the recipe's own number is that of a rank"
+
+
+def test_a_cache_without_room_for_one_sequence_does_not_fit_on_a_cpu_either() -> None:
+    """vLLM does not start with one."""
+    settings = {"model": {"path": "Qwen/Qwen2.5-0.5B-Instruct"}, **TASKS}
+    found, problem = planned(recipe_from(settings).recipe, here())
+    assert "KV cache (rollout.kv_cache_megabytes) with one sequence of its 32,768 tokens" in found.shortages[0].where
+    larger = problem.partition(",")[0].split("=")
+    settings["rollout"] = {larger[0].removeprefix("rollout."): int(larger[1])}
+    assert "KV cache" not in str(planned(recipe_from(settings).recipe, here())[0].shortages)

@@ -90,3 +90,13 @@ def test_a_size_is_a_whole_number_above_0(given: object) -> None:
 def test_a_list_of_another_length_than_the_number_of_engines_is_refused() -> None:
     with pytest.raises(ConfigError, match="engines is 3, but tensor_parallel_size lists 2"):
         recipe(engines=3, tensor_parallel_size=[1, 2])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "dtype", "precision"), [(1, "float32", "ieee"), (1, "bfloat16", None), (0, "float32", None)]
+)
+def test_products_of_float32_are_exact_on_a_gpu_too(gpus: int, dtype: str, precision: str | None) -> None:
+    """Triton rounds them to TF32 by default, and no log-prob would be that of the learner."""
+    given = {"model": {"path": "a/b", "dtype": dtype}, "rollout": {"gpus_per_engine": gpus}}
+    (role,) = engine_roles(recipe_from({**given, "data": {"train": sorting()}}).recipe)
+    assert role.env.get("TRITON_F32_DEFAULT") == precision
