@@ -16,8 +16,8 @@ from rlhf.trainer.checkpoint import model_folder
 
 
 def run_eval(checkpoint: Path, recipe: Path | None = None, overrides: Sequence[str] = ()) -> int:
-    """Print the evaluation as one JSON object: the first set's values, and under `sets` the values of all sets. Without
-    a `recipe` it is that of the checkpoint's run."""
+    """Print the evaluation as one JSON object: the evaluated model's folder, the first set's values, and under `sets`
+    the values of all sets. Without a `recipe` it is that of the checkpoint's run."""
     recipe = recipe or recipe_of_run(checkpoint)
     loaded = located(load_recipe(recipe, overrides)).recipe
     check_evaluates(loaded, str(recipe))
@@ -30,7 +30,7 @@ def run_eval(checkpoint: Path, recipe: Path | None = None, overrides: Sequence[s
         print(
             json.dumps(
                 {
-                    "checkpoint": str(checkpoint),
+                    "checkpoint": model,
                     "reward": evaluation.reward,
                     "problems": evaluation.problems,
                     "distinct_answers": evaluation.distinct_answers,

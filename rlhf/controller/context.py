@@ -60,7 +60,7 @@ def begin(context: RunContext, found: Provenance) -> None:
         return
     check_provenance(context.folder.path, context.point.trainer_state.provenance, found)
     rewind(context.folder, context.point)
-    context.folder.write_recipe(context.recipe, context.origins)
+    context.folder.write_recipe(context.recipe, context.origins, context.point.version)
 
 
 def print_notice(words: str) -> None:

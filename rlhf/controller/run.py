@@ -239,10 +239,7 @@ class Run:
     async def export(self, path: Path) -> None:
         """Write the weights as a Hugging Face folder with a model card, which has the evaluation of this version."""
         await self.kind.learner.export(path)
-        summary = self._summary("exported while it went on").as_json()
-        if not self.evaluations or self.evaluations[-1][0] != self.version:
-            summary["evaluations"] = {}
-        run = replace(read_run(self.folder.path), summary=summary)
+        run = replace(read_run(self.folder.path), summary=self._summary("exported while it went on").as_json())
         (path / CARD).write_text(model_card(run, path, self.version, self.began))
 
     async def _train(self) -> str:
@@ -351,9 +348,8 @@ class Run:
 
     def _summary(self, outcome: str) -> Summary:
         counts = self.kind.counts()
-        evaluations = [evaluation for _, evaluation in self.evaluations]
-        first = evaluations[0] if evaluations else None
-        last = evaluations[-1] if len(evaluations) > 1 else None
+        evaluated = dict(self.evaluations)
+        first, last = evaluated.get(0), evaluated.get(self.version) if self.version else None
         return Summary(
             name=self.recipe.name,
             outcome=outcome,
@@ -374,7 +370,7 @@ class Run:
 
 
 def evaluations_told(first: Evaluation | None, last: Evaluation | None) -> dict[str, SetSummary]:
-    """Return every evaluation set by name, with its metrics at the start and the end of the run."""
+    """Return every evaluation set by name, with its metrics of the weights at the start and at the end of the run."""
     ends = {one.name: one.metrics for one in last.sets} if last else {}
     return {
         one.name: SetSummary(

@@ -75,7 +75,7 @@ def overview(run: StoredRun) -> dict[str, Any]:
         "summary": run.summary,
         "outcome": run.outcome,
         "alarms": [{"sentence": alarm.sentence, "metric": alarm.metric} for alarm in alarms(run.rows)],
-        "recipe": run.recipe,
+        "recipe": run.recipe_text,
         "code": run.code,
     }
     shown: dict[str, Any] = _finite(replace_surrogates(words))

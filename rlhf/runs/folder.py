@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rlhf.config import Config, Origins, module_file, named_modules
+from rlhf.config import Config, Origins, module_file, named_modules, read_yaml
 from rlhf.errors import UserError
 from rlhf.runs.durable import private_folder, write_durably
 from rlhf.runs.owner import FOLDER as OWNER
@@ -20,8 +20,8 @@ from rlhf.runs.resolved import resolved_yaml
 EPISODES, EVALUATIONS = "episodes", "evaluations"
 FOLDERS = ("logs", "checkpoints", "tensorboard")
 RECORDS = (
-    "recipe.yaml", "code", "metrics.jsonl", EPISODES, EVALUATIONS, "spans.jsonl", "summary.json", "reward.png",
-    "tensorboard", "trackers",
+    "recipe.yaml", "recipes", "code", "metrics.jsonl", EPISODES, EVALUATIONS, "spans.jsonl", "summary.json",
+    "reward.png", "tensorboard", "trackers",
 )  # fmt: skip
 
 
@@ -43,6 +43,8 @@ class RunFolder:
     owner: Owner | None = None
 
     recipe = PathOf("recipe.yaml")
+    recipes = PathOf("recipes")
+    """Earlier recipes of a run that was resumed with another: `until-VERSION.yaml` made the updates up to this one."""
     code = PathOf("code")
     """The modules that the recipe names, `MODULE.py`."""
     metrics = PathOf("metrics.jsonl")
@@ -122,9 +124,24 @@ class RunFolder:
             record.rename(aside / record.name)
         self._with_folders()
 
-    def write_recipe(self, recipe: Config, origins: Origins) -> None:
-        """Write the resolved recipe, with the origin of each value, and the modules of the user that it names."""
+    @property
+    def earlier_recipes(self) -> list[tuple[int, Path]]:
+        """Those of `recipes`, in order, each with the last update that it made."""
+        return [(int(file.stem.rpartition("-")[2]), file) for file in sorted(self.recipes.glob("until-*.yaml"))]
+
+    def write_recipe(self, recipe: Config, origins: Origins, version: int = 0) -> None:
+        """Write the resolved recipe, with the origin of each value, and the modules of the user that it names. A run
+        that is resumed at a `version` keeps the recipe that made it, if that is another."""
         self.check()
+        later = [file for last, file in self.earlier_recipes if last >= version]
+        made = [*later, self.recipe][0]
+        kept = self.recipes / f"until-{version:06}.yaml"
+        if version and read_yaml(made) != recipe.model_dump(mode="json"):
+            private_folder(self.recipes)
+            write_durably(kept, made.read_text())
+            later = [file for file in later if file != kept]
+        for file in later:
+            file.unlink()
         write_durably(self.recipe, resolved_yaml(recipe, origins))
         for module, file in own_modules(recipe.model_dump()):
             private_folder(self.code)

@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,10 @@ def export_model(model: str, output: Path) -> Path:
 
 def model_card(run: StoredRun, model: Path, version: int, digests: Provenance) -> str:
     """Return the card of a model folder with the run's weights of a version. It has no text of the data and no path."""
-    recipe = yaml.safe_load(run.recipe)
-    chosen = _chosen(recipe, iter(run.recipe.splitlines()))
+    made = [(last, yaml.safe_load(text), _chosen_yaml(text)) for last, text in run.recipes(version)]
+    recipe = made[-1][1]
+    others = [(last, text) for (last, _, text), (_, _, after) in pairwise(made) if text != after]
+    averaged = model.name.endswith("_ema")
     summary = run.summary or {}
     base, kind, trainer = recipe["model"]["path"], recipe["kind"], recipe["trainer"]
     from_hub = digests.get("model.path", "").startswith("commit ")
@@ -58,16 +61,16 @@ def model_card(run: StoredRun, model: Path, version: int, digests: Provenance) -
         "algorithm": algorithm,
         "start model": _public(base) or "made by the recipe",
         "trained on": _sets(recipe["data"]),
-        "updates": f"{version} of {run.updates}",
+        "updates": f"{version} of {trainer['updates']}",
         "trained episodes": summary["samples"] if summary.get("updates") == version else None,
-        "weights": "a moving average over the updates" if model.name.endswith("_ema") else None,
+        "weights": "a moving average over the updates" if averaged else None,
         "transformers": json.loads((model / "config.json").read_text()).get("transformers_version"),
         "exported by": f"rlhf {metadata.version('rlhf')}",
         **{f"digest of {key}": digest for key, digest in digests.items()},
     }
     tables = [
         _table(("", ""), ((name, fact) for name, fact in facts.items() if fact is not None)),
-        _table(("evaluation", "problems", "metric", "before", "after"), _evaluations(summary, version)),
+        _table(("evaluation", "problems", "metric", "before", "after"), _evaluations(run, version, averaged=averaged)),
     ]
     sections = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
@@ -76,7 +79,9 @@ def model_card(run: StoredRun, model: Path, version: int, digests: Provenance) -
         "## Recipe",
         "What differs from the defaults, without addresses and folders. Kept as `recipe.yaml`, with the same data, "
         "`rlhf train recipe.yaml` trains it again.",
-        fenced(yaml.safe_dump(_public(chosen), sort_keys=False).rstrip(), "yaml"),
+        *(f"Up to update {last}, before it was resumed with another recipe:\n\n{text}" for last, text in others),
+        *([f"Up to update {version}:"] if others else []),
+        made[-1][2],
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -86,6 +91,11 @@ def _sets(data: Mapping[str, Any]) -> str | None:
     train = data["train"] if isinstance(data["train"], list) else [data["train"] or {}]
     named = [one.get("path") or one.get("tasks") for one in train] + [data["episodes"]]
     return ", ".join(str(_public(name)) for name in named if name) or None
+
+
+def _chosen_yaml(recipe: str) -> str:
+    chosen = _chosen(yaml.safe_load(recipe), iter(recipe.splitlines()))
+    return fenced(yaml.safe_dump(_public(chosen), sort_keys=False).rstrip(), "yaml")
 
 
 def _chosen(values: Mapping[str, Any], lines: Iterator[str]) -> dict[str, Any]:
@@ -113,12 +123,16 @@ def _public(value: Any) -> Any:
             return value
 
 
-def _evaluations(summary: Mapping[str, Any], version: int) -> Iterator[tuple[object, ...]]:
-    """Yield each metric before and after training; the latter only for the weights at the end of the run."""
+def _evaluations(run: StoredRun, version: int, *, averaged: bool) -> Iterator[tuple[object, ...]]:
+    """Yield each metric of the start model and of these weights, where they were evaluated: a run evaluates no moving
+    average."""
+    summary = run.summary or {}
+    row = next((row for row in run.rows if row["update"] == version), {})
     for name, one in (summary.get("evaluations") or {}).items():
         end = (one.get("end") or {}) if summary.get("updates") == version else {}
         for metric, before in (one.get("start") or {}).items():
-            yield name, one["problems"], metric, f"{before:.4g}", f"{end[metric]:.4g}" if metric in end else "-"
+            after = None if averaged else end.get(metric, row.get(f"eval/{name}/{metric}"))
+            yield name, one["problems"], metric, f"{before:.4g}", "-" if after is None else f"{after:.4g}"
 
 
 def _table(head: tuple[str, ...], rows: Iterator[tuple[object, ...]]) -> str:

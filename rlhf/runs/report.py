@@ -91,7 +91,7 @@ def report_of(run: StoredRun) -> Report:
         episodes=chosen_episodes(run.folder, untold),
         untold=untold,
         provenance=provenance_of(run.folder),
-        recipe=run.recipe,
+        recipe=run.recipe_text,
         code=run.code,
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ class StoredRun:
     """The number of updates that the recipe asks for."""
     recipe: str
     """The resolved recipe as text."""
+    earlier_recipes: Sequence[tuple[int, str]] = ()
+    """Those before a resume with another, in order, each with the last update that it made."""
     rows: tuple[MetricRow, ...]
     """By update."""
     writing: bool
@@ -46,6 +49,17 @@ class StoredRun:
         if self.summary is not None:
             return str(self.summary.get("outcome"))
         return "goes on" if self.writing else "its process ended without a summary"
+
+    def recipes(self, version: float = math.inf) -> list[tuple[float, str]]:
+        """Return the recipes that made the updates up to `version`, each with the last of these."""
+        updates = [(min(last, version), text) for last, text in (*self.earlier_recipes, (math.inf, self.recipe))]
+        begin = [0.0, *(last for last, _ in updates)]
+        return [one for before, one in zip(begin, updates, strict=False) if before < one[0]] or updates[:1]
+
+    @property
+    def recipe_text(self) -> str:
+        """All recipes of the run, the newest last; each before it with a comment that says its updates."""
+        return "".join(f"# updates up to {last}:\n{text}\n" for last, text in self.earlier_recipes) + self.recipe
 
     @property
     def code(self) -> dict[str, str]:
@@ -126,6 +140,7 @@ def _with_records(folder: RunFolder, title: str, updates: int, recipe: str) -> S
         name=title,
         updates=updates,
         recipe=recipe,
+        earlier_recipes=[(last, file.read_text()) for last, file in folder.earlier_recipes],
         rows=rows,
         writing=writing,
         restarts=read_restarts(folder.restarts),

@@ -11,7 +11,8 @@ SAVED, STOPPED = "saved", "stopped"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetSummary:
-    """One evaluation set: its metrics (`avg@n`, `pass@k`, `maj@k`, …) before the first update and after the last."""
+    """One evaluation set: its metrics (`avg@n`, `pass@k`, `maj@k`, …) of the weights before the first
+    update and, if they were evaluated, of those after the last."""
 
     problems: int
     distinct_answers: int
@@ -30,7 +31,7 @@ class Summary:
     eval_reward_start: float | None = None
     """Mean held-out reward (`avg@n`) of the first evaluation set before the first update."""
     eval_reward_end: float | None = None
-    """The same after the last update."""
+    """The same after the last update; null if these weights were not evaluated."""
     eval_problems: int = 0
     """Distinct held-out problems of the first evaluation set."""
     eval_distinct_answers: int = 0

@@ -207,6 +207,21 @@ async def test_one_set_without_a_name_is_shown_without_one_and_pairs_without_a_r
     assert summary.eval_reward_end is None
 
 
+async def test_weights_that_were_not_evaluated_have_no_evaluation_of_earlier_ones(tmp_path: Path) -> None:
+    class Fails(Callback):
+        async def on_step_end(self, run: Run) -> None:
+            if run.version == 2:
+                raise OSError("no space")
+
+    made = Made(tmp_path / "run", FakeKind(0.25, 0.5), Fails(), eval_every=1)
+    with pytest.raises(CallbackFailed):
+        await made.finish()
+    summary = json.loads(made.folder.summary.read_text())
+    assert [line.get("eval/reward") for line in made.logged()] == [0.5]
+    assert (summary["updates"], summary["eval_reward_start"], summary["eval_reward_end"]) == (2, 0.25, None)
+    assert summary["evaluations"]["held_out"]["end"] is None
+
+
 async def test_a_run_that_must_leave_saves_and_its_resume_does_what_was_left(tmp_path: Path) -> None:
     leaving = Leaving()
 
@@ -489,7 +504,7 @@ async def test_an_exported_folder_has_a_card_with_the_evaluation_of_its_own_weig
     await Made(tmp_path / "run", FakeKind(0.5), Exports()).finish()
     card = (tmp_path / "1" / "README.md").read_text()
     assert "| updates | 1 of 3 |" in card
-    assert "| evaluation |" not in card
+    assert "| 0.5 | - |" in card
 
 
 async def test_what_a_callback_raises_ends_the_run_with_its_name(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rlhf.errors import UserError
 from rlhf.recipe.loading import load_recipe, recipe_from
@@ -52,6 +54,21 @@ def test_the_resolved_recipe_is_read_back_as_the_same_recipe(tmp_path: Path):
     folder = RunFolder.create(tmp_path / "run")
     folder.write_recipe(loaded.recipe, loaded.origins)
     assert load_recipe(folder.recipe).recipe == loaded.recipe
+
+
+def test_a_resume_keeps_the_recipes_that_made_the_updates_before_it(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(RECIPE)
+    folder = RunFolder.create(tmp_path / "run")
+    for version, group_size in ((0, 2), (4, 2), (8, 3), (12, 4), (10, 5), (6, 6)):
+        loaded = load_recipe(tmp_path / "mine.yaml", [f"trainer.group_size={group_size}"])
+        folder.write_recipe(loaded.recipe, loaded.origins, version)
+        made = read_run(folder.path).recipes()
+        sizes = [(last, yaml.safe_load(text)["trainer"]["group_size"]) for last, text in made]
+        assert sizes == {
+            0: [(inf, 2)], 4: [(inf, 2)], 8: [(8, 2), (inf, 3)], 12: [(8, 2), (12, 3), (inf, 4)],
+            10: [(8, 2), (10, 3), (inf, 5)], 6: [(6, 2), (inf, 6)],
+        }[version]  # fmt: skip
+    assert read_run(folder.path).recipes(6) == read_run(folder.path).recipes()[:1]
 
 
 def test_the_modules_that_the_recipe_names_are_kept_with_it(tmp_path: Path):

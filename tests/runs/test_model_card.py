@@ -11,6 +11,7 @@ import yaml
 
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.shipped import RECIPES
+from rlhf.runs.folder import RunFolder
 from rlhf.runs.model_card import CARD, export_model
 from rlhf.runs.resolved import resolved_yaml
 from tests.runs.made_run import made_run
@@ -74,6 +75,32 @@ def test_the_evaluation_after_training_is_of_the_last_weights_alone(tmp_path: Pa
     assert "| updates | 6 of 24 |" in text
     assert "| 0.25 | - |" in text
     assert "12288" not in text
+
+
+@pytest.mark.parametrize(("folder", "after"), [("huggingface", "0.5"), ("huggingface_ema", "-")])
+def test_an_evaluation_is_of_its_version_and_its_weights_alone(tmp_path: Path, folder: str, after: str) -> None:
+    model, _ = trained(tmp_path / "run", version=6)
+    rows = [json.dumps({"update": update, "eval/a|b/avg@1": update / 12}) + "\n" for update in (6, 12)]
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(rows))
+    _, text = card(model.rename(model.with_name(folder)), tmp_path / "out")
+    assert f"| 0.25 | {after} |" in text
+
+
+def test_a_card_tells_the_recipe_of_its_updates_and_not_of_later_ones(tmp_path: Path) -> None:
+    made = []
+    for version, rate in ((6, "1e-3"), (24, "2e-3")):
+        model, loaded = trained(tmp_path / "run", f"trainer.optimizer.learning_rate={rate}", version=version)
+        if made:
+            (tmp_path / "run" / "recipe.yaml").write_text(made[0])
+            RunFolder(tmp_path / "run").write_recipe(loaded.recipe, loaded.origins, version=12)
+        made.append((tmp_path / "run" / "recipe.yaml").read_text())
+    early = tmp_path / "run" / "checkpoints" / "version-000006" / "huggingface"
+    _, text = card(early, tmp_path / "early")
+    assert "learning_rate: 0.001" in text
+    assert "learning_rate: 0.002" not in text
+    _, text = card(model, tmp_path / "late")
+    assert text.index("Up to update 12") < text.index("learning_rate: 0.001") < text.index("Up to update 24:")
+    assert text.index("Up to update 24:") < text.index("learning_rate: 0.002")
 
 
 @pytest.mark.parametrize(("digest", "named"), [("commit 0a1b", True), ("c0ffee", False)])
