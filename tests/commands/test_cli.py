@@ -128,8 +128,8 @@ def test_ctrl_c_while_the_command_line_is_imported_ends_quietly(tmp_path: Path):
 
 
 def test_files_are_read_as_utf8_in_every_locale_and_a_program_that_does_not_is_refused(tmp_path: Path):
-    recipe = tmp_path / "über.yaml"
-    recipe.write_text(f"base: {ROOT / 'recipes' / 'quickstart.yaml'}\nrun: {dir: größer}\n", encoding="utf-8")
+    recipe = tmp_path / "utf8.yaml"
+    recipe.write_text(f"base: {ROOT / 'recipes' / 'quickstart.yaml'}\nrun: {{dir: größer}}\n", encoding="utf-8")
     ascii_only = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
     program = f"import rlhf; rlhf.Trainer.from_recipe('quickstart', 'run.dir={tmp_path}/run').fit()"
     ended = [
