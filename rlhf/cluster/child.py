@@ -60,8 +60,9 @@ class Child:
         channel: socket.socket,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         process: subprocess.Popen[bytes] | None,
+        line_bytes: int,
     ) -> None:
-        self._channel, self._process = channel, process
+        self._channel, self._process, self._line_bytes = channel, process, line_bytes
         self._reader, self._writer = streams
         self._group = process.pid if process else None
 
@@ -94,7 +95,7 @@ class Child:
                 | {"PYTHONPATH": os.pathsep.join(folder or os.getcwd() for folder in sys.path)},
                 start_new_session=True,  # a process group can be killed as a whole
             )
-        return cls(ours, await asyncio.open_connection(sock=ours, limit=line_bytes), process)
+        return cls(ours, await asyncio.open_connection(sock=ours, limit=line_bytes), process, line_bytes)
 
     async def fork(self, *, line_bytes: int) -> Child:
         """Return a fork of this child, which must be in `Connection.fork_for_each`.
@@ -108,7 +109,7 @@ class Child:
             except OSError as error:
                 ours.close()
                 raise ChildEnded(f"cannot be forked: {error}") from None
-        fork = Child(ours, await asyncio.open_connection(sock=ours, limit=line_bytes), None)
+        fork = Child(ours, await asyncio.open_connection(sock=ours, limit=line_bytes), None, line_bytes)
         fork._group = (await fork.receive(FORK_SECONDS))["process"]
         return fork
 
@@ -150,7 +151,8 @@ class Child:
             raise ChildEnded(await self._ending()) from None
         except ValueError as error:  # InvalidJson is one; so is the reader's error for a line that is too long
             await self.kill()
-            raise InvalidJson(str(error)) from None
+            long = f"an answer that is longer than the limit of {self._line_bytes:,} bytes"
+            raise InvalidJson(str(error) if isinstance(error, InvalidJson) else long) from None
         except TimeoutError:
             stopped = self._stopped
             await self.kill()

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from rlhf.env.client.dialect import Stock
+from rlhf.env.client.dialect import Stock, dialect_of
 from rlhf.env.client.pool import get_object
 from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
 from rlhf.env.wire import Code, Json, Undecodable
@@ -123,6 +123,7 @@ async def check_metadata(target: Target) -> str:
     schemas = await get_object(target.http, "/schema")
     if missing := [name for name in ("action", "observation", "state") if not isinstance(schemas.get(name), dict)]:
         raise CheckFailed(f"/schema has no {missing[0]}")
+    dialect_of(metadata, schemas)  # raises for a spec of ours that clients refuse
     return f"{metadata['name']}; an action needs {', '.join(schemas['action'].get('required') or ()) or 'nothing'}"
 
 

@@ -7,22 +7,41 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from rlhf.env.wire import Action, CallData, Json, MessageData, ObservationAnswer, SpecAnswer, TaskData, validate_answer
-from rlhf.http.untrusted_text import escape_json, replace_surrogates
+from rlhf.env.tool_schemas import problem_of_schema
+from rlhf.env.wire import (
+    Action,
+    CallData,
+    Json,
+    MessageData,
+    ObservationAnswer,
+    SpecAnswer,
+    TaskData,
+    Undecodable,
+    validate_answer,
+)
+from rlhf.http.untrusted_text import InvalidJson, escape_json, replace_surrogates
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
+
+MESSAGE_BYTES = 64 * 2**20
+"""Longest message of an environment's process or server, and of a client. An observation holds its text twice."""
 
 
 def dumps(data: object) -> str:
     """JSON text in one line. What JSON lacks changes: arrays in an `info` become a list or a string, NaN and infinity
-    null, and a lone surrogate becomes U+FFFD. Raises `ValueError` for what cannot be encoded."""
+    null, and a lone surrogate becomes U+FFFD. Raises `InvalidJson` for what cannot be encoded (bytes that are not
+    UTF-8, an object that contains itself), and for more than `MESSAGE_BYTES`."""
     encode = partial(to_json, fallback=_plain, inf_nan_mode="null")
     try:
         try:
-            return escape_json(encode(data).decode())
+            text = escape_json(encode(data).decode())
         except PydanticSerializationError:
-            return escape_json(encode(replace_surrogates(data)).decode())
+            text = escape_json(encode(replace_surrogates(data)).decode())
     except (PydanticSerializationError, RecursionError) as error:
-        raise ValueError(f"data that JSON cannot represent: {str(error)[:100]}") from None
+        why = "it contains itself" if isinstance(error, RecursionError) else str(error)[:100]
+        raise InvalidJson(f"data that JSON cannot represent: {why}") from None
+    if len(text) > MESSAGE_BYTES // 4 and (size := len(text.encode())) > MESSAGE_BYTES:
+        raise InvalidJson(f"a message of {size:,} bytes, and the limit is {MESSAGE_BYTES:,}")
+    return text
 
 
 def _plain(value: Any) -> Any:
@@ -122,6 +141,9 @@ def spec_data(spec: EnvironmentSpec) -> Json:
 def spec_from(data: Json) -> EnvironmentSpec:
     """Return the spec that `spec_data` encoded. Raises `Undecodable`."""
     answer = validate_answer(SpecAnswer, data, "spec")
+    for tool in answer.tools:
+        if problem := problem_of_schema(tool.input_schema):
+            raise Undecodable(f"invalid spec: the schema of tool {tool.name!r:.100} {problem}")
     tools = (Tool(name=tool.name, description=tool.description, parameters=tool.input_schema) for tool in answer.tools)
     return EnvironmentSpec(
         name=answer.name, description=answer.description, tools=tuple(tools), roles=tuple(answer.roles)

@@ -89,6 +89,22 @@ class Adder:
     def close(self) -> None: ...
 
 
+class Tooled:
+    """Has one tool, `look`, of which the test says what its parameters are."""
+
+    def __init__(self, parameters: dict[str, Any]) -> None:
+        tool = Tool(name="look", description="Looks.", parameters=parameters)
+        self.spec = EnvironmentSpec(name="tooled", description="Has a tool.", tools=(tool,))
+
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        raise NotImplementedError
+
+    def step(self, action: Message) -> Observation:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
 class Unsayable(Exception):
     """Neither it nor what contains it can be shown."""
 
@@ -99,6 +115,8 @@ class Unsayable(Exception):
         raise Unsayable
 
 
+CYCLE: dict[str, Any] = {}
+CYCLE["itself"] = CYCLE
 ODD: dict[str, dict[str, Any]] = {
     "huge": {"reward": 10**400},
     "bare": {"messages": "well"},
@@ -110,6 +128,9 @@ ODD: dict[str, dict[str, Any]] = {
     "half": {"messages": (Message(role="user", content="half a character: \ud83d"),)},
     "nan": {"reward": float("nan")},
     "info": {"info": {"loss": float("nan")}},
+    "bytes": {"info": {"screen": b"\xff"}},
+    "cycle": {"info": CYCLE},
+    "long": {"messages": said("x" * (33 * 2**20))},
 }
 """What a moody environment answers, in place of a good observation's parts."""
 

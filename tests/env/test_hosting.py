@@ -112,6 +112,20 @@ async def test_what_an_environment_does_wrong_has_a_kind_and_its_words(
     assert place.startswith("tests/env/environments.py:") == (kind == "raised")
 
 
+UNSENDABLE = [
+    ("bytes", "data that JSON cannot represent: Error serializing to JSON: invalid utf-8"),
+    ("cycle", "data that JSON cannot represent: it contains itself"),
+    ("long", "a message of 69,206,287 bytes, and the limit is 67,108,864"),
+]
+
+
+@pytest.mark.parametrize(("word", "detail"), UNSENDABLE)
+async def test_an_observation_that_cannot_leave_its_process_is_named(word: str, detail: str) -> None:
+    error = await failure_of_step(word, "process", turn=scaled(30))
+    assert error.kind == "protocol"
+    assert error.detail.startswith(f"its observation cannot be sent: {detail}")
+
+
 @pytest.mark.parametrize(
     ("isolation", "words"), [("thread", "step did not return within"), ("process", "step was killed after")]
 )
@@ -248,6 +262,17 @@ async def test_a_class_without_a_method_is_refused_at_the_start(isolation: Isola
         async with hosted("Resetless", isolation=isolation):
             pass
     check_methods(PassesOn, "m:PassesOn", "the environment")
+
+
+@pytest.mark.parametrize("isolation", KINDS)
+async def test_a_tool_without_a_valid_schema_is_refused_at_the_start(isolation: IsolationKind) -> None:
+    parameters = {"type": "object", "properties": {"at": {"$ref": "#/$defs/place"}}}
+    with pytest.raises(ConfigError, match=r"the schema of tool 'look' refers to '#/\$defs/place', which it does not"):
+        async with hosted("Tooled", module=HERE, isolation=isolation, arguments={"parameters": parameters}):
+            pass
+    parameters["$defs"] = {"place": {"type": "string"}}
+    async with hosted("Tooled", module=HERE, isolation=isolation, arguments={"parameters": parameters}) as environments:
+        assert environments.spec.tools[0].parameters == parameters
 
 
 async def test_a_session_that_cannot_be_made_gives_its_place_back() -> None:

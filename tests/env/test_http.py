@@ -144,6 +144,20 @@ async def test_an_environment_that_raises_or_hangs_has_its_status(http: httpx.As
         assert await active(url) == 0
 
 
+@pytest.mark.parametrize("word", ["bytes", "cycle", "long"])
+async def test_an_observation_that_cannot_be_sent_is_answered_so(http: httpx.AsyncClient, word: str):
+    with served("Moody") as url:
+        answer = await http.post(f"{url}/step", json={"action": {"text": word}})
+        async with talking(url) as talk:
+            await talk.reset()
+            frame = await talk.step(word)
+            assert (await talk.step("raise"))["type"] == "error", "the socket stays open"
+    told = [answer.json()["detail"], frame["data"]]
+    assert answer.status_code == 500
+    assert [one["kind"] for one in told] == ["protocol", "protocol"]
+    assert all(one["message"].startswith("protocol: its observation cannot be sent: ") for one in told)
+
+
 async def test_an_mcp_client_shakes_hands_and_calls_within_its_session(http: httpx.AsyncClient, adder: str):
     hello = await rpc(http, adder, "initialize", protocolVersion="2025-06-18", capabilities={})
     session = hello.headers[MCP_SESSION]

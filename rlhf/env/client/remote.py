@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from rlhf.env.client.dialect import Dialect, InvalidAction
-from rlhf.env.encoding import dumps
+from rlhf.env.encoding import MESSAGE_BYTES, dumps
 from rlhf.env.hosting.isolation import Deadlines
 from rlhf.env.wire import Code, ErrorAnswer, Json, Undecodable, validate_answer
 from rlhf.errors import EnvironmentFailed
@@ -19,7 +19,8 @@ from rlhf.http.untrusted_text import InvalidJson, read_json
 from rlhf.runs.tracing import trace_headers
 from rlhf.types import Message, Observation, Task
 
-MESSAGE_BYTES = 64 * 2**20
+TOO_BIG = 1009
+"""Code with which either side closes a connection that had a message beyond its limit."""
 SHOWN = 1000
 """Maximum characters of a server's error message."""
 LATER_ROLES = frozenset(("user", "tool"))
@@ -167,9 +168,11 @@ class RemoteEnvironment:
         except InvalidStatus as refused:
             self._raise_for_status(refused.response.status_code)
         except (WebSocketException, OSError, EOFError) as error:
+            if isinstance(error, ConnectionClosed) and (closed := error.rcvd or error.sent) and closed.code == TOO_BIG:
+                raise self._failed("protocol", f"a message that is too long: {closed.reason}") from None
             raise Broken(f"{type(error).__name__}: {error!s:.{SHOWN}}") from None
         except InvalidJson as error:
-            raise self._failed("protocol", f"an answer that cannot be read: {error}") from None
+            raise self._failed("protocol", f"{error}") from None
         if not isinstance(answer, dict) or not isinstance(answer.get("data"), dict):
             raise self._failed("protocol", f"an answer that is not a frame: {answer!r:.100}")
         if answer["data"].get("code") == Code.CAPACITY_REACHED:

@@ -15,7 +15,8 @@ from rlhf.cluster.child_side import Connection, connect_to_parent
 from rlhf.env.encoding import action_from, answer_data, dumps, spec_data, task_from
 from rlhf.env.hosting.isolation import Factory, blocking, checked, load_spec, raised_failure
 from rlhf.env.wire import Action, TaskData
-from rlhf.errors import ConfigError, Raised, catch, traceback_of
+from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch, traceback_of
+from rlhf.http.untrusted_text import InvalidJson
 from rlhf.protocols import AsyncEnvironment, LocalEnvironment
 from rlhf.types import Observation
 
@@ -42,14 +43,22 @@ def serve_session(connection: Connection, name: str, create: Callable[[], LocalE
         return
     connection.send(dumps({"ready": True}))
     for request in connection:
-        connection.send(dumps(answer_request(name, environment, json.loads(request))))
+        connection.send(answer_request(name, environment, json.loads(request)))
     environment.close()
 
 
-def answer_request(name: str, environment: LocalEnvironment, request: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to one request: an observation, or the failure in its place."""
-    answer = catch(lambda: answer_data(checked(name, call_environment(environment, request))), also=BaseException)
-    return failure_data(name, request["method"], answer) if isinstance(answer, Raised) else {"answer": answer}
+def answer_request(name: str, environment: LocalEnvironment, request: dict[str, Any]) -> str:
+    """Return the answer to one request as JSON: an observation, or the failure in its place."""
+
+    def answer() -> str:
+        observation = checked(name, call_environment(environment, request))
+        try:
+            return dumps({"answer": answer_data(observation)})
+        except InvalidJson as error:
+            raise EnvironmentFailed(name, "protocol", f"its observation cannot be sent: {error}") from None
+
+    text = catch(answer, also=BaseException)
+    return dumps(failure_data(name, request["method"], text)) if isinstance(text, Raised) else text
 
 
 def failure_data(name: str, method: str, raised: Raised) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from rlhf.config import check_call, load_piece
+from rlhf.env.encoding import dumps, spec_data, spec_from
+from rlhf.env.wire import Undecodable
 from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch, describe_error
-from rlhf.http.untrusted_text import has_surrogate
+from rlhf.http.untrusted_text import InvalidJson, has_surrogate, read_json
 from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_number
 
@@ -156,7 +158,10 @@ def load_spec(factory: Factory, create: Callable[[], LocalEnvironment | AsyncEnv
         raise ConfigError(f"environment {factory.name} cannot be made with its arguments: {cause}") from spec.error
     if not isinstance(spec, EnvironmentSpec):
         raise ConfigError(f"environment {factory.name}: its spec is {spec!r:.100}, not an EnvironmentSpec")
-    return spec
+    try:
+        return spec_from(read_json(dumps(spec_data(spec))))  # in every isolation as clients of a server get it
+    except (Undecodable, InvalidJson) as error:
+        raise ConfigError(f"environment {factory.name}: {error}") from None
 
 
 def raised_failure(name: str, method: str, error: BaseException) -> EnvironmentFailed:

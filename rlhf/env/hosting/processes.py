@@ -8,15 +8,13 @@ import json
 from collections.abc import Iterator
 
 from rlhf.cluster.child import Child, ChildEnded, variables_named_in
-from rlhf.env.encoding import action_data, dumps, observation_from, spec_from, task_data
+from rlhf.env.encoding import MESSAGE_BYTES, action_data, dumps, observation_from, spec_from, task_data
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.wire import Json, Undecodable
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed, log_traceback
 from rlhf.http.untrusted_text import InvalidJson
 from rlhf.protocols import Environment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
-
-LINE_BYTES = 64 * 2**20
 
 
 class ProcessIsolation:
@@ -40,7 +38,7 @@ class ProcessIsolation:
             raise EnvironmentFailed(self._factory.name, "lost", f"it cannot be started again: {error}") from None
         name, seconds = self.spec.name, self._deadlines.open_seconds
         with child_failures(name, "open", seconds):
-            child = await importer.fork(line_bytes=LINE_BYTES)
+            child = await importer.fork(line_bytes=MESSAGE_BYTES + 1)
             raise_if_failed(name, await child.receive(seconds))
         return ProcessEnvironment(name, child, self._deadlines)
 
@@ -61,7 +59,7 @@ class ProcessIsolation:
         importer = await Child.start(
             "rlhf.env.hosting.environment_process",
             [factory.name],
-            line_bytes=LINE_BYTES,
+            line_bytes=MESSAGE_BYTES + 1,
             variables=(*factory.variables, *variables_named_in(factory.arguments)),
         )
         try:

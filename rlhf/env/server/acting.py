@@ -6,9 +6,10 @@ from enum import StrEnum
 
 import jsonschema
 
-from rlhf.env.encoding import action_from, answer_data, joined_text, tool_data
+from rlhf.env.encoding import action_from, answer_data, dumps, joined_text, tool_data
 from rlhf.env.server.sessions import EnvironmentSession
-from rlhf.env.wire import CallTool, Json, ListTools, parse_action
+from rlhf.env.wire import CallTool, Code, EnvironmentRefused, Json, ListTools, parse_action
+from rlhf.http.untrusted_text import InvalidJson
 from rlhf.types import EnvironmentSpec, Message, Tool, ToolCall
 
 
@@ -56,6 +57,15 @@ async def call_tool(
     return answer
 
 
+def answer_text(answer: Json) -> str:
+    """Return an answer as JSON. Raises `EnvironmentRefused` for what an environment returned that cannot be sent."""
+    try:
+        return dumps(answer)
+    except InvalidJson as error:
+        message = f"protocol: its observation cannot be sent: {error}"
+        raise EnvironmentRefused(Code.EXECUTION_ERROR, message, 500, kind="protocol") from None
+
+
 def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object) -> ToolCall:
     """Return the call, validated against the tool's schema. Raises `InvalidToolCall`."""
     tool = find_tool(spec, name)
@@ -65,8 +75,9 @@ def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object)
         jsonschema.validate(arguments, dict(tool.parameters))
     except jsonschema.ValidationError as error:
         raise InvalidToolCall(ToolError.INVALID, f"{name}: {error.message:.1000}") from None
-    except ArithmeticError:  # an integer too large for jsonschema's division
-        raise InvalidToolCall(ToolError.INVALID, f"the arguments of {name} hold a number that is too large") from None
+    except (ArithmeticError, RecursionError):  # an integer too large for jsonschema's division; a schema in itself
+        message = f"the arguments of {name} cannot be checked: a number is too large, or the schema has no end"
+        raise InvalidToolCall(ToolError.INVALID, message) from None
     return ToolCall(id=call_id, name=name, arguments=arguments)
 
 

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Body, Header, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
-from rlhf.env.encoding import answer_data, dumps, spec_data
-from rlhf.env.server.acting import act
+from rlhf.env.encoding import answer_data, spec_data
+from rlhf.env.server.acting import act, answer_text
 from rlhf.env.server.mcp import MCP_SESSION, answer_mcp
 from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.wire import EXTRAS_VERSION, Action, Code, EnvironmentRefused, Json, ObservationData, ResetData, StateData
@@ -44,7 +44,7 @@ class WireJson(JSONResponse):
     """JSON by the wire format's encoder."""
 
     def render(self, content: Any) -> bytes:
-        return dumps(content).encode()
+        return answer_text(content).encode()
 
 
 def http_routes(sessions: EnvironmentSessions) -> APIRouter:
