@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +28,8 @@ class Programs:
     """Runs programs for one event loop.
 
     A plain (not async) program runs in a daemon thread, which cannot be killed: one that hangs keeps running, without a
-    waiter. With `hung_limit` of these, no further program is started. An async program runs on the event loop, and is
-    cancelled at its timeout.
+    waiter. With `hung_limit` of these, no further program is started. An async program, or what a plain one returns to
+    be awaited, runs on the event loop, and is cancelled at its timeout.
     """
 
     def __init__(self, *, hung_limit: int) -> None:
@@ -36,15 +37,20 @@ class Programs:
 
     async def outcome_of(self, program: Callable[..., Any], *arguments: object, seconds: float) -> Any:
         """Return the program's return value, `Raised`, `Late` or `NotStarted`."""
+        until = time.monotonic() + seconds
         if inspect.iscoroutinefunction(program):
-            return await _within(asyncio.ensure_future(catch_awaiting(program(*arguments))), seconds)
-        if self._hung >= self._hung_limit:
+            returned = program(*arguments)
+        elif self._hung >= self._hung_limit:
             return NotStarted()
-        running = self._in_thread(lambda: program(*arguments))
-        try:
-            return await _within(running, seconds)
-        finally:
-            self._hung += running.cancelled()
+        else:
+            running = self._in_thread(lambda: program(*arguments))
+            try:
+                returned = await _within(running, seconds)
+            finally:
+                self._hung += running.cancelled()
+        if not inspect.isawaitable(returned):  # as an object with an async `__call__` and a decorated function return
+            return returned
+        return await _within(asyncio.ensure_future(catch_awaiting(returned)), until - time.monotonic())
 
     def _in_thread(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()

@@ -109,9 +109,10 @@ async def test_an_agent_that_writes_into_its_row_does_so_for_no_other() -> None:
     assert [score.value for _, _, score in group.trainable] == [1.0, 1.0]
 
 
-async def test_an_async_agent_that_samples_at_once_has_a_segment_for_each() -> None:
+@pytest.mark.parametrize("program", ["at_once", "as_object", "as_partial", "decorated"])
+async def test_an_async_agent_that_samples_at_once_has_a_segment_for_each(program: str) -> None:
     engine = scripted("a", "b", "c")
-    sample = await lost("at_once", engine)
+    sample = await lost(program, engine)
     assert isinstance(sample.trajectory, Trajectory)
     assert len(sample.trajectory.segments) == 3
     check(sample.trajectory, engine)
@@ -130,6 +131,7 @@ async def test_an_async_agent_that_samples_at_once_has_a_segment_for_each() -> N
         ("guesses", "agent_raised", "AuthenticationError"),
         ("silent", "agent_silent", "was never given a reply"),
         pytest.param("hangs_later", "agent_timeout", "did not end within 1 s", marks=pytest.mark.waits),
+        pytest.param("hangs_decorated", "agent_timeout", "did not end within 1 s", marks=pytest.mark.waits),
     ],
 )
 async def test_an_agent_that_breaks_is_failed_by_its_kind_and_never_a_reward(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from typing import Any
@@ -42,6 +43,23 @@ async def at_once(task: Task, base_url: str, api_key: str) -> None:
     chat = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=30, max_retries=0).chat.completions
     messages: list[Any] = [{"role": "user", "content": "go"}]
     await asyncio.gather(*(chat.create(model="policy", messages=messages) for _ in range(3)))
+
+
+class AsObject:
+    async def __call__(self, task: Task, base_url: str, api_key: str) -> None:
+        await at_once(task, base_url, api_key)
+
+
+as_object, as_partial = AsObject(), functools.partial(at_once)
+
+
+def decorated(*given: Any) -> Any:
+    """What a decorator that knows nothing of `async` makes of `at_once`."""
+    return at_once(*given)
+
+
+def hangs_decorated(*given: Any) -> Any:
+    return hangs_later(*given)
 
 
 def raises(task: Task, base_url: str, api_key: str) -> float:
