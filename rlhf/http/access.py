@@ -12,12 +12,16 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from rlhf.errors import LOG
 from rlhf.http.binding import LOOPBACK, Access, may_be_asked_as, server_names
+from rlhf.http.untrusted_text import escape_to_line
 from rlhf.runs.tracing import continued
 
 OPEN = ("GET", "/health")
 """Answered without a token: load balancers have none, and the answer reveals nothing to them. A wrong token is refused
 here too: clients check their token with this request."""
+LOGGED, LEFT = 1000, 499
+"""How many different refusals are logged; the status of a request whose client has left."""
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 RefusalJson = Callable[[int, str], Mapping[str, Any]]
 """Makes the JSON body of a refusal, in the server's format, from its status and a sentence."""
@@ -41,13 +45,14 @@ class AccessMiddleware:
     ) -> None:
         self._app, self._refusal, self._limits = app, refusal, access.limits
         self._names = server_names(host, access.names)
-        self._token = None if token is None else f"Bearer {token}".encode()
+        self._token = None if token is None else token.encode()
+        self._logged: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
+        headers, send = dict(scope["headers"]), self._logging(scope, send)
         try:
             self._check(scope, headers)
             if scope["type"] == "http" and scope["method"] in WITH_BODY:
@@ -76,7 +81,8 @@ class AccessMiddleware:
         given = headers.get(b"authorization")
         if self._token is None or (given is None and (scope.get("method"), scope["path"]) == OPEN):
             return
-        if given is None or not hmac.compare_digest(given, self._token):
+        scheme, _, token = (given or b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
             raise HttpRefused(401, "a bearer token is needed, and this is not it")
 
     async def _body(self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive) -> Receive:
@@ -97,11 +103,30 @@ class AccessMiddleware:
             raise HttpRefused(408, f"the body was not complete within {limits.body_seconds:g} s") from None
         return replayed(bytes(body), receive)
 
+    def _logging(self, scope: Scope, send: Send) -> Send:
+        """Return a `send` that also logs refusals, each of the first `LOGGED` different ones once: a flood of requests
+        must not fill the disk."""
+        status = 403  # of a WebSocket that is closed before it is accepted
+
+        async def send_and_log(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", 0 if message["type"] == "websocket.accept" else status)
+            why = message.get("body") or message.get("reason", "").encode()
+            if message["type"] in ("http.response.body", "websocket.close") and status >= 400 and status != LEFT:
+                asked = f"{scope.get('method', 'WebSocket')} {scope['path']:.100}"
+                line = escape_to_line(f"refused: {asked}: {status} {why[:500].decode(errors='replace')}")
+                if line not in self._logged and len(self._logged) < LOGGED:
+                    self._logged.add(line)
+                    LOG.warning(line)
+            await send(message)
+
+        return send_and_log
+
     async def _refuse(self, refused: HttpRefused, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the refusal as the answer; a WebSocket is refused with 403 before its handshake."""
         if scope["type"] == "websocket":
             await receive()
-            await WebSocketClose()(scope, receive, send)
+            await WebSocketClose(reason=refused.why)(scope, receive, send)
             return
         headers = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}.get(refused.status)
         body = self._refusal(refused.status, refused.why)

@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
 from rlhf.errors import DeadlinePassed, UserError
 from rlhf.http.access import AccessMiddleware
@@ -39,7 +40,7 @@ def uvicorn_config(
     settings: dict[str, Any] = {
         "http": "h11",  # it bounds headers, which httptools does not
         "ws": "websockets-sansio",
-        "log_level": "error",  # only clients learn of refused requests: in a log, a flood would fill the disk
+        "log_level": "error",  # `AccessMiddleware` logs refused requests
         "access_log": False,
         "server_header": False,
         "backlog": BACKLOG,
@@ -98,6 +99,15 @@ async def _wait_until_started(server: uvicorn.Server, serving: asyncio.Task[None
         raise DeadlinePassed("the start of a server", START_SECONDS) from None
     if serving.done():
         serving.result()
+
+
+def words_of(request: Request, error: HTTPException) -> str:
+    """Return why a path or method is refused; of an unknown path with those that exist."""
+    if error.status_code != 404:
+        return str(error.detail)
+    routes = [route for route in request.app.routes if isinstance(route, APIRoute) and route.include_in_schema]
+    known = ", ".join(sorted(f"{'/'.join(sorted(route.methods))} {route.path}" for route in routes))
+    return f"there is no {request.url.path:.100}; this server has {known}"
 
 
 class BackgroundServer(uvicorn.Server):

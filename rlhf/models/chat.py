@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from jinja2 import TemplateError
 
-from rlhf.errors import ModelError
+from rlhf.errors import ModelError, Raised, catch
 from rlhf.http.untrusted_text import has_surrogate
 from rlhf.types import Message, Segment, TokenKind, Tool
 
@@ -75,16 +75,16 @@ def _applied(tokenizer: ChatTokenizer, messages: Sequence[Message], **arguments:
     conversation = [as_chat(message) for message in messages]
     refuse_surrogates(conversation, f"a conversation of {', '.join(message.role for message in messages)}")
     given = {"add_generation_prompt": True, **arguments}
-    try:
-        try:
-            return tokenizer.apply_chat_template(conversation, **given)
-        except TypeError:  # DeepSeek's templates take the arguments of calls as JSON text
-            if not any(message.tool_calls for message in messages):
-                raise
-            return tokenizer.apply_chat_template([_with_text_arguments(one) for one in conversation], **given)
-    except TemplateError as error:
-        roles = ", ".join(message.role for message in messages)
-        raise ModelError(f"the chat template refuses a conversation of {roles}: {error}") from error
+    applied = catch(lambda: tokenizer.apply_chat_template(conversation, **given))
+    has_calls = any(message.tool_calls for message in messages)
+    if isinstance(applied, Raised) and isinstance(applied.error, TypeError) and has_calls:
+        with_text = [_with_text_arguments(one) for one in conversation]  # as DeepSeek's templates take arguments
+        applied = catch(lambda: tokenizer.apply_chat_template(with_text, **given))
+    if isinstance(applied, Raised):  # a template may raise any error of Python
+        error, roles = applied.error, ", ".join(message.role for message in messages)
+        why = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+        raise ModelError(f"the chat template refuses a conversation of {roles}: {why}") from error
+    return applied
 
 
 def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, REWARD, Access
+from rlhf.http.serving import words_of
 from rlhf.reward.asking import score_replies
 from rlhf.reward.bodies import BODIES, Body, GetReward, ReplyToScore
 from rlhf.reward.live import LiveReward
@@ -149,7 +150,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 async def _unknown(request: Request, error: Exception) -> JSONResponse:
     """Return the response for an unknown path or method, or for a body that is not JSON."""
     assert isinstance(error, HTTPException)
-    return _error(error.status_code, "invalid", str(error.detail))
+    return _error(error.status_code, "invalid", words_of(request, error))
 
 
 def _error(status: int, kind: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:

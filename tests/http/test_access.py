@@ -99,7 +99,8 @@ async def test_a_body_that_does_not_come_is_a_408_and_a_client_that_leaves_gets_
     [
         ("GET", "/health", {}, 200), ("GET", "/health", RIGHT, 200), ("GET", "/health", WRONG, 401),
         ("POST", "/health", JSON, 401), ("GET", "/", RIGHT, 200), ("GET", "/", {}, 401), ("GET", "/", WRONG, 401),
-        ("GET", "/", {"Authorization": "secret"}, 401),
+        ("GET", "/", {"Authorization": "secret"}, 401), ("GET", "/", {"Authorization": "bearer secret"}, 200),
+        ("GET", "/", {"Authorization": "BEARER  secret"}, 200), ("GET", "/", {"Authorization": "Basic secret"}, 401),
     ],
 )  # fmt: skip
 async def test_a_server_with_a_token_is_open_for_health_only(
@@ -107,6 +108,30 @@ async def test_a_server_with_a_token_is_open_for_health_only(
 ) -> None:
     asked = await answer(method, path, token="secret", headers=headers)
     assert (asked.status_code, asked.headers.get("www-authenticate")) == (status, "Bearer" if status == 401 else None)
+
+
+async def test_different_refusals_are_logged_once_each_and_no_flood_is(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf.http.access.LOGGED", 2)
+    app = guarded("secret")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost:8000") as client:
+        for path in ("/health", "/", "/", "/?token=secret", "/\u2028", "/third"):
+            await client.get(path)
+
+    async def connect() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def ignore(message: Message) -> None: ...
+
+    scope: Scope = {"type": "websocket", "path": "/ws", "headers": [(b"host", b"localhost")]}
+    await guarded("secret")(scope, connect, ignore)
+    why = "a bearer token is needed, and this is not it"
+    assert caplog.messages == [
+        f'refused: GET /: 401 {{"status":401,"why":"{why}"}}',
+        f'refused: GET /\\u2028: 401 {{"status":401,"why":"{why}"}}',
+        f"refused: WebSocket /ws: 403 {why}",
+    ]
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/json5"])

@@ -110,4 +110,4 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _event(body: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(body, ensure_ascii=False, allow_nan=False)}\n\n".encode()
+    return f"data: {json.dumps(body, allow_nan=False)}\n\n".encode()  # ASCII: some clients end a line at U+2028

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, POLICY, Access
-from rlhf.http.serving import StrictRoute, uvicorn_config
+from rlhf.http.serving import StrictRoute, uvicorn_config, words_of
 from rlhf.rollout.endpoint.answers import ChatResponse
 from rlhf.rollout.endpoint.front import EndSessionRequest, Front
 from rlhf.rollout.endpoint.marks import AgentRequest
@@ -145,7 +145,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 async def _unknown(request: Request, error: Exception) -> JSONResponse:
     """Return the response for an unknown path or method, or for a body that is not JSON."""
     assert isinstance(error, HTTPException)
-    return await _refused(request, ChatRefused(error.status_code, "invalid", str(error.detail)))
+    return await _refused(request, ChatRefused(error.status_code, "invalid", words_of(request, error)))
 
 
 def _denied(status: int, why: str) -> dict[str, object]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from typing import Any
 
 from rlhf.models.thinking import MARK, thought_and_said
 from rlhf.types import Message, Tool
@@ -45,16 +46,29 @@ def extended(mark: Mark, messages: Sequence[Message]) -> list[Mark]:
 def said(message: Message) -> str:
     """Return what identifies a message: role, text, and tool calls by name and arguments, independent of their format.
 
-    Ids of calls are excluded, since frameworks generate new ones; a tool result is identified by its position. The
-    thinking of a reply is the same within its text and beside it, in `reasoning_content`.
+    Ids of calls are excluded, since frameworks generate new ones; a tool result is identified by its position. Numbers
+    are compared by value: an agent in JavaScript writes 1 where the policy wrote 1.0. The thinking of a reply is the
+    same within its text and beside it, in `reasoning_content`.
     """
-    calls = [[call.name, call.arguments] for call in message.tool_calls]
+    calls = [[call.name, _whole_numbers(call.arguments)] for call in message.tool_calls]
     if message.role != "assistant":
         return json.dumps([message.role, message.content, calls], sort_keys=True)
     thought, content = thought_and_said(message.content)
     thought = MARK.sub("", thought).strip() or (message.reasoning_content or "").strip()
     content = content.strip() if thought else message.content
     return json.dumps([message.role, thought, content, calls], sort_keys=True)
+
+
+def _whole_numbers(value: Any) -> Any:
+    """Return plain data with 1 in place of 1.0."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_whole_numbers(one) for one in value]
+        case dict():
+            return {key: _whole_numbers(one) for key, one in value.items()}
+    return value
 
 
 def _mark(before: Mark, text: str) -> Mark:

@@ -160,11 +160,17 @@ class AgentSession:
         """Return the maximum number of tokens of the reply. Raises `ChatRefused` where the context has no room for
         any."""
         length, context = len(question.token_ids), self._policy.max_context_tokens
+        most = self._policy.sampling.max_tokens
+        wanted = min(question.asked.max_tokens or most, most)
         if length >= context:
-            why = f"the messages have {length} tokens, and the model's context is {context}"
+            # OpenAI's words: agents and their libraries recognise the error by them.
+            why = (
+                f"This model's maximum context length is {context} tokens. However, you requested {length + wanted} "
+                f"tokens ({length} in the messages, {wanted} in the completion). Please reduce the length of the "
+                "messages or completion."
+            )
             raise ChatRefused(400, "context_length_exceeded", why, "messages")
-        wanted = question.asked.max_tokens or self._policy.sampling.max_tokens
-        return min(wanted, self._policy.sampling.max_tokens, context - length)
+        return min(wanted, context - length)
 
 
 class AgentSessions:

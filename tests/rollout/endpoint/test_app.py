@@ -12,11 +12,14 @@ import pytest
 
 from rlhf.types import EpisodeStatus, Sampling
 from tests.pace import scaled
-from tests.rollout.endpoint.serving import scripted, served
+from tests.rollout.endpoint.serving import TOKENIZER, scripted, served
 
 CALL = '<tool_call>{"name": "add", "arguments": {"x": 1, "y": 2}}</tool_call>'
 ADD = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}
 GO = {"role": "user", "content": "go"}
+OVERFLOW = (
+    "This model's maximum context length is 2048 tokens. However, you requested 3275 tokens (3019 in the messages, 256"
+)
 
 
 def client(base_url: str, key: str = "none") -> openai.AsyncOpenAI:
@@ -72,6 +75,39 @@ async def test_a_stream_says_the_same_as_a_whole_answer() -> None:
     assert streamed.usage == whole.usage
     assert "".join(pieces) == text
     assert len(pieces) > 4
+
+
+async def test_no_line_of_a_stream_ends_before_its_json_does() -> None:
+    text = "one\u2028two\x85three\u2029\x0c"
+    async with served(scripted(text)) as server:
+        answer = await post(server.url, "/v1/chat/completions", messages=[GO], stream=True)
+    events = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if "chunk" in line]
+    assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == text
+
+
+async def test_an_unknown_path_is_answered_with_those_that_exist_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with served(scripted()) as server:
+        answers = [await post(server.url, "/v1/responses", input="go") for _ in range(3)]
+    assert {answer.status_code for answer in answers} == {404}
+    told = answers[0].json()["error"]["message"]
+    assert told.startswith("there is no /v1/responses; this server has GET /health, ")
+    assert "POST /v1/chat/completions" in told
+    [logged] = [line for line in caplog.messages if line.startswith("refused: ")]
+    assert logged.startswith("refused: POST /v1/responses: 404 ")
+    assert "there is no /v1/responses" in logged
+
+
+@pytest.mark.parametrize(
+    "error", ["'a' + none", "1 // 0", "messages[0].content.missing()", "messages[0]['content'][0:'x']"]
+)
+async def test_an_error_of_the_chat_template_is_told(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TOKENIZER, "chat_template", "{{ " + error + " }}")
+    async with served(scripted()) as server:
+        answer = await post(server.url, "/v1/chat/completions", messages=[GO])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "template")
+    assert "the chat template refuses a conversation of user: " in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -169,7 +205,7 @@ async def test_a_client_that_sends_a_seed_decides_the_draws_of_that_reply() -> N
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content", "image_url"),
         ({"seed": float("nan")}, None, "cannot be read: not JSON: NaN"),
         ({"max_tokens": 0}, "max_tokens", "greater"),
-        ({"messages": [{"role": "user", "content": "x" * 3000}]}, "messages", "context is 2048"),
+        ({"messages": [{"role": "user", "content": "x" * 3000}]}, "messages", OVERFLOW),
     ],
 )  # fmt: skip
 async def test_what_cannot_be_given_is_refused_by_name(body: dict[str, Any], param: str | None, why: str) -> None:
@@ -193,7 +229,7 @@ async def test_calls_that_an_agent_made_up_must_be_json_objects(arguments: str) 
     assert answer.status_code == 400
 
 
-@pytest.mark.parametrize("arguments", [{"x": 1, "y": 2}, '{"y": 2, "x": 1}', ' {"x":1,"y":2}'])
+@pytest.mark.parametrize("arguments", [{"x": 1, "y": 2}, '{"y": 2.0, "x": 1}', ' {"x":1.0,"y":2}'])
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
 async def test_arguments_as_an_object_and_thinking_of_either_name_continue_the_episode(
     arguments: Any, name: str
