@@ -115,6 +115,18 @@ def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
     return {"observation": content, "reward": observation.reward, "done": observation.done, "metadata": metadata}
 
 
+def part_text(part: Json) -> str:
+    """Return a part of a tool's result as the policy reads it: text, or its kind; of a resource its name, address and
+    text."""
+    inner = part.get("resource")
+    source = inner if isinstance(inner, dict) else part
+    text = source.get("text")
+    if part.get("type") != "text":
+        named = " ".join(str(source[key]) for key in ("name", "uri", "description") if source.get(key))
+        text = f"[{part.get('type')}{' ' * bool(named)}{named}]" + (f"\n{text}" if text else "")
+    return str(text)
+
+
 def joined_text(messages: tuple[Message, ...]) -> str:
     """Return the contents of the messages as one text."""
     return "\n\n".join(message.content for message in messages)

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from rlhf.config import load_piece
-from rlhf.env.tool_use import Handled, ToolUseEnvironment, text_argument, text_tool
+from rlhf.env.tool_use import Handled, ToolUseEnvironment, shortened, text_argument, text_tool
 
 PYTHON = text_tool("python", "Runs a Python program and shows what it prints.", "code", "the program")
-CUT = "\n… cut …\n"
 
 
 class CodeRunner(Protocol):
@@ -35,9 +34,3 @@ class PythonToolEnvironment(ToolUseEnvironment):
     def _run(self, arguments: Mapping[str, Any]) -> str:
         output = self._run_code(text_argument(arguments, "code")).strip()
         return shortened(output, self._longest) or "(nothing was printed)"
-
-
-def shortened(text: str, longest: int) -> str:
-    """Return the text; if it is longer than that, its middle is cut out."""
-    half = max(1, (longest - len(CUT)) // 2)
-    return text if len(text) <= longest else text[:half] + CUT + text[-half:]

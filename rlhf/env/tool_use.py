@@ -9,6 +9,8 @@ from typing import Any
 from rlhf.env.single_turn import SingleTurnEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Tool, ToolCall
 
+CUT = "\n… cut …\n"
+
 
 class RefusedCall(Exception):
     """An invalid call of the policy: the message is sent back to it."""
@@ -57,6 +59,12 @@ def text_argument(arguments: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise RefusedCall(f"give the argument {name!r} as text; the call has {sorted(arguments)}")
     return value
+
+
+def shortened(text: str, longest: int) -> str:
+    """Return the text; if it is longer than that, its middle is cut out."""
+    half = max(1, (longest - len(CUT)) // 2)
+    return text if len(text) <= longest else text[:half] + CUT + text[-half:]
 
 
 def text_tool(name: str, description: str, argument: str, meaning: str) -> Tool:

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 
 from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.hosting.threads import ThreadIsolation
-from rlhf.env.server.mcp import MCP_SESSION
+from rlhf.env.server.mcp import MCP_SESSION, MCP_VERSION
 from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.wire import EnvironmentRefused
 from rlhf.protocols import Environment
@@ -167,6 +167,7 @@ async def test_an_mcp_client_shakes_hands_and_calls_within_its_session(http: htt
     invalid = await rpc(http, adder, "tools/call", session, name="add", arguments={"a": 2})
     ended = await http.delete(f"{adder}/mcp", headers={MCP_SESSION: session})
     assert hello.json()["result"]["protocolVersion"] == "2025-06-18"
+    assert listed.json()["result"]["tools"][0]["inputSchema"]["type"] == "object"
     assert [set(tool) for tool in listed.json()["result"]["tools"]] == [{"name", "description", "inputSchema"}]
     assert called.json()["result"] == {"content": [{"type": "text", "text": "8"}], "isError": False}
     assert invalid.json()["result"]["isError"] is True
@@ -174,6 +175,46 @@ async def test_an_mcp_client_shakes_hands_and_calls_within_its_session(http: htt
     alone = await rpc(http, adder, "tools/call", name="add", arguments={"a": 2, "b": 3})
     assert alone.json()["result"]["content"] == [{"type": "text", "text": "5"}]
     assert await active(adder) == 0
+
+
+async def test_a_tool_without_parameters_takes_an_object(http: httpx.AsyncClient) -> None:
+    with served("Tooled", arguments={"parameters": {}}) as url:
+        [tool] = (await rpc(http, url, "tools/list")).json()["result"]["tools"]
+    assert tool["inputSchema"] == {"type": "object"}
+
+
+@pytest.mark.parametrize("method", ["tools/list", "tools/call", "ping", "notifications/initialized"])
+async def test_a_session_that_is_over_is_not_found_by_mcp(http: httpx.AsyncClient, adder: str, method: str):
+    session = (await rpc(http, adder, "initialize")).headers[MCP_SESSION]
+    assert (await rpc(http, adder, "ping", session)).status_code == 200
+    await http.delete(f"{adder}/mcp", headers={MCP_SESSION: session})
+    answer = await rpc(http, adder, method, session, name="add", arguments={"a": 1, "b": 1})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, -32000)
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("2025-03-26", 200), ("2025-11-25", 200), ("2026-07-28", 400), ("1.0", 400), ("ü", 400)]
+)
+async def test_a_version_is_negotiated_in_the_handshake_and_refused_after_it(
+    http: httpx.AsyncClient, adder: str, version: str, status: int
+):
+    hello = await rpc(http, adder, "initialize", protocolVersion=version)
+    agreed = hello.json()["result"]["protocolVersion"]
+    assert agreed == (version if status == 200 else "2025-11-25")
+    headers = {MCP_VERSION: version.encode(), MCP_SESSION: hello.headers[MCP_SESSION]}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    answer = await http.post(f"{adder}/mcp", json=body, headers=headers)
+    assert answer.status_code == status
+    if status == 400:
+        assert answer.json()["error"]["code"] == -32022
+        assert "2025-11-25" in answer.json()["error"]["data"]["supported"]
+    await http.delete(f"{adder}/mcp", headers={MCP_SESSION: hello.headers[MCP_SESSION]})
+
+
+@pytest.mark.parametrize("body", [b"hello", b'"text"', b"[]", b"5", b"null", b"", b"\xff", b'{"id": 1e999}'])
+async def test_a_body_that_is_no_message_is_the_clients_error(http: httpx.AsyncClient, adder: str, body: bytes):
+    headers = {"content-type": "application/json"}
+    assert (await http.post(f"{adder}/mcp", content=body, headers=headers)).status_code in (400, 422)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from typing import Any
 from uuid import uuid4
 
 from rlhf.env.adapters.imports import imported
-from rlhf.env.tool_use import Handled, ToolUseEnvironment
+from rlhf.env.encoding import part_text
+from rlhf.env.tool_use import Handled, RefusedCall, ToolUseEnvironment, shortened
 from rlhf.errors import DeadlinePassed, EnvironmentFailed
 from rlhf.types import Observation, Task, Tool
 
@@ -25,13 +26,21 @@ class McpToolsEnvironment(ToolUseEnvironment):
     the episode.
 
     The policy reads every result of a tool, errors included, as MCP specifies. Every call opens a new connection, so a
-    server distinguishes episodes by `_meta`. `score` is as in `SingleTurnEnvironment`. Raises `DeadlinePassed` after
-    `seconds`, and `EnvironmentFailed` of kind `lost` when the server is unreachable.
+    server distinguishes episodes by `_meta`. Of a result the policy reads `longest` characters: the beginning and the
+    end. `score` is as in `SingleTurnEnvironment`. Raises `DeadlinePassed` after `seconds`, and `EnvironmentFailed` of
+    kind `lost` when the server is unreachable.
     """
 
     def __init__(
-        self, url: str, *, only: Sequence[str] | None = None, seconds: float = 30.0, score: str | None = None
+        self,
+        url: str,
+        *,
+        only: Sequence[str] | None = None,
+        seconds: float = 30.0,
+        score: str | None = None,
+        longest: int = 16_000,
     ) -> None:
+        self._longest = longest
         self._mcp, self._connect = imported("mcp"), imported("rlhf.env.adapters.mcp_transport").connect
         self._url, self._seconds = url, seconds
         tools = [tool for tool in self._run(self._list) if only is None or tool.name in only]
@@ -44,7 +53,8 @@ class McpToolsEnvironment(ToolUseEnvironment):
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
         meta = {EPISODE: self._episode}
-        return result_text(self._run(lambda client: client.call_tool(name, dict(arguments), meta=meta)))
+        result = self._run(lambda client: client.call_tool(name, dict(arguments), meta=meta))
+        return shortened(result_text(result), self._longest)
 
     async def _list(self, client: Any) -> list[Tool]:
         tools: list[Tool] = []
@@ -58,10 +68,11 @@ class McpToolsEnvironment(ToolUseEnvironment):
                 return tools
 
     def _run(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Return the result of `work` with a new connection. Raises `DeadlinePassed`, `EnvironmentFailed`."""
+        """Return the result of `work` with a new connection. Raises `RefusedCall` for a call that the server answers
+        with a JSON-RPC error, `DeadlinePassed`, `EnvironmentFailed`."""
+        transport, http, bounded = self._connect(self._url, self._seconds)
 
         async def within() -> Any:
-            transport, http = self._connect(self._url, self._seconds)
             async with asyncio.timeout(self._seconds), http, self._mcp.Client(transport, cache=None) as client:
                 return await work(client)
 
@@ -71,7 +82,10 @@ class McpToolsEnvironment(ToolUseEnvironment):
             raise DeadlinePassed(f"the MCP server {self._url}", self._seconds) from None
         except ExceptionGroup as several:  # raised by the client when its connection is lost
             cause = first_failure(several)
-            raise EnvironmentFailed("mcp", "lost", f"{self._url}: {type(cause).__name__}: {cause}") from cause
+            if isinstance(cause, self._mcp.MCPError) and bounded.sent_error(cause.code):
+                raise RefusedCall(f"{cause!s:.{self._longest}}") from None
+            kind = "protocol" if isinstance(cause, (ValueError, RuntimeError)) else "lost"  # an invalid result stays so
+            raise EnvironmentFailed("mcp", kind, f"{self._url}: {type(cause).__name__}: {cause}") from cause
 
 
 def first_failure(several: BaseExceptionGroup[Any]) -> BaseException:
@@ -86,7 +100,7 @@ def as_tool(listed: Any) -> Tool:
 
 
 def result_text(result: Any) -> str:
-    """Return the text of a result; parts that are not text are represented by their kind."""
-    parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
+    """Return the text of a result; its structured content where it has no parts."""
+    parts = [part_text(part) for part in result.model_dump(mode="json", by_alias=True)["content"]]
     text = "\n".join(parts) or json.dumps(result.structured_content)
     return f"error: {text}" if result.is_error else text

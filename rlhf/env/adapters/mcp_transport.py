@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
@@ -17,27 +18,35 @@ two seconds."""
 class Bounded(httpx2.AsyncHTTPTransport):
     """Aborts an answer that is compressed or too long: mcp's own client would read either completely."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._result = bytearray()
+
+    def sent_error(self, code: int) -> bool:
+        """Whether the server answered a call with a JSON-RPC error of that code. mcp's client makes errors, too, of
+        refused and broken connections."""
+        return b'"jsonrpc"' in self._result and re.search(rb'"code"\s*:\s*%d\b' % code, self._result) is not None
+
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["accept-encoding"] = "identity"
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
             await response.aclose()
             raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
-        response.stream = Counted(response.stream)
+        response.stream = Counted(response.stream, self._result if b'"tools/call"' in request.content else bytearray())
         return response
 
 
 class Counted(httpx2.AsyncByteStream):
-    """A stream that ends with an error after `ANSWER_BYTES`."""
+    """A stream that ends with an error after `ANSWER_BYTES`; all parts are kept in `kept`."""
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
+    def __init__(self, inner: Any, kept: bytearray) -> None:
+        self._inner, self._kept = inner, kept
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        count = 0
         async for part in self._inner:
-            count += len(part)
-            if count > ANSWER_BYTES:
+            self._kept += part
+            if len(self._kept) > ANSWER_BYTES:
                 raise httpx2.RemoteProtocolError(f"the answer is longer than {ANSWER_BYTES} bytes")
             yield part
 
@@ -45,8 +54,9 @@ class Counted(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-def connect(url: str, seconds: float) -> tuple[Any, httpx2.AsyncClient]:
-    """mcp's transport to `url`, and its HTTP client, which must be closed after it."""
-    http = httpx2.AsyncClient(transport=Bounded(), timeout=seconds)
+def connect(url: str, seconds: float) -> tuple[Any, httpx2.AsyncClient, Bounded]:
+    """mcp's transport to `url`, its HTTP client, which must be closed after it, and what that client goes through."""
+    bounded = Bounded()
+    http = httpx2.AsyncClient(transport=bounded, timeout=seconds)
     http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-    return streamable_http_client(url, http_client=http), http
+    return streamable_http_client(url, http_client=http), http, bounded

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf.env.encoding import action_data, observation_from, spec_from, task_data
+from rlhf.env.encoding import action_data, observation_from, part_text, spec_from, task_data
 from rlhf.env.wire import EXTRAS_VERSION, NAME_LENGTH, TEXT_LENGTH, Json, StockAnswer, Undecodable, validate_answer
 from rlhf.http.untrusted_text import InvalidJson, read_json
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
@@ -137,4 +137,4 @@ def tool_text(fields: Json) -> str | None:
     content = (fields.get("result") or {}).get("content") if isinstance(fields.get("result"), dict) else None
     if not isinstance(content, list):
         return None
-    return "\n".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+    return "\n".join(part_text(part) for part in content if isinstance(part, dict))

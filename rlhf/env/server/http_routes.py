@@ -10,12 +10,13 @@ from pydantic import BaseModel
 
 from rlhf.env.encoding import answer_data, spec_data
 from rlhf.env.server.acting import act, answer_text
-from rlhf.env.server.mcp import MCP_SESSION, answer_mcp
+from rlhf.env.server.mcp import MCP_SESSION, MCP_VERSION, answer_mcp
 from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.wire import EXTRAS_VERSION, Action, Code, EnvironmentRefused, Json, ObservationData, ResetData, StateData
 from rlhf.http.serving import StrictRoute
 
 McpSessionId = Annotated[str | None, Header(alias=MCP_SESSION)]
+McpVersion = Annotated[str | None, Header(alias=MCP_VERSION)]
 
 
 class StepResponse(BaseModel):
@@ -89,9 +90,9 @@ def http_routes(sessions: EnvironmentSessions) -> APIRouter:
             return WireJson(await act(session, spec, action))
 
     @router.post("/mcp", responses={202: {"description": "A notification needs no answer"}})
-    async def mcp(body: Json, session_id: McpSessionId = None) -> Response:
-        answer, headers = await answer_mcp(sessions, body, session_id)
-        return Response(status_code=202) if answer is None else WireJson(answer, headers=headers)
+    async def mcp(body: Json, session_id: McpSessionId = None, version: McpVersion = None) -> Response:
+        status, answer, headers = await answer_mcp(sessions, body, session_id, version)
+        return Response(status_code=status) if answer is None else WireJson(answer, status, headers)
 
     @router.delete("/mcp", include_in_schema=False)
     async def end_mcp(session_id: McpSessionId = None) -> Response:

@@ -9,43 +9,60 @@ from rlhf.env.server.acting import InvalidToolCall, call_tool, find_tool
 from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions, Phase
 from rlhf.env.wire import API_VERSION, EnvironmentRefused, Json, ResetData
 
-INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, SERVER_ERROR = -32600, -32601, -32602, -32000
+INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32600, -32601, -32602
+SERVER_ERROR, UNSUPPORTED_VERSION = -32000, -32022
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
 """Supported revisions of MCP with a handshake, newest first. A client that requests a later one is offered these."""
-MCP_SESSION = "mcp-session-id"
+MCP_SESSION, MCP_VERSION = "mcp-session-id", "mcp-protocol-version"
+"""Headers."""
 
 
 class RpcError(Exception):
-    """A call that receives an error response."""
+    """A call that receives an error response, with this HTTP `status` and `others` besides code and message."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, status: int = 200, **others: Any) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.status, self.others = code, status, others
 
 
-async def answer_mcp(sessions: EnvironmentSessions, body: Json, session_id: str | None) -> tuple[Json | None, Json]:
-    """Return the response to one message, None for a notification, and the response's headers.
+async def answer_mcp(
+    sessions: EnvironmentSessions, body: Json, session_id: str | None, version: str | None
+) -> tuple[int, Json | None, dict[str, str]]:
+    """Return the HTTP status of the response to one message, its body, None for a notification, and its headers.
 
-    The handshake opens a session; DELETE or its lease ends it.
+    The handshake opens a session; DELETE or its lease ends it. The headers of later messages name it, and the protocol
+    `version` that the handshake agreed on.
     """
-    request_id, headers = body.get("id"), dict[str, str]()
-    if request_id is None and isinstance(body.get("method"), str):
-        return None, headers
+    request_id, status, headers = body.get("id"), 200, dict[str, str]()
     answer: Json = {"jsonrpc": "2.0", "id": request_id if isinstance(request_id, str | int) else None}
     try:
+        if body.get("method") != "initialize":
+            check_headers(sessions, session_id, version)
         match body:
             case {"method": "initialize", "id": str() | int()}:
                 headers[MCP_SESSION] = (await sessions.open()).id
                 answer["result"] = greeting(sessions, body.get("params"))
             case {"method": str(method), "id": str() | int()}:
                 answer["result"] = await perform(sessions, method, body.get("params") or {}, session_id)
+            case {"method": str()} if request_id is None:
+                return 202, None, headers
             case _:
                 raise RpcError(INVALID_REQUEST, "Invalid request: give one message, with id, method and params")
     except RpcError as error:
-        answer["error"] = {"code": error.code, "message": str(error)}
+        status, answer["error"] = error.status, {"code": error.code, "message": str(error)} | error.others
     except EnvironmentRefused as refused:
+        status = 404 if refused.status == 404 else 200
         answer["error"] = {"code": SERVER_ERROR, "message": str(refused), "data": refused.data}
-    return answer, headers
+    return status, answer, headers
+
+
+def check_headers(sessions: EnvironmentSessions, session_id: str | None, version: str | None) -> None:
+    """Raise `RpcError` for a protocol version that is not supported, `EnvironmentRefused` for an unknown session."""
+    if version not in (None, *VERSIONS):
+        data = {"supported": VERSIONS, "requested": version}
+        raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", 400, data=data)
+    if session_id is not None:
+        sessions.find(session_id)
 
 
 def greeting(sessions: EnvironmentSessions, params: object) -> Json:
@@ -65,7 +82,7 @@ async def perform(sessions: EnvironmentSessions, method: str, params: object, se
     if method == "tools/list":
         tools = [tool_data(tool) for tool in sessions.isolation.spec.tools]
         for tool in tools:
-            tool["inputSchema"] = tool.pop("input_schema")
+            tool["inputSchema"] = {"type": "object"} | tool.pop("input_schema")
         return {"tools": tools}
     if method != "tools/call":
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method:.100}")

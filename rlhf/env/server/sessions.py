@@ -107,7 +107,7 @@ class EnvironmentSession:
         except EnvironmentFailed as failure:
             self._break(failure.kind)
             kind, message = failure.kind, f"{failure.kind}: {failure.detail}"
-            raise EnvironmentRefused(Code.EXECUTION_ERROR, message, STATUS[kind], kind=kind) from None
+            raise EnvironmentRefused(Code.EXECUTION_ERROR, message, STATUS.get(kind, 500), kind=kind) from None
         except asyncio.CancelledError:
             self._break("lost")
             raise
