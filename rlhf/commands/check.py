@@ -14,7 +14,7 @@ from rlhf.commands.gold import describe_golds, try_functions
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
-from rlhf.models.model_files import Values, parameters, tensor_shapes
+from rlhf.models.model_files import GENERATION, Values, parameters, tensor_shapes
 from rlhf.models.supported_families import measurements
 from rlhf.models.tool_format_names import AUTO
 from rlhf.recipe.loading import load_recipe
@@ -189,7 +189,21 @@ def describe_folder(model: ModelConfig) -> list[LabelledText]:
     folder = Path(model.path).expanduser()
     config, shapes = read_model_config(folder), tensor_shapes(folder)
     size = "unknown without safetensors files" if shapes is None else f"{parameters(shapes):,}"
-    return [("family", f"{describe_family(config)}: {measurements().verdict_text(config)}"), ("parameters", size)]
+    return [
+        ("family", f"{describe_family(config)}: {measurements().verdict_text(config)}"),
+        ("parameters", size),
+        *describe_exports(folder),
+    ]
+
+
+def describe_exports(folder: Path) -> list[LabelledText]:
+    """Say what exports of this model leave out; nothing where they have all."""
+    if not (folder / GENERATION).exists():
+        return []
+    from rlhf.models.loading import unsaved_settings
+
+    left = ", ".join(unsaved_settings(str(folder)))
+    return [("exports", f"leave out {left} of {GENERATION}, which transformers does not save again")] if left else []
 
 
 def describe_family(config: Values) -> str:

@@ -91,6 +91,10 @@ async def spawn_learners(config: ClusterConfig, cluster: Cluster) -> Sequence[Wo
 
 async def start_ranks(learner: RemoteLearner, recipe: Recipe, model: str, tell: Tell) -> dict[str, Any]:
     """Start the ranks and return the facts of the first. Tell if they take a sequence a row."""
+    from rlhf.models.loading import unsaved_settings
+
+    if left := await asyncio.to_thread(unsaved_settings, model):
+        tell(f"exports leave out {', '.join(left)} of generation_config.json, which transformers does not save again")
     facts = await learner.start(learner_settings(recipe, model))
     if why := facts["why_alone"]:
         tell(f"one sequence a row, and what samples have in common computed for each of them: {why}")

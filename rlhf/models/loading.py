@@ -44,12 +44,46 @@ def load_config(path: str, *, trust_remote_code: bool = False, setting: str = "m
 
 
 def declared_ends(path: str, *, trust_remote_code: bool = False) -> tuple[int, ...]:
-    """Return the end-of-reply tokens in the model's `generation_config.json`; empty without such a file."""
-    try:
-        ends = GenerationConfig.from_pretrained(path, trust_remote_code=trust_remote_code).eos_token_id
-    except OSError:
-        return ()
+    """Return the end-of-reply tokens in the model's `generation_config.json`; empty without such a file. Raises
+    `ModelError`."""
+    with reading_generation(path):
+        try:
+            ends = GenerationConfig.from_pretrained(path, trust_remote_code=trust_remote_code).eos_token_id
+        except OSError:
+            return ()
     return () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
+
+
+def reading_generation(path: str) -> AbstractContextManager[None]:
+    """Raise `ModelError` where transformers refuses to read the model's `generation_config.json`."""
+    return naming_model(f"model.path={path}: {LIBRARY} cannot read its generation_config.json")
+
+
+def unsaved_settings(path: str) -> list[str]:
+    """Return the names of what exports leave out (`savable`). Raises `ModelError`."""
+    with reading_generation(path), quiet():
+        try:
+            return savable(GenerationConfig.from_pretrained(path))[1]
+        except OSError:  # older models have the settings in this file
+            return savable(GenerationConfig.from_pretrained(path, "config.json", _from_model_config=True))[1]
+
+
+def savable(settings: GenerationConfig) -> tuple[GenerationConfig, list[str]]:
+    """Return the settings for generation that transformers writes to a file, and the names of those that it refuses,
+    such as a temperature without `do_sample`: training needs none of them."""
+
+    def is_saved(values: dict[str, Any]) -> bool:
+        made = catch(lambda: GenerationConfig(**values).validate(strict=True))  # type: ignore[no-untyped-call]
+        return not isinstance(made, Raised)
+
+    kept: dict[str, Any] = {}
+    values = settings.to_diff_dict()
+    with quiet():
+        if is_saved(values):
+            return settings, []
+        for name in sorted(values):  # `do_sample` comes before what depends on it
+            kept |= {name: values[name]} if is_saved({**kept, name: values[name]}) else {}
+    return GenerationConfig(**kept), sorted(set(values) - set(kept))  # type: ignore[no-untyped-call]
 
 
 def load_policy(
@@ -79,6 +113,8 @@ def load_policy(
             attn_implementation=attention_named(attention),
             trust_remote_code=trust_remote_code,
         )
+    if model.can_generate():
+        model.generation_config, _ = savable(model.generation_config)
     ready_to_train(model, gradient_checkpointing=gradient_checkpointing, offload_activations=offload_activations)
     return model
 

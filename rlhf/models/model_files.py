@@ -192,6 +192,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 CONFIG, TEMPLATE, MORE_TEMPLATES, OF_A_PROCESSOR = (
     "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates/*.jinja", "chat_template.json",
 )  # fmt: skip
+GENERATION = "generation_config.json"
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 PLACEHOLDERS = ("image_token", "audio_token", "video_token")
 """Placeholders for images, audio and video. Text models may keep those of larger relatives, beyond their embedding."""
@@ -219,6 +220,17 @@ def check_vocabulary(folder: Path, rows: int) -> None:
             f"{folder}: its tokenizer gives {token!r} the id {ids[token]}, and the embedding has {rows} rows, 0 to "
             f"{rows - 1}; take the model's own tokenizer, or enlarge the embedding (resize_token_embeddings)"
         )
+
+
+def check_generation(folder: Path) -> None:
+    """Raise `ModelError` for a `generation_config.json` that is no JSON object, or has something else in the place of a
+    token's id."""
+    for name, given in read_json_object(folder / GENERATION).items():
+        ids = given if isinstance(given, list) else [given]
+        if name.endswith("_token_id") and given is not None and any(type(one) is not int for one in ids):
+            raise ModelError(
+                f"{folder / GENERATION}: {name} is {given!r}; it must be the number of a token, or several"
+            )
 
 
 def check_template(folder: Path) -> None:

@@ -23,6 +23,7 @@ from rlhf.http.config import check_recording
 from rlhf.models.model_files import (
     Values,
     check_dimensions,
+    check_generation,
     check_template,
     check_tokenizer,
     check_vocabulary,
@@ -170,6 +171,7 @@ def check_model_folder(recipe: Recipe) -> None:
         check_dimensions(folder, config, shapes)
         rows = embedding_rows(shapes) or rows
     check_tokenizer(folder)
+    check_generation(folder)
     if isinstance(rows, int):
         check_vocabulary(folder, rows)
     if recipe.kind != "offline":  # offline reads recorded tokens

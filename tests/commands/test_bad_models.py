@@ -55,6 +55,10 @@ def with_config(text: str) -> Spoil:
     return lambda folder: folder.joinpath("config.json").write_text(text)
 
 
+def with_generation_config(text: str) -> Spoil:
+    return lambda folder: folder.joinpath("generation_config.json").write_text(text)
+
+
 def changed(**values: object) -> Spoil:
     return lambda folder: change(folder / "config.json", **values)
 
@@ -108,6 +112,9 @@ WRONG_CONFIGS = [
                              "tokenizer_config.json); use an instruction-tuned model, or add a template"),
         (changed(dual_chunk_attention_config={"chunk_size": 262144}),
          "FOLDER: its config.json has dual_chunk_attention_config, which learner"),
+        (with_generation_config("0"), "FOLDER/generation_config.json is not a JSON object; download the model again"),
+        (with_generation_config('{"eos_token_id": "2"}'),
+         "FOLDER/generation_config.json: eos_token_id is '2'; it must be the number of a token, or several"),
         (WITH_ITS_OWN_CODE, "FOLDER brings its own code (auto_map in config.json)"),
     ],
 )  # fmt: skip

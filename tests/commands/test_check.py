@@ -15,7 +15,7 @@ from rlhf.env.config import EnvironmentConfig
 from rlhf.models.supported_families import measurements
 from rlhf.recipe.preflight import is_hub_name
 from tests.commands.conftest import Command
-from tests.model_folders import CONFIG, PARAMETERS
+from tests.model_folders import CONFIG, PARAMETERS, change
 from tests.pace import scaled
 
 
@@ -78,6 +78,13 @@ def test_a_model_folder_is_described(rlhf: Command, recipe: Path, model_folder: 
     assert ended.returncode == 0, ended.stderr
     assert f"family         qwen2 (Qwen2ForCausalLM): {measurements().verdict_text(CONFIG)}\n" in ended.stdout
     assert f"parameters     {PARAMETERS}\n" in ended.stdout
+
+
+def test_what_exports_will_leave_out_is_said(rlhf: Command, recipe: Path, model_folder: Path):
+    change(model_folder / "generation_config.json", eos_token_id=2, temperature=0.9, top_p=0.6)
+    ended = rlhf("check", recipe, "model.tiny=null", f"model.path={model_folder}")
+    left = "leave out temperature, top_p of generation_config.json, which transformers does not save again"
+    assert f"exports        {left}\n" in ended.stdout
 
 
 def test_the_size_of_pickled_weights_is_not_guessed(rlhf: Command, recipe: Path, model_folder: Path):

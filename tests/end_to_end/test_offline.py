@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from tests.end_to_end.running import Run, train
+from tests.model_folders import change
 from tests.small_tasks import sorting
 
 pytestmark = pytest.mark.engine
@@ -45,6 +47,7 @@ cluster: {{kind: local}}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("offline")
     save_tiny(TinyModelConfig(hidden_size=64, intermediate_size=128, heads=2, kv_heads=1), 0, folder / "start")
+    change(folder / "start" / "generation_config.json", temperature=0.9, top_p=0.6)
     return folder
 
 
@@ -52,6 +55,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recorded(folder: Path) -> Run:
     recipe = recipe_in(folder, "rl", f"{{train: {sorting(digits=3, rows=64)}}}")
     return train(folder / "recorded", folder / "models", *MORE, recipe=recipe)
+
+
+def test_exports_leave_out_what_transformers_refuses_to_save(folder: Path, recorded: Run) -> None:
+    assert "exports leave out temperature, top_p of generation_config.json" in recorded.process.stdout
+    before, after = (
+        json.loads((at / "generation_config.json").read_text()) for at in (folder / "start", recorded.model)
+    )
+    assert after == {name: value for name, value in before.items() if name not in ("temperature", "top_p")}
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.config import TinyModelConfig
-from rlhf.models.loading import load_policy, load_tokenizer, without_dropout
+from rlhf.models.loading import load_policy, load_tokenizer, savable, unsaved_settings, without_dropout
 from rlhf.models.tiny import save_tiny
 from tests.architectures.families import FAMILIES, save
 
@@ -127,3 +127,29 @@ def test_a_tokenizer_without_a_chat_template_is_refused(folder: Path, tmp_path: 
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     with pytest.raises(ModelError, match="no chat template"):
         load_tokenizer(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "left"),
+    [
+        ({"temperature": 0.9, "top_p": 0.6}, ["temperature", "top_p"]),
+        ({"temperature": 0.9, "output_scores": True, "do_sample": True}, ["output_scores"]),
+        ({"num_beams": 4, "early_stopping": True, "eos_token_id": [2, 3]}, []),
+    ],
+)
+def test_settings_that_transformers_does_not_save_again_are_left_out(
+    tmp_path: Path, settings: dict[str, object], left: list[str]
+) -> None:
+    kept, refused = savable(GenerationConfig(**settings))
+    kept.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "generation_config.json").read_text())
+    assert refused == left
+    assert {name: saved.get(name) for name in settings if name not in left} == {
+        name: value for name, value in settings.items() if name not in left
+    }
+
+
+def test_settings_that_transformers_refuses_to_read_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"num_return_sequences": 4}')
+    with pytest.raises(ModelError, match=r"transformers \S+ cannot read its generation_config.json: ValueError: Greedy"):
+        unsaved_settings(str(tmp_path))

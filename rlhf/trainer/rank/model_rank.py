@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf.errors import CheckpointError
+from rlhf.models.failures import naming_model
 from rlhf.models.loading import bare_tokenizer
 from rlhf.models.lora import save_adapter
 from rlhf.models.model_files import UNNAMED_CONTEXT, context_tokens
@@ -42,6 +44,8 @@ class ModelRank:
         self.device = torch.device(settings.device)
         torch.manual_seed(settings.seed + rank)  # for dropout, independent of earlier draws
         trainer = settings.trainer
+        with TemporaryDirectory() as tried, naming_model(f"model.path={settings.model_path} cannot be saved again"):
+            self._export_settings(Path(tried))
         self.engine = zero.build_engine(
             module, trainer.optimizer, settings, world_size, total_steps=trainer.policy_steps
         )
@@ -118,17 +122,20 @@ class ModelRank:
         own: list[Path] = []
         if self.rank == 0:
             path.mkdir(parents=True, exist_ok=True)
-            self.module.model.save_pretrained(path, state_dict={})  # all but the weights
-            bare_tokenizer(
-                self.settings.model_path, trust_remote_code=self.settings.model.trust_remote_code
-            ).save_pretrained(path)
-            if towers(self.module.model):
-                copy_processors(self.settings.model_path, path)
+            self._export_settings(path)
             own = files_below(path)
         torch.distributed.barrier()
         own += export_weights(self.module, path, self.settings.bucket_bytes, create=create)
         torch.distributed.barrier()
         return own
+
+    def _export_settings(self, path: Path) -> None:
+        """Write all of a model folder but the weights."""
+        self.module.model.save_pretrained(path, state_dict={})
+        trust = self.settings.model.trust_remote_code
+        bare_tokenizer(self.settings.model_path, trust_remote_code=trust).save_pretrained(path)
+        if towers(self.module.model):
+            copy_processors(self.settings.model_path, path)
 
     def _export_adapter(self, path: Path) -> list[Path]:
         """Write the adapters as `peft` reads them. Collective, like `export`."""
