@@ -1,9 +1,9 @@
 """`python -m tests.answers`: how far the reward `math` agrees with pairs of reference and reply, by kind. The last line
 is `RESULT {…}`.
 
-The pairs are those of `tests/reward/answers.jsonl` and, where they are, those that users reported (`../shared`). A row
-of the first has a reference `gold` and replies that are `right`, `wrong`, or to `none` of which a number can be given;
-those that are no whole replies stand in a box.
+The pairs are those of `answers.jsonl` and `reported_answers.jsonl` in `tests/reward`; the second are users' reports.
+A row of the first has a reference `gold` and replies that are `right`, `wrong`, or to `none` of which a number can be
+given; those that are no whole replies stand in a box.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlhf.errors import NoReference
 from rlhf.reward.math import math
 
 OWN = Path(__file__).parent / "reward" / "answers.jsonl"
-REPORTED = Path(__file__).parents[2] / "shared" / "data" / "answers" / "math.jsonl"
+REPORTED = OWN.with_name("reported_answers.jsonl")
 VERDICTS = {"right": 1.0, "right_replies": 1.0, "wrong": 0.0, "wrong_replies": 0.0, "none": None}
 
 
@@ -53,7 +53,7 @@ def own_pairs() -> Iterator[Pair]:
 
 def reported_pairs() -> Iterator[Pair]:
     """Iterate over the pairs that users reported."""
-    for line in REPORTED.read_text(encoding="utf-8").splitlines() if REPORTED.exists() else ():
+    for line in REPORTED.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         yield Pair("reported", row["gold"], row["answer"], float(row["right"]))
 

@@ -16,8 +16,8 @@ from rlhf.data.sources import load_pairs, load_tasks
 from rlhf.errors import DataError
 from rlhf.recipe.preflight import check_dataset
 from rlhf.types import Message
+from tests.datasets import HH
 
-HH = Path(__file__).parents[3] / "shared" / "data" / "hh_rlhf" / "harmless_base_test.jsonl.gz"
 COLUMNS = {"chosen_column": "chosen", "rejected_column": "rejected", "answer_column": None}
 CALL = {"function": {"name": "add", "arguments": {}}}
 ASKED = (Message(role="user", content="2 + 2?"),)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from rlhf.recipe.loading import load_recipe
+from tests.datasets import GSM8K
 from tests.end_to_end import running
-from tests.end_to_end.running import ROOT, train
+from tests.end_to_end.running import train
 from tests.recipe.planning.gpu_recipes import MACHINES, recipe_file
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
-GSM8K = ROOT.parent / "shared" / "data" / "gsm8k"
 ARCHITECTURES = {"moe_30b_a3b": "qwen3_moe", "llama_70b_16_nodes": "llama", "long_context_64k": "llama"}
 """Of the others it is qwen2."""
 SMALL = (
@@ -48,8 +48,6 @@ def small(name: str) -> list[str]:
 def test_a_recipe_trains_two_updates_with_a_tiny_model(
     name: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not (GSM8K / "train.jsonl").is_file():
-        pytest.fail("GSM8K is absent: this test needs the folder shared/data/gsm8k beside the checkout")
     monkeypatch.setattr(running, "RUN_SECONDS", 600)
     run = train(tmp_path / "run", cache, *small(name), recipe=recipe_file(name))
     assert (run.summary["outcome"], run.summary["updates"]) == ("finished", 2)

@@ -10,12 +10,12 @@ from transformers import AutoModelForSequenceClassification
 
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
+from tests.datasets import HH
 from tests.end_to_end.running import ROOT, Run, train
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
 RECIPES = ROOT / "recipes" / "preference_ppo"
-HH = ROOT.parent / "shared" / "data" / "hh_rlhf" / "harmless_base_test.jsonl.gz"
 TINY = TinyModelConfig(hidden_size=64, intermediate_size=128, layers=1)
 LOCAL = "cluster.kind=local"
 

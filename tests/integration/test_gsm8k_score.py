@@ -12,11 +12,11 @@ import pytest
 
 from rlhf.commands.score import run_score
 from rlhf.errors import ConfigError, DataError
+from tests.datasets import GSM8K
 
 pytestmark = pytest.mark.waits
 
 ROOT = Path(__file__).parents[2]
-GSM8K = ROOT.parent / "shared" / "data" / "gsm8k"
 RECIPE = ROOT / "recipes" / "gsm8k_grpo.yaml"
 Row = dict[str, Any]
 
@@ -24,10 +24,7 @@ Row = dict[str, Any]
 @pytest.fixture(scope="module")
 def solutions() -> list[Row]:
     """300 rows of GSM8K."""
-    path = GSM8K / "test.jsonl"
-    if not path.is_file():
-        pytest.fail("GSM8K is absent: this test needs the folder shared/data/gsm8k beside the checkout")
-    return [json.loads(line) for line in path.read_text().splitlines()[:300]]
+    return [json.loads(line) for line in (GSM8K / "test.jsonl").read_text().splitlines()[:300]]
 
 
 def final(row: Row) -> str:

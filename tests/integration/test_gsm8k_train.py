@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
+from tests.datasets import GSM8K
 from tests.end_to_end.running import ROOT, Run, largest_difference, train
 
 pytestmark = pytest.mark.engine
 
 RECIPE = ROOT / "recipes" / "gsm8k_grpo.yaml"
-GSM8K = ROOT.parent / "shared" / "data" / "gsm8k"
 
 
 def overrides_of_the_header() -> list[str]:
@@ -26,8 +26,6 @@ def overrides_of_the_header() -> list[str]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    if not (GSM8K / "train.jsonl").is_file():
-        pytest.fail("GSM8K is absent: this test needs the folder shared/data/gsm8k beside the checkout")
     folder = tmp_path_factory.mktemp("gsm8k")
     return train(folder / "run", folder / "models", *overrides_of_the_header(), "cluster.kind=local", recipe=RECIPE)
 

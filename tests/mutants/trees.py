@@ -36,7 +36,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A copy of the working tree, with `shared` beside it where the tree has one."""
+    """A copy of the working tree."""
 
     path: Path
 
@@ -52,8 +52,6 @@ class Tree:
             if (source := root / name).is_file():
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, tree / name)
-        if (shared := root.parent / "shared").is_dir():
-            (place / "shared").symlink_to(shared.resolve())
         return cls(tree)
 
     def with_fault(self, fault: Fault, clean: Outcome) -> Outcome:
