@@ -151,5 +151,5 @@ def test_settings_that_transformers_does_not_save_again_are_left_out(
 
 def test_settings_that_transformers_refuses_to_read_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text('{"num_return_sequences": 4}')
-    with pytest.raises(ModelError, match=r"transformers \S+ cannot read its generation_config.json: ValueError: Greedy"):
+    with pytest.raises(ModelError, match=r"cannot read its generation_config.json: ValueError: Greedy"):
         unsaved_settings(str(tmp_path))
