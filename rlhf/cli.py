@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import signal
 import sys
 from functools import partial
@@ -428,11 +430,29 @@ def env_check(
     raise typer.Exit(commands.env_check.run_env_check(url, token_env, action))
 
 
+def check_surroundings() -> None:
+    """Check that this process has a folder, and its user a home and a name, which libraries ask for. Raises
+    `UserError`."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UserError("the current folder was deleted; change to one that exists") from None
+    try:
+        Path.home()
+    except RuntimeError:
+        raise UserError(f"user {os.getuid()} has no home; set HOME to a folder that it can write to") from None
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # before Python 3.13, and since
+        os.environ["LOGNAME"] = str(os.getuid())
+
+
 def main() -> None:
     """Run a command. Print a named failure as one line and exit with its code; exit with 130 after Ctrl-C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that starts a command with & has it ignored
     sys.stdout, sys.stderr = lasting(sys.stdout, ends=True), lasting(sys.stderr)
     try:
+        check_surroundings()
         try:
             app()
         finally:

@@ -66,10 +66,11 @@ class Leaving:
         """Whether the run must end at once. Processes that die then are not failures: a job's end kills all of them."""
 
     @classmethod
-    def of_job(cls, environment: Mapping[str, str] = os.environ) -> Leaving:
-        """Return a `Leaving` with the end time of this process's SLURM job, if it has one."""
+    def of_job(cls, environment: Mapping[str, str] = os.environ, wall: Callable[[], float] = time.time) -> Leaving:
+        """Return a `Leaving` with the end time of this process's SLURM job, if it has one. A time that has passed is
+        that of another job, from whose shell this process has its variables."""
         end = environment.get(JOB_END, "")
-        return cls(float(end) if end.isdecimal() else None)
+        return cls(float(end) if end.isdecimal() and float(end) > wall() else None, wall)
 
     def ask(self, why: str) -> None:
         """Request that the run ends at its next boundary. The first reason given is reported."""

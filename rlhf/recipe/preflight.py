@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import locale
+import os
 import re
 from itertools import islice
 from pathlib import Path
@@ -44,6 +45,7 @@ from rlhf.rollout.vllm.user_arguments import check_arguments, check_variables
 from rlhf.runs.loggers import check_loggers
 from rlhf.runs.recorded import recorded_episodes
 
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 READ_BYTES = 4 * 2**20
 """Size of the files whose every row is checked, in a quarter of a second; the run reads larger ones itself."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -52,6 +54,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 def preflight(recipe: Recipe) -> None:
     """Check the files, packages, GPUs and variables that `recipe` needs. Raises a `UserError` of one line."""
     check_encoding()
+    check_cache()
     check_devices(recipe)
     check_engines(recipe)
     check_pieces(recipe)
@@ -75,6 +78,18 @@ def check_encoding() -> None:
     `ConfigError`."""
     if (encoding := locale.getpreferredencoding(False)).lower() != "utf-8":
         raise ConfigError(f"by its locale this Python reads and writes files in {encoding}; set PYTHONUTF8=1 for UTF-8")
+
+
+def check_cache() -> None:
+    """Check that the cache that a variable names for torch can be written. Raises `ConfigError`."""
+    if not (folder := os.environ.get(CACHE)):
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{CACHE}={folder} cannot be made ({error.strerror}); name another folder") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{CACHE}={folder} cannot be written; name another folder")
 
 
 def check_placement(recipe: Recipe) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import resource
 import subprocess
@@ -14,7 +15,7 @@ import typer
 from rlhf import cli
 from rlhf.commands.options import all_options, default_text, type_name
 from rlhf.config import known_keys
-from rlhf.errors import WorkerDied
+from rlhf.errors import UserError, WorkerDied
 from rlhf.recipe.schema import Recipe
 from tests.commands.conftest import Command
 from tests.pace import scaled
@@ -140,3 +141,22 @@ def test_files_are_read_as_utf8_in_every_locale_and_a_program_that_does_not_is_r
     assert "in größer" in ended[0].stdout
     assert "ConfigError: by its locale this Python reads and writes files in" in ended[1].stderr
     assert "set PYTHONUTF8=1" in ended[1].stderr
+
+
+def test_a_folder_that_is_gone_and_a_user_without_a_home_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def nobody(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("HOME", "USER", "LOGNAME", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match=rf"user {os.getuid()} has no home; set HOME to a folder"):
+        cli.check_surroundings()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("LOGNAME", "")
+    cli.check_surroundings()
+    assert getpass.getuser() == str(os.getuid())  # which libraries ask for, and which raises without a name
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "cwd", lambda: os.stat("/nowhere"))
+    with pytest.raises(UserError, match="the current folder was deleted"):
+        cli.check_surroundings()

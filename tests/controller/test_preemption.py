@@ -18,8 +18,12 @@ def test_it_leaves_when_what_comes_next_takes_longer_than_its_job_has(left: floa
 
 
 def test_the_end_of_a_job_is_read_from_its_environment() -> None:
-    assert Leaving.of_job({"SLURM_JOB_END_TIME": "1000"}).reason(0) == "the job ends in 0 s"
+    assert Leaving.of_job({"SLURM_JOB_END_TIME": "1000"}, lambda: 999.0).reason(0) == "the job ends in 1 s"
     assert Leaving.of_job({"SLURM_JOB_END_TIME": "Unknown"}).reason(0) is None
+
+
+def test_the_end_of_a_job_that_has_passed_is_that_of_another() -> None:
+    assert Leaving.of_job({"SLURM_JOB_END_TIME": "1000"}, lambda: 1000.0).reason(1e9) is None
 
 
 def test_the_first_who_asks_is_named() -> None:

@@ -132,3 +132,16 @@ def test_ranks_that_share_rows_are_held_to_the_same() -> None:
 
 def test_a_model_that_does_not_say_its_heads_is_believed() -> None:
     check_heads_of({}, rollout={"tensor_parallel_size": 3})
+
+
+def test_a_cache_that_torch_cannot_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "made" / "below"))
+    preflight.check_cache()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "below"))
+    with pytest.raises(ConfigError, match=r"TORCHINDUCTOR_CACHE_DIR=\S+/file/below cannot be made \(Not a directory\)"):
+        preflight.check_cache()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/proc/self")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(ConfigError, match="TORCHINDUCTOR_CACHE_DIR=/proc/self cannot be written"):
+        preflight.check_cache()
