@@ -10,11 +10,10 @@ from typing import Any
 from rlhf.errors import HttpFailed
 from rlhf.http.client import HttpClient
 from rlhf.http.outages import Outages
-from rlhf.models.thinking import after_thinking
 from rlhf.reward.config import JudgeConfig, ScorerConfig
 from rlhf.reward.remote import client_of, named_score
-from rlhf.reward.verdict import Chat, mark_of, pairwise_chat, parse_choice, pointwise_chat, words_of
-from rlhf.reward.wire import Score, task_text
+from rlhf.reward.verdict import Chat, judged_text, mark_of, pairwise_chat, parse_choice, pointwise_chat, words_of
+from rlhf.reward.wire import Score
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
 NAME = "judge"
@@ -55,43 +54,41 @@ class PointwiseJudge:
         self.start, self.close = client.start, client.close
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
-        marks = await asyncio.gather(*(self._mark(task, trajectory.response) for trajectory in trajectories))
+        marks = await asyncio.gather(*(self._mark(task, trajectory) for trajectory in trajectories))
         return [named_score(NAME, mark) for mark in marks]
 
-    async def _mark(self, task: Task, response: str) -> Score:
+    async def _mark(self, task: Task, episode: Trajectory) -> Score:
         config = self._client.config
-        words = await self._client.ask(pointwise_chat(config, task_text(task), task.answer, after_thinking(response)))
+        words = await self._client.ask(pointwise_chat(config, task, episode))
         return words if isinstance(words, Unscored) else mark_of(words, config.low, config.high)
 
 
 class PairwiseJudge:
-    """A `RewardFunction` that compares the replies of a group in pairs, each pair in both orders: a judge that always
-    prefers the first position gives both 0.5."""
+    """A `RewardFunction` that compares the episodes of a group in pairs of one role, each pair in both orders: a judge
+    that always prefers the first position gives both 0.5."""
 
     def __init__(self, client: JudgeClient) -> None:
         self._client = client
         self.start, self.close = client.start, client.close
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
-        responses = [after_thinking(trajectory.response) for trajectory in trajectories]
-        pairs = list(combinations(range(len(responses)), 2))
-        verdicts = await asyncio.gather(*(self._compare(task, responses[i], responses[j]) for i, j in pairs))
-        return [
-            named_score(NAME, score)
-            for score in mean_comparisons(len(responses), dict(zip(pairs, verdicts, strict=True)))
-        ]
+        episodes, every = trajectories, range(len(trajectories))
+        pairs = [(i, j) for i, j in combinations(every, 2) if episodes[i].role == episodes[j].role]
+        verdicts = await asyncio.gather(*(self._compare(task, episodes[i], episodes[j]) for i, j in pairs))
+        scores = mean_comparisons(len(episodes), dict(zip(pairs, verdicts, strict=True)))
+        return [named_score(NAME, score) for score in scores]
 
-    async def _compare(self, task: Task, one: str, other: str) -> Score:
+    async def _compare(self, task: Task, one: Trajectory, other: Trajectory) -> Score:
         """Return the score of `one` against `other`: 1, 0, or 0.5 for a tie and where the two orders contradict."""
-        if one == other:
+        if judged_text(one) == judged_text(other):
             return 0.5
         there, back = await asyncio.gather(self._choice(task, one, other), self._choice(task, other, one))
         if isinstance(there, Unscored) or isinstance(back, Unscored):
             return there if isinstance(there, Unscored) else back
         return (there + 1.0 - back) / 2
 
-    async def _choice(self, task: Task, first: str, second: str) -> Score:
-        words = await self._client.ask(pairwise_chat(self._client.config, task_text(task), task.answer, first, second))
+    async def _choice(self, task: Task, first: Trajectory, second: Trajectory) -> Score:
+        words = await self._client.ask(pairwise_chat(self._client.config, task, first, second))
         return words if isinstance(words, Unscored) else parse_choice(words)
 
 

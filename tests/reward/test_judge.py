@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,7 +16,7 @@ from rlhf.reward.judge import mean_comparisons
 from rlhf.reward.live import LiveReward
 from rlhf.reward.reward import make_reward
 from rlhf.types import Scored, Unscored
-from tests.reward.asked import kinds, scored
+from tests.reward.asked import TASK, kinds, replies, scored
 from tests.servers import running
 
 Opinion = Callable[[list[str]], str]
@@ -108,6 +109,16 @@ async def test_a_comparison_that_was_lost_leaves_both_its_replies_without_a_numb
 async def test_a_reply_alone_cannot_be_compared() -> None:
     with running(endpoint(by_length)) as url:
         assert kinds(await scored(judge(url, mode="pairwise"), "a")) == ["alone"]
+
+
+async def test_only_episodes_of_one_role_are_compared() -> None:
+    app = endpoint(by_length)
+    with running(app) as url:
+        reward = judge(url, mode="pairwise")
+        played = [replace(one, role=role) for one, role in zip(replies("aa", "a", "a", "aaa"), "xyxy", strict=True)]
+        assert values(await reward(TASK, played)) == [1.0, 0.0, 0.0, 1.0]
+        await reward.close()
+    assert len(app.state.asked) == 2 * 2
 
 
 def test_only_those_whose_comparison_was_lost_have_no_number() -> None:
