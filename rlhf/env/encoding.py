@@ -7,18 +7,7 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from rlhf.env.tool_schemas import problem_of_schema
-from rlhf.env.wire import (
-    Action,
-    CallData,
-    Json,
-    MessageData,
-    ObservationAnswer,
-    SpecAnswer,
-    TaskData,
-    Undecodable,
-    validate_answer,
-)
+from rlhf.env.wire import Action, CallData, Json, MessageData, ObservationAnswer, SpecAnswer, TaskData, validate_answer
 from rlhf.http.untrusted_text import InvalidJson, escape_json, replace_surrogates
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
 
@@ -153,9 +142,6 @@ def spec_data(spec: EnvironmentSpec) -> Json:
 def spec_from(data: Json) -> EnvironmentSpec:
     """Return the spec that `spec_data` encoded. Raises `Undecodable`."""
     answer = validate_answer(SpecAnswer, data, "spec")
-    for tool in answer.tools:
-        if problem := problem_of_schema(tool.input_schema):
-            raise Undecodable(f"invalid spec: the schema of tool {tool.name!r:.100} {problem}")
     tools = (Tool(name=tool.name, description=tool.description, parameters=tool.input_schema) for tool in answer.tools)
     return EnvironmentSpec(
         name=answer.name, description=answer.description, tools=tuple(tools), roles=tuple(answer.roles)

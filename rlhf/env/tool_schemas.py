@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jsonschema
+from jsonschema_specifications import REGISTRY
+from referencing import Resource
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
 
 def problem_of_schema(schema: dict[str, Any]) -> str | None:
     """Return why a tool's `input_schema`, plain JSON, is not a valid schema of an object; None if it is one."""
-    import jsonschema  # imported late: most environments have no tools
-    from jsonschema_specifications import REGISTRY
-    from referencing import Resource
-    from referencing.jsonschema import DRAFT202012
-
     kind = schema.get("type", "object")
     try:
         jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator).check_schema(schema)
@@ -21,15 +22,12 @@ def problem_of_schema(schema: dict[str, Any]) -> str | None:
     if "object" not in kind:
         return f"is of type {kind!r:.100}, and a tool takes an 'object'"
     root = Resource.from_contents(schema, default_specification=DRAFT202012)
-    for reference in _dangling(root, REGISTRY.resolver_with_root(root)):
-        return f"refers to {reference!r:.100}, which it does not define"
-    return None
+    dangling = next(_dangling(root, REGISTRY.resolver_with_root(root)), None)
+    return dangling and f"refers to {dangling!r:.100}, which it does not define"
 
 
 def _dangling(schema: Any, resolver: Any) -> Iterator[str]:
     """Yield the references of a schema, and of the schemas in it, that lead nowhere."""
-    from referencing.exceptions import Unresolvable
-
     if isinstance(schema.contents, Mapping) and "$ref" in schema.contents:
         try:
             resolver.lookup(schema.contents["$ref"])

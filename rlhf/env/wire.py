@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from rlhf.env.tool_schemas import problem_of_schema
 from rlhf.errors import RlhfError
 from rlhf.http.untrusted_text import read_json
 
@@ -242,6 +243,12 @@ class _Tool(_Answer):
     name: str = Field(min_length=1, max_length=NAME_LENGTH)
     description: str = Field(max_length=TEXT_LENGTH)
     input_schema: Json
+
+    @model_validator(mode="after")
+    def _has_valid_schema(self) -> Self:
+        if problem := problem_of_schema(self.input_schema):
+            raise ValueError(f"the schema of tool {self.name!r:.100} {problem}")
+        return self
 
 
 class SpecAnswer(_Answer):

@@ -21,7 +21,7 @@ OPEN = ("GET", "/health")
 """Answered without a token: load balancers have none, and the answer reveals nothing to them. A wrong token is refused
 here too: clients check their token with this request."""
 LOGGED, LEFT = 1000, 499
-"""How many different refusals are logged; the status of a request whose client has left."""
+"""How many different refusals are logged; the status where the client has left."""
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 RefusalJson = Callable[[int, str], Mapping[str, Any]]
 """Makes the JSON body of a refusal, in the server's format, from its status and a sentence."""

@@ -14,6 +14,8 @@ import uvicorn
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
 from rlhf.errors import DeadlinePassed, UserError
 from rlhf.http.access import AccessMiddleware
@@ -101,13 +103,13 @@ async def _wait_until_started(server: uvicorn.Server, serving: asyncio.Task[None
         serving.result()
 
 
-def words_of(request: Request, error: HTTPException) -> str:
-    """Return why a path or method is refused; of an unknown path with those that exist."""
-    if error.status_code != 404:
-        return str(error.detail)
-    routes = [route for route in request.app.routes if isinstance(route, APIRoute) and route.include_in_schema]
+async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request for an unknown path with those that exist; the `default` of a router."""
+    if scope["type"] == "websocket":
+        return await WebSocketClose()(scope, receive, send)
+    routes = [route for route in scope["app"].routes if isinstance(route, APIRoute) and route.include_in_schema]
     known = ", ".join(sorted(f"{'/'.join(sorted(route.methods))} {route.path}" for route in routes))
-    return f"there is no {request.url.path:.100}; this server has {known}"
+    raise HTTPException(404, f"there is no {scope['path']:.100}; this server has {known}")
 
 
 class BackgroundServer(uvicorn.Server):

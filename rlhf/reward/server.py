@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, REWARD, Access
-from rlhf.http.serving import words_of
+from rlhf.http.serving import unknown_path
 from rlhf.reward.asking import score_replies
 from rlhf.reward.bodies import BODIES, Body, GetReward, ReplyToScore
 from rlhf.reward.live import LiveReward
@@ -95,6 +95,7 @@ def reward_app(
     """Return an ASGI application that scores with `reward`; the caller starts and closes the reward. With a `token`,
     requests must carry it."""
     app = FastAPI(title=f"reward {settings.name}", exception_handlers=_HANDLERS)
+    app.router.default = unknown_path
     counter = Counter(reward, settings)
     app.get("/health")(_health_of(settings))
     for path, body in BODIES.items():
@@ -150,7 +151,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 async def _unknown(request: Request, error: Exception) -> JSONResponse:
     """Return the response for an unknown path or method, or for a body that is not JSON."""
     assert isinstance(error, HTTPException)
-    return _error(error.status_code, "invalid", words_of(request, error))
+    return _error(error.status_code, "invalid", str(error.detail))
 
 
 def _error(status: int, kind: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:

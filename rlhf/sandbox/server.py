@@ -7,15 +7,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
 
 from rlhf.errors import SandboxBroken, SandboxBusy
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, SANDBOX, Access
-from rlhf.http.serving import StrictRoute, bound, url_of, uvicorn_config, words_of
+from rlhf.http.serving import StrictRoute, bound, unknown_path, url_of, uvicorn_config
 from rlhf.sandbox.pool import Sandbox
 from rlhf.sandbox.wire import RunCodeRequest, RunCodeResponse, program_of, response_of
 
@@ -33,8 +32,8 @@ def make_app(
         yield
         await sandbox.close()
 
-    app = FastAPI(title="rlhf sandbox", lifespan=life, exception_handlers=_HANDLERS)
-    app.router.route_class = StrictRoute
+    app = FastAPI(title="rlhf sandbox", lifespan=life, exception_handlers={RequestValidationError: _invalid})
+    app.router.route_class, app.router.default = StrictRoute, unknown_path
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -68,15 +67,6 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(
         {"detail": [{key: found[key] for key in ("type", "loc", "msg")} for found in error.errors()]}, 422
     )
-
-
-async def _unknown(request: Request, error: Exception) -> JSONResponse:
-    """Return the response for an unknown path or method, or for a sandbox that is busy."""
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"detail": words_of(request, error)}, error.status_code, error.headers)
-
-
-_HANDLERS: Any = {RequestValidationError: _invalid, HTTPException: _unknown}
 
 
 async def serve_sandbox(sandbox: Sandbox, host: str, port: int, token: str | None, access: Access) -> None:

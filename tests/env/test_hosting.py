@@ -123,7 +123,7 @@ UNSENDABLE = [
 async def test_an_observation_that_cannot_leave_its_process_is_named(word: str, detail: str) -> None:
     error = await failure_of_step(word, "process", turn=scaled(30))
     assert error.kind == "protocol"
-    assert error.detail.startswith(f"its observation cannot be sent: {detail}")
+    assert error.detail.startswith(f"step: {detail}")
 
 
 @pytest.mark.parametrize(

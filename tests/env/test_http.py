@@ -91,6 +91,13 @@ async def test_a_bad_body_is_answered_with_its_code(
     assert (answer.status_code, answer.json()["detail"]["code"]) == (status, code)
 
 
+async def test_an_unknown_path_is_answered_with_those_that_exist(http: httpx.AsyncClient, guess: str):
+    answer = await http.post(f"{guess}/v1/chat/completions", json={})
+    assert answer.status_code == 404
+    assert answer.json()["detail"].startswith("there is no /v1/chat/completions; this server has GET /health, ")
+    assert "POST /reset" in answer.json()["detail"]
+
+
 async def test_at_capacity_http_says_when_to_come_back(http: httpx.AsyncClient):
     with served("Guess", max_sessions=1) as url:
         async with talking(url):
@@ -155,7 +162,9 @@ async def test_an_observation_that_cannot_be_sent_is_answered_so(http: httpx.Asy
     told = [answer.json()["detail"], frame["data"]]
     assert answer.status_code == 500
     assert [one["kind"] for one in told] == ["protocol", "protocol"]
-    assert all(one["message"].startswith("protocol: its observation cannot be sent: ") for one in told)
+    assert all(
+        one["message"].startswith(("protocol: data that JSON cannot", "protocol: a message of ")) for one in told
+    )
 
 
 async def test_an_mcp_client_shakes_hands_and_calls_within_its_session(http: httpx.AsyncClient, adder: str):

@@ -15,8 +15,7 @@ from rlhf.cluster.child_side import Connection, connect_to_parent
 from rlhf.env.encoding import action_from, answer_data, dumps, spec_data, task_from
 from rlhf.env.hosting.isolation import Factory, blocking, checked, load_spec, raised_failure
 from rlhf.env.wire import Action, TaskData
-from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch, traceback_of
-from rlhf.http.untrusted_text import InvalidJson
+from rlhf.errors import ConfigError, Raised, catch, traceback_of
 from rlhf.protocols import AsyncEnvironment, LocalEnvironment
 from rlhf.types import Observation
 
@@ -51,11 +50,7 @@ def answer_request(name: str, environment: LocalEnvironment, request: dict[str, 
     """Return the answer to one request as JSON: an observation, or the failure in its place."""
 
     def answer() -> str:
-        observation = checked(name, call_environment(environment, request))
-        try:
-            return dumps({"answer": answer_data(observation)})
-        except InvalidJson as error:
-            raise EnvironmentFailed(name, "protocol", f"its observation cannot be sent: {error}") from None
+        return dumps({"answer": answer_data(checked(name, call_environment(environment, request)))})
 
     text = catch(answer, also=BaseException)
     return dumps(failure_data(name, request["method"], text)) if isinstance(text, Raised) else text

@@ -168,4 +168,6 @@ def raised_failure(name: str, method: str, error: BaseException) -> EnvironmentF
     """Return the failure of a method that raised `error`; an `EnvironmentFailed` of the environment stays as it is."""
     if isinstance(error, EnvironmentFailed):
         return error
+    if isinstance(error, InvalidJson):
+        return EnvironmentFailed(name, "protocol", f"{method}: {error}")
     return EnvironmentFailed(name, "raised", f"{method}: {describe_error(error)}")

@@ -62,8 +62,7 @@ def answer_text(answer: Json) -> str:
     try:
         return dumps(answer)
     except InvalidJson as error:
-        message = f"protocol: its observation cannot be sent: {error}"
-        raise EnvironmentRefused(Code.EXECUTION_ERROR, message, 500, kind="protocol") from None
+        raise EnvironmentRefused(Code.EXECUTION_ERROR, f"protocol: {error}", 500, kind="protocol") from None
 
 
 def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object) -> ToolCall:

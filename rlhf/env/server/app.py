@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
 
 from rlhf.env.hosting.isolation import Deadlines, EnvironmentIsolation
 from rlhf.env.server.http_routes import answer_refusal, http_routes
@@ -20,7 +18,7 @@ from rlhf.env.server.socket_route import serve_socket
 from rlhf.env.wire import API_VERSION, Code, EnvironmentRefused, Json
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import Access, HttpLimits
-from rlhf.http.serving import uvicorn_config, words_of
+from rlhf.http.serving import unknown_path, uvicorn_config
 
 STOP_SECONDS = 5.0
 
@@ -57,9 +55,9 @@ def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettin
     app = FastAPI(title=isolation.spec.name, version=API_VERSION, lifespan=lifespan)
     most_bytes = settings.access.limits.body_bytes
     app.include_router(http_routes(sessions))
+    app.router.default = unknown_path
     app.add_exception_handler(EnvironmentRefused, answer_refusal)
     app.add_exception_handler(RequestValidationError, answer_invalid)
-    app.add_exception_handler(HTTPException, answer_unknown)
 
     @app.websocket("/ws")
     async def ws(websocket: WebSocket) -> None:
@@ -72,12 +70,6 @@ def denied(status: int, why: str) -> Json:
     """Return the response for a request that is refused before it reaches a route."""
     codes = {503: Code.CAPACITY_REACHED, 401: Code.SESSION_ERROR, 403: Code.SESSION_ERROR, 421: Code.SESSION_ERROR}
     return {"detail": {"message": why, "code": codes.get(status, Code.VALIDATION_ERROR), "kind": "refused"}}
-
-
-async def answer_unknown(request: Request, error: Exception) -> Response:
-    """Return the response for an unknown path or method."""
-    assert isinstance(error, HTTPException)
-    return JSONResponse(denied(error.status_code, words_of(request, error)), error.status_code, error.headers)
 
 
 async def answer_invalid(request: Request, error: Exception) -> Response:

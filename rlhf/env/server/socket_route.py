@@ -10,7 +10,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from rlhf.env.encoding import answer_data, dumps
 from rlhf.env.server.acting import act, answer_text
 from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions
-from rlhf.env.wire import Code, EnvironmentRefused, Frame, ResetData, parse_frame, validated
+from rlhf.env.wire import Code, EnvironmentRefused, Frame, Json, ResetData, parse_frame, validated
 from rlhf.runs.tracing import traced
 
 NORMAL, BROKEN, TRY_AGAIN = 1000, 1011, 1013
@@ -62,7 +62,7 @@ async def converse(
                 if not socket.query_params:
                     sessions.end(session.id)
     except EnvironmentRefused as refused:
-        await send_frame(socket, error_frame(refused))
+        await send_frame(socket, "error", refused.data)
         return TRY_AGAIN if refused.code is Code.CAPACITY_REACHED else BROKEN
 
 
@@ -93,29 +93,27 @@ async def answer_frames(
             if frame.type == "close":
                 return NORMAL
             with traced(frame.type):
-                answer = await respond(frame, sessions, session)
+                kind, data = await respond(frame, sessions, session)
         except EnvironmentRefused as refused:
-            answer = error_frame(refused)
-        await send_frame(socket, answer)
+            kind, data = "error", refused.data
+        await send_frame(socket, kind, data)
     return BROKEN
 
 
-async def respond(frame: Frame, sessions: EnvironmentSessions, session: EnvironmentSession) -> str:
-    """Return the answer, a frame. Raises `EnvironmentRefused`."""
+async def respond(frame: Frame, sessions: EnvironmentSessions, session: EnvironmentSession) -> tuple[str, Json]:
+    """Return the answer's type and data. Raises `EnvironmentRefused`."""
     spec = sessions.isolation.spec
     if frame.type == "reset":
-        data = answer_data(await session.reset(validated(ResetData, frame.data)), spec.tools)
-    elif frame.type == "step":
-        data = await act(session, spec, frame.data)
-    else:
-        return dumps({"type": "state", "data": session.state})
-    return answer_text({"type": "observation", "data": data})
+        return "observation", answer_data(await session.reset(validated(ResetData, frame.data)), spec.tools)
+    if frame.type == "state":
+        return "state", session.state
+    return "observation", await act(session, spec, frame.data)
 
 
-def error_frame(refused: EnvironmentRefused) -> str:
-    return dumps({"type": "error", "data": refused.data})
-
-
-async def send_frame(socket: WebSocket, frame: str) -> None:
+async def send_frame(socket: WebSocket, kind: str, data: Json) -> None:
+    try:
+        text = answer_text({"type": kind, "data": data})
+    except EnvironmentRefused as refused:
+        text = dumps({"type": "error", "data": refused.data})
     with contextlib.suppress(WebSocketDisconnect):  # `read_frames` sees it, too, and ends the conversation
-        await socket.send_text(frame)
+        await socket.send_text(text)

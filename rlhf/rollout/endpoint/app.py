@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, POLICY, Access
-from rlhf.http.serving import StrictRoute, uvicorn_config, words_of
+from rlhf.http.serving import StrictRoute, unknown_path, uvicorn_config
 from rlhf.rollout.endpoint.answers import ChatResponse
 from rlhf.rollout.endpoint.front import EndSessionRequest, Front
 from rlhf.rollout.endpoint.marks import AgentRequest
@@ -44,7 +44,7 @@ def policy_app(
     used. Without a front, only the run determines the seeds.
     """
     app = FastAPI(title=f"policy {model}", exception_handlers=_HANDLERS)
-    app.router.route_class = StrictRoute
+    app.router.route_class, app.router.default = StrictRoute, unknown_path
     routes = Routes(sessions, model, front)
     app.get("/health")(routes.health)
     app.get(f"/sessions/{{session_id}}/v1{MODELS}")(routes.models)
@@ -145,7 +145,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 async def _unknown(request: Request, error: Exception) -> JSONResponse:
     """Return the response for an unknown path or method, or for a body that is not JSON."""
     assert isinstance(error, HTTPException)
-    return await _refused(request, ChatRefused(error.status_code, "invalid", words_of(request, error)))
+    return await _refused(request, ChatRefused(error.status_code, "invalid", str(error.detail)))
 
 
 def _denied(status: int, why: str) -> dict[str, object]:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import Any
 
 from rlhf.models.thinking import MARK, thought_and_said
 from rlhf.types import Message, Tool
@@ -50,7 +49,7 @@ def said(message: Message) -> str:
     are compared by value: an agent in JavaScript writes 1 where the policy wrote 1.0. The thinking of a reply is the
     same within its text and beside it, in `reasoning_content`.
     """
-    calls = [[call.name, _whole_numbers(call.arguments)] for call in message.tool_calls]
+    calls = [[call.name, json.loads(json.dumps(call.arguments), parse_float=_number)] for call in message.tool_calls]
     if message.role != "assistant":
         return json.dumps([message.role, message.content, calls], sort_keys=True)
     thought, content = thought_and_said(message.content)
@@ -59,16 +58,10 @@ def said(message: Message) -> str:
     return json.dumps([message.role, thought, content, calls], sort_keys=True)
 
 
-def _whole_numbers(value: Any) -> Any:
-    """Return plain data with 1 in place of 1.0."""
-    match value:
-        case float() if value.is_integer():
-            return int(value)
-        case list():
-            return [_whole_numbers(one) for one in value]
-        case dict():
-            return {key: _whole_numbers(one) for key, one in value.items()}
-    return value
+def _number(text: str) -> float:
+    """Read a number of JSON, a whole one as an int."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def _mark(before: Mark, text: str) -> Mark:
