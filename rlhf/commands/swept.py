@@ -19,10 +19,22 @@ from rlhf.cluster.supervisor import socket_folder, supervise
 from rlhf.commands.failures import reporting_failures
 from rlhf.sweeps.forks import forks_for
 from rlhf.sweeps.request import REDUCTION, Sweep, checked_sweep, owned
-from rlhf.sweeps.results import PICTURE, RUNS, SweptRun, ranked, table_rows, write_results
+from rlhf.sweeps.results import (
+    FINISHED,
+    PICTURE,
+    RESULTS,
+    RUNS,
+    STOPPED,
+    SweepResults,
+    SweptRun,
+    ranked,
+    read_results,
+    table_rows,
+    write_results,
+)
 from rlhf.sweeps.space import short_words, split_space
 
-STOPPED = 130
+INTERRUPTED = 130
 OF_TUNE = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -40,7 +52,33 @@ def run_sweep(recipe: Path, words: Sequence[str], **asked: Any) -> int:
 
 
 def swept(sweep: Sweep) -> int:
-    """Run the trials that are not done yet, and show them. After Ctrl-C this shows what there is."""
+    """Run the trials that are not done yet, and show all. After Ctrl-C this shows what there is."""
+    code, found = 0, finished_before(sweep)
+    if found:
+        Console(width=200).print(live_table(found.trials))
+    else:
+        code, found = searched(sweep)
+    if found.best is None:
+        print("no trial has a score", file=sys.stderr)
+        return code or 1
+    print(
+        f"best: {short_words(found.best.values)}\n{found.best_recipe} is the recipe with it: "
+        f"rlhf train {found.best_recipe}\nthe curves: {sweep.folder / PICTURE}, and rlhf view {sweep.folder}"
+    )
+    return code or int(any(one.outcome == RUNS for one in found.trials))
+
+
+def finished_before(sweep: Sweep) -> SweepResults | None:
+    """Return the results of an earlier call in which all trials came to an end and none failed."""
+    if not (sweep.folder / RESULTS).exists():
+        return None
+    found = read_results(sweep.folder)
+    whole = len(found.trials) == sweep.trials and all(one.outcome in (FINISHED, STOPPED) for one in found.trials)
+    return found if whole else None
+
+
+def searched(sweep: Sweep) -> tuple[int, SweepResults]:
+    """Run the trials, show them, and write the results; the code is that of Ctrl-C, or 0."""
     os.environ |= OF_TUNE
     code = 0
     with owned(sweep), forks_for(sweep.loaded, sweep.folder / "forks.log") as forks:
@@ -58,21 +96,14 @@ def swept(sweep: Sweep) -> int:
                 shown.start()
             search.run_trials(sweep, board, forks)
         except KeyboardInterrupt:
-            code = STOPPED
+            code = INTERRUPTED
         finally:
             shown.stop()
         trials = ranked(list(board.trials.values()), sweep.mode)
         found = write_results(sweep.folder, trials, sweep.recipe, [f"name={sweep.loaded.name}", *sweep.overrides])
     if not live:
         Console(width=200).print(live_table(trials))
-    if found.best is None:
-        print("no trial has a score", file=sys.stderr)
-        return code or 1
-    print(
-        f"best: {short_words(found.best.values)}\n{found.best_recipe} is the recipe with it: "
-        f"rlhf train {found.best_recipe}\nthe curves: {sweep.folder / PICTURE}, and rlhf view {sweep.folder}"
-    )
-    return code or int(any(one.outcome == RUNS for one in trials))
+    return code, found
 
 
 def described(sweep: Sweep, at_once: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -43,7 +44,8 @@ class SweptRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResults:
-    """All trials, the best first: that with the best score among those with most updates."""
+    """All trials, the best first: that with the best score among those that finished, else among those with most
+    updates."""
 
     folder: Path
     trials: tuple[SweptRun, ...]
@@ -60,9 +62,15 @@ class SweepResults:
 
 
 def ranked(trials: Sequence[SweptRun], mode: str) -> list[SweptRun]:
-    """Sort trials: those with more updates first, because scores of different updates do not compare."""
+    """Sort trials: those that came to their own end first, then those with more updates, because scores of different
+    updates do not compare."""
     sign = 1 if mode == "min" else -1
-    return sorted(trials, key=lambda one: (one.score is None, -one.updates, sign * (one.score or 0.0), one.name))
+
+    def rank(one: SweptRun) -> tuple[bool, float, float, str]:
+        length = math.inf if one.outcome == FINISHED else one.updates
+        return one.score is None, -length, sign * (one.score or 0.0), one.name
+
+    return sorted(trials, key=rank)
 
 
 def table_rows(trials: Sequence[SweptRun]) -> list[tuple[str, ...]]:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
@@ -29,7 +30,6 @@ Told = Callable[[SweptRun], None]
 def run_trials(sweep: Sweep, board: Board, forks: Forks | None) -> None:
     """Run every trial to its end. The order of trials, and what is drawn, are the same in every call."""
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
-    random.seed(sweep.loaded.seed)  # from which PBT draws
     board.order.begin()
     saves = (f"trainer.save_every={sweep.interval}", f"trainer.keep_checkpoints={sweep.updates}")
     saving = saves if sweep.algorithm == "pbt" else ()  # a run may be ahead of the update that is taken over
@@ -97,7 +97,8 @@ def scheduler(sweep: Sweep) -> TrialScheduler | None:
     def bounded(values: dict[str, Any]) -> dict[str, Any]:
         return values | {key: min(max(values[key], one.values[0]), one.values[1]) for key, one in ranges.items()}
 
-    return PopulationBasedTraining(
+    return SeededPopulation(
+        sweep.loaded.seed,
         time_attr=UPDATE,
         perturbation_interval=sweep.interval,
         hyperparam_mutations=lists | {key: domain(search) for key, search in ranges.items()},
@@ -105,6 +106,19 @@ def scheduler(sweep: Sweep) -> TrialScheduler | None:
         synch=True,  # so that what is exploited does not depend on which trial is quicker
         log_config=False,
     )
+
+
+class SeededPopulation(PopulationBasedTraining):
+    """PBT whose draws at an update follow from the seed alone. It draws from generators that all code shares."""
+
+    def __init__(self, seed: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._seed = seed
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        random.seed(f"{self._seed} {result[UPDATE]}")
+        np.random.seed(random.getrandbits(32))
+        return str(super().on_trial_result(tune_controller, trial, result))
 
 
 class Board(tune.Callback):

@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -223,7 +224,8 @@ def is_finished(run: RunFolder) -> bool:
 
 
 def copy_run(donor: Path, target: Path, update: int) -> None:
-    """Copy a run with its newest whole checkpoint that is not after the update. Raises `TrialFailed` without one."""
+    """Copy a run with its newest whole checkpoint that is not after the update, and no metrics of later updates. Raises
+    `TrialFailed` without a checkpoint."""
     found = [path for path in checkpoints(donor / "checkpoints") if int(path.name[-6:]) <= update and is_whole(path)]
     if not found:
         raise TrialFailed(f"{donor} has no checkpoint of update {update} or before: set trainer.save_every")
@@ -231,4 +233,7 @@ def copy_run(donor: Path, target: Path, update: int) -> None:
     shutil.rmtree(copying, ignore_errors=True)
     shutil.copytree(donor, copying, ignore=shutil.ignore_patterns(*OF_ONE_RUN))
     shutil.copytree(found[-1], copying / "checkpoints" / found[-1].name, copy_function=os.link)  # are never changed
+    metrics, version = RunFolder(copying).metrics, int(found[-1].name[-6:])
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(takewhile(lambda line: json.loads(line)[UPDATE] <= version, lines)))
     copying.rename(target)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rlhf import commands
 from rlhf.errors import UserError
 from rlhf.recipe.loading import load_recipe
 from rlhf.sweeps.request import checked_sweep, owned
-from rlhf.sweeps.results import SweepResults, SweptRun, ranked, write_on_top
+from rlhf.sweeps.results import SweepResults, SweptRun, ranked, write_on_top, write_results
 from rlhf.sweeps.space import Search, as_words, search_of, split_space
 from tests.commands.conftest import Command
 
@@ -82,10 +83,34 @@ def test_scores_are_compared_after_equal_updates_and_a_failure_is_never_best() -
         trial("low", 8, 0.2),
         trial("high", 8, 0.7),
         trial("dead", 8, 1.0, "failed: no"),
+        trial("own end", 3, 0.99),
     ]
-    assert [one.name for one in ranked(trials, "max")] == ["high", "low", "early", "dead"]
-    assert [one.name for one in ranked(trials, "min")] == ["low", "high", "early", "dead"]
+    assert [one.name for one in ranked(trials, "max")] == ["own end", "high", "low", "early", "dead"]
+    assert [one.name for one in ranked(trials, "min")] == ["low", "high", "own end", "early", "dead"]
     assert SweepResults(folder=Path(), trials=(trials[3],)).best is None
+
+
+def test_a_finished_sweep_is_only_printed(
+    tmp_path: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = checked_sweep(recipe, GRID, folder=tmp_path / "sweep")
+
+    def searched(again: object) -> tuple[int, SweepResults]:
+        return 77, SweepResults(folder=sweep.folder, trials=())
+
+    monkeypatch.setattr(commands.swept, "searched", searched)
+    trials = [
+        SweptRun(name=f"t{n}", run=f"t{n}", values={RATE: n}, scores=[(4, n)], outcome="finished") for n in (2, 1)
+    ]
+    sweep.folder.mkdir()
+    write_results(sweep.folder, trials, recipe, [])
+    best = (sweep.folder / "best.yaml").stat().st_mtime_ns
+    assert commands.swept.swept(sweep) == 0
+    assert "best: learning_rate=2" in capsys.readouterr().out
+    assert (sweep.folder / "best.yaml").stat().st_mtime_ns == best
+    trials[1].outcome = "failed: no"
+    write_results(sweep.folder, trials, recipe, [])
+    assert commands.swept.swept(sweep) == 77, "what failed is tried again"
 
 
 def test_the_best_values_are_a_recipe_on_top_of_the_swept_one(tmp_path: Path, recipe: Path) -> None:

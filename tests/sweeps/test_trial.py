@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import PopulationBasedTraining
 
 from rlhf.errors import TrialFailed
+from rlhf.runs.stored_run import read_metrics
 from rlhf.sweeps.order import ReportOrder
+from rlhf.sweeps.search import SeededPopulation
 from rlhf.sweeps.trial import RunTrial, copy_run, trainable
 from tests.end_to_end.running import QUICKSTART
 from tests.runs.made_run import made_run
@@ -85,6 +91,27 @@ def test_another_trial_goes_on_from_a_copy(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "default.at-0002.json").read_text())["donor"] == "other"
     with pytest.raises(TrialFailed, match="has no checkpoint of update 2"):
         copy_run(tmp_path / "default", tmp_path / "copy", 2)
+
+
+def test_a_copy_has_no_metrics_after_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    donor = made_run(tmp_path / "donor", ROWS)
+    (donor / "checkpoints" / "version-000002").mkdir(parents=True)
+    monkeypatch.setattr("rlhf.sweeps.trial.is_whole", Path.is_dir)
+    copy_run(donor, tmp_path / "copy", 3)
+    assert [row["update"] for row in read_metrics(tmp_path / "copy" / "metrics.jsonl")] == [1, 2]
+    assert len(read_metrics(donor / "metrics.jsonl")) == 4
+
+
+def test_what_pbt_draws_at_an_update_follows_from_the_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(*given: object) -> str:
+        return f"{random.random()} {np.random.random()}"
+
+    monkeypatch.setattr(PopulationBasedTraining, "on_trial_result", drawn)
+    domain = {"hyperparam_mutations": {"a": [1, 2]}}
+    one, other = (SeededPopulation(seed, **domain) for seed in (7, 8))
+    first, again, later = (one.on_trial_result(None, Trial("x", stub=True), {"update": n}) for n in (2, 2, 4))
+    assert first == again
+    assert len({first, later, other.on_trial_result(None, Trial("x", stub=True), {"update": 2})}) == 3
 
 
 def test_reports_come_again_in_the_same_order(tmp_path: Path) -> None:
