@@ -80,6 +80,22 @@ async def test_what_breaks_in_an_environment_is_a_failure_of_its_kind(word: str,
         await healthy.close()
 
 
+async def test_a_message_beyond_a_limit_is_a_failure_with_its_size_and_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with served("Nonce") as url:
+        environments = await connected(url)
+        monkeypatch.setattr("rlhf.env.client.remote.MESSAGE_BYTES", 50_000)
+        for characters in (30_000, 5 * 2**20):  # its answer is too long for the client, and it for the server
+            environment = await environments.open("s")
+            await environment.reset(task("mine"), seed=0)
+            with pytest.raises(
+                EnvironmentFailed, match=r"protocol: a message that is too long: frame with \d+ bytes exc"
+            ):
+                await environment.step(say("x" * characters))
+            await environment.close()
+
+
 async def test_nan_in_a_note_loses_no_episode_and_is_null_beyond_the_wire() -> None:
     for isolation in ("thread", "process"):
         with served("Moody", isolation) as url:

@@ -126,6 +126,18 @@ async def test_an_observation_that_cannot_leave_its_process_is_named(word: str, 
     assert error.detail.startswith(f"step: {detail}")
 
 
+async def test_a_line_that_is_too_long_for_its_reader_is_named_with_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlhf.env.hosting.processes.MESSAGE_BYTES", 1000)
+    async with hosted("Nonce", module=HERE, isolation="process") as environments:
+        session = await environments.open("s")
+        await session.reset(TASK, seed=0)
+        with pytest.raises(
+            EnvironmentFailed, match="protocol: step: an answer that is longer than the limit of 1,001 b"
+        ):
+            await session.step(Message(role="assistant", content="x" * 2000))
+        await session.close()
+
+
 @pytest.mark.parametrize(
     ("isolation", "words"), [("thread", "step did not return within"), ("process", "step was killed after")]
 )
