@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import random
 
+import httpx
 import pytest
 
-from rlhf.env.check import CHECKS, CheckOutcome, CheckResult, check_server, example_action
+from rlhf.env.check import (
+    CHECKS,
+    CheckOutcome,
+    CheckResult,
+    Target,
+    check_metadata,
+    check_server,
+    example_action,
+    outcome_of,
+)
 from rlhf.env.client.remote import Address
 from rlhf.errors import UserError
 from rlhf.types import Message, Observation, Task
@@ -64,6 +74,22 @@ async def test_an_environment_that_forgets_its_seed_or_shares_state_is_found_out
         found = await findings(url)
     assert {check for check, one in found.items() if one.verdict is CheckOutcome.FAIL} == wrong
     assert "random.Random(seed)" in found["interleaved sessions"].detail
+
+
+async def test_a_server_whose_tool_has_an_invalid_schema_does_not_conform() -> None:
+    tool = {"name": "look", "description": "", "input_schema": {"type": "dict"}}
+    spec = {"name": "n", "description": "d", "tools": [tool], "roles": ["agent"]}
+    answers = {
+        "/health": {"status": "healthy"},
+        "/metadata": {"name": "n", "description": "d", "extras": {"version": 1, "spec": spec}},
+        "/schema": {"action": {}, "observation": {}, "state": {}},
+    }
+    transport = httpx.MockTransport(lambda asked: httpx.Response(200, json=answers[asked.url.path]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+        target = Target(address=Address(url="http://x"), http=http, action={})
+        verdict, detail = await outcome_of(check_metadata, target)
+    assert verdict is CheckOutcome.FAIL
+    assert "the schema of tool 'look' is invalid at $.type: 'dict'" in detail
 
 
 async def test_where_no_server_is_the_command_says_so():
