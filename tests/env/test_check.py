@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import httpx
@@ -84,7 +85,11 @@ async def test_a_server_whose_tool_has_an_invalid_schema_does_not_conform() -> N
         "/metadata": {"name": "n", "description": "d", "extras": {"version": 1, "spec": spec}},
         "/schema": {"action": {}, "observation": {}, "state": {}},
     }
-    transport = httpx.MockTransport(lambda asked: httpx.Response(200, json=answers[asked.url.path]))
+
+    def answer(asked: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=httpx.ByteStream(json.dumps(answers[asked.url.path]).encode()))
+
+    transport = httpx.MockTransport(answer)
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
         target = Target(address=Address(url="http://x"), http=http, action={})
         verdict, detail = await outcome_of(check_metadata, target)
