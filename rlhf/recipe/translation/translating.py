@@ -222,7 +222,11 @@ def _verl_kl(t: Theirs) -> Meaning:
         return t.mean(kl, "of two penalties that in the loss" if in_reward else "")
     rate = 0.001 if coefficient is None else coefficient
     kl = _below("trainer.kl.", coefficient=rate, place="reward", estimator=ESTIMATORS.get(penalty, penalty))
-    return t.mean(kl | (_below("trainer.kl.", target=target, horizon=horizon) if control == "adaptive" else {}))
+    divided = t("algorithm.adv_estimator") == "grpo" and t("algorithm.norm_adv_by_std_in_grpo", True)
+    return t.mean(
+        kl | (_below("trainer.kl.", target=target, horizon=horizon) if control == "adaptive" else {}),
+        "theirs divides the KL by the deviation of the group's rewards, ours only the scores" if divided else "",
+    )
 
 
 def of_openrlhf(t: Theirs) -> Iterator[Meaning]:

@@ -18,7 +18,8 @@ from rlhf.trainer.config import KlEstimator, OverlongConfig
 class Episodes:
     """The trainable episodes of a batch, in its order.
 
-    `outcomes` `[B]` are the scores (including the length penalty and, where KL is in the reward, the KL penalty).
+    `scores` `[B]` include the length penalty; `outcomes` `[B]` are the scores minus, where KL is in the reward, the sum
+    of `kl` `[B, T]`, each token's KL to the reference times its price.
     `groups` `[B]` is the comparison group of each: the same role in the same group. `lengths` `[B]` are its ACTION
     tokens; `mask` `[B, T]` is true on them and `turns` `[B, T]` numbers their turns. `rewards` `[B, T]` are per token,
     and sum to the outcome: the rewards of turns, with their weight in the outcome, at the turns' last actions, the rest
@@ -27,7 +28,9 @@ class Episodes:
     log-probs `[B, T]`.
     """
 
+    scores: Doubles
     outcomes: Doubles
+    kl: Doubles
     groups: Ints
     lengths: Ints
     mask: NDArray[np.bool_]
@@ -54,19 +57,21 @@ def episodes_of(
     assert given is not None
     lengths = np.diff(batch.offsets)
     mask = np.arange(max(lengths, default=0)) < lengths[:, None]
-    outcomes = given.outcomes + overlong_penalty_of(lengths, overlong, max_tokens)
+    scores = given.outcomes + overlong_penalty_of(lengths, overlong, max_tokens)
     columns = batch.per_token
     computed = {"proximal": columns.proximal, "reference": columns.reference, "values": columns.values}
     rows = {name: _rows(column, mask) for name, column in computed.items() if column is not None}
     kl = kl_estimate(rows["proximal"] - rows["reference"], estimator) if kl_in_reward else np.zeros(mask.shape)
     turn_rewards, paid = _rows(given.turn_rewards, mask), _sums(given.turn_rewards, lengths)
     return Episodes(
-        outcomes=outcomes - kl_in_reward * kl.sum(1),
+        scores=scores,
+        outcomes=scores - kl_in_reward * kl.sum(1),
+        kl=kl_in_reward * kl,
         groups=given.compared,
         lengths=lengths,
         mask=mask,
         turns=_rows(given.turns, mask).astype(np.int64),
-        rewards=kl_penalised(outcome_rewards(outcomes - paid, mask) + turn_rewards, kl, mask, coefficient=kl_in_reward),
+        rewards=kl_penalised(outcome_rewards(scores - paid, mask) + turn_rewards, kl, mask, coefficient=kl_in_reward),
         behaviour=_rows(columns.behaviour, mask),
         baselines=given.baselines,
         bootstrap=_bootstrap(batch.last_values, given.bootstrapped),

@@ -27,6 +27,7 @@ from rlhf.trainer.advantages import (
     reinforce_plus_plus,
     reinforce_plus_plus_baseline,
     remax,
+    rewards_to_go,
     vtrace,
     whiten,
 )
@@ -66,12 +67,20 @@ def _of_outcomes(estimates: Callable[..., Doubles], episodes: Episodes, *columns
     return _without_targets(over_tokens(advantages, episodes.mask))
 
 
+def _of_scores(estimates: Callable[..., Doubles], episodes: Episodes) -> Estimates:
+    """One advantage an episode from the scores of its group, minus the KL of each token and of those after it. KL among
+    the scores would be divided by their deviation: where they hardly differ, it would be all that is learnt."""
+    advantages = over_tokens(per_group(estimates, episodes.groups, episodes.scores), episodes.mask)
+    return _without_targets(advantages - rewards_to_go(episodes.kl, episodes.mask))
+
+
 def _without_targets(advantages: Doubles) -> Estimates:
     return Estimates(advantages, np.zeros_like(advantages))
 
 
 def from_group_relative(episodes: Episodes, *, normalize_by_std: bool) -> Estimates:
-    return _of_outcomes(partial(group_relative, normalize_by_std=normalize_by_std), episodes)
+    of = _of_scores if normalize_by_std else _of_outcomes
+    return of(partial(group_relative, normalize_by_std=normalize_by_std), episodes)
 
 
 def from_leave_one_out(episodes: Episodes) -> Estimates:
@@ -83,7 +92,8 @@ def from_length_weighted(episodes: Episodes) -> Estimates:
 
 
 def from_best_of_group(episodes: Episodes, *, normalize_by_std: bool) -> Estimates:
-    return _of_outcomes(partial(best_of_group, normalize_by_std=normalize_by_std), episodes)
+    of = _of_scores if normalize_by_std else _of_outcomes
+    return of(partial(best_of_group, normalize_by_std=normalize_by_std), episodes)
 
 
 def from_reinforce_pp(episodes: Episodes, *, gamma: float) -> Estimates:

@@ -250,6 +250,27 @@ def test_kl_in_the_reward_is_taken_from_every_token_and_from_the_outcome() -> No
     np.testing.assert_allclose(found.outcomes, [2 - 0.5 * (kl[0] + kl[1]), 1 - 0.5 * kl[2]], rtol=1e-6)
 
 
+@pytest.mark.parametrize("rewards", [(1.0, 1.0, 1.0), (1.0, 0.0, 0.5)])
+@pytest.mark.parametrize("estimator", ["group_relative", "best_of_group"])
+def test_normalised_scores_lose_the_kl_of_every_token_and_the_deviation_does_not_divide_it(
+    estimator: str, rewards: tuple[float, ...]
+) -> None:
+    beta, lengths = 0.001, (2, 1, 3)
+    groups = [group_of(*(episode(r, segment([P, *[A] * n])) for r, n in zip(rewards, lengths, strict=True)))]
+    config = {"advantage": {"estimator": estimator}, "kl": {**PRICED, "coefficient": beta}}
+    before = scored(groups)
+    batch, _ = with_advantages(before, TrainerConfig(**config), beta, 16)
+    plain, _ = with_advantages(before, TrainerConfig(advantage=config["advantage"]), 0.0, 16)
+    columns = before.per_token
+    kls = np.split(columns.proximal - columns.reference, np.cumsum(lengths)[:-1])
+    expected = [
+        of_scores[0] - beta * kl[place:].sum()
+        for of_scores, kl in zip(plain.per_sample(plain.per_token.advantages), kls, strict=True)
+        for place in range(len(kl))
+    ]
+    np.testing.assert_allclose(batch.per_token.advantages, expected, rtol=1e-5)
+
+
 def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_the_recipe_says() -> None:
     long = episode(1.0, segment([P, *[A] * 8]), status=EpisodeStatus.TRUNCATED)
     groups = [group_of(episode(1.0, segment([P, A, A])), long)]
