@@ -20,10 +20,12 @@ from transformers import (
 )
 from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from rlhf.config import load_piece
 from rlhf.errors import ModelError, Raised, catch
 from rlhf.models.failures import cause_of, concerns_model, naming_model
+from rlhf.models.model_files import refuse_adapters
 from rlhf.models.model_types import check_precision
 from rlhf.models.sharded_loading import Sharding, pretrained
 from rlhf.models.towers import auto_class, towers
@@ -39,6 +41,9 @@ def load_config(path: str, *, trust_remote_code: bool = False, setting: str = "m
     _check_folder(path, setting)
     with naming_model(f"{setting}={path}: {LIBRARY} cannot read its config.json", OSError):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        adapters = find_adapter_config_file(path)
+    if adapters is not None:
+        refuse_adapters(Path(adapters).parent, setting)
     check_precision(path, config.to_dict(), setting)
     return config
 

@@ -80,6 +80,17 @@ def tensor_shapes(folder: Path) -> Shapes | None:
     )
 
 
+def refuse_adapters(folder: Path, key: str) -> None:
+    """Raise `ModelError` for LoRA adapters in the model folder that the recipe's `key` names: transformers would add
+    them to the model, engines would not."""
+    for file in (*folder.glob("adapter_config.json"), *folder.glob("adapter_model.*")):
+        raise ModelError(
+            f"{key}={folder} holds a model and LoRA adapters ({file.name}), and either may be meant: for the model "
+            "alone, move adapter_config.json and adapter_model.* out of the folder; for both, merge the adapters into "
+            "the model (merge_and_unload of peft), and save it in another folder"
+        )
+
+
 def held_instead(folder: Path) -> str:
     """Say what a folder holds that is no whole model, and what to do with it; empty if nothing is known."""
     if (folder / "adapter_config.json").exists():

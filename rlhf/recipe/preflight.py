@@ -32,6 +32,7 @@ from rlhf.models.model_files import (
     embedding_rows,
     held_instead,
     read_json_object,
+    refuse_adapters,
     tensor_shapes,
     text_config,
 )
@@ -322,6 +323,7 @@ def read_model_config(folder: Path, key: str = "model.path") -> dict[str, Any]:
     if "model_type" not in loaded:
         raise ModelError(f"{folder / 'config.json'} has no model_type; {key} must be a Hugging Face folder")
     check_generates(folder, loaded, key)
+    refuse_adapters(folder, key)
     return loaded
 
 

@@ -14,7 +14,9 @@ from rlhf.models.config import LoraConfig, TinyModelConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.lora import add_lora, lora_for_model, low_ranks, save_adapter, without_adapter
 from rlhf.models.policy import PolicyModel
+from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import save_tiny
+from rlhf.recipe.preflight import read_model_config
 from rlhf.weight_sync import weights
 from tests.architectures.families import FAMILIES, save
 from tests.whole import whole_state
@@ -45,6 +47,21 @@ def logits(model: nn.Module) -> Tensor:
     with torch.no_grad():
         found: Tensor = model(IDS).logits
     return found
+
+
+@pytest.mark.parametrize("left", ["adapter_config.json", "adapter_model.safetensors"])
+def test_adapters_beside_whole_weights_are_refused_wherever_the_folder_is_named(folder: str, left: str) -> None:
+    save_adapter(Path(folder), weights.whole_adapter(adapted(folder), 1 << 20, keep=True), LORA, folder)
+    for load in (load_policy, lambda path: load_scalar(path, fresh_head=True, setting="trainer.critic.path")):
+        with pytest.raises(
+            ModelError, match=r"holds a model and LoRA adapters \(adapter_config\.json\), and either may"
+        ):
+            load(folder)
+    for file in {"adapter_config.json", "adapter_model.safetensors"} - {left}:
+        (Path(folder) / file).unlink()
+    for key in ("model.path", "reward.model", "trainer.reference_path"):
+        with pytest.raises(ModelError, match=f"^{key}=.* LoRA adapters .{left}.*move adapter_config.json"):
+            read_model_config(Path(folder), key)
 
 
 def test_training_starts_from_the_base_and_only_adapters_are_trained(folder: str) -> None:
