@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlhf.controller.notices import AlarmNotices
 from rlhf.controller.resume import IDLE, TIMES
 from rlhf.controller.run import Callback, Pace, Run
 from rlhf.rollout.evaluation import Evaluation
@@ -101,8 +102,10 @@ class Reports(Callback):
         self._loggers, self._spans, self._table_every = loggers, spans, table_every
         self._first_version: PolicyVersion = 0
         self._began = 0.0
+        self._alarms = AlarmNotices(lambda words: None, {})
 
     async def on_train_begin(self, run: Run) -> None:
+        self._alarms = AlarmNotices(run.view.message, run.recipe.model_dump(mode="json"))
         self._write(run.clock.drain())
         self._first_version, self._began = run.version, run.clock.elapsed_seconds
 
@@ -112,7 +115,9 @@ class Reports(Callback):
         point = run.context.point
         times = point.times if point and run.version == self._first_version else self._shown(run, spans)
         evaluation = run.evaluation.metrics if run.evaluation else {}
-        self._loggers.log(run.version, {**run.metrics, **times, **run.kind.metrics(), **evaluation})
+        metrics = {**run.metrics, **times, **run.kind.metrics(), **evaluation}
+        self._loggers.log(run.version, metrics)
+        self._alarms.notice(run.version, metrics)
         if due(run.version, self._table_every):
             self._loggers.log_episodes(run.version, run.kind.sample_episodes())
         self._write(spans)

@@ -20,6 +20,8 @@ from rlhf.trainer.algorithms.statistics import batch_statistics
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Updated, Written
 
+PROGRESS_SECONDS = 15.0
+"""How often a run that waits for groups says how many it has."""
 MANY_SAMPLES = 256
 """Samples of an update whose statistics a thread computes; those of fewer hardly hold the event loop up."""
 
@@ -47,9 +49,10 @@ class ObservedBuffer:
         log: EpisodeLog,
         notices: LossNotices,
         leaves: Callable[[], object] = lambda: False,
+        tell: Callable[[str], object] = lambda words: None,
     ) -> None:
         self._buffer, self._clock, self._log, self._notices = buffer, clock, log, notices
-        self._leaves = leaves
+        self._leaves, self._tell = leaves, tell
 
     async def admit(self) -> Ticket:
         return await self._buffer.admit()
@@ -61,11 +64,21 @@ class ObservedBuffer:
         return kept
 
     async def take(self) -> list[Group]:
-        with self._clock.span("wait"):
-            return await unless(self._leaves, self._buffer.take()) or []
+        telling = asyncio.create_task(self._tell_progress())
+        try:
+            with self._clock.span("wait"):
+                return await unless(self._leaves, self._buffer.take()) or []
+        finally:
+            telling.cancel()
 
     def advance(self, version: PolicyVersion) -> None:
         self._buffer.advance(version)
+
+    async def _tell_progress(self) -> None:
+        """Tell what an update waits for, for as long as it does."""
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            self._tell(self._buffer.progress)
 
 
 class ObservedLearner:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from rlhf.errors import FailureBudgetSpent
 from rlhf.http.untrusted_text import escape_controls, escape_to_line
+from rlhf.rollout.agent import AGENT_FAILURE
 from rlhf.rollout.group import unlike_openings
+from rlhf.runs.alarms import alarms
+from rlhf.runs.jsonl import finite
 from rlhf.runs.loggers import EpisodeRow
 from rlhf.runs.lost_samples import Failure, Reason, commonest_failure, failures_of, reason_of, samples_of
+from rlhf.runs.metric_catalogue import find_metric
+from rlhf.runs.stored_run import MetricRow
 from rlhf.types import ROUNDING, Failed, Filtered, Group, PolicyVersion, Scored, Trajectory, Unscored
 
 MOST_TOLD = 20
@@ -20,6 +28,12 @@ LOGGED_CHARACTERS = 2000
 """Characters of a text in the table of a logger."""
 ENDS_LOGGED = 4
 """Episodes of that table from either end of the rewards."""
+AGENT_LOSSES = 8
+"""Failed episodes of an agent without a success after which the run ends."""
+ALARM_UPDATES = 64
+"""Updates that are looked at for alarms, so that a metric of every sixth still has a few values."""
+SETTING = re.compile(r"`([a-z_]+(?:\.[a-z_]+)+)`")
+"""A recipe's key in a remedy."""
 EQUAL_UPDATES = 3
 """Updates in a row without any signal after which the user is told."""
 
@@ -37,15 +51,27 @@ class LossNotices:
     def __init__(self, tell: Callable[[str], None], logs: Path) -> None:
         self._tell, self._logs = tell, logs
         self._told: set[Reason] = set()
+        self._agent_failures: list[Failure] | None = []  # None once an episode has succeeded
 
     def notice(self, outcome: Group | Filtered | Failed) -> None:
-        """Tell the new reasons among a group's losses."""
+        """Tell the new reasons among a group's losses. Raises `FailureBudgetSpent` once an agent has lost
+        `AGENT_LOSSES` episodes without a success: each may take minutes, and the next ones end like these."""
+        self._check_agent(outcome)
         for failure in failures_of(outcome):
             self._once("a sample was lost", failure)
         for sample in samples_of(outcome):
             if isinstance(sample.score, Scored) and sample.score.failure:
                 failure = Unscored(kind=sample.score.failure, detail=sample.score.detail)
                 self._once(f"a scorer failed, and the reply got {sample.score.value:g}", failure)
+
+    def _check_agent(self, outcome: Group | Filtered | Failed) -> None:
+        if self._agent_failures is None or any(sample.trainable for sample in samples_of(outcome)):
+            self._agent_failures = None
+            return
+        self._agent_failures += (one for one in failures_of(outcome) if one.kind.startswith(AGENT_FAILURE))
+        if (lost := len(self._agent_failures)) >= AGENT_LOSSES:
+            often = commonest_failure(self._agent_failures)
+            raise FailureBudgetSpent(f"the agent failed in all of its first {lost} episodes; most often {often}")
 
     def _once(self, what: str, failure: Failure) -> None:
         reason = reason_of(failure)
@@ -54,6 +80,34 @@ class LossNotices:
         self._told.add(reason)
         where = f" (traceback in {self._logs})" if reason.place else ""
         self._tell(f"{what}: {commonest_failure([failure])}{where}; more of this kind are only counted")
+
+
+class AlarmNotices:
+    """Tells of what is wrong with a run by its metrics when it begins, with the setting that its remedy names first."""
+
+    def __init__(self, tell: Callable[[str], None], settings: Mapping[str, Any]) -> None:
+        self._tell, self._settings = tell, settings
+        self._rows: deque[MetricRow] = deque(maxlen=ALARM_UPDATES)
+        self._known: set[str] = set()
+
+    def notice(self, version: PolicyVersion, metrics: Mapping[str, float]) -> None:
+        """Tell of the alarms that began with this update's metrics."""
+        self._rows.append({"update": version} | {name: finite(value) for name, value in metrics.items()})
+        found = {alarm.metric: alarm.what for alarm in alarms(list(self._rows))}
+        for metric, what in found.items():
+            if metric not in self._known:
+                self._tell(f"{what}{self._setting(metric)} (`rlhf explain {metric}`)")
+        self._known = set(found)
+
+    def _setting(self, metric: str) -> str:
+        entry = find_metric(metric)
+        for key in SETTING.findall(entry.remedy if entry else ""):
+            value: Any = self._settings
+            for part in key.split("."):
+                value = value.get(part) if isinstance(value, Mapping) else None
+            if value is not None:
+                return f": {key} is {value}"
+        return ""
 
 
 class OpeningNotices:

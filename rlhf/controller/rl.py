@@ -213,7 +213,9 @@ class Playing:
         self._loop = Loop(
             tasks=tasks,
             rollout=ObservedRollout(rollout, clock=clock, log=self._episodes),
-            buffer=ObservedBuffer(self._buffer, clock=clock, log=self._episodes, notices=notices, leaves=self._leaves),
+            buffer=ObservedBuffer(
+                self._buffer, clock=clock, log=self._episodes, notices=notices, leaves=self._leaves, tell=view.message
+            ),
             learner=self._observed,
             weights=ObservedWeights(publisher, clock=clock, view=view),
             max_concurrent_groups=recipe.rollout.max_concurrent_groups or recipe.trainer.tickets,

@@ -147,6 +147,13 @@ class TicketBuffer:
         self._freed.set()
 
     @property
+    def progress(self) -> str:
+        """How many groups of the next update are there, and how many samples the run has lost: `groups 3/64, lost
+        12`."""
+        ready = sum(self._live[ordinal] is not None for ordinal in self._oldest())
+        return f"groups {ready}/{self.groups_per_update}, lost {self.lost_samples}"
+
+    @property
     def accounts(self) -> Accounts:
         return Accounts(
             admitted=self._admitted,

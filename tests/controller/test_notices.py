@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlhf.controller.episode_log import EpisodeLog
+from rlhf.controller.instrumentation import ObservedBuffer
 from rlhf.controller.notices import (
     EQUAL_UPDATES,
     MOST_TOLD,
+    AlarmNotices,
     LossNotices,
     OpeningNotices,
     ReplyNotices,
@@ -19,7 +23,11 @@ from rlhf.controller.notices import (
     shown_reply,
 )
 from rlhf.controller.rl import batch_notices
+from rlhf.errors import FailureBudgetSpent
 from rlhf.recipe.loading import recipe_from
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.tracing import Clock
+from rlhf.trainer.buffer import TicketBuffer
 from rlhf.types import Failed, Message, Sample, Scored, Task, Unscored
 from tests.small_tasks import sorting
 from tests.trainer.made import made_groups
@@ -140,3 +148,51 @@ def test_replies_are_not_shown_where_the_recipe_says_so_and_a_recipe_without_a_r
         OpeningNotices,
         ReplyNotices,
     ]
+
+
+def test_an_agent_that_failed_in_its_first_eight_episodes_ends_the_run_and_one_success_forgives() -> None:
+    (whole,) = made_groups(1, 8)
+    failed = Failed(kind="agent_raised", detail="task t: KeyError: 'x' (at agent.py:3)")
+    lost = Sample(trajectory=failed, score=Unscored(kind="not_played"))
+    seven, eight = (Failed(kind="too_few_survivors", samples=(lost,) * count) for count in (7, 8))
+    notices = LossNotices(lambda words: None, Path("logs"))
+    notices.notice(seven)
+    with pytest.raises(FailureBudgetSpent, match="failed in all of its first 15 episodes; most often agent_raised"):
+        notices.notice(eight)
+    lucky = LossNotices(lambda words: None, Path("logs"))
+    for outcome in (seven, replace(whole, samples=(lost, whole.samples[0])), eight, eight):
+        lucky.notice(outcome)
+
+
+def test_an_alarm_is_told_when_it_begins_with_the_setting_to_change() -> None:
+    told: list[str] = []
+    notices = AlarmNotices(told.append, {"sampling": {"max_tokens": 80}, "environment": None})
+    for version, truncated in enumerate([0.7, 0.6, 0.625, 0.7, 0.1, 0.7, 0.7, 0.5], 1):
+        notices.notice(version, {"response/truncated": truncated})
+    words = "a limit cut off {} of the episodes: sampling.max_tokens is 80 (`rlhf explain response/truncated`)"
+    assert told == [words.format("62.5 %"), words.format("50 %")]
+
+
+async def test_a_run_that_waits_for_groups_says_how_many_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf.controller.instrumentation.PROGRESS_SECONDS", 0.05)
+    told: list[str] = []
+    folder, tickets = RunFolder.create(tmp_path / "run"), TicketBuffer(
+        groups_per_update=2, max_staleness=0, updates=1, refill_groups=0, failure_budget=1.0
+    )  # fmt: skip
+    log, notices = EpisodeLog(folder, 4), LossNotices(lambda words: None, tmp_path)
+    buffer = ObservedBuffer(tickets, clock=Clock(), log=log, notices=notices, tell=told.append)
+    first, second = made_groups(2, 4)
+    lost = replace(first, samples=(replace(first.samples[0], score=Unscored(kind="timeout")), *first.samples[1:]))
+    for group in (lost, second):
+        ticket = await buffer.admit()
+        log.admitted(ticket, group.task)
+        if group is lost:
+            buffer.settle(ticket, replace(group, ticket=ticket))
+    taking = asyncio.ensure_future(buffer.take())
+    await asyncio.sleep(0.2)
+    assert set(told) == {"groups 1/2, lost 1"}
+    buffer.settle(ticket, replace(second, ticket=ticket))
+    assert len(await taking) == 2
+    folder.give_back()
