@@ -101,7 +101,7 @@ def load_scalar(
         with torch.no_grad():
             local_part(head.weight).zero_()
         tokenizer = bare_tokenizer(path, trust_remote_code=trust_remote_code, setting=setting)
-        model.config.get_text_config().pad_token_id = padding_id(tokenizer)
+        pad_alike(model, tokenizer)
     ready_to_train(model, gradient_checkpointing=gradient_checkpointing, offload_activations=offload_activations)
     return model
 
@@ -155,6 +155,15 @@ def padding_id(tokenizer: Any) -> int | None:
     candidates = (tokenizer.pad_token_id, *tokenizer.all_special_ids)
     taken = (None, tokenizer.eos_token_id, tokenizer.bos_token_id)
     return next((int(index) for index in candidates if index not in taken), None)
+
+
+def pad_alike(model: PreTrainedModel, tokenizer: Any) -> None:
+    """Have a scalar model and its tokenizer pad with the same token, which ends no sequence: transformers scores a
+    sequence of a batch at its last token that is not the model's padding."""
+    index = padding_id(tokenizer)
+    model.config.get_text_config().pad_token_id = index
+    if index is not None:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(index)
 
 
 def _check_is_scalar(path: str, config: Any, setting: str) -> None:

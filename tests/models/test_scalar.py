@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, GranitePreTrainedModel
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, GranitePreTrainedModel
 from transformers.modeling_layers import GenericForSequenceClassification
 
 from rlhf.errors import ModelError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.probe import proved_rows
-from rlhf.models.scalar import ScalarHead, check_same_vocabulary, load_scalar, padding_id
+from rlhf.models.scalar import ScalarHead, check_same_vocabulary, load_scalar, pad_alike, padding_id
 from rlhf.models.tiny import byte_tokenizer, save_tiny
 from tests.architectures.families import FAMILIES, save
 
@@ -211,3 +211,25 @@ def test_padding_is_never_the_token_that_ends_a_sequence() -> None:
     assert padding_id(tokenizer) == tokenizer.pad_token_id
     tokenizer.pad_token = tokenizer.eos_token
     assert padding_id(tokenizer) not in (None, tokenizer.eos_token_id)
+
+
+def test_scores_of_a_batch_in_transformers_are_those_of_each_sequence_where_padding_was_the_end(
+    causal: str, tmp_path: Path
+) -> None:
+    model, tokenizer = load_scalar(causal, fresh_head=True), byte_tokenizer()
+    torch.nn.init.normal_(model.score.weight)
+    tokenizer.pad_token = tokenizer.eos_token
+    pad_alike(model, tokenizer)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    read, tokens = AutoModelForSequenceClassification.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    assert read.config.pad_token_id == tokens.pad_token_id != tokens.eos_token_id
+    texts = [f"{text}<|im_end|>" for text in ("one", "a longer reply", "2")]
+    with torch.no_grad():
+        together = read(**tokens(texts, padding=True, return_tensors="pt")).logits[:, 0]
+        apart = torch.cat([read(**tokens(text, return_tensors="pt")).logits[:, 0] for text in texts])
+        ends = torch.stack(
+            [alone(ScalarHead(read), tokens(text, return_tensors="pt").input_ids[0])[-1] for text in texts]
+        )
+    torch.testing.assert_close(together, apart, rtol=0, atol=1e-5)
+    torch.testing.assert_close(together, ends, rtol=0, atol=1e-5)

@@ -20,7 +20,7 @@ from rlhf.models.loading import bare_tokenizer
 from rlhf.models.lora import save_adapter
 from rlhf.models.model_files import UNNAMED_CONTEXT, context_tokens
 from rlhf.models.policy import PolicyModel
-from rlhf.models.scalar import ScalarHead
+from rlhf.models.scalar import ScalarHead, pad_alike
 from rlhf.models.towers import copy_processors, towers
 from rlhf.runs.durable import files_below
 from rlhf.trainer.rank import zero
@@ -122,6 +122,10 @@ class ModelRank:
         own: list[Path] = []
         if self.rank == 0:
             path.mkdir(parents=True, exist_ok=True)
+            trusted = self.settings.model.trust_remote_code
+            tokenizer = bare_tokenizer(self.settings.model_path, trust_remote_code=trusted)
+            if isinstance(self.module, ScalarHead):
+                pad_alike(self.module.model, tokenizer)
             self._export_settings(path)
             own = files_below(path)
         torch.distributed.barrier()
