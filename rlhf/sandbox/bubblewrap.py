@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,8 +12,10 @@ from rlhf.sandbox.isolation import SYSTEM, Interpreter
 from rlhf.sandbox.program import SandboxLimits
 from rlhf.sandbox.run_request import Jail
 
-FOLDER = "/tmp"
-"""The run's folder: a tmpfs of the size in the limits."""
+FOLDER = "/program"
+"""The run's folder: a tmpfs of the size in the limits. In a deeper one pytest fails, as it lists the folder above."""
+LINKS = ("/tmp", "/dev/shm")
+"""Links to the run's folder, except where the Python lies in a folder of that name."""
 PACKAGE_ROOT = "/run/supervisor"
 """The mount of the supervisor's source."""
 SUPERVISOR_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", "CAP_DAC_READ_SEARCH")
@@ -25,14 +29,15 @@ def bubblewrap_command(package_root: str, python: Interpreter, jail: Jail, limit
     Root gets no user namespace: in one it would keep user id 0, which has no limit on processes. The program drops to
     the user id of its jail instead.
     """
-    readable = [path for path in python.readable if path not in SYSTEM]
+    readable = [part for path in python.readable if path not in SYSTEM for part in _open_parts(path, jail)]
+    links = [link for link in LINKS if not any(Path(path).is_relative_to(link) for path in readable)]
     mounts = [
-        *_passable((*readable, *jail.devices)),
+        *_passable((*readable, *jail.devices, FOLDER)),
         *_each("--ro-bind-try", (*SYSTEM, *readable)),
         *_each("--dev-bind", jail.devices),
         *("--proc", "/proc"),
         *("--perms", "1777", "--size", str(limits.disk_bytes), "--tmpfs", FOLDER),
-        *("--symlink", FOLDER, "/dev/shm"),
+        *(word for link in links for word in ("--symlink", FOLDER, link)),
         *("--ro-bind", f"{package_root}/rlhf/__init__.py", f"{PACKAGE_ROOT}/rlhf/__init__.py"),
         *("--ro-bind", f"{package_root}/rlhf/sandbox", f"{PACKAGE_ROOT}/rlhf/sandbox"),
         *("--remount-ro", "/"),
@@ -58,3 +63,11 @@ def _passable(paths: Iterable[str]) -> list[str]:
     only."""
     above = {str(folder) for path in paths for folder in Path(path).parents if len(folder.parts) > 1}
     return [word for folder in sorted(above) for word in ("--perms", "0755", "--dir", folder)]
+
+
+def _open_parts(path: str, jail: Jail) -> list[str]:
+    """Return `path`, or what it contains if it is a folder that the program's user may not enter: bubblewrap then makes
+    the folder itself."""
+    if jail.uid is None or not os.path.isdir(path) or os.stat(path).st_mode & stat.S_IXOTH:
+        return [path]
+    return [entry.path for entry in os.scandir(path)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +17,14 @@ from rlhf.sandbox.run_supervisor import LOOK_SECONDS
 
 SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin")
 SETTINGS = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
-ASK = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.base_prefix]))"
+ASK = """
+import json, sys
+prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
+packages = [path for path in sys.path if path.startswith(tuple(prefixes))]
+print(json.dumps([sys.executable, prefixes, packages]))
+"""
+"""A path of a `.pth` file is not asked for: that of a project is its whole folder, with data that programs must not
+read."""
 ASK_SECONDS = 30.0
 
 
@@ -32,7 +41,7 @@ class IsolationLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """A Python, and its folders outside `SYSTEM`."""
+    """A Python, and its folders and files outside `SYSTEM`, none of which lies in another."""
 
     path: str
     folders: tuple[str, ...]
@@ -74,14 +83,38 @@ class SandboxIsolation:
 
 
 def interpreter(path: str) -> Interpreter:
-    """Query the Python at `path` for its folders. Raises `SandboxUnavailable`."""
+    """Query the Python at `path` for its folders: its prefixes, and what the links among its packages lead to. Raises
+    `SandboxUnavailable`."""
     try:
         answer = subprocess.run([path, "-I", "-c", ASK], capture_output=True, timeout=ASK_SECONDS, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise SandboxUnavailable(f"{path} is not a Python that can be started: {error}") from None
-    executable, *prefixes = json.loads(answer)
-    outside = {str(Path(prefix)) for prefix in prefixes if not Path(prefix).is_relative_to("/usr")}
-    return Interpreter(path=executable, folders=tuple(sorted(outside)))
+    executable, prefixes, packages = json.loads(answer)
+    return Interpreter(path=executable, folders=_outside([*_links(executable), *prefixes, *_linked(packages)]))
+
+
+def _links(path: str) -> Iterator[str]:
+    """Iterate over `path` and the links that it leads through."""
+    yield path
+    while os.path.islink(path):
+        path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+        yield path
+
+
+def _linked(folders: Iterable[str]) -> Iterator[str]:
+    """Iterate over the links in `folders`, such as packages that are developed elsewhere."""
+    for folder in filter(os.path.isdir, folders):
+        yield from (entry.path for entry in os.scandir(folder) if entry.is_symlink())
+
+
+def _outside(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the `paths` that exist, as written and without links, except those in `SYSTEM` or in another."""
+    existing = [path for path in paths if os.path.exists(path)]
+    found: list[Path] = []
+    for path in sorted({Path(name) for name in (*existing, *map(os.path.realpath, existing))}):
+        if not any(path.is_relative_to(above) for above in (*SYSTEM, *map(str, found))):
+            found.append(path)
+    return tuple(map(str, found))
 
 
 def candidates() -> list[str]:

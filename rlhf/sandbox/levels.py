@@ -10,10 +10,8 @@ import socket
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rlhf.errors import SandboxBroken, SandboxUnavailable
-from rlhf.sandbox.bubblewrap import FOLDER
 from rlhf.sandbox.groups import GroupParent, find_group_parent
 from rlhf.sandbox.isolation import Interpreter, IsolationLevel, SandboxIsolation, candidates, interpreter
 from rlhf.sandbox.program import MIB, Program, SandboxLimits
@@ -82,7 +80,7 @@ def _strongest(
 ) -> tuple[SandboxIsolation | None, str]:
     """Return the level with as many kernel limits as work here, or None; and the reason for anything that does not
     work."""
-    if missing := _missing(level, python):
+    if missing := _missing(level):
         return None, missing
     may_mount = level is not IsolationLevel.BUBBLEWRAP and os.geteuid() == 0
     reason = ""
@@ -108,9 +106,6 @@ def probe(isolation: SandboxIsolation) -> str:
     return f"the probe printed {run.stdout!r}, {run.stderr[-300:]!r} {run.detail}".strip()
 
 
-def _missing(level: IsolationLevel, python: Interpreter) -> str:
-    if level is not IsolationLevel.BUBBLEWRAP:
-        return ""
-    if any(Path(folder).is_relative_to(FOLDER) for folder in python.folders):
-        return f"it lies below {FOLDER}, which is empty in every run; use a Python elsewhere"
-    return "" if shutil.which("bwrap") else "bwrap is not installed"
+def _missing(level: IsolationLevel) -> str:
+    absent = level is IsolationLevel.BUBBLEWRAP and not shutil.which("bwrap")
+    return "bwrap is not installed" if absent else ""

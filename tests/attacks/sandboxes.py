@@ -6,14 +6,17 @@ import asyncio
 import base64
 import json
 import os
+import stat
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import SkipTest  # the system's Python, which runs `main`, has no pytest
 
 from rlhf.sandbox.groups import find_group_parent
 from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation, interpreter
+from rlhf.sandbox.levels import probe
 from rlhf.sandbox.program import Program, ProgramResult, SandboxLimits, TerminationReason
 from rlhf.sandbox.run import run_program
 
@@ -22,13 +25,18 @@ ROOT = Path(__file__).parents[2]
 
 
 class SandboxOf:
-    """A `ProgramRunner` on `level` as `user` ("root", "nobody" or "this user"), one run at a time."""
+    """A `ProgramRunner` on `level` as `user` ("root", "nobody" or "this user"), one run at a time.
+
+    Raises `SkipTest` where the machine lacks either."""
 
     def __init__(self, level: str, user: str, python: str) -> None:
         self.level, self.user = level, user
         self.identity: dict[str, Any] = (
             {"user": NOBODY, "group": NOBODY, "extra_groups": []} if user == "nobody" else {}
         )
+        closed = [folder for folder in (ROOT, *ROOT.parents) if not folder.stat().st_mode & stat.S_IXOTH]
+        if closed and user == "nobody":
+            raise SkipTest(f"other users may not enter {closed[0]}, in which the checkout is")
         self.scratch = tempfile.mkdtemp(prefix="rlhf-attack-")
         os.chmod(self.scratch, 0o777)
         self.process = subprocess.Popen(
@@ -42,6 +50,9 @@ class SandboxOf:
         )
         assert self.process.stdout is not None
         self.grouped = self.process.stdout.readline() == "groups\n"
+        if refused := self.process.stdout.readline().strip():
+            self.end()
+            raise SkipTest(f"{level} as {user} does not work here: {refused}")
         self._one_at_a_time = asyncio.Lock()
 
     async def start(self) -> None: ...
@@ -88,7 +99,7 @@ def main(level: str, python: str) -> None:
     isolation = SandboxIsolation(
         level=IsolationLevel(level), python=interpreter(python), groups=find_group_parent()[0], own_disk=disk
     )
-    print("groups" if isolation.groups else "no groups", flush=True)
+    print("groups" if isolation.groups else "no groups", probe(isolation).replace("\n", " "), sep="\n", flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         limits = SandboxLimits(**request.pop("limits"))

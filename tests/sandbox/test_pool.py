@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
+import subprocess
+import sys
 import tempfile
-import venv
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from rlhf.errors import SandboxBroken, SandboxBusy, SandboxUnavailable
-from rlhf.sandbox.bubblewrap import FOLDER
 from rlhf.sandbox.isolation import Interpreter, IsolationLevel
 from rlhf.sandbox.levels import ChosenIsolation, choose
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import MIB, Program, SandboxLimits, TerminationReason
 from rlhf.sandbox.run import run_program
+from tests.sandbox.conftest import readable_python
 
 pytestmark = pytest.mark.engine
 LIMITS = SandboxLimits(wall_seconds=20, memory_bytes=128 * MIB, disk_bytes=8 * MIB, processes=16)
@@ -145,11 +149,42 @@ async def test_a_sandbox_that_cannot_start_a_program_says_so_and_gives_no_run() 
         await Sandbox().run(Program(code="1"))
 
 
-def test_a_python_that_the_folder_of_a_run_would_hide_is_refused_by_name() -> None:
-    with tempfile.TemporaryDirectory(dir=FOLDER) as made:
-        venv.create(made, symlinks=True)
-        with pytest.raises(SandboxUnavailable, match=f"{made}/bin/python: it lies below {FOLDER}"):
-            choose(python=f"{made}/bin/python", levels=(IsolationLevel.BUBBLEWRAP,))
+PLACES = ["/tmp", "/var/tmp", "/dev/shm", "/run", str(Path.home()), "a name with spaces", "a link"]
+IMPORTS = "import linked, own, tempfile; print(linked.HERE, own.HERE, tempfile.TemporaryFile().write(b'xx'))"
+
+
+@pytest.fixture
+def placed(request: pytest.FixtureRequest) -> Iterator[tuple[IsolationLevel, str]]:
+    """A Python in a virtual environment at a place, with a package of its own and a link to another, for a level. On
+    `bubblewrap` other users may not enter its folder."""
+    level, place = request.param
+    folder = Path(place if place.startswith("/") else tempfile.gettempdir())
+    if not os.access(folder, os.W_OK):
+        pytest.skip(f"this user may not write to {folder}")
+    with tempfile.TemporaryDirectory(dir=folder, suffix=" x y") as made, tempfile.TemporaryDirectory() as elsewhere:
+        lies = Path(made) / "environment"
+        python = sys.executable if level is IsolationLevel.BUBBLEWRAP else readable_python()
+        subprocess.run([python, "-m", "venv", "--without-pip", lies], check=True)
+        packages = next(lies.glob("lib/python*/site-packages"))
+        (packages / "own.py").write_text("HERE = 'own'")
+        (Path(elsewhere) / "linked.py").write_text("HERE = 'linked'")
+        (packages / "linked.py").symlink_to(Path(elsewhere) / "linked.py")
+        for closed in (made, elsewhere, lies):
+            os.chmod(closed, 0o700 if level is IsolationLevel.BUBBLEWRAP else 0o755)
+        (Path(made) / "link").symlink_to(lies)
+        yield level, str(Path(made) / ("link" if place == "a link" else "environment") / "bin" / "python")
+
+
+@pytest.mark.parametrize("placed", itertools.product(IsolationLevel, PLACES), indirect=True, ids="-".join)
+def test_a_python_is_readable_where_it_lies_with_its_packages(placed: tuple[IsolationLevel, str]) -> None:
+    level, python = placed
+    closed = os.geteuid() == 0 and not all(folder.stat().st_mode & 0o001 for folder in Path(python).parents)
+    if closed and level is not IsolationLevel.BUBBLEWRAP:
+        with pytest.raises(SandboxUnavailable, match=f"Permission denied: '{python}'"):
+            choose(python=python, levels=(level,))
+        return
+    run = run_program(Program(code=IMPORTS), LIMITS, choose(python=python, levels=(level,)).isolation)
+    assert (run.stdout, run.stderr) == ("linked own 2\n", "")
 
 
 def test_no_isolation_means_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

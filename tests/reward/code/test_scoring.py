@@ -19,8 +19,9 @@ from rlhf.reward.failure import FailuresValued
 from rlhf.reward.reward import make_reward
 from rlhf.sandbox.levels import ChosenIsolation, choose
 from rlhf.sandbox.pool import Queue, Sandbox
-from rlhf.sandbox.program import Program, ProgramResult, TerminationReason
+from rlhf.sandbox.program import Program, ProgramResult, SandboxLimits, TerminationReason
 from rlhf.types import CAUSED_BY_REPLIES, Scored, Unscored
+from tests.pace import scaled
 
 CONFIG = CodeRewardConfig(timeout_seconds=4, memory_mb=256)
 TESTS = [
@@ -199,12 +200,12 @@ ORDINARY = [
 @pytest.mark.engine
 async def test_ordinary_tests_of_objects_come_out_beside_the_code() -> None:
     """Twenty-two rows that need the code's objects; the sandbox's Python is this one, with numpy and pytest."""
-    sandbox = Sandbox(queue=Queue(runs=2), python=sys.executable)
+    sandbox = Sandbox(SandboxLimits(wall_seconds=scaled(30)), Queue(runs=2), python=sys.executable)
     await sandbox.start()
     for text in ORDINARY:
         tests = read_tests({"tests": text}, CONFIG)
         assert isinstance(tests, PythonTests)
-        score = await scored(sandbox, OBJECTS, text, timeout_seconds=30)
+        score = await scored(sandbox, OBJECTS, text, timeout_seconds=scaled(30))
         assert (score.value, "(script, trusting)" in score.detail) == (1.0, True), (text, score.detail)
         assert (await scored(sandbox, "x = 1", text)).value == 0.0, text
     unsent = await CodeScorer(CONFIG.model_copy(update={"trusting": "refuse"}), sandbox).score(
