@@ -28,7 +28,9 @@ from rlhf.errors import ConfigError, PieceFailed, Raised, RlhfError, catch, desc
 class Config(BaseModel):
     """A frozen group of settings. The docstring of a field is what `rlhf options` prints."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+    )
 
 
 C = TypeVar("C", bound=Config)
@@ -38,10 +40,58 @@ Origins = dict[str, str]
 """The origin of each dotted key: a file or `override`; a missing key has its default."""
 
 
+class PlainLoader(yaml.SafeLoader):
+    """Reads YAML by the core schema of YAML 1.2, so that `off`, `1:30` and `2026-01-02` are texts, and `1e-3` is a
+    number. Refuses duplicate keys, and `010`, which is 8 in YAML 1.1."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        first: dict[tuple[str, str], yaml.Node] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and (one := first.setdefault((key.tag, key.value), key)) is not key:
+                given = f"the key {key.value!r} is given twice, first on line {one.start_mark.line + 1}"
+                raise yaml.constructor.ConstructorError(problem=given, problem_mark=key.start_mark)
+        return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        digits = node.value.replace("_", "")
+        if re.fullmatch(r"[-+]?0[0-9]+", digits):
+            said = f"{node.value} is ambiguous: write {int(digits)}, or '{node.value}' for a text"
+            raise yaml.constructor.ConstructorError(problem=said, problem_mark=node.start_mark)
+        return int(digits, 0)
+
+
+class PlainDumper(yaml.SafeDumper):
+    """Writes what `PlainLoader` reads: texts that it would take for numbers get quotes."""
+
+
+SCALAR_FORMS = {
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?[0-9][0-9_]*|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
+    "merge": "<<",
+    "null": r"~|null|Null|NULL|",
+}
+PlainLoader.yaml_implicit_resolvers = {
+    None: [(f"tag:yaml.org,2002:{tag}", re.compile(rf"(?:{form})\Z")) for tag, form in SCALAR_FORMS.items()]
+}
+PlainDumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"(?:{SCALAR_FORMS['float']})\Z"), None)
+PlainLoader.add_constructor("tag:yaml.org,2002:int", PlainLoader.construct_yaml_int)
+
+
+def load_yaml(text: str) -> Any:
+    """Read YAML that users write. Raises `yaml.YAMLError`."""
+    return yaml.load(text, Loader=PlainLoader)
+
+
+def dump_yaml(value: Any, **options: Any) -> str:
+    """Write YAML for `load_yaml`, with PyYAML's options."""
+    return str(yaml.dump(value, Dumper=PlainDumper, **options))
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a recipe file into a mapping. Raises `ConfigError` when it is missing or not a mapping."""
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loaded = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such recipe{_nearby_files(path)}") from None
     except IsADirectoryError:
@@ -57,6 +107,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path}: a recipe is a mapping of keys to values, this is {type(loaded).__name__}")
+    keys = [key for key, _ in flatten(loaded)]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise ConfigError(f"{path}: {twice} is given twice, once with dots in its key")
     return loaded
 
 
@@ -66,10 +119,11 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not key:
         raise ConfigError(f"override {text!r} is not of the form key=value, for instance trainer.updates=10")
     try:
-        value = yaml.safe_load(raw)
+        return key, load_yaml(raw)
+    except yaml.constructor.ConstructorError as error:
+        raise ConfigError(f"override {text!r}: {error.problem}") from None
     except yaml.YAMLError:
-        value = raw
-    return key, _numbers(value)
+        return key, raw
 
 
 def merge(*layers: tuple[str, Mapping[str, Any]]) -> tuple[dict[str, Any], Origins]:
@@ -100,7 +154,7 @@ OtherNames = Mapping[str, tuple[str, ...]]
 def build(kind: type[C], values: Mapping[str, Any], other_names: OtherNames = MappingProxyType({})) -> C:
     """Validate `values` into `kind`. Raises `ConfigError` with key, value and a correction."""
     try:
-        return kind.model_validate(_numbers(values))
+        return kind.model_validate(values)
     except ValidationError as error:
         raise ConfigError(explain(kind, error, other_names)) from None
 
@@ -214,24 +268,6 @@ def _set(target: dict[str, Any], dotted: str, value: Any) -> None:
             inner = target[parent] = {}
         target = inner
     target[leaf] = value
-
-
-def _number(value: Any) -> Any:
-    """Convert a text like `3e-4`, which YAML 1.1 does not read as a number."""
-    if isinstance(value, str):
-        try:
-            return float(value) if "e" in value.lower() and value[:1] in "0123456789.-+" else value
-        except ValueError:
-            return value
-    return value
-
-
-def _numbers(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _numbers(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_numbers(inner) for inner in value]
-    return _number(value)
 
 
 def is_piece(name: str) -> bool:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from rlhf.config import dump_yaml
 from rlhf.errors import UserError
 from rlhf.recipe.translation.translating import Translation, translated
 
@@ -19,7 +18,7 @@ def run_translate(configuration: Path, output: Path | None, gpus: int | None) ->
     if output is not None and output.exists():
         raise UserError(f"{output} exists; give the name of a new file")
     found = translated(configuration, gpus)
-    recipe = yaml.safe_dump(dict(found.values), sort_keys=False, allow_unicode=True)
+    recipe = dump_yaml(dict(found.values), sort_keys=False, allow_unicode=True)
     recipe = f"# {configuration.name} of {found.title}, translated by `rlhf translate`.\n{recipe}"
     if output is None:
         print(recipe, *(f"# {line}".rstrip() for line in account_of(found)), sep="\n")

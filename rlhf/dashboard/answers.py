@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import yaml
 from tokenizers import Tokenizer
 
+from rlhf.config import load_yaml
 from rlhf.dashboard.episode_index import EpisodeIndex
 from rlhf.dashboard.marks import token_marks
 from rlhf.errors import UserError
@@ -133,7 +133,7 @@ def episode_answer(index: EpisodeIndex, key: EpisodeKey, folder: RunFolder) -> d
     return {
         "episode": _finite(rows[0]),
         "siblings": [_finite(row) for row in siblings],
-        "marks": token_marks(rows[0], yaml.safe_load(folder.recipe.read_text())["trainer"]),
+        "marks": token_marks(rows[0], load_yaml(folder.recipe.read_text())["trainer"]),
         **token_texts(folder.tokenizer / "tokenizer.json", rows[0]["token_ids"] or ()),
     }
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from rlhf.config import load_yaml
 from rlhf.errors import UserError
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.provenance import Provenance
@@ -45,7 +46,7 @@ def export_model(model: str, output: Path) -> Path:
 
 def model_card(run: StoredRun, model: Path, version: int, digests: Provenance) -> str:
     """Return the card of a model folder with the run's weights of a version. It has no text of the data and no path."""
-    made = [(last, yaml.safe_load(text), _chosen_yaml(text)) for last, text in run.recipes(version)]
+    made = [(last, load_yaml(text), _chosen_yaml(text)) for last, text in run.recipes(version)]
     recipe = made[-1][1]
     others = [(last, text) for (last, _, text), (_, _, after) in pairwise(made) if text != after]
     averaged = model.name.endswith("_ema")
@@ -94,7 +95,7 @@ def _sets(data: Mapping[str, Any]) -> str | None:
 
 
 def _chosen_yaml(recipe: str) -> str:
-    chosen = _chosen(yaml.safe_load(recipe), iter(recipe.splitlines()))
+    chosen = _chosen(load_yaml(recipe), iter(recipe.splitlines()))
     return fenced(yaml.safe_dump(_public(chosen), sort_keys=False).rstrip(), "yaml")
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
-from rlhf.config import Config, Origins
+from rlhf.config import Config, Origins, dump_yaml
 
 
 def resolved_yaml(config: Config, origins: Origins) -> str:
@@ -31,6 +29,6 @@ def _lines(values: Mapping[str, Any], origins: Origins, prefix: str = "") -> Ite
 
 def _scalar(value: Any) -> str:
     """Return a YAML scalar on one line; quote text with line breaks."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
+    text = dump_yaml(value, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
     text = text.removesuffix("...").strip()
-    return text if "\n" not in text else yaml.safe_dump(value, default_style='"', width=float("inf")).strip()
+    return text if "\n" not in text else dump_yaml(value, default_style='"', width=float("inf")).strip()

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from rlhf.config import load_yaml
 from rlhf.errors import DataError, UserError
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import finite, read_jsonl
@@ -90,7 +91,7 @@ def read_run(path: Path) -> StoredRun:
         )
     try:
         text = folder.recipe.read_text()
-        recipe = yaml.safe_load(text)
+        recipe = load_yaml(text)
         title, updates = str(recipe["name"]), int(recipe["trainer"]["updates"])
     except (yaml.YAMLError, KeyError, TypeError, ValueError):
         raise DataError(f"{folder.recipe} is not the recipe of a run") from None

@@ -10,9 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rlhf.config import merge, parse_override
+from rlhf.config import dump_yaml, merge, parse_override
 from rlhf.runs.durable import write_durably
 from rlhf.runs.plot import plot_curves
 from rlhf.sweeps.space import TrialValues, as_words, short_words
@@ -107,7 +105,7 @@ def write_on_top(target: Path, recipe: Path, overrides: Sequence[str], words: st
     given: Mapping[str, Any] = dict(map(parse_override, overrides))
     values, _ = merge((words, given))
     base = os.path.relpath(recipe.absolute(), target.parent.absolute())
-    target.write_text(f"# {words}\n{yaml.safe_dump({'base': base, **values}, sort_keys=False)}")
+    target.write_text(f"# {words}\n{dump_yaml({'base': base, **values}, sort_keys=False)}")
 
 
 def failure_in(log: Path, code: int) -> str:

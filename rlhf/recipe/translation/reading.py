@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from rlhf.config import flatten, parse_override
+from rlhf.config import flatten, load_yaml, parse_override
 from rlhf.env.tools import calculated
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import other_names
@@ -168,7 +168,7 @@ def _literal(node: ast.expr, known: Mapping[str, ast.expr]) -> Any:
 
 def _of_tree(text: str) -> tuple[str, Settings]:
     """Return the settings of a YAML or JSON file, in which `${a.b}` stands for another one."""
-    tree = yaml.safe_load(text)
+    tree = load_yaml(text)
     system = next((one for one in SYSTEMS if isinstance(tree, dict) and {*read_table(one).trees} & {*tree}), "")
     settings = dict(flatten(tree)) if system else {}
     for key, value in [(key, value) for key, value in settings.items() if isinstance(value, str)]:
@@ -254,7 +254,7 @@ def _arguments(words: Sequence[str]) -> Settings:
 
 
 def _typed(text: str) -> Any:
-    """Read a value as YAML does, but `no` and `off` as words, as these systems have them."""
+    """Read a value as a recipe's."""
     if "$" in text:
         return Unread(text)
-    return text if text in ("no", "yes", "off", "on") else None if text == "None" else parse_override(f"x={text}")[1]
+    return None if text == "None" else parse_override(f"x={text}")[1]
