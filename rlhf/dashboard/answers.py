@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,8 @@ SPREAD = (
     f"list({{'part': {PART}, 'row': {ROW}}} ORDER BY sample) AS places",
 )  # fmt: skip
 """What is said of a group."""
+COMPARED = "outcome NOT IN ('second_use', 'baseline')"
+"""A group's own episodes: rows that repeat them, and that of its greedy baseline, are none of its samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +113,9 @@ def episodes_answer(index: EpisodeIndex, view: str, question: Question) -> dict[
 
 
 def groups_answer(index: EpisodeIndex, view: str, question: Question) -> list[dict[str, Any]]:
-    """Return groups of the episodes that match, each with the spread of its rewards and with its episodes."""
-    groups = index.summed(view, SPREAD, GROUP_KEY, question)
+    """Return groups of the episodes that match, each with the spread of its rewards and with its own episodes."""
+    where = f"({question.where}\n) AND {COMPARED}" if question.where else COMPARED
+    groups = index.summed(view, SPREAD, GROUP_KEY, replace(question, where=where))
     places = [(place["part"], place["row"]) for group in groups for place in group.pop("places")]
     episodes = iter(index.rows(view, places, LISTED))
     return [

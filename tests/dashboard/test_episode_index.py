@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from rlhf.dashboard import episode_index
+from rlhf.dashboard.answers import groups_answer
 from rlhf.dashboard.episode_index import EpisodeIndex
 from rlhf.runs.episode_parts import write_part
 from rlhf.runs.episode_query import Question
 from rlhf.runs.episode_table import SCHEMA
 from rlhf.runs.folder import RunFolder
+from rlhf.runs.records import EpisodeOutcome
 from tests.pace import scaled
 from tests.runs.test_episode_parts import FAILED, PLAYED, written
 
@@ -73,3 +75,15 @@ def test_exported_episodes_have_the_schema_of_the_records(tmp_path: Path) -> Non
     assert batch.column("reward_parts").to_pylist() == [
         [{"name": "exact", "value": 1.0}, {"name": "format", "value": 0.0}]
     ]
+
+
+def test_a_group_has_its_own_episodes_once_and_neither_second_uses_nor_the_baseline(tmp_path: Path) -> None:
+    other = replace(PLAYED, sample=2, reward=0.0)
+    beside = replace(PLAYED, sample=3, reward=9.0, update=None, outcome=EpisodeOutcome.BASELINE)
+    again = [replace(one, outcome=EpisodeOutcome.SECOND_USE, update=99, reward=None) for one in (PLAYED, other)]
+    written(tmp_path / "episodes", [PLAYED, other, beside, *again])
+    index = EpisodeIndex(RunFolder(tmp_path), print)
+    for question in (Question(), Question(where="reward >= 0 OR reward IS NULL -- all")):
+        (group,) = groups_answer(index, "episodes", question)
+        assert (group["episodes"], group["update"], group["highest"]) == (2, PLAYED.update, PLAYED.reward)
+        assert [row["sample"] for row in group["rows"]] == [PLAYED.sample, 2]
