@@ -6,14 +6,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from rlhf.cluster.console import lasting
 from rlhf.cluster.loop_thread import run_anywhere
 from rlhf.controller.attempt import Attempt
 from rlhf.controller.checkpoints import saying_what_is_intact
 from rlhf.controller.context import RunContext, run_folder
-from rlhf.controller.inference import evaluate_model, reply
+from rlhf.controller.inference import evaluate_model, replies
 from rlhf.controller.preemption import Leaving
 from rlhf.controller.resume import ResumePoint
 from rlhf.controller.run import Callback
@@ -149,9 +149,19 @@ class Trainer:
         check_evaluates(self.recipe, self.recipe.name)
         return evaluate_model(self.recipe, self._trained)
 
-    def predict(self, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
-        """Return the trained policy's reply to one user message."""
-        return reply(self._trained, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    @overload
+    def predict(self, prompt: str, *, max_tokens: int = ..., temperature: float = ..., seed: int = ...) -> str: ...
+    @overload
+    def predict(
+        self, prompt: Sequence[str], *, max_tokens: int = ..., temperature: float = ..., seed: int = ...
+    ) -> list[str]: ...
+    def predict(
+        self, prompt: str | Sequence[str], *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0
+    ) -> str | list[str]:
+        """Return the trained policy's reply to a user message; for several messages, a list of replies."""
+        prompts = [prompt] if isinstance(prompt, str) else prompt
+        found = replies(self._trained, prompts, max_tokens=max_tokens, temperature=temperature, seed=seed)
+        return found[0] if isinstance(prompt, str) else found
 
     def save(self, path: str | Path) -> Path:
         """Write the trained policy as a Hugging Face folder with a model card. Raises `UserError` if `path` exists and

@@ -98,3 +98,12 @@ def resumed(recipe: Recipe, resume: bool) -> None:
     """Stop where a run would go on, if it is where and how the test wants it."""
     assert (recipe.run_dir.name, recipe.run_dir.is_absolute(), recipe.trainer.updates, resume) == ("t", True, 7, True)
     raise KeyboardInterrupt
+
+
+def test_each_of_several_prompts_gets_its_own_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = object.__new__(Trainer)
+    monkeypatch.setattr(Trainer, "_trained", "folder")
+    monkeypatch.setattr("rlhf.api.replies", lambda model, prompts, **asked: [f"to {prompt}" for prompt in prompts])
+    assert trainer.predict("1") == "to 1"
+    assert trainer.predict(["1", "2"]) == ["to 1", "to 2"]
+    assert trainer.predict([]) == []

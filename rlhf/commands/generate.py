@@ -15,9 +15,10 @@ def run_generate(checkpoint: Path, prompt: str, max_tokens: int, temperature: fl
     model = model_folder(checkpoint)
 
     def run() -> int:
-        from rlhf.controller.inference import reply
+        from rlhf.controller.inference import replies
 
-        print(escape_controls(reply(model, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)))
+        (reply,) = replies(model, [prompt], max_tokens=max_tokens, temperature=temperature, seed=seed)
+        print(escape_controls(reply))
         return 0
 
     return supervise(reporting_failures(run))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,11 +46,13 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
     return run_anywhere(_served(recipe, model, evaluate, asking_tasks(loaded), tell))
 
 
-def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
-    """Return a reply to one user message, by one engine in this process. Raises `UserError` for a prompt that leaves no
-    room."""
+def replies(
+    model: str, prompts: Sequence[str], *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0
+) -> list[str]:
+    """Return a reply to each user message, by one engine in this process. Raises `UserError` for a prompt that leaves
+    no room."""
 
-    async def answer(serving: Serving) -> str:
+    async def answer(serving: Serving, prompt: str) -> str:
         tokens = serving.renderer.prompt((Message(role="user", content=prompt),))
         room = min(max_tokens, serving.facts.max_context_tokens - len(tokens.token_ids))
         if room < 1:
@@ -63,7 +65,10 @@ def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float 
         )
         return serving.renderer.text(completion.token_ids)
 
-    return run_anywhere(served_here(model, answer))
+    async def answers(serving: Serving) -> list[str]:
+        return [await answer(serving, prompt) for prompt in prompts]
+
+    return run_anywhere(served_here(model, answers))
 
 
 async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
