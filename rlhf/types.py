@@ -430,8 +430,8 @@ class Filtered:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainedSample:
-    """The training of one trajectory in an update: its advantage, and the learner's log-probs and entropies in the
-    forward pass of its first step.
+    """The training of one trajectory in an update: its advantage, and the learner's entropies and log-probs in the
+    forward pass of its first step; log-probs that the ranks computed before the update are those of that pass.
 
     `advantages`, `logprobs` and `entropies` are `float32 [A]` over the ACTION tokens of all segments in order.
     """

@@ -103,10 +103,11 @@ class EpisodeRecord:
     engine_logprobs: NDArray[np.float32] | None = None
     """The engine's log-probs, in the distribution sampled from."""
     learner_logprobs: NDArray[np.float32] | None = None
-    """The learner's log-probs in the forward pass of the episode's first optimizer step; with one step per update,
-    those of the weights before the update."""
+    """The learner's log-probs in the forward pass of the episode's first optimizer step; where the recipe has the ranks
+    compute them before the update, those of that pass."""
     entropies: NDArray[np.float32] | None = None
-    """Entropy in nats of the distribution that the learner gives each token, in the same forward pass."""
+    """Entropy in nats of the distribution that the learner gives each token, in the forward pass of the episode's first
+    optimizer step."""
     versions: NDArray[np.int32] | None = None
     """Policy version that sampled each token."""
     turns: list[dict[str, Any]] | None = None
