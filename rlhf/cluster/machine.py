@@ -15,19 +15,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from rlhf.cluster.roles import Resources
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+DRIVERS_OWN = 2**30
+"""Bytes of a GPU that the driver may hold itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU: `index` is the driver's, `bytes` its memory."""
+    """One GPU: `index` is the driver's, `bytes` its memory, of which others hold `held`; `holders` names them."""
 
     index: int
     uuid: str
     name: str
     bytes: int
+    held: int = 0
+    holders: str = ""
 
 
 def this_machine(name: str = "this machine") -> Resources:
@@ -114,5 +120,19 @@ def visible_gpus(present: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]
 
 def _gpu(nvml: Any, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
-    return Gpu(index=index, uuid=nvml.nvmlDeviceGetUUID(handle), name=nvml.nvmlDeviceGetName(handle), bytes=memory)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return Gpu(
+        index=index,
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
+        bytes=memory.total,
+        held=max(memory.total - memory.free - DRIVERS_OWN, 0),
+        holders=", ".join(_process(one.pid) for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
+    )
+
+
+def _process(pid: int) -> str:
+    try:
+        return f"process {pid} ({psutil.Process(pid).name()})"
+    except psutil.Error:  # of another container
+        return f"process {pid}"

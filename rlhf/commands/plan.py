@@ -13,7 +13,8 @@ from rlhf.cluster.roles import role_table
 from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import reporting_failures
 from rlhf.errors import UserError
-from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.loading import LoadedRecipe, load_recipe
+from rlhf.recipe.placement import ORIGIN, Target, describe_placement
 from rlhf.recipe.planning.estimate import Estimate
 from rlhf.recipe.planning.estimating import estimator
 from rlhf.recipe.planning.fitting import Changes, EstimateOf, changes_that_fit, smallest_machine, with_changes
@@ -47,11 +48,13 @@ def run_plan(
 ) -> int:
     """Print the plan of a recipe on a machine, by default this one, with rates that are measured here if `measure`.
     `cores` and `memory_gb` (GiB) are those of a node that is not this one. Raises `UserError`."""
-    loaded = located(load_recipe(recipe, overrides)).recipe
     machine = machine_here_or(gpus, nodes)
     machine = replace(
         machine, cores=cores or machine.cores, host_memory=memory_gb * GIB if memory_gb else machine.host_memory
     )
+    target = Target(machine=machine, config=config, prompt_tokens=prompt_tokens, must_fit=False)
+    origins = located(load_recipe(recipe, overrides), target=target)
+    loaded = origins.recipe
     if measure and gpus:
         raise UserError("--measure measures this machine, and --gpus plans for another: leave one of them out")
 
@@ -61,7 +64,8 @@ def run_plan(
         if as_json:
             print(json.dumps(plan_data(found, problem), indent=1))
         else:
-            print("\n".join([*plan_lines(found, problem), *(rate_lines(found) if measure else [])]))
+            rates = rate_lines(found) if measure else []
+            print("\n".join([*placement_lines(origins), *plan_lines(found, problem), *rates]))
         return 0 if found.fits else IMPOSSIBLE
 
     return supervise(reporting_failures(shown)) if measure else shown()
@@ -79,6 +83,11 @@ def planned(
     estimate_of = estimator(recipe, config, prompt_tokens, measured)
     found = estimate_of(recipe, machine)
     return found, "" if found.fits else _advice(recipe, found, estimate_of)
+
+
+def placement_lines(loaded: LoadedRecipe) -> list[str]:
+    """Return the values that follow from the machine."""
+    return [f"{ORIGIN}  {text}"] if (text := describe_placement(loaded)) else []
 
 
 def plan_lines(found: Estimate, problem: str) -> list[str]:

@@ -10,8 +10,10 @@ from pathlib import Path
 from rlhf.commands.plan import columns, planned
 from rlhf.errors import UserError
 from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.placement import Target
 from rlhf.recipe.planning.estimate import placement_problem
 from rlhf.recipe.planning.machines import Machine, machine_here_or
+from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.simulation.recipe import predicted_from_plan, predicted_from_run
 from rlhf.recipe.simulation.recorded import RecordedTimes
@@ -32,7 +34,8 @@ def run_simulate(
     as_json: bool,
 ) -> int:
     """Print what the simulation predicts. Raises `UserError`."""
-    loaded, machine = load_recipe(recipe, overrides).recipe, machine_here_or(gpus, nodes)
+    machine = machine_here_or(gpus, nodes)
+    loaded = located(load_recipe(recipe, overrides), target=Target(machine=machine, must_fit=False)).recipe
     check_simulated(loaded, machine)
     trouble, cores, first = trouble_of(stragglers, failures), float(machine.nodes * machine.cores), list[str]()
     if run is not None:

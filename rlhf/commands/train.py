@@ -34,8 +34,8 @@ def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = Fal
     signal.signal(signal.SIGUSR1, lambda number, frame: leaving.ask("SIGUSR1"))  # inherited by all forks
     if start_over and not resume:
         raise UserError("--start-over goes with --resume; without --resume every run starts in a new folder")
-    loaded = load_recipe(recipe, overrides)
-    recipe_here = located(loaded, resumed=resume).recipe
+    loaded = located(load_recipe(recipe, overrides), resumed=resume)  # once: a restart may find GPUs that are not free
+    recipe_here = loaded.recipe
     preflight(recipe_here)
     check_memory(recipe_here)
     rule = RestartRule(RunFolder(recipe_here.run_dir), recipe_here.run.max_restarts)

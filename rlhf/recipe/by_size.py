@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlhf.errors import ModelError
-from rlhf.models.model_files import Values, parameters, tensor_shapes, text_config
+from rlhf.models.model_files import parameters, tensor_shapes
 from rlhf.recipe.loading import LoadedRecipe
 from rlhf.recipe.model_configs import find_values
+from rlhf.recipe.planning.rough_shape import decoder_sizes
 from rlhf.recipe.schema import Recipe
 from rlhf.trainer.config import TrainerConfig
 
@@ -41,8 +42,7 @@ def with_sizes(loaded: LoadedRecipe) -> LoadedRecipe:
 def deadlines(recipe: Recipe, weights: float) -> Mapping[str, float]:
     """Return the deadlines in seconds, by key, for a model of `weights` weights."""
     trainer, half = recipe.trainer, 2 * weights
-    loading = half / READ_RATE
-    saving = (half + 12 * weights / trainer.deepspeed.ranks) / WRITE_RATE
+    loading, saving = half / READ_RATE, saving_seconds(weights, trainer.deepspeed.ranks)
     return {
         "rollout.start_timeout_seconds": 300 + loading,
         "rollout.generate_timeout_seconds": SECONDS_PER_TOKEN * recipe.sampling.max_tokens,
@@ -50,6 +50,11 @@ def deadlines(recipe: Recipe, weights: float) -> Mapping[str, float]:
         "trainer.deepspeed.start_timeout_seconds": 300 + loading,
         "trainer.deepspeed.timeout_seconds": 600 + max(saving, _update_seconds(trainer, recipe, weights)),
     }
+
+
+def saving_seconds(weights: float, ranks: int) -> float:
+    """Return the seconds in which a checkpoint is written, at most: the model, and each rank's part of the state."""
+    return (2 * weights + 12 * weights / ranks) / WRITE_RATE
 
 
 def parameter_count(recipe: Recipe) -> float:
@@ -63,29 +68,7 @@ def parameter_count(recipe: Recipe) -> float:
         return 0.0
     if shapes is not None:
         return float(parameters(shapes))
-    return rough_parameters(values) if values else 0.0
-
-
-def rough_parameters(values: Values) -> float:
-    """Estimate the number of weights of a decoder with gated MLPs from its `config.json`."""
-    text = text_config(values)
-
-    def read(key: str, default: float) -> float:
-        value = text.get(key) or default
-        return float(max(value) if isinstance(value, list) else value)
-
-    width, heads = read("hidden_size", 0), read("num_attention_heads", 1)
-    size = read("head_dim", width / heads)
-    attention = width * size * (2 * heads + 2 * read("num_key_value_heads", heads))
-    experts = read("num_experts", read("num_local_experts", read("n_routed_experts", 1)))
-    inner = (
-        read("moe_intermediate_size", read("intermediate_size", 4 * width))
-        if experts > 1
-        else read("intermediate_size", 4 * width)
-    )
-    tables = 1 if text.get("tie_word_embeddings", values.get("tie_word_embeddings")) else 2
-    layers = read("num_hidden_layers", 0)
-    return layers * (attention + experts * 3 * width * inner) + tables * read("vocab_size", 0) * width
+    return float(decoder_sizes(values).parameters) if values else 0.0
 
 
 def _update_seconds(trainer: TrainerConfig, recipe: Recipe, weights: float) -> float:

@@ -35,11 +35,22 @@ Layer = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class LoadedRecipe:
-    """A recipe with the origin of every value that is not a default."""
+    """A recipe with the origin of every value that is not a default, and the bases, layers and files it is made of."""
 
     recipe: Recipe
     origins: Origins
     path: Path | None = None
+    bases: tuple[Layer, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    def with_defaults(self, origin: str, values: Mapping[str, Any]) -> LoadedRecipe:
+        """Return the recipe with other defaults, by dotted key. What it says itself wins. Raises `ConfigError`."""
+        return _composed([(origin, dict(values)), *self.bases], self.layers, self.path, self.files)
+
+    def says(self, key: str) -> bool:
+        """Whether the recipe itself gives this key, or a part of it."""
+        return any(one == key or one.startswith(f"{key}.") for one in self.origins)
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
@@ -98,7 +109,8 @@ def _composed(
         return _placed(name, [Path.cwd(), *beside] if name in typed else [*beside, Path.cwd()])
 
     parts = {"python_path": python_path, "data": recipe.data.at(place)}
-    return LoadedRecipe(recipe.model_copy(update=parts), origins, path)
+    made = recipe.model_copy(update=parts)
+    return LoadedRecipe(made, origins, path, tuple(bases), tuple(layers), tuple(files))
 
 
 @cache

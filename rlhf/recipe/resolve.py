@@ -11,23 +11,27 @@ from rlhf.config import C, read_yaml
 from rlhf.errors import ConfigError
 from rlhf.recipe.by_size import with_sizes
 from rlhf.recipe.loading import LoadedRecipe
+from rlhf.recipe.placement import Target, placed
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig
 from rlhf.trainer.checkpoint import CHECKPOINTS, model_folder
 
 RecipeValues = Mapping[str, Any]
+HERE = Target()
 ABOVE = 3
 """Folders between a run's and its checkpoint's model."""
 
 
-def located(loaded: LoadedRecipe, *, resumed: bool = False) -> LoadedRecipe:
-    """Replace every run folder of the recipe by its Hugging Face folder, and defaults by those for the model's size.
+def located(loaded: LoadedRecipe, *, resumed: bool = False, target: Target = HERE) -> LoadedRecipe:
+    """Replace every run folder of the recipe by its Hugging Face folder, and defaults by those for the model's size and
+    for the machine, which is the `target`'s.
 
     A `resumed` run keeps the checkpoints with which it began, even if newer ones exist. Raises `CheckpointError` for a
-    run without a finished checkpoint.
+    run without a finished checkpoint, and `PlacementError` for a model that does not fit.
     """
     recorded = loaded.recipe.run_dir / "recipe.yaml"
     before = read_yaml(recorded) if resumed and recorded.is_file() else {}
+    loaded = placed(loaded, with_folders(loaded.recipe, before).model, target)
     return with_sizes(replace(loaded, recipe=with_folders(loaded.recipe, before)))
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.recipe.by_size import ORIGIN, parameter_count, rough_parameters, with_sizes
+from rlhf.recipe.by_size import ORIGIN, parameter_count, with_sizes
 from rlhf.recipe.loading import LoadedRecipe, recipe_from
 from rlhf.recipe.model_configs import known_models
+from rlhf.recipe.planning.rough_shape import decoder_sizes
 from tests.small_tasks import sorting
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
@@ -24,18 +25,18 @@ def loaded(model: dict[str, object], **values: object) -> LoadedRecipe:
     [(LLAMA, 70_553_706_496), ("Qwen/Qwen2.5-0.5B-Instruct", 494_032_768), ("Qwen/Qwen3-30B-A3B", 30_532_122_624)],
 )
 def test_weights_are_counted_without_torch_as_the_modules_have_them(name: str, parameters: int) -> None:
-    assert rough_parameters(known_models()[name]) == pytest.approx(parameters, rel=0.002)
+    assert decoder_sizes(known_models()[name]).parameters == pytest.approx(parameters, rel=0.002)
 
 
 def test_routed_experts_are_counted_by_deepseeks_name_too() -> None:
     values = {"hidden_size": 8, "num_hidden_layers": 1, "moe_intermediate_size": 4, "n_routed_experts": 16}
-    assert rough_parameters(values) == 16 * 3 * 8 * 4 + 4 * 8 * 8
+    assert decoder_sizes(values).parameters == 16 * 3 * 8 * 4 + 4 * 8 * 8
 
 
 def test_a_width_for_every_layer_is_counted_by_the_largest() -> None:
     """Gemma 3n lists them."""
     values = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": [16, 32]}
-    assert rough_parameters(values) == 2 * (3 * 8 * 32 + 4 * 8 * 8)
+    assert decoder_sizes(values).parameters == 2 * (3 * 8 * 32 + 4 * 8 * 8)
 
 
 def test_a_large_model_has_time_to_load_to_save_and_to_travel() -> None:

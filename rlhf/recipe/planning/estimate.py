@@ -134,7 +134,7 @@ def shortages(
         for layout, engine in zip(run.engines, engines, strict=True):
             yield from _engine_card_shortages(shape, run, layout, card, learner, engine)
         if not (run.engines and (run.colocated or run.shared)) and run.learner.device == "cuda":
-            yield from _overflowing("a card with a rank", round((1 - ALLOCATOR_SHARE) * card.memory), learner)
+            yield from _overflowing("a card with a rank", round((1 - ALLOCATOR_SHARE) * card.free), learner)
     for layout in run.engines:
         needed, tokens = cache_bytes(shape, layout), layout.context or shape.context_tokens
         if layout.device == "cpu" and needed > layout.cache_bytes:
@@ -159,7 +159,7 @@ def largest_microbatch(shape: ModelShape, run: RunLayout, machine: Machine, acti
     if card is None or run.learner.device == "cpu":
         return None
     phases = learner_phases(shape, run.learner, NO_ACTIVATIONS)
-    room = round((1 - ALLOCATOR_SHARE) * card.memory) - bytes_at(phases["forward and backward"], "device")
+    room = round((1 - ALLOCATOR_SHARE) * card.free) - bytes_at(phases["forward and backward"], "device")
     low, high = 0, 1 << 22
     while high - low > LEAST_TOKENS:
         middle = (low + high) // 2
@@ -187,10 +187,10 @@ def _engine_card_shortages(
         name = f"an engine{size} with one sequence of its {layout.context or shape.context_tokens:,} tokens"
         yield Shortage(where=name, phase="generate", needed=needed, available=share)
     if run.colocated or run.shared:
-        available = round((1 - ALLOCATOR_SHARE) * card.memory)
+        available = round((1 - ALLOCATOR_SHARE) * card.free)
         yield from _overflowing(f"a card with a rank and an engine{size}", available, learner, engine)
     elif layout.device == "cuda":  # vLLM reserves its share as one block; a rank's allocator leaves holes
-        yield from _overflowing(f"a card with an engine{size}", card.memory, engine)
+        yield from _overflowing(f"a card with an engine{size}", card.free, engine)
 
 
 def _overflowing(where: str, available: int, *processes: MemoryByPhase) -> Iterator[Shortage]:

@@ -14,6 +14,7 @@ from rlhf.recipe.planning.known_shapes import known_model
 from rlhf.recipe.planning.layout import RunLayout, layout_of
 from rlhf.recipe.planning.machines import Machine
 from rlhf.recipe.planning.rates import MeasuredRates
+from rlhf.recipe.planning.rough_shape import rough_activations, rough_shape
 from rlhf.recipe.planning.shape import Activations, ModelShape, some_recomputed
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import learner_device, roles_of
@@ -25,12 +26,18 @@ DENSE_TOKENS = 4096
 
 
 def estimator(
-    recipe: Recipe, config: Path | None, prompt_tokens: int, measured: MeasuredRates | None = None
+    recipe: Recipe,
+    config: Path | None,
+    prompt_tokens: int,
+    measured: MeasuredRates | None = None,
+    *,
+    rough: bool = False,
 ) -> EstimateOf:
-    """Return a function that estimates a recipe with this recipe's model on a machine. Raises `ModelError`."""
+    """Return a function that estimates a recipe with this recipe's model on a machine. A `rough` estimate needs no
+    torch, also for a model that is not well known. Raises `ModelError`."""
     name, values = model_values(recipe.model, config)
     known = known_model(name, values)
-    shape = known.shape if known else _shape(name, values)
+    shape = known.shape if known else rough_shape(name, values) if rough else _shape(name, values)
 
     @cache
     def passes(every: int, memory: int | None) -> Activations:
@@ -39,6 +46,8 @@ def estimator(
             return some_recomputed(passes(0, memory), passes(1, memory), share)
         if known and memory and recipe.model.dtype != "float32" and recipe.model.attention == "auto":
             return known.activations(checkpointing=every == 1, memory=memory)
+        if rough:
+            return rough_activations(shape, values, recipe.model.dtype, checkpointing=every == 1, memory=memory)
         run = _layout(name, recipe, shape, prompt_tokens)
         return _activations(shape, values, recipe, run, checkpointing=every == 1, memory=memory)
 

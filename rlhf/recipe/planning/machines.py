@@ -15,6 +15,7 @@ import psutil
 
 from rlhf.cluster.machine import this_machine, this_machines_gpus
 from rlhf.errors import ConfigError
+from rlhf.rollout.vllm.environment import installed_device
 
 GIB = 2**30
 CUDA_CONTEXT = round(0.6 * GIB)
@@ -29,12 +30,18 @@ ALLOCATOR_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One kind of GPU: usable memory in bytes, dense bfloat16 FLOP/s, and bytes/s of its memory."""
+    """One kind of GPU: usable memory in bytes, dense bfloat16 FLOP/s, and bytes/s of its memory. Other processes hold
+    `held` bytes."""
 
     name: str
     memory: int
     flops: float
     bandwidth: float
+    held: int = 0
+
+    @property
+    def free(self) -> int:
+        return self.memory - self.held
 
 
 def _card(name: str, usable: float, teraflops: float, terabytes: float) -> Card:
@@ -91,12 +98,14 @@ def machine_here_or(gpus: str | None, nodes: int) -> Machine:
 
 
 def here() -> Machine:
-    """Return this machine, with its GPUs as the driver names them."""
-    gpus = [gpu for gpu in this_machines_gpus() if gpu.bytes]
+    """Return this machine, with its GPUs as the driver names them; without them if the installed vLLM is for CPUs."""
+    gpus = [gpu for gpu in this_machines_gpus() if gpu.bytes] if installed_device() == "cuda" else []
     return Machine(
         nodes=1,
         cards=len(gpus),
-        card=card_of_driver(gpus[0].name, min(gpu.bytes for gpu in gpus)) if gpus else None,
+        card=replace(card_of_driver(gpus[0].name, min(gpu.bytes for gpu in gpus)), held=max(gpu.held for gpu in gpus))
+        if gpus
+        else None,
         cores=int(this_machine().cpus),
         host_memory=int(psutil.virtual_memory().total),
     )
