@@ -16,8 +16,10 @@ Extra = Annotated[
     list[str], typer.Option(metavar="LINE", help="Another `#SBATCH` option, such as --comment=mine; repeatable.")
 ]
 WarnSeconds = Annotated[
-    int,
-    typer.Option("--signal", min=1, max=65535, help="Save this many seconds before the limit; more than an update."),
+    int | None,
+    typer.Option(
+        "--signal", min=1, max=65535, help="Save this many seconds before the limit; default: an update's by the plan."
+    ),
 ]
 Image = Annotated[
     str | None, typer.Option(metavar="IMAGE", help="Run in an image: FILE.sif by Apptainer, others by pyxis.")
@@ -41,7 +43,7 @@ def slurm(
     job_name: Annotated[str | None, typer.Option(help="Job name; default: the recipe's.")] = None,
     cpu_nodes: Annotated[int, typer.Option(min=0, help="Additional machines without GPUs, for servers.")] = 0,
     cpu_partition: Annotated[str | None, typer.Option(help="Partition of the additional machines.")] = None,
-    warn_seconds: WarnSeconds = 300,
+    warn_seconds: WarnSeconds = None,
     interface: Annotated[str | None, typer.Option(help="Network interface of the head; default: its route.")] = None,
     container: Image = None,
     container_mounts: Annotated[str, typer.Option(metavar="A,B:THERE", help="More folders to see in the image.")] = "",

@@ -16,8 +16,8 @@ def job(main: NodeGroup, servers: NodeGroup | None = None, *, time: str | None =
     """A job in folders that no machine has."""
     return SlurmJob(
         name="gsm8k_grpo",
-        recipe="recipes/gsm8k_grpo.yaml",
-        overrides=("trainer.updates=200", "run.name=it's a run"),
+        recipe="name: gsm8k_grpo  # file name\nrun:\n  dir: it's $RUN\n",
+        command="rlhf slurm recipes/gsm8k_grpo.yaml 'run.dir=a run'",
         run_dir=Path("/shared/runs/gsm8k grpo"),
         folder=Path("/shared/rlhf"),
         rlhf=Path("/shared/venv/bin/rlhf"),

@@ -83,7 +83,8 @@ class Script:
 
     def ended(self) -> tuple[int, str]:
         """Its code and all it printed; nothing of it runs any more, and its rendezvous is gone."""
-        said, _ = self.process.communicate(timeout=END_SECONDS)
+        before, _ = self.process.communicate(timeout=END_SECONDS)
+        said = before + (self.run / "logs" / "slurm-7.out").read_text()
         assert not list(self.run.glob("logs/rendezvous-*")), said
         return self.process.returncode, said
 
@@ -102,7 +103,9 @@ def test_a_training_that_finishes_ends_the_job_and_its_nodes_which_share_a_secre
     assert started[0].startswith(f"node --rendezvous {file} --log-dir {script.run}/logs")
     assert started[0].endswith("--grace 300")
     assert started[1].endswith("--grace 300 --head")
-    assert started[2].startswith("train recipes/gsm8k_grpo.yaml trainer.updates=200 run.name=it's a run")
+    recipe = script.run / "logs" / "recipe-7.yaml"
+    assert recipe.read_text() == job(NodeGroup(nodes=1)).recipe, "as it was when the script was made"
+    assert started[2].startswith(f"train {recipe} ")
     assert f"--rendezvous {file} --resume cluster.nodes=2" in started[2]
     [told] = set(script.told("secrets").splitlines())
     secret, run = told.split()

@@ -7,14 +7,17 @@ import re
 import shlex
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 
 from rlhf.cluster.roles import Resources, check_resources, role_table
 from rlhf.deploy.heartbeat import HEARTBEAT
 from rlhf.errors import ConfigError
+from rlhf.recipe.by_size import with_sizes
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
+from rlhf.recipe.placement import Target, placed
+from rlhf.recipe.planning.machines import Machine, machine_of
 from rlhf.recipe.workers import roles_of
 from rlhf.runs.resolved import resolved_yaml
 
@@ -45,12 +48,16 @@ class KubernetesJob:
 
 
 def load_for(job: KubernetesJob, recipe: Path, overrides: Sequence[str]) -> LoadedRecipe:
-    """Return the recipe as the pods read it: all files that it writes are on the shared volume. Raises
-    `ConfigError`."""
+    """Return the recipe as the pods read it: all files that it writes are on the shared volume, and workers are placed
+    on the nodes' GPUs, which count as those of 80 GB. Raises `ConfigError`, `PlacementError`."""
     shared = [f"model.cache_dir={job.workspace}/models", f"cluster.nodes={job.nodes}"]
     loaded = load_recipe(recipe, [*shared, *overrides])
     run = Path(job.workspace) / loaded.recipe.run_dir
-    return load_recipe(recipe, [*shared, *overrides, f"run.dir={run}"])
+    loaded = load_recipe(recipe, [*shared, *overrides, f"run.dir={run}"])
+    nodes = Machine(nodes=job.nodes, cards=0, card=None, cores=job.cpus, host_memory=0)
+    if job.gpus:
+        nodes = replace(machine_of(f"{job.gpus}x80GB", job.nodes), cores=job.cpus)
+    return with_sizes(placed(loaded, loaded.recipe.model, Target(machine=nodes)))
 
 
 def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:

@@ -54,15 +54,16 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """One run of a recipe. `main` are the machines of learners and engines; `servers` are machines without GPUs, for
-    the servers of environments and rewards. Relative paths start at `folder`; `rlhf` is the command on the nodes. SLURM
-    signals the run to save `warn_seconds` before the time limit. `join_seconds` is the deadline for all nodes to join,
-    which import Ray from a shared file system at the same time. `extra` are further options of sbatch, for the main
-    machines. `interface` is the head's network interface. The recipe's workers reserve `used_gpus` and `used_cores`."""
+    """One run of a `recipe`, which is its text; `command` made the script. `main` are the machines of learners and
+    engines; `servers` are machines without GPUs, for the servers of environments and rewards. Relative paths start at
+    `folder`; `rlhf` is the command on the nodes. SLURM signals the run to save `warn_seconds` before the time limit.
+    `join_seconds` is the deadline for all nodes to join, which import Ray from a shared file system at the same time.
+    `extra` are further options of sbatch, for the main machines. `interface` is the head's network interface. The
+    recipe's workers reserve `used_gpus` and `used_cores`."""
 
     name: str
     recipe: str
-    overrides: Sequence[str]
+    command: str
     run_dir: Path
     folder: Path
     rlhf: Path

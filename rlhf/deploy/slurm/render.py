@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 import string
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 from rlhf.deploy.slurm.job import NodeGroup, SlurmJob
 from rlhf.errors import UserError
 
 TEMPLATES = Path(__file__).parents[3] / "scripts" / "slurm"
-LIST_INDENT = "\n        "
 
 
 class Template(string.Template):
@@ -27,7 +27,8 @@ def render(job: SlurmJob) -> str:
         title=f"{job.name} on {describe_nodes(job)}",
         directives="\n".join(directives(job)),
         rlhf=shlex.quote(str(job.rlhf)),
-        recipe=LIST_INDENT.join(shlex.quote(word) for word in (job.recipe, *job.overrides)),
+        made=" ".join(f"rlhf {version('rlhf')}: {job.command}".split("\n")),
+        recipe=job.recipe.rstrip("\n"),
         run_dir=shlex.quote(str(job.run_dir)),
         warn_seconds=str(job.warn_seconds),
         **container_words(job),
@@ -86,8 +87,8 @@ def directives(job: SlurmJob) -> Iterator[str]:
     """Iterate over the `#SBATCH` lines with comments that give their reasons."""
     yield f"#SBATCH --job-name={job.name}"
     yield f'#SBATCH --chdir="{job.folder}"'
-    yield "# All that this script prints, of every start of the job, in one file."
-    yield f'#SBATCH --output="{job.logs}/slurm-%j.out"'
+    yield "# SLURM's own words, for it makes no folders. This script makes the run's, and prints into its logs."
+    yield f'#SBATCH --output="{job.folder}/slurm-%j.out"'
     yield "#SBATCH --open-mode=append"
     yield f"# Tell this script (B:) {job.warn_seconds} s before the time limit; it may be queued again."
     yield f"#SBATCH --signal=B:USR1@{job.warn_seconds}"

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.roles import used_gpus
 from rlhf.deploy.slurm.job import Container, NodeGroup, SlurmJob
-from rlhf.errors import ConfigError, UserError
+from rlhf.errors import ConfigError, ModelError, UserError
+from rlhf.recipe.by_size import saving_seconds
 from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.placement import Target
+from rlhf.recipe.planning.estimating import estimator
+from rlhf.recipe.planning.layout import PROMPT_TOKENS
+from rlhf.recipe.planning.machines import Machine, machine_of
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import located
+from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
 from rlhf.runs.durable import private_folder
+from rlhf.runs.resolved import resolved_yaml
 
 ANSWER_SECONDS = 60.0
 """Deadline of SLURM's commands, which wait a few times ten seconds for a controller that is down."""
-ELSEWHERE = "cluster.address=later"
+ELSEWHERE = "later"
 """Marks that the workers are not placed on this machine; the real address is known when the job's head runs."""
 LEAST_JOIN_SECONDS = 300
+LEAST_NOTICE_SECONDS, MOST_NOTICE_SECONDS = 300, 65535
+"""The second is SLURM's own bound."""
 
 
 def job_of(
@@ -33,19 +45,23 @@ def job_of(
     servers: NodeGroup | None,
     name: str | None,
     container: Container | None,
+    warn_seconds: int | None = None,
     **options: Any,
 ) -> SlurmJob:
     """Check a recipe as `rlhf check` does, and return its job; `options` are further fields of it. In a container the
     command is the image's. Raises `UserError`."""
-    checked = located(load_recipe(recipe, [*overrides, ELSEWHERE])).recipe
+    machine = machine_of_job(main)
+    loaded = located(load_recipe(recipe, overrides), target=Target(machine=machine))
+    checked = loaded.recipe
     if checked.cluster.kind != "ray":
         raise ConfigError(f"cluster.kind is {checked.cluster.kind}, which stays in one process; use cluster.kind=ray")
-    preflight(checked)
+    preflight(checked.model_copy(update={"cluster": checked.cluster.model_copy(update={"address": ELSEWHERE})}))
     roles = roles_of(checked)
     return SlurmJob(
         name=name or checked.name,
-        recipe=str(recipe),
-        overrides=tuple(overrides),
+        recipe=resolved_yaml(checked, loaded.origins),
+        command=shlex.join(["rlhf", *sys.argv[1:]]),
+        warn_seconds=warn_seconds or notice_seconds(checked, machine),
         run_dir=checked.run_dir.absolute(),
         folder=Path.cwd(),
         rlhf=Path("rlhf") if container else Path(sys.executable).parent / "rlhf",
@@ -57,6 +73,28 @@ def job_of(
         join_seconds=max(LEAST_JOIN_SECONDS, round(checked.cluster.placement_timeout_seconds)),
         **options,
     )
+
+
+def machine_of_job(main: NodeGroup) -> Machine:
+    """Return the machines that a job asks for. GPUs without a type that is known count as those of 80 GB."""
+    if not main.gpus:
+        return Machine(nodes=main.nodes, cards=0, card=None, cores=main.cpus or 1, host_memory=0)
+    try:
+        found = machine_of(f"{main.gpus}x{main.gpu_type or '80GB'}", main.nodes)
+    except ConfigError:
+        found = machine_of(f"{main.gpus}x80GB", main.nodes)
+    return replace(found, cores=main.cpus or found.cores)
+
+
+def notice_seconds(recipe: Recipe, machine: Machine) -> int:
+    """Return the seconds before the time limit at which a run must hear of it: those of an update, which is finished
+    first, and of a checkpoint."""
+    try:
+        found = estimator(recipe, None, PROMPT_TOKENS, rough=True)(recipe, machine)
+    except ModelError:  # of unknown size
+        return LEAST_NOTICE_SECONDS
+    seconds = found.times.update.high + saving_seconds(found.shape.parameters, recipe.trainer.deepspeed.ranks)
+    return min(max(60 * math.ceil(seconds / 60), LEAST_NOTICE_SECONDS), MOST_NOTICE_SECONDS)
 
 
 def submit_job(job: SlurmJob, script: str) -> str:

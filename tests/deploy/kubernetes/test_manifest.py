@@ -63,7 +63,7 @@ def test_the_pods_read_the_recipe_that_was_rendered(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(config["data"]["recipe.yaml"])
     read = load_recipe(recipe).recipe
-    expected = load_recipe(QUICKSTART, [*GPUS, "seed=7", "sampling.temperature=0.5"]).recipe
+    expected = load_recipe(QUICKSTART, [*GPUS, "model.dtype=bfloat16", "seed=7", "sampling.temperature=0.5"]).recipe
     assert read.trainer == expected.trainer
     assert (read.seed, read.sampling.temperature, read.name) == (7, 0.5, "quickstart")
     assert read.run_dir == Path("/mnt/team/runs/quickstart"), "on the shared volume"
