@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from rlhf.controller.audit import audit_run
-from rlhf.errors import UserError
 from rlhf.recipe.loading import load_recipe
 from rlhf.runs.stored_run import read_run
 
@@ -13,11 +13,10 @@ from rlhf.runs.stored_run import read_run
 def run_audit(path: Path) -> int:
     """Print a line a check. Return 1 if one fails."""
     run = read_run(path)
-    recipe = load_recipe(run.folder.recipe).recipe
-    if recipe.kind != "rl":
-        raise UserError(f"{path} is a run of kind {recipe.kind}: only runs of kind rl have samples to account for")
+    earlier = [(last, load_recipe(file).recipe) for last, file in run.folder.earlier_recipes]
+    recipes = [*earlier, (math.inf, load_recipe(run.folder.recipe).recipe)]
     failed = 0
-    for check in audit_run(run, recipe):
+    for check in audit_run(run, recipes):
         print(check.line, flush=True)
         failed += bool(check.faults)
     return int(failed > 0)

@@ -105,15 +105,20 @@ async def evaluate_set(one: EvaluationSet, version: int) -> SetResult:
     asked = (_asked(one, task, Ticket(ordinal=n, version=version)) for n, task in enumerate(one.tasks))
     outcomes = await asyncio.gather(*asked)
     groups = tuple(_played(one, task, outcome) for task, outcome in zip(one.tasks, outcomes, strict=True))
-    by_problem = [problem_metrics(group, one.config) for group in groups]
-    metrics = {name: average([numbers[name] for numbers in by_problem]) for name in by_problem[0]}
+    return result_of(one.name, one.config, groups)
+
+
+def result_of(name: str, config: EvaluationSetConfig, groups: Sequence[Group]) -> SetResult:
+    """Return the result of a set that was played, from its groups."""
+    by_problem = [problem_metrics(group, config) for group in groups]
+    metrics = {metric: average([numbers[metric] for numbers in by_problem]) for metric in by_problem[0]}
     return SetResult(
-        name=one.name,
-        reward=metrics[f"avg@{one.config.samples}"],
+        name=name,
+        reward=metrics[f"avg@{config.samples}"],
         problems=len(groups),
-        distinct_answers=len({task.answer for task in one.tasks}),
+        distinct_answers=len({group.task.answer for group in groups}),
         metrics=metrics | reply_metrics(groups),
-        groups=groups,
+        groups=tuple(groups),
     )
 
 

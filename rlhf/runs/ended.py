@@ -32,6 +32,9 @@ from rlhf.types import (
     Updated,
 )
 
+LEFT_OUT = "left_out"
+"""Why an episode of an update was not trained by it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedGroup:
@@ -72,7 +75,7 @@ def ended_in_update(groups: Sequence[Group], updated: Updated, update: int) -> l
             group=group,
             size=len(group.samples),
             outcome=EpisodeOutcome.FILTERED,
-            failure_kind="left_out",
+            failure_kind=LEFT_OUT,
             failure_detail="the update did not train it",
             update=update,
             trained=trained[group.ticket.ordinal],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from rlhf.types import (
     Segment,
     Task,
     Ticket,
+    Timings,
     TokenKind,
     Trajectory,
     Turn,
@@ -58,18 +60,28 @@ def recorded_groups(file: Path) -> list[Group]:
 
     Raises `DataError` unless the file has the training episodes of one run, with every column that training reads.
     """
+    groups = groups_of(map(partial(_for_training, file), read_episodes(file)), file)
+    if not groups:
+        raise DataError(f"{file} has no episodes")
+    return sorted(groups, key=lambda group: group.ticket.ordinal)
+
+
+def groups_of(records: Iterable[EpisodeRecord], file: Path) -> list[Group]:
+    """Return the groups of these records of `file`, in their order. Raises `DataError` as `recorded_groups`."""
     played: dict[int, dict[int, RecordedEpisode]] = defaultdict(dict)
-    for record in read_episodes(file):
-        if record.outcome is EpisodeOutcome.EVALUATED:
-            raise DataError(f"{file} holds episodes of evaluations, which are held out; give a run's episodes")
+    for record in records:
         if record.outcome is EpisodeOutcome.SECOND_USE:
             continue
         if record.sample in played[record.ordinal]:
             raise DataError(f"{file} has sample {record.sample} of group {record.ordinal} twice; give one run's file")
         played[record.ordinal][record.sample] = _recorded(record, file)
-    if not played:
-        raise DataError(f"{file} has no episodes")
-    return [_group(played[ordinal]) for ordinal in sorted(played)]
+    return [_group(episodes) for episodes in played.values()]
+
+
+def _for_training(file: Path, record: EpisodeRecord) -> EpisodeRecord:
+    if record.outcome is EpisodeOutcome.EVALUATED:
+        raise DataError(f"{file} holds episodes of evaluations, which are held out; give a run's episodes")
+    return record
 
 
 def groups_again(folder: Path, ordinals: Collection[int]) -> dict[int, Group]:
@@ -122,6 +134,12 @@ def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
         response=record.response or "",
         engine=record.engine or "",
         role=record.role or "agent",
+        conversation=tuple(Message(role=one["role"], content=one["content"]) for one in record.conversation or ()),
+        malformed_calls=record.malformed_calls or 0,
+        cut_replies=record.cut_replies or 0,
+        timings=Timings(
+            generate_seconds=record.generate_seconds or 0.0, environment_seconds=record.environment_seconds or 0.0
+        ),
     )
     if record.reward is None:
         return Sample(trajectory=trajectory, score=Unscored(kind=kind, detail=detail))

@@ -35,6 +35,11 @@ class GroupReplay:
         return [as_second_use(group) for _, group in chosen]
 
     @property
+    def held(self) -> tuple[tuple[int, Group], ...]:
+        """The groups that wait for their second use, each with the update that trained it first."""
+        return tuple(self._groups)
+
+    @property
     def waiting(self) -> Waiting:
         return tuple((update, group.ticket.ordinal) for update, group in self._groups)
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from io import StringIO
+from math import inf
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rlhf.controller import rl as training
-from rlhf.controller.audit import Fate, fate_of, second_uses_follow
+from rlhf.controller.audit import AuditCheck, updates_again
 from rlhf.controller.callbacks import Checkpoints
 from rlhf.controller.context import RunContext, begin, run_folder
 from rlhf.controller.run import Run
@@ -29,7 +29,8 @@ from rlhf.data.tasks import chosen_tasks, load_sets
 from rlhf.http.outages import Outages
 from rlhf.recipe.loading import LoadedRecipe, recipe_from
 from rlhf.rollout.group import GroupRollout
-from rlhf.runs.episode_parts import read_episodes
+from rlhf.runs.episode_parts import part_number, parts_in, read_episodes, write_part
+from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from rlhf.runs.stored_run import read_run
@@ -181,20 +182,24 @@ def test_tasks_that_teach_are_played_most(tmp_path: Path) -> None:
     assert Counter(int(task.split("/")[-1][0]) % 2 == 0 for task in late)[True] > 0.75 * len(late)
 
 
-@dataclass(frozen=True)
-class Lie:
-    """What is changed in the records of second uses, and what the audit says."""
-
-    change: Any
-    says: str
+def moved(records: list[EpisodeRecord], ordinal: int, update: int) -> list[EpisodeRecord]:
+    return [replace(one, update=update) if is_second(one) and one.ordinal == ordinal else one for one in records]
 
 
-LIES = {
-    "dropped": Lie(lambda again: again[1:], "2 trained samples and 1 second uses"),
-    "of a group never trained": Lie(lambda again: [*again, replace(again[0], ordinal=1000)], "0 trained samples"),
-    "of an older update": Lie(lambda again: [replace(one, update=1) for one in again], "has its second use in updates"),
-    "too late": Lie(lambda again: [replace(one, update=UPDATES + AGE) for one in again], "has its second use in"),
-    "twice": Lie(lambda again: again + [replace(one, update=9) for one in again[:2]], "2 trained samples and 4 second"),
+def is_second(one: EpisodeRecord) -> bool:
+    return one.outcome is EpisodeOutcome.SECOND_USE
+
+
+def chosen(records: list[EpisodeRecord]) -> EpisodeRecord:
+    """A second use."""
+    return next(filter(is_second, records))
+
+
+LIES: dict[str, Callable[[list[EpisodeRecord]], list[EpisodeRecord]]] = {
+    "dropped": lambda records: [one for one in records if one is not chosen(records)],
+    "of a group never trained": lambda records: [*records, replace(chosen(records), ordinal=1000)],
+    "in another update": lambda records: moved(records, chosen(records).ordinal, UPDATES + AGE),
+    "twice": lambda records: [*records, *(replace(one, update=9) for one in records if is_second(one))],
 }
 
 
@@ -207,38 +212,36 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def fates(folder: Path) -> tuple[list[Fate], list[Fate]]:
-    def of(wanted: Any) -> list[Fate]:
-        return [fate_of(one, 1) for one in read_episodes(folder / "episodes") if wanted(one)]
-
-    def second(one: EpisodeRecord) -> bool:
-        return one.outcome is EpisodeOutcome.SECOND_USE
-
-    return of(second), of(lambda one: not second(one))
+def second_uses(folder: Path, **trainer: Any) -> AuditCheck:
+    recipes = [(inf, loaded(folder, UPDATES, **trainer).recipe)]
+    checks = updates_again(RunFolder(folder), read_run(folder), recipes)
+    return next(check for check in checks if check.name == "second uses")
 
 
 def test_the_audit_finds_every_second_use_in_order_and_in_the_metrics(audited: Path) -> None:
-    again, own = fates(audited)
-    check = second_uses_follow(again, own, read_run(audited), loaded(audited, UPDATES).recipe)
-    assert check.faults == ()
+    again = [one for one in read_episodes(audited / "episodes") if is_second(one)]
+    assert second_uses(audited) == AuditCheck(name="second uses", checked=f"{len(again) // 2} groups, each once")
     assert sum(row.get("replay/groups") or 0 for row in read_jsonl(audited / "metrics.jsonl")) == len(again) / 2
     assert max(Counter(one.update for one in again).values()) == 2 * REPLAYED
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_the_audit_tells_second_uses_from_mistakes(audited: Path, lie: str) -> None:
-    again, own = fates(audited)
-    recipe = loaded(audited, UPDATES).recipe
-    check = second_uses_follow(LIES[lie].change(again), own, read_run(audited), recipe)
-    assert any(LIES[lie].says in fault for fault in check.faults), check.faults
+def test_the_audit_tells_second_uses_from_mistakes(audited: Path, tmp_path: Path, lie: str) -> None:
+    folder = shutil.copytree(audited, tmp_path / "run")
+    part = next(one for one in parts_in(folder / "episodes") if any(map(is_second, read_episodes(one))))
+    write_part(folder / "episodes", part_number(part), LIES[lie]([*read_episodes(part)]))
+    assert second_uses(folder).faults
 
 
-def test_second_uses_beyond_the_settings_and_of_equal_rewards_are_faults(audited: Path) -> None:
-    again, own = fates(audited)
-    run, recipe = read_run(audited), loaded(audited, UPDATES, replay={"groups": 1, "max_age": AGE}).recipe
-    assert any("used 2 groups again, of 1" in fault for fault in second_uses_follow(again, own, run, recipe).faults)
-    equal = [replace(one, reward=1.0) for one in own]
-    assert any("rewards are equal" in fault for fault in second_uses_follow(again, equal, run, recipe).faults)
-    silent = SimpleNamespace(rows=(), summary={"second_uses": 3})
-    faults = second_uses_follow(again, own, silent, loaded(audited, UPDATES).recipe).faults  # type: ignore[arg-type]
-    assert faults == (f"the summary says 3 second uses, the records {len(again) // 2}",)
+def test_a_second_use_of_a_group_with_equal_rewards_is_a_fault(audited: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(audited, tmp_path / "run")
+    for part in parts_in(folder / "episodes"):
+        write_part(
+            part.parent, part_number(part), [replace(one, reward=one.reward and 0.0) for one in read_episodes(part)]
+        )
+    assert second_uses(folder).faults
+
+
+@pytest.mark.parametrize("replay", [{"groups": 1, "max_age": AGE}, {"groups": 0}])
+def test_second_uses_beyond_the_settings_are_faults(audited: Path, replay: dict[str, int]) -> None:
+    assert second_uses(audited, replay=replay).faults

@@ -1,0 +1,82 @@
+"""What an update and an evaluation give, computed again from their records by the code that computed it first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.config import is_piece
+from rlhf.errors import DataError
+from rlhf.recipe.schema import Recipe
+from rlhf.rollout.evaluation import Evaluation, result_of
+from rlhf.runs.recorded import groups_of
+from rlhf.runs.records import EpisodeRecord
+from rlhf.trainer.algorithms.credit import with_advantages
+from rlhf.trainer.algorithms.registry import needs_of
+from rlhf.trainer.algorithms.statistics import batch_statistics
+from rlhf.trainer.batching.batch import build_batch
+from rlhf.trainer.rewards import shuffled_rewards
+from rlhf.types import Group
+
+UNRECORDED = {"response/out_of_time"}
+"""Statistics that need more than records."""
+Advantages = Mapping[tuple[int, int], NDArray[np.float32]]
+"""By ordinal and sample, `[A]` over the sampled tokens."""
+
+
+def metrics_again(
+    groups: Sequence[Group], records: Sequence[EpisodeRecord], recipe: Recipe, update: int
+) -> dict[str, float]:
+    """Return the metrics of the update that trained `groups`, of these records of trained episodes. Those of the
+    learner's pass follow from records where it is the only one, without second uses."""
+    found = {"replay/groups": 0.0} | batch_statistics(groups, version=update - 1)
+    known = {name: value for name, value in found.items() if name not in UNRECORDED}
+    passes = [one for one in records if one.learner_logprobs is not None and np.isfinite(one.learner_logprobs).any()]
+    if (
+        any(group.second_use for group in groups)
+        or recipe.trainer.epochs * recipe.trainer.minibatches > 1
+        or not passes
+    ):
+        return known
+    differences = np.concatenate([_sampled(one.learner_logprobs) - _sampled(one.engine_logprobs) for one in passes])
+    entropies = np.concatenate([_sampled(one.entropies) for one in passes])
+    return known | {
+        "policy/logprob_difference": float(np.abs(differences).mean()),
+        "policy/logprob_difference_max": float(np.abs(differences).max()),
+        "policy/entropy": float(entropies.mean()),
+    }
+
+
+def advantages_again(groups: Sequence[Group], recipe: Recipe) -> Advantages:
+    """Return the advantages of the update of all `groups`; none where they need more than rewards."""
+    trainer, needs = recipe.trainer, needs_of(recipe.trainer)
+    priced = trainer.kl.coefficient > 0 and trainer.kl.place == "reward"
+    if needs.values or needs.proximal or needs.reference or priced or is_piece(trainer.advantage.estimator):
+        return {}
+    dealt = groups
+    if trainer.shuffle_rewards:
+        dealt = shuffled_rewards(groups, seed=recipe.seed + groups[0].ticket.ordinal)
+    batch, _ = with_advantages(build_batch(dealt), trainer, 0.0, recipe.sampling.max_tokens)
+    return dict(zip(batch.samples, batch.per_sample(batch.per_token.advantages), strict=True))
+
+
+def evaluation_again(records: Sequence[EpisodeRecord], recipe: Recipe, part: Path) -> Evaluation:
+    """Return the evaluation of one part. Raises `DataError` for records that give none."""
+    sets = {
+        name: groups_of([one for one in records if one.evaluation_set == name], part) for name in recipe.data.eval_sets
+    }
+    for name, groups in sets.items():
+        config = recipe.data.eval_sets[name]
+        needed = max((1, *config.pass_at, *config.majority_at))
+        if not groups or any(len(one.samples) % config.samples or len(one.trainable) < needed for one in groups):
+            raise DataError(f"{part} lacks episodes of {name}")
+    return Evaluation(sets=tuple(result_of(name, recipe.data.eval_sets[name], groups) for name, groups in sets.items()))
+
+
+def _sampled(column: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    assert column is not None
+    sampled: NDArray[np.float32] = column[np.isfinite(column)]
+    return sampled
