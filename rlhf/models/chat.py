@@ -24,7 +24,9 @@ class ChatTokenizer(Protocol):
     """The part of a Hugging Face tokenizer that rendering needs. The methods' own signatures depend on their
     arguments."""
 
+    bos_token_id: int | None
     eos_token_id: int | None
+    pad_token_id: int | None
 
     @property
     def chat_template(self) -> Any: ...

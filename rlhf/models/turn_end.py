@@ -9,17 +9,21 @@ ordinary text is reported and not used: otherwise a file could cut replies at an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from rlhf.errors import ModelError
 from rlhf.models.chat import NONE, ChatTokenizer, prompt_text
+from rlhf.models.thinking import MARK
 from rlhf.types import Message
 
 ASKED_AND_ANSWERED = (
     Message(role="user", content="placeholder question"),
     Message(role="assistant", content="placeholder reply"),
 )
+
+SYSTEM = Message(role="system", content="placeholder rules")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +76,19 @@ def with_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) ->
 def mark_tokens(tokenizer: ChatTokenizer) -> frozenset[int]:
     """Return the tokens that are not ordinary text: special tokens, and those added to the vocabulary."""
     return frozenset((*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder))
+
+
+def frame_tokens(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> frozenset[int]:
+    """Return the special tokens that frame a turn: beginning, end, padding, and those that the template writes around
+    a plain conversation. All others are part of what a reply says, and so are marks of thinking."""
+    special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    special.update(tokenizer.all_special_ids)
+    written: set[int | None] = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+    for messages in (ASKED_AND_ANSWERED, (SYSTEM, *ASKED_AND_ANSWERED)):
+        with suppress(ModelError):  # some templates accept no system message
+            text = prompt_text(tokenizer, messages, {**arguments, "add_generation_prompt": False})
+            written.update(tokenizer.encode(text, add_special_tokens=False))
+    return frozenset(token for token in special & written if not MARK.fullmatch(mark_text(tokenizer, token)))
 
 
 def _written(tokenizer: ChatTokenizer, arguments: Mapping[str, Any], marks: frozenset[int]) -> int | None:

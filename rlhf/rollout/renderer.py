@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from rlhf.errors import ModelError
 from rlhf.models.chat import NONE, ChatTokenizer, arguments_with_tools, check_parts, prompt_ids, prompt_text
 from rlhf.models.increments import QUESTION, Increments
 from rlhf.models.thinking import begun_thinking
-from rlhf.models.turn_end import mark_text, turn_end
+from rlhf.models.turn_end import frame_tokens, mark_text, turn_end
 from rlhf.rollout.history import HEADER_TOKENS
 from rlhf.rollout.tool_calls import Spoken, ToolFormat, plain_text
 from rlhf.types import Message, Prompt, Task, Tool
@@ -50,6 +50,7 @@ class ChatRenderer:
     ) -> None:
         self.tokenizer, self._arguments, self._read = tokenizer, arguments_with_tools(arguments, tools), read
         self._end = turn_end(tokenizer, self._arguments, declared_ends)
+        self._frame = frame_tokens(tokenizer, self._arguments).union(self._end.token_ids)
         self._increments = Increments(tokenizer, self._arguments, end=self._end.token_id)
         self._tools, self._without_tools, self._offers = tools, arguments, dict[str, ChatRenderer]()
         self._declared_ends, self._prompts = declared_ends, dict[str, Prompt]()
@@ -132,25 +133,24 @@ class ChatRenderer:
         return len(prompt_ids(self.tokenizer, task.messages, arguments))
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
-        """Return the text that people and rewards read: without special tokens, and without the end of the turn."""
-        return self._decoded(self._without_ends(token_ids), without_special=True)
+        """Return the text that people and rewards read: without the tokens that frame a turn."""
+        return self._decoded(self._without(token_ids, self._frame))
 
     def marked_text(self, token_ids: NDArray[np.int32]) -> str:
         """Return the text that tool calls are parsed from: with special tokens, without the stop tokens."""
-        return self.whole_text(self._without_ends(token_ids))
+        return self.whole_text(self._without(token_ids, self.stop_token_ids))
 
     def whole_text(self, token_ids: NDArray[np.int32]) -> str:
         """Return the decoded text, special tokens included; cached where it is as short as a header."""
         if len(token_ids) > HEADER_TOKENS:
-            return self._decoded(token_ids, without_special=False)
+            return self._decoded(token_ids)
         key = tuple(token_ids.tolist())
-        return _remembered(self._headers, key, lambda: self._decoded(token_ids, without_special=False))
+        return _remembered(self._headers, key, lambda: self._decoded(token_ids))
 
-    def _decoded(self, token_ids: NDArray[np.int32], *, without_special: bool) -> str:
+    def _decoded(self, token_ids: NDArray[np.int32]) -> str:
         """Return the exact text of sampled tokens: many tokenizers are configured to "clean up", which removes spaces
         before punctuation."""
-        text = self.tokenizer.decode(token_ids, skip_special_tokens=without_special, clean_up_tokenization_spaces=False)
-        return str(text)
+        return str(self.tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _unsaid(self) -> list[str]:
         try:
@@ -161,10 +161,9 @@ class ChatRenderer:
         message = f"the chat template does not show the policy its tools {', '.join(unsaid)}; the environment must"
         return [message] if unsaid else []
 
-    def _without_ends(self, token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
-        for end in self.stop_token_ids:
-            token_ids = token_ids[token_ids != end]
-        return token_ids
+    @staticmethod
+    def _without(token_ids: NDArray[np.int32], left_out: Collection[int]) -> NDArray[np.int32]:
+        return token_ids[~np.isin(token_ids, list(left_out))]
 
 
 def _remembered(known: dict[K, V], key: K, make: Callable[[], V]) -> V:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
@@ -51,3 +52,13 @@ def test_the_episodes_of_a_group_share_one_rendered_prompt(thinking: PreTrainedT
     assert prompts[0] is prompts[1] is prompts[2]
     assert not prompts[0].token_ids.flags.writeable
     assert renderer.prompt(MESSAGES[1:]).token_ids.tolist() != prompts[0].token_ids.tolist()
+
+
+def test_only_the_frame_of_a_turn_is_left_out_of_what_a_reward_reads() -> None:
+    tokenizer = byte_tokenizer()
+    marks = ["<think>", "</think>", "[TOOL_CALLS]"]
+    tokenizer.add_tokens(marks, special_tokens=True)
+    tokenizer.chat_template += "{% if add_generation_prompt %}<think>{% endif %}"
+    said = "<think>253</think>235[TOOL_CALLS]"
+    ids = tokenizer.encode(f"<|im_start|>{said}<|im_end|>{tokenizer.pad_token}", add_special_tokens=False)
+    assert ChatRenderer(tokenizer).text(np.array(ids, np.int32)) == said
