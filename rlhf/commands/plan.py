@@ -14,7 +14,7 @@ from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import reporting_failures
 from rlhf.errors import UserError
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
-from rlhf.recipe.placement import ORIGIN, Target, describe_placement
+from rlhf.recipe.placement import ORIGIN, PlacementTarget, describe_placement
 from rlhf.recipe.planning.estimate import Estimate
 from rlhf.recipe.planning.estimating import estimator
 from rlhf.recipe.planning.fitting import Changes, EstimateOf, changes_that_fit, smallest_machine, with_changes
@@ -52,7 +52,7 @@ def run_plan(
     machine = replace(
         machine, cores=cores or machine.cores, host_memory=memory_gb * GIB if memory_gb else machine.host_memory
     )
-    target = Target(machine=machine, config=config, prompt_tokens=prompt_tokens, must_fit=False)
+    target = PlacementTarget(machine=machine, config=config, prompt_tokens=prompt_tokens, must_fit=False)
     origins = located(load_recipe(recipe, overrides), target=target)
     loaded = origins.recipe
     if measure and gpus:

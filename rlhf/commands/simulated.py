@@ -10,7 +10,7 @@ from pathlib import Path
 from rlhf.commands.plan import columns, planned
 from rlhf.errors import UserError
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.placement import Target
+from rlhf.recipe.placement import PlacementTarget
 from rlhf.recipe.planning.estimate import placement_problem
 from rlhf.recipe.planning.machines import Machine, machine_here_or
 from rlhf.recipe.resolve import located
@@ -35,7 +35,7 @@ def run_simulate(
 ) -> int:
     """Print what the simulation predicts. Raises `UserError`."""
     machine = machine_here_or(gpus, nodes)
-    loaded = located(load_recipe(recipe, overrides), target=Target(machine=machine, must_fit=False)).recipe
+    loaded = located(load_recipe(recipe, overrides), target=PlacementTarget(machine=machine, must_fit=False)).recipe
     check_simulated(loaded, machine)
     trouble, cores, first = trouble_of(stragglers, failures), float(machine.nodes * machine.cores), list[str]()
     if run is not None:

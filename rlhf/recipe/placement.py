@@ -35,12 +35,12 @@ SHARES = tuple(round(0.9 - 0.05 * step, 2) for step in range(17))
 ENOUGH_SEQUENCES = 32
 """Sequences of full length at once, below which an engine is split over more GPUs where that is possible."""
 OFFLOADED = {STAGE: 3, RECOMPUTE: True, "trainer.deepspeed.offload_optimizer": "cpu"}
-Choice = dict[str, Any]
+PlacementValues = dict[str, Any]
 """Values by dotted key."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PlacementTarget:
     """The machine of a run, None for this one. A plan may name a `config.json`, and what does not fit need not fail."""
 
     machine: Machine | None = None
@@ -49,7 +49,7 @@ class Target:
     must_fit: bool = True
 
 
-def placed(loaded: LoadedRecipe, model: ModelConfig, target: Target) -> LoadedRecipe:
+def placed(loaded: LoadedRecipe, model: ModelConfig, target: PlacementTarget) -> LoadedRecipe:
     """Return the recipe of a `model` with a placement on the GPUs of a machine, unless it says itself which workers
     have GPUs. Nothing changes without GPUs. Raises `ModelError`, and `PlacementError` if nothing fits."""
     recipe = loaded.recipe
@@ -118,7 +118,7 @@ def fetched(model: ModelConfig) -> ModelConfig:
 class Tried:
     """A placement and its plan."""
 
-    choice: Choice
+    choice: PlacementValues
     found: Estimate
 
     @property
@@ -157,7 +157,7 @@ def chosen(loaded: LoadedRecipe, machine: Machine, values: Values, estimate_of: 
     return fitting or nearest
 
 
-def by_cards(loaded: LoadedRecipe, machine: Machine) -> Iterator[list[Choice]]:
+def by_cards(loaded: LoadedRecipe, machine: Machine) -> Iterator[list[PlacementValues]]:
     """Iterate over numbers of GPUs: the placements on so many, with settings of the learner."""
     others = [role for role in roles_of(loaded.recipe) if not role.name.startswith((LEARNER, ENGINE))]
     cores = machine.nodes * machine.cores - sum(role.count * role.cpus for role in others)
@@ -170,7 +170,7 @@ def by_cards(loaded: LoadedRecipe, machine: Machine) -> Iterator[list[Choice]]:
         cards //= 2
 
 
-def learners(loaded: LoadedRecipe, cards: int) -> Iterator[Choice]:
+def learners(loaded: LoadedRecipe, cards: int) -> Iterator[PlacementValues]:
     """Iterate over settings of the ranks' memory, the quickest first."""
     stages: list[int] = [1, 2, 3] if cards > 1 else [0]
     again: list[bool | int] = [False, True]
@@ -183,7 +183,7 @@ def learners(loaded: LoadedRecipe, cards: int) -> Iterator[Choice]:
     yield OFFLOADED | {"trainer.deepspeed.offload_parameters": "cpu"}
 
 
-def layouts(loaded: LoadedRecipe, cards: int) -> Iterator[Choice]:
+def layouts(loaded: LoadedRecipe, cards: int) -> Iterator[PlacementValues]:
     """Iterate over numbers of ranks and engines, the smallest engines first. They take turns on all cards; where the
     learner trains on older samples, or the recipe says so, each has a part of them, at first the half."""
     recipe, rollout, ranks = loaded.recipe, loaded.recipe.rollout, loaded.recipe.trainer.deepspeed.ranks
@@ -212,7 +212,7 @@ def layouts(loaded: LoadedRecipe, cards: int) -> Iterator[Choice]:
         yield {RANK_GPUS: 0.5, ENGINE_GPUS: 0.5, TURNS: "separate", RANKS: 1, ENGINES: 1, SIZE: 1}
 
 
-def cores_of(loaded: LoadedRecipe, cores: float) -> Choice:
+def cores_of(loaded: LoadedRecipe, cores: float) -> PlacementValues:
     """Return smaller shares of cores for ranks and engines, where a card has too few for the usual ones."""
     recipe, share = loaded.recipe, math.floor(100 * cores / (2 if loaded.recipe.plays else 1)) / 100
     usual = {"trainer.deepspeed.cpus_per_rank": recipe.trainer.deepspeed.cpus_per_rank}
@@ -221,7 +221,7 @@ def cores_of(loaded: LoadedRecipe, cores: float) -> Choice:
 
 
 def with_shares(
-    loaded: LoadedRecipe, choice: Choice, machine: Machine, values: Values, estimate_of: EstimateOf
+    loaded: LoadedRecipe, choice: PlacementValues, machine: Machine, values: Values, estimate_of: EstimateOf
 ) -> Iterator[Tried]:
     """Iterate over a placement with an engine's shares of a GPU, until one fits; over none if the recipe refuses it."""
     try:

@@ -11,18 +11,18 @@ from rlhf.config import C, read_yaml
 from rlhf.errors import ConfigError
 from rlhf.recipe.by_size import with_sizes
 from rlhf.recipe.loading import LoadedRecipe
-from rlhf.recipe.placement import Target, placed
+from rlhf.recipe.placement import PlacementTarget, placed
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig
 from rlhf.trainer.checkpoint import CHECKPOINTS, model_folder
 
 RecipeValues = Mapping[str, Any]
-HERE = Target()
+HERE = PlacementTarget()
 ABOVE = 3
 """Folders between a run's and its checkpoint's model."""
 
 
-def located(loaded: LoadedRecipe, *, resumed: bool = False, target: Target = HERE) -> LoadedRecipe:
+def located(loaded: LoadedRecipe, *, resumed: bool = False, target: PlacementTarget = HERE) -> LoadedRecipe:
     """Replace every run folder of the recipe by its Hugging Face folder, and defaults by those for the model's size and
     for the machine, which is the `target`'s.
 

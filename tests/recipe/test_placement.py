@@ -18,7 +18,7 @@ from rlhf.config import flatten
 from rlhf.errors import ConfigError, PlacementError
 from rlhf.recipe import preflight
 from rlhf.recipe.loading import LoadedRecipe, load_recipe, recipe_from
-from rlhf.recipe.placement import ORIGIN, Target, describe_placement
+from rlhf.recipe.placement import ORIGIN, PlacementTarget, describe_placement
 from rlhf.recipe.planning import machines
 from rlhf.recipe.planning.estimating import estimator
 from rlhf.recipe.planning.layout import PROMPT_TOKENS
@@ -59,7 +59,7 @@ def recipe(name: str = QWEN.format("7B"), /, **sections: object) -> LoadedRecipe
 
 
 def on(gpus: str, loaded: LoadedRecipe, nodes: int = 1) -> LoadedRecipe:
-    return located(loaded, target=Target(machine=machine_of(gpus, nodes), must_fit=False))
+    return located(loaded, target=PlacementTarget(machine=machine_of(gpus, nodes), must_fit=False))
 
 
 def values(loaded: LoadedRecipe, *keys: str) -> tuple[object, ...]:

@@ -16,7 +16,7 @@ from rlhf.deploy.heartbeat import HEARTBEAT
 from rlhf.errors import ConfigError
 from rlhf.recipe.by_size import with_sizes
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
-from rlhf.recipe.placement import Target, placed
+from rlhf.recipe.placement import PlacementTarget, placed
 from rlhf.recipe.planning.machines import Machine, machine_of
 from rlhf.recipe.workers import roles_of
 from rlhf.runs.resolved import resolved_yaml
@@ -57,7 +57,7 @@ def load_for(job: KubernetesJob, recipe: Path, overrides: Sequence[str]) -> Load
     nodes = Machine(nodes=job.nodes, cards=0, card=None, cores=job.cpus, host_memory=0)
     if job.gpus:
         nodes = replace(machine_of(f"{job.gpus}x80GB", job.nodes), cores=job.cpus)
-    return with_sizes(placed(loaded, loaded.recipe.model, Target(machine=nodes)))
+    return with_sizes(placed(loaded, loaded.recipe.model, PlacementTarget(machine=nodes)))
 
 
 def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:

@@ -17,7 +17,7 @@ from rlhf.deploy.slurm.job import Container, NodeGroup, SlurmJob
 from rlhf.errors import ConfigError, ModelError, UserError
 from rlhf.recipe.by_size import saving_seconds
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.placement import Target
+from rlhf.recipe.placement import PlacementTarget
 from rlhf.recipe.planning.estimating import estimator
 from rlhf.recipe.planning.layout import PROMPT_TOKENS
 from rlhf.recipe.planning.machines import Machine, machine_of
@@ -51,7 +51,7 @@ def job_of(
     """Check a recipe as `rlhf check` does, and return its job; `options` are further fields of it. In a container the
     command is the image's. Raises `UserError`."""
     machine = machine_of_job(main)
-    loaded = located(load_recipe(recipe, overrides), target=Target(machine=machine))
+    loaded = located(load_recipe(recipe, overrides), target=PlacementTarget(machine=machine))
     checked = loaded.recipe
     if checked.cluster.kind != "ray":
         raise ConfigError(f"cluster.kind is {checked.cluster.kind}, which stays in one process; use cluster.kind=ray")
