@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,11 @@ def test_what_a_run_saved_before_its_end_is_the_trained_policy(tmp_path: Path, m
             await write_checkpoint(context.folder.checkpoints, version=4, next_ordinal=8, outstanding=(), save=saved)
         raise KeyboardInterrupt
 
-    def reply(model: str, prompt: str, **options: object) -> str:
-        return f"{Path(model).relative_to(tmp_path)} was asked {prompt}"
+    def replies(model: str, prompts: Sequence[str], **options: object) -> list[str]:
+        return [f"{Path(model).relative_to(tmp_path)} was asked {prompt}" for prompt in prompts]
 
     monkeypatch.setattr(api, "train_recipe", interrupted)
-    monkeypatch.setattr(api, "reply", reply)
+    monkeypatch.setattr(api, "replies", replies)
     for seed, told in ((0, None), (1, "run/checkpoints/version-000004/huggingface was asked 52431")):
         trainer = Trainer(
             {"name": "t", "model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"}},
@@ -74,7 +75,7 @@ async def test_a_trainer_begins_from_a_run_or_a_checkpoint_of_one(
             await write_checkpoint(checkpoints, version=version, next_ordinal=8, outstanding=(), save=saved)
 
     monkeypatch.setattr(api, "train_recipe", trained)
-    monkeypatch.setattr(api, "reply", lambda model, prompt, **options: str(Path(model).relative_to(tmp_path)))
+    monkeypatch.setattr(api, "replies", lambda model, prompts, **options: [str(Path(model).relative_to(tmp_path))])
     sections = {"name": "t", "model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"}}
     Trainer(sections).fit()
     monkeypatch.chdir("/")  # the run's folder was relative to the other one
