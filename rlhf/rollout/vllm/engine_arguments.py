@@ -59,6 +59,7 @@ def engine_args(settings: EngineSettings, kind: ModelKind = ModelKind()) -> Engi
         "use_tqdm_on_load": False,
         "enable_return_routed_experts": settings.records_routing and not on_cpu,
         "enable_sleep_mode": settings.sleeps and not on_cpu,
+        "sleep_preserve_parameter_names": ["draft.*"] if settings.sleeps and not on_cpu else [],  # never sent
     }
     if on_cpu and kind.latent_attention:
         # vLLM's kernel for rotary embeddings on CPUs reads a part of each head, as latent attention has it, as a whole.

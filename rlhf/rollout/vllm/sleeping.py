@@ -1,7 +1,7 @@
 """Sleep of an engine that shares its GPU with a learner rank: it gives its memory back, and wakes in two steps.
 
 On a GPU this is vLLM's sleep mode. At level 2 weights and KV cache are dropped: a weight sync brings the weights, vLLM
-keeps buffers, and tensors that are neither are kept here. At level 1 the weights go to host memory: with adapters a
+keeps buffers, and what neither brings back is kept here. At level 1 the weights go to host memory: with adapters a
 weight sync sends no base. On a CPU vLLM has no such mode; there the same storages are emptied by `rlhf.models.offload`,
 but a base stays, since vLLM multiplies by packed copies of it.
 """
@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rlhf.models.offload import OffloadedStorages, give_back
@@ -25,7 +26,7 @@ KEEP_BASE, DROP_ALL = 1, 2
 """Levels of vLLM's sleep."""
 
 _kept: WeakKeyDictionary[Any, list[tuple[Tensor, Tensor]]] = WeakKeyDictionary()
-"""Plain tensors of each of vLLM's workers in this process, with their copies in host memory."""
+"""What a weight sync does not send to each of vLLM's workers in this process, with copies in host memory."""
 _emptied: WeakKeyDictionary[Any, dict[Tag, OffloadedStorages]] = WeakKeyDictionary()
 """The storages that each of vLLM's workers in this process has emptied."""
 
@@ -43,7 +44,7 @@ class Sleeper:
         if self._asleep:
             return
         if self._level == DROP_ALL:
-            self._engine.collective_rpc(keep_plain_tensors)
+            self._engine.collective_rpc(keep_unsent_tensors)
         self._engine.sleep(level=self._level, mode="keep")
         if self._on_cpu:
             self._engine.collective_rpc(partial(empty_on_cpu, level=self._level))
@@ -57,28 +58,30 @@ class Sleeper:
         if self._on_cpu:
             self._engine.collective_rpc(partial(refill_on_cpu, tag=tag))
         if tag == "weights" and self._level == DROP_ALL:
-            self._engine.collective_rpc(restore_plain_tensors)
+            self._engine.collective_rpc(restore_unsent_tensors)
         self._asleep.discard(tag)
         if not self._asleep:  # vLLM resumes its scheduler
             self._engine.sleep(level=0, mode="keep")
 
 
-def keep_plain_tensors(worker: Any) -> None:
+def keep_unsent_tensors(worker: Any) -> None:
     """Copy to host memory what a sleep at level 2 would lose for good. vLLM calls this in each worker."""
-    _kept[worker] = [(tensor, tensor.to("cpu", copy=True)) for tensor in plain_tensors(worker.get_model())]
+    _kept[worker] = [(tensor, tensor.to("cpu", copy=True)) for tensor in unsent_tensors(worker.get_model())]
 
 
-def restore_plain_tensors(worker: Any) -> None:
+def restore_unsent_tensors(worker: Any) -> None:
     """Undo what the sleep did to them. vLLM calls this in each worker."""
     with torch.inference_mode():  # some were made in it
         for tensor, copy in _kept.pop(worker):
             tensor.copy_(copy)
 
 
-def plain_tensors(model: nn.Module) -> list[Tensor]:
-    """Return the tensors that modules hold as attributes, or in a list or dict of them, and that share no memory with a
-    parameter or a buffer. The KV cache is not among them."""
+def unsent_tensors(model: nn.Module) -> list[Tensor]:
+    """Return the parameters that no loader of vLLM fills, a router's correction for instance, and the tensors that
+    modules hold as attributes, or in a list or dict of them, and that share no memory with a parameter or a buffer. The
+    KV cache is not among them."""
     known = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    constants = [weight for path, weight in model.named_parameters() if path.split(".")[-1] in SKIP_LOAD_TENSORS]
     ahead = [value for module in model.modules() for name, value in vars(module).items() if name != "kv_cache"]
     found: dict[int, Tensor] = {}
     while ahead:
@@ -87,7 +90,7 @@ def plain_tensors(model: nn.Module) -> list[Tensor]:
             found[id(item)] = item
         elif isinstance(item, list | tuple | dict):
             ahead += item.values() if isinstance(item, dict) else item
-    return list(found.values())
+    return [*constants, *found.values()]
 
 
 def empty_on_cpu(worker: Any, level: int) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from rlhf.models import offload
 from rlhf.rollout.vllm.sleeping import Sleeper
 
 pytestmark = pytest.mark.engine
@@ -21,6 +23,7 @@ class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(3))
+        self.e_score_correction_bias = nn.Parameter(torch.arange(3.0))
         self.register_buffer("scale", torch.ones(3))
         with torch.inference_mode():
             self.plain = torch.arange(3.0)
@@ -30,6 +33,7 @@ class Layer(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         own = {"plain": self.plain, "mask": self.masks["causal"][0], "kv_cache": self.kv_cache}
+        own["bias"] = self.e_score_correction_bias
         return own | {"weight": self.weight, "scale": self.scale, "view": self.view}
 
 
@@ -38,6 +42,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.layer = Layer()
+        self.model_runner = SimpleNamespace(kv_caches=[])
 
     def get_model(self) -> nn.Module:
         return nn.Sequential(self.layer)
@@ -53,13 +58,15 @@ class Engine:
     def wake_up(self, tags: list[str]) -> None: ...
 
 
-def test_tensors_that_are_neither_weights_nor_buffers_outlast_a_deep_sleep() -> None:
+@pytest.mark.parametrize("on_cpu", [False, True])
+def test_tensors_that_no_weight_sync_brings_outlast_a_deep_sleep(monkeypatch: pytest.MonkeyPatch, on_cpu: bool) -> None:
+    monkeypatch.setattr(offload, "SMALLEST_BYTES", 0)
     engine = Engine()
-    sleeper = Sleeper(engine, keeps_base=False, on_cpu=False)  # type: ignore[arg-type]
+    sleeper = Sleeper(engine, keeps_base=False, on_cpu=on_cpu)  # type: ignore[arg-type]
     sleeper.sleep()
     assert engine.layer.plain.tolist() == [-2, -2, -2]
     sleeper.wake("weights")
     found = {name: tensor.tolist() for name, tensor in engine.layer.tensors().items()}
-    assert found["plain"] == [0, 1, 2]
+    assert found["plain"] == found["bias"] == [0, 1, 2]
     assert found["mask"] == [0, 1, 2, 3]
-    assert all(found[name][0] == -2 for name in ("weight", "scale", "view", "kv_cache"))
+    assert all(found[name][0] != 1 for name in ("weight", "scale", "view", "kv_cache"))
