@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
+from rlhf.errors import TransferError
 from rlhf.weight_sync.lora import POLICY, serve_adapter
 from rlhf.weight_sync.receiver import Receiver
-from rlhf.weight_sync.types import ENGINE_BACKENDS, Seconds
+from rlhf.weight_sync.types import ENGINE_BACKENDS, Manifest, Rendezvous, Seconds
+
+T = TypeVar("T")
 
 for _backend in ENGINE_BACKENDS.values():
     if _backend not in WeightTransferEngineFactory._registry:
@@ -16,15 +20,38 @@ for _backend in ENGINE_BACKENDS.values():
 
 
 class WorkerExtension:
-    """Methods that vLLM's workers have besides their own, for `collective_rpc`."""
+    """Methods that vLLM's workers have besides their own, for `collective_rpc`.
+
+    A `TransferError` is returned as its text. With several workers vLLM makes a `RuntimeError` of any exception, and
+    does not read the answers of the other workers, which it then takes for those to its next call.
+    """
 
     weight_transfer_engine: Any
     model_runner: Any
+    init_weight_transfer_engine: Callable[[dict[str, Any]], None]
+    start_weight_update: Callable[[], None]
+    update_weights: Callable[[dict[str, Any]], None]
+    finish_weight_update: Callable[[], None]
 
-    def received_seconds(self) -> Seconds:
-        """Return the seconds of the worker's last weight sync, by activity."""
-        spent: Seconds = self.weight_transfer_engine.seconds
-        return spent
+    def join_transfer(self, rendezvous: Rendezvous, first_rank: int) -> str | None:
+        """Join the group of a weight sync, where the engine's first worker has `first_rank`."""
+        joining = {"rendezvous": rendezvous, "first_rank": first_rank}
+        return _or_text(lambda: self.init_weight_transfer_engine(joining))
+
+    def receive_update(self, manifest: Manifest, *, adapter: bool) -> Seconds | str:
+        """Receive all tensors of one weight sync, in vLLM's three calls, and serve them if they are an adapter. Returns
+        the seconds by activity. Each worker ends its update here, whatever happens to the others."""
+
+        def receive() -> Seconds:
+            self.start_weight_update()
+            self.update_weights({"manifest": manifest})
+            self.finish_weight_update()
+            if adapter:
+                self.serve_received_adapter()
+            spent: Seconds = self.weight_transfer_engine.seconds
+            return spent
+
+        return _or_text(receive)
 
     def serve_zero_adapter(self) -> None:
         """Serve an adapter of zeros, until the first weight sync."""
@@ -34,3 +61,10 @@ class WorkerExtension:
         """Serve the received adapter from the next step on. vLLM removes all adapters when an update ends: call it
         after that."""
         serve_adapter(self.model_runner, lambda manager: self.weight_transfer_engine.received_adapter)
+
+
+def _or_text(do: Callable[[], T]) -> T | str:
+    try:
+        return do()
+    except TransferError as error:
+        return str(error)

@@ -24,7 +24,7 @@ from vllm.v1.engine import FinishReason as Ended
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from rlhf.errors import DeadlinePassed, ModelError
+from rlhf.errors import DeadlinePassed, ModelError, TransferError
 from rlhf.rollout.vllm.continued import SAMPLED, skip_draws
 from rlhf.rollout.vllm.engine_arguments import ModelKind, engine_args, usage_context
 from rlhf.rollout.vllm.load import LoadCounter
@@ -196,18 +196,15 @@ class VllmEngine:
             self._paused = False
 
     def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
-        joining = {"rendezvous": rendezvous, "first_rank": first_rank}
-        self._engine.collective_rpc("init_weight_transfer_engine", args=(joining,))
+        _unless_failed(self._engine.collective_rpc("join_transfer", args=(rendezvous, first_rank)))
 
     def receive(self, manifest: Manifest) -> Seconds:
-        """Receive all tensors of one weight sync, in vLLM's three calls; adapters are activated after them. Returns
-        what the slowest worker spent on what."""
-        self._engine.collective_rpc("start_weight_update")
-        self._engine.collective_rpc("update_weights", args=({"manifest": manifest},))
-        self._engine.collective_rpc("finish_weight_update")
-        if self._adapter:
-            self._engine.collective_rpc("serve_received_adapter")
-        spent: list[Seconds] = self._engine.collective_rpc("received_seconds")
+        """Receive all tensors of one weight sync; adapters are activated after them. Returns what the slowest worker
+        spent on what."""
+        adapter = {"adapter": self._adapter is not None}
+        spent: list[Seconds] = _unless_failed(
+            self._engine.collective_rpc("receive_update", args=(manifest,), kwargs=adapter)
+        )
         return {name: max(one.get(name, 0.0) for one in spent) for name in spent[0]}
 
     def commit(self, version: PolicyVersion) -> None:
@@ -363,6 +360,13 @@ def _scored(replies: Sequence[SampledReply], shape: tuple[int, ...]) -> TokenLog
     return TokenLogprobs(
         logprobs.reshape(*shape, -1), np.stack(known).reshape(*shape, *known[0].shape) if known else None
     )
+
+
+def _unless_failed(answers: list[Any]) -> list[Any]:
+    """Return the answers of an engine's workers. Raises `TransferError` if one of them is the text of one."""
+    for text in (answer for answer in answers if isinstance(answer, str)):
+        raise TransferError(text)
+    return answers
 
 
 def _classes_of(config: PreTrainedConfig, settings: EngineSettings) -> list[type]:
