@@ -39,7 +39,7 @@ from rlhf.models.model_files import (
 from rlhf.models.model_types import brings_code, check_generates, check_remote_code
 from rlhf.recipe.kinds import start_of
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_one_gpu
+from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_one_gpu, transfer_backend
 from rlhf.rollout.tool_calls import check_tool_format
 from rlhf.rollout.vllm.environment import installed_device
 from rlhf.rollout.vllm.user_arguments import check_arguments, check_variables
@@ -47,6 +47,7 @@ from rlhf.runs.loggers import check_loggers
 from rlhf.runs.recorded import recorded_episodes
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 READ_BYTES = 4 * 2**20
 """Size of the files whose every row is checked, in a quarter of a second; the run reads larger ones itself."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -124,6 +125,12 @@ def check_devices(recipe: Recipe) -> None:
             "trainer.weight_sync.backend is ipc, by which a rank sends to an engine on its own GPU, but engines have "
             "other GPUs; use auto or nccl, or cluster.placement=colocated"
         )
+    for name in ALLOCATOR if recipe.plays and transfer_backend(recipe) == "ipc" else ():
+        if "expandable_segments:true" in os.environ.get(name, "").lower().replace(" ", ""):
+            raise ConfigError(
+                f"{name} has expandable_segments:True, but weights travel by ipc, and most hosts do not let an engine "
+                "open such memory of a rank; unset the variable, or set trainer.weight_sync.backend to gloo"
+            )
     if recipe.plays and engine_device(recipe) == "cpu" and installed_device() == "cuda":
         raise ConfigError(
             "rollout.gpus_per_engine is 0, but the installed vLLM computes on GPUs only; give 1 (on a single GPU with "

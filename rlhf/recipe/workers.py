@@ -140,8 +140,8 @@ def learner_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
 
 
 def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
-    """Resolve `auto`: gloo for adapters, within one process, and unless both sides have GPUs; ipc for an engine and a
-    rank on one GPU; else nccl."""
+    """Resolve `auto`: gloo for adapters, within one process, unless both sides have GPUs, and where several engines or
+    ranks may share a GPU, which nccl refuses; ipc for an engine and a rank on one GPU; else nccl."""
     chosen = recipe.trainer.weight_sync.backend
     if chosen != "auto":
         return chosen
@@ -149,9 +149,9 @@ def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
         return "gloo"
     if recipe.model.publishes_adapters or "cpu" in (engine_device(recipe), learner_device(recipe)):
         return "gloo"
-    if recipe.cluster.placement == "colocated":
+    if recipe.cluster.placement == "colocated" or shares_one_gpu(recipe):
         return "ipc"
-    return "ipc" if shares_one_gpu(recipe) else "nccl"
+    return "gloo" if has_parts_of_gpus(recipe) else "nccl"
 
 
 def shares_one_gpu(recipe: Recipe) -> bool:
@@ -161,10 +161,15 @@ def shares_one_gpu(recipe: Recipe) -> bool:
     return alone and on_gpus and recipe.rollout.gpus_per_engine + recipe.trainer.deepspeed.gpus_per_rank <= 1
 
 
+def has_parts_of_gpus(recipe: Recipe) -> bool:
+    """Whether engines or ranks have less than a GPU each, so that Ray may place several on one."""
+    return any(0 < gpus < 1 for gpus in (recipe.rollout.gpus_per_engine, recipe.trainer.deepspeed.gpus_per_rank))
+
+
 def learner_starts_first(recipe: Recipe) -> bool:
     """Whether engines start only after the learner.
 
     On one GPU vLLM counts all memory that is allocated during its start as its own, and refuses to start when some is
     freed. One process has one default process group: DeepSpeed makes it, and vLLM finds it.
     """
-    return recipe.cluster.kind == "local" or recipe.cluster.placement == "colocated" or shares_one_gpu(recipe)
+    return recipe.cluster.kind == "local" or recipe.cluster.placement == "colocated" or has_parts_of_gpus(recipe)

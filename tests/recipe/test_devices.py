@@ -54,7 +54,9 @@ def test_a_kind_without_engines_cannot_share() -> None:
         ((*PAIR, *GPUS), "ipc", True),
         (GPUS, "nccl", False),
         (("rollout.gpus_per_engine=0.5", "trainer.deepspeed.gpus_per_rank=0.5"), "ipc", True),
-        (("rollout.gpus_per_engine=0.5", "trainer.deepspeed.gpus_per_rank=0.5", "rollout.engines=2"), "nccl", False),
+        (("rollout.gpus_per_engine=0.5", "trainer.deepspeed.gpus_per_rank=0.5", "rollout.engines=2"), "gloo", True),
+        (("rollout.gpus_per_engine=0.25", "trainer.deepspeed.gpus_per_rank=0.5", "rollout.engines=2"), "gloo", True),
+        (("rollout.gpus_per_engine=0.5", "trainer.deepspeed.gpus_per_rank=1", "rollout.engines=2"), "gloo", True),
     ],
 )
 def test_weights_travel_by_ipc_and_the_learner_starts_first_where_it_shares_its_gpu(

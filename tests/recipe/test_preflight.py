@@ -94,6 +94,16 @@ def test_what_joins_processes_is_refused_by_name_within_one(backend: str) -> Non
         check_devices(on_gpus("local", backend))
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_memory_that_ipc_cannot_share_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "max_split_size_mb:512, expandable_segments:True")
+    check_devices(on_gpus("ray"))
+    with pytest.raises(ConfigError, match=rf"{name} has expandable_segments:True, but weights travel by ipc"):
+        check_devices(on_gpus("ray", share=0.5))
+    monkeypatch.setenv(name, "expandable_segments:False")
+    check_devices(on_gpus("ray", share=0.5))
+
+
 def test_a_rank_on_a_gpu_has_one_thread() -> None:
     assert roles_of(on_gpus("ray"))[0].concurrency == 1
 
