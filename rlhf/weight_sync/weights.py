@@ -113,23 +113,26 @@ def perturb(policy: HasModel, form: SyncForm = "merged") -> None:
     gathering. Float32 master weights are unchanged: use this only for weights that `put_back` restores."""
     release(weight for _, weight in held_weights(policy))
     with torch.no_grad():
-        for name, weight in held_weights(policy):
-            if form == "merged" or not hugging_face_name(name):
-                part = local_part(weight)
-                perturbation.add_noise(name, part, _shape(weight), start=_shard(weight) * part.numel())
+        for name, weight in _perturbed(policy, form):
+            part = local_part(weight)
+            perturbation.add_noise(name, part, _shape(weight), start=_shard(weight) * part.numel())
 
 
-def snapshot(policy: HasModel) -> list[Tensor]:
-    """Return a bitwise copy of this rank's part of every weight."""
-    return [local_part(weight).detach().clone() for _, weight in held_weights(policy)]
+def snapshot(policy: HasModel, form: SyncForm = "merged") -> list[Tensor]:
+    """Return a bitwise copy, in host memory, of this rank's part of every weight that `perturb` changes."""
+    return [local_part(weight).detach().to("cpu", copy=True) for _, weight in _perturbed(policy, form)]
 
 
-def put_back(policy: HasModel, saved: Sequence[Tensor]) -> None:
-    """Undo every change since `snapshot`, bit for bit."""
+def put_back(policy: HasModel, saved: Sequence[Tensor], form: SyncForm = "merged") -> None:
+    """Undo what `perturb` did since `snapshot`, bit for bit."""
     release(weight for _, weight in held_weights(policy))
     with torch.no_grad():
-        for (_, weight), old in zip(held_weights(policy), saved, strict=True):
+        for (_, weight), old in zip(_perturbed(policy, form), saved, strict=True):
             local_part(weight).copy_(old)
+
+
+def _perturbed(policy: HasModel, form: SyncForm) -> Named:
+    return [(name, weight) for name, weight in held_weights(policy) if form == "merged" or not hugging_face_name(name)]
 
 
 def release(weights: Iterable[Any]) -> None:

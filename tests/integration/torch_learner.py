@@ -88,11 +88,11 @@ class TorchLearner:
             return await self.token_logprobs(token_ids)
 
     async def perturb(self) -> None:
-        self._saved = weights.snapshot(self)
+        self._saved = weights.snapshot(self, self.form)
         weights.perturb(self, self.form)
 
     async def restore(self) -> None:
-        weights.put_back(self, self._saved)
+        weights.put_back(self, self._saved, self.form)
 
     def update(self, size: float) -> None:
         """An optimizer step of `size` in every element that is trained, as Adam's first ones are."""

@@ -122,14 +122,17 @@ def test_a_start_check_moves_every_tensor_that_is_published_and_leaves_no_trace(
 ) -> None:
     policy = adapted(folder)
     before = {name: tensor.clone() for name, tensor in weights.published_tensors(policy, 1 << 14, form)}
-    held = weights.snapshot(policy)
+    held = weights.snapshot(policy, form)
+    if form == "adapter":
+        trained = [part for low in low_ranks(policy.model).values() for part in (low.a, low.b)]
+        assert sum(copy.nbytes for copy in held) == sum(part.nbytes for part in trained), "the base is not copied"
     weights.perturb(policy, form)
     moved = dict(weights.published_tensors(policy, 1 << 14, form))
     assert not any(torch.equal(moved[name], before[name]) for name in before)
     if form == "adapter":
         with without_adapter(policy):
             assert torch.equal(logits(policy.model), logits(load_policy(folder))), "the base is not published"
-    weights.put_back(policy, held)
+    weights.put_back(policy, held, form)
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights.published_tensors(policy, 1 << 14, form))
 
 

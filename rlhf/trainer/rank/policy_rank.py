@@ -124,13 +124,13 @@ class Rank(ModelRank):
 
     def perturb(self) -> None:
         """Move every weight far above tolerance, for the start check."""
-        self._held = weights.snapshot(self.policy)
+        self._held = weights.snapshot(self.policy, self._form)
         weights.perturb(self.policy, self._form)
 
     def restore(self) -> None:
         """Undo `perturb`, bit for bit."""
         if self._held is not None:
-            weights.put_back(self.policy, self._held)
+            weights.put_back(self.policy, self._held, self._form)
             self._held = None
 
     def _save_state(self, path: Path, create: Create) -> list[Path]:
