@@ -5,6 +5,8 @@ No GPU has run it: `tests/integration/test_nccl_stand_in.py` runs it over gloo, 
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from base64 import b64decode, b64encode
 from collections import deque
@@ -15,7 +17,7 @@ from torch import Tensor
 from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
 from vllm.distributed.weight_transfer.nccl_common import uid_init_process_group
 
-from rlhf.errors import TransferError
+from rlhf.errors import Raised, TransferError, catch
 from rlhf.weight_sync.store import ROOT
 from rlhf.weight_sync.types import Rendezvous
 
@@ -32,19 +34,14 @@ class NcclGroup:
     """Membership in the group as `rank`, over vLLM's binding of nccl.
 
     Broadcasts run on a separate stream, which first waits for the caller's. nccl waits for ever: here the process waits
-    for the end of each broadcast with the group's deadline, and leaves the group when that passes. Only the caller's
-    deadline limits how long joining takes.
+    for the end of each broadcast with the group's deadline, and leaves the group when that passes. Joining has the same
+    deadline.
     """
 
     def __init__(self, rank: int, rendezvous: Rendezvous, device: torch.device) -> None:
         self.device = device
         self._seconds = rendezvous.timeout_seconds
-        # vLLM replaces the current stream of the thread that joins.
-        before = torch.cuda.current_stream(device)
-        self._group: Any = uid_init_process_group(
-            b64decode(rendezvous.address.nccl_id), rank, rendezvous.world_size, device.index or 0
-        )
-        torch.cuda.set_stream(before)
+        self._group: Any = _joined(rank, rendezvous, device)
         if not self._group.available:
             raise TransferError(
                 "nccl moves nothing in this process: libnccl is missing, or VLLM_DISABLE_PYNCCL is set; mend that, or "
@@ -84,3 +81,25 @@ class NcclGroup:
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         collective(self._stream)
         self._started.append((self._stream.record_event(), memory))
+
+
+def _joined(rank: int, rendezvous: Rendezvous, device: torch.device) -> Any:
+    """Return vLLM's communicator. nccl waits for ever for members, so a thread of its own joins, which is abandoned at
+    the deadline. vLLM replaces that thread's current stream."""
+    unique_id, seconds = b64decode(rendezvous.address.nccl_id), rendezvous.timeout_seconds
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def join() -> None:
+        answers.put(catch(lambda: uid_init_process_group(unique_id, rank, rendezvous.world_size, device.index or 0)))
+
+    threading.Thread(target=join, name="nccl-join", daemon=True).start()
+    try:
+        joined = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TransferError(
+            f"joining the transfer group as rank {rank} of {rendezvous.world_size} failed: a peer is gone, or hangs "
+            f"for {seconds:g} s"
+        ) from None
+    if isinstance(joined, Raised):
+        raise joined.error
+    return joined

@@ -3,6 +3,7 @@ producer, against the receiver that runs in vLLM's workers."""
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -131,6 +132,26 @@ def test_nccl_that_moves_nothing_is_refused_by_name(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(nccl, "uid_init_process_group", lambda *_: type("Disabled", (), {"available": False}))
     with pytest.raises(TransferError, match="nccl moves nothing in this process: libnccl is missing"):
         nccl.NcclGroup(0, rendezvous(2, backend="nccl"), torch.device("cpu"))
+
+
+def test_joining_ends_at_the_deadline_where_a_member_does_not_and_the_next_group_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from rlhf.weight_sync import nccl
+
+    missing = threading.Event()
+    with monkeypatch.context() as blocking:
+        replace_cuda(blocking, rendezvous(2))
+        blocking.setattr(nccl, "uid_init_process_group", lambda *_: missing.wait(scaled(60)))
+        with pytest.raises(
+            TransferError, match=r"joining the transfer group as rank 1 of 2 failed: .* hangs for 0\.2 s"
+        ):
+            nccl.NcclGroup(1, rendezvous(2, backend="nccl", timeout_seconds=0.2), CPU)
+    pair = Pair(monkeypatch)
+    assert pair.publish(weights(0)) == (None, None)
+    missing.set()
+    pair.sender.close()
+    pair.receiver.shutdown()
 
 
 class NeverEnding:
