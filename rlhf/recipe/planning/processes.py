@@ -87,6 +87,10 @@ def learner_phases(
     waiting = _away(layout, states, of=states) if parked else states
     sending = _away(layout, states, of=[part for part in states if part.what != "weights"]) if parked else states
     loading = [replace(states[0], place="device"), *_loading(shape, layout)]
+    if layout.device == "cuda" and layout.beside_engines:  # the start check copies what it perturbs
+        copied = _trained(shape, layout) * layout.width
+        part = Part(what="copies for the start check", bytes=copied // _share(layout, layout.stage == 3), place="host")
+        sending = [*sending, part]
     phases: MemoryByPhase = {
         "load": (*base, *loading),
         "generate": (*ready, *waiting),

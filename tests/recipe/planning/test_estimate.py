@@ -265,3 +265,13 @@ def test_a_cache_without_room_for_one_sequence_does_not_fit_on_a_cpu_either() ->
     larger = problem.partition(",")[0].split("=")
     settings["rollout"] = {larger[0].removeprefix("rollout."): int(larger[1])}
     assert "KV cache" not in str(planned(recipe_from(settings).recipe, here())[0].shortages)
+
+
+@pytest.mark.parametrize("lora", [0, 8])
+def test_the_start_check_copies_what_it_perturbs_to_host_memory(lora: int) -> None:
+    found, _ = plan_of("lora_one_gpu")
+    layout = replace(found.run.learner, lora=lora)
+    parts = learner_phases(found.shape, layout, NO_ACTIVATIONS)["weight sync"]
+    (copies,) = (part for part in parts if part.what == "copies for the start check")
+    assert copies.place == "host"
+    assert copies.bytes == (found.shape.adapter * lora if lora else found.shape.parameters) * layout.width
