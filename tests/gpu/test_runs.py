@@ -50,14 +50,22 @@ def test_a_run_that_saved_goes_on_in_new_processes(machine: GpuMachine) -> None:
     assert second.finished(2), second.described
 
 
-def test_a_run_whose_engine_is_killed_goes_on_with_another(machine: GpuMachine) -> None:
-    if machine.gpus < 2 and machine.on_gpu:
-        pytest.skip("needs 2 GPUs")
-    overrides = (*WHOLE, "trainer.weight_sync.backend=nccl", "trainer.updates=40")
+@pytest.mark.parametrize(
+    ("gpus", "engines"),
+    [(2, ()), (5, ("rollout.engines=2", "rollout.tensor_parallel_size=2"))],
+    ids=["alone", "beside one of 2 GPUs"],
+)
+def test_a_run_whose_engine_is_killed_goes_on_with_another(
+    machine: GpuMachine, gpus: int, engines: Sequence[str]
+) -> None:
+    if machine.gpus < gpus and machine.on_gpu:
+        pytest.skip(f"needs {gpus} GPUs")
+    overrides = (*WHOLE, *engines, "trainer.weight_sync.backend=nccl", "trainer.updates=40")
     code, run, log = killed_run(machine, overrides, victim="engine-0")
     end = run_end(code, run, log)
     assert end.code == 0
     assert "serves in the place of engine-0" in end.output
+    assert "serves in the place of engine-1" not in end.output
 
 
 def killed_run(machine: GpuMachine, overrides: Sequence[str], victim: str) -> tuple[int, Path, Path]:
