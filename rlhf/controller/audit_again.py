@@ -42,12 +42,11 @@ def metrics_again(
     ):
         return known
     differences = np.concatenate([_sampled(one.learner_logprobs) - _sampled(one.engine_logprobs) for one in passes])
+    fresh = np.abs(differences[np.concatenate([_versions(one) == update - 1 for one in passes])])
     entropies = np.concatenate([_sampled(one.entropies) for one in passes])
-    return known | {
-        "policy/logprob_difference": float(np.abs(differences).mean()),
-        "policy/logprob_difference_max": float(np.abs(differences).max()),
-        "policy/entropy": float(entropies.mean()),
-    }
+    largest = {"policy/logprob_difference_max": float(fresh.max(initial=0.0))}
+    mean = {"policy/logprob_difference": float(fresh.mean())} if fresh.size else {}
+    return known | mean | largest | {"policy/entropy": float(entropies.mean())}
 
 
 def advantages_again(groups: Sequence[Group], recipe: Recipe) -> Advantages:
@@ -74,6 +73,13 @@ def evaluation_again(records: Sequence[EpisodeRecord], recipe: Recipe, part: Pat
         if not groups or any(len(one.samples) % config.samples or len(one.trainable) < needed for one in groups):
             raise DataError(f"{part} lacks episodes of {name}")
     return Evaluation(sets=tuple(result_of(name, recipe.data.eval_sets[name], groups) for name, groups in sets.items()))
+
+
+def _versions(record: EpisodeRecord) -> NDArray[np.int64]:
+    assert record.versions is not None
+    assert record.learner_logprobs is not None
+    versions: NDArray[np.int64] = record.versions[np.isfinite(record.learner_logprobs)]
+    return versions
 
 
 def _sampled(column: NDArray[np.float32] | None) -> NDArray[np.float32]:

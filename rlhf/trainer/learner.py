@@ -63,7 +63,7 @@ class RemoteLearner:
         self._kl = kl_controller(config.kl)
         self._transfer_backend, self._publish_seconds = transfer_backend, publish_timeout_seconds
         self._row_tokens, self._packs = row_tokens, True
-        self._guarded = plays and config.mismatch == "stop"
+        self._plays = plays
         self._sharing = config.deepspeed.sequence_parallel
         self._version: PolicyVersion = 0
         self.turn = asyncio.Lock()
@@ -107,7 +107,7 @@ class RemoteLearner:
             self._dealt(groups),
             aggregation=self._config.loss.aggregation,
             mask_truncated=self._config.overlong.mask_truncated,
-            version=self._version if self._guarded else None,
+            version=self._version if self._plays else None,
         )
         return batch, self._cut(batch, self._config.minibatches)
 

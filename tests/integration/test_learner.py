@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
+from rlhf.types import Group, Sample
 from rlhf.weight_sync import weights
 from rlhf.weight_sync.broadcast import BroadcastSource
 from rlhf.weight_sync.buckets import unpack_bucket
@@ -51,9 +54,14 @@ def trainer(ranks: int, stage: int, learning_rate: float = 1e-3, **changes: Any)
 
 
 def start(
-    workers: list[ProcessWorker], folder: str, config: TrainerConfig, dtype: str = "float32", temperature: float = 1.0
+    workers: list[ProcessWorker],
+    folder: str,
+    config: TrainerConfig,
+    dtype: str = "float32",
+    temperature: float = 1.0,
+    plays: bool = False,
 ) -> RemoteLearner:
-    learner = RemoteLearner(workers, config)
+    learner = RemoteLearner(workers, config, plays=plays)
     model = ModelConfig(path=folder, dtype=dtype)
     settings = LearnerSettings(model_path=folder, model=model, trainer=config, temperature=temperature)
     asyncio.run(learner.start(settings))
@@ -373,6 +381,30 @@ def test_log_probs_come_back_to_their_samples_at_the_sampling_temperature(
     )
     assert updated.metrics["policy/logprob_difference_max"] == pytest.approx(np.abs(difference).max(), rel=1e-4)
     assert sum(len(one.logprobs) for one in updated.samples) == len(difference)
+
+
+def test_stale_tokens_do_not_count_in_the_distance_between_engine_and_learner(
+    pair: list[ProcessWorker], folder: str
+) -> None:
+    learner = start(pair, folder, trainer(2, 1, mismatch="ignore"), plays=True)
+    fresh, stale = sampled_by(GROUPS[:1], 0), sampled_by(GROUPS[1:], -1)
+    updated = asyncio.run(learner.update([*fresh, *stale]))
+    own = {(one.ordinal, one.sample): one.logprobs for one in updated.samples}
+    differences = [
+        np.abs(own[group.ticket.ordinal, number] - segment.logprobs[segment.action_mask])
+        for group in fresh
+        for number, sample in enumerate(group.samples)
+        for segment in sample.trajectory.segments
+    ]
+    assert updated.metrics["policy/logprob_difference"] == pytest.approx(np.concatenate(differences).mean(), rel=1e-4)
+
+
+def sampled_by(groups: Sequence[Group], version: int) -> list[Group]:
+    def aged(sample: Sample) -> Sample:
+        segments = [replace(one, versions=np.full_like(one.versions, version)) for one in sample.trajectory.segments]
+        return replace(sample, trajectory=replace(sample.trajectory, segments=tuple(segments)))
+
+    return [replace(group, samples=tuple(map(aged, group.samples))) for group in groups]
 
 
 def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[ProcessWorker], folder: str) -> None:

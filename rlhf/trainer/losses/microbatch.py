@@ -16,7 +16,7 @@ from rlhf.trainer.algorithms.registry import LOSSES, called_with
 from rlhf.trainer.config import CorrectionConfig, KLConfig, LossConfig
 from rlhf.trainer.losses.actions import Actions, LossMetrics, largest
 from rlhf.trainer.losses.kl import k3, kl_penalty
-from rlhf.trainer.losses.off_policy import corrected, masked_ratios, mismatch, ratio, truncated
+from rlhf.trainer.losses.off_policy import corrected, masked_ratios, ratio, truncated
 
 PolicyLoss = Callable[[Actions], tuple[Tensor, LossMetrics]]
 """A policy loss: the losses of tokens `[A]` and metrics."""
@@ -100,10 +100,9 @@ def off_policy_metrics(logprobs: Tensor, entropy: Tensor, behaviour_logprobs: Te
     )
 
 
-def engine_difference(logprobs: Tensor, behaviour_logprobs: Tensor, high: float) -> LossMetrics:
-    """Difference between learner and engine before any step: mean and largest difference of log-probs, and the metrics
-    of `rlhf.trainer.losses.off_policy.mismatch`."""
+def engine_difference(logprobs: Tensor, behaviour_logprobs: Tensor) -> LossMetrics:
+    """Difference between learner and engine at the same weights, before any step: mean and largest difference of
+    log-probs."""
     difference = (logprobs - behaviour_logprobs).abs()
-    seen = mismatch(logprobs, behaviour_logprobs, high)
-    sums = {"policy/logprob_difference": difference.sum(), **seen.sums}
+    sums = {"policy/logprob_difference": difference.sum()}
     return LossMetrics(logprobs.numel(), sums, {"policy/logprob_difference_max": largest(difference)})

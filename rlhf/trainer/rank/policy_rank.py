@@ -36,6 +36,7 @@ from rlhf.trainer.losses import (
     policy_loss_of,
     sft_loss,
 )
+from rlhf.trainer.losses.off_policy import mismatch
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.critic import Critic
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
@@ -217,7 +218,8 @@ class Rank(ModelRank):
                 yield loss + self._balance_loss(microbatch, minibatch, accumulator)
 
         def objection() -> Disagreement | None:
-            return None if later is None else self._objection(minibatch, passes, later)
+            unwanted = later is None or self.settings.trainer.mismatch != "stop"
+            return None if unwanted else self._objection(minibatch, passes, later or ())
 
         self._optimizer_step(losses(), len(minibatch.microbatches), accumulator, objection)
         return not accumulator.disagreement and self._too_far(strayed, minibatch.tokens)
@@ -269,9 +271,10 @@ class Rank(ModelRank):
         column = microbatch.per_token.proximal
         before = actions.logprobs.detach() if column is None else self._tensor(column)
         if column is not None or untouched:
-            accumulator.see(
-                engine_difference(before, actions.behaviour_logprobs, self.settings.trainer.correction.high)
-            )
+            behaviour, current = actions.behaviour_logprobs, microbatch.per_token.current
+            fresh = slice(None) if current is None else self._tensor(current) > 0
+            accumulator.see(engine_difference(before[fresh], behaviour[fresh]))
+            accumulator.see(mismatch(before, behaviour, self.settings.trainer.correction.high))
         accumulator.keep(microbatch.places, before, actions.entropies)
 
     def _too_far(self, divergence: Tensor, tokens: int) -> bool:

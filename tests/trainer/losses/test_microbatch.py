@@ -22,6 +22,7 @@ from rlhf.trainer.losses import (
     sft_loss,
 )
 from rlhf.trainer.losses.microbatch import importance_weights
+from rlhf.trainer.losses.off_policy import mismatch
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
 from tests.trainer.losses.made import ADVANTAGES, BEHAVIOUR, MASK, NEW, OLD, REFERENCE, actions, flat, sequences_of
 
@@ -233,9 +234,10 @@ def test_the_distance_from_the_policy_that_sampled_is_k3_of_the_ratio_to_it() ->
 
 
 def test_the_distance_from_the_engine_is_told_with_all_that_the_mismatch_measures() -> None:
-    seen = engine_difference(torch.tensor([-1.0, -2.0, -3.0]), torch.tensor([-1.5, -1.0, -3.0]), high=1.2)
-    assert seen.count == 3
-    assert {name: float(total) for name, total in seen.sums.items()} == pytest.approx(
+    logprobs = torch.tensor([-1.0, -2.0, -3.0]), torch.tensor([-1.5, -1.0, -3.0])
+    seen, measured = engine_difference(*logprobs), mismatch(*logprobs, 1.2)
+    assert seen.count == measured.count == 3
+    assert {name: float(total) for name, total in {**seen.sums, **measured.sums}.items()} == pytest.approx(
         {
             "policy/logprob_difference": 1.5,
             "mismatch/k1": 0.5,
