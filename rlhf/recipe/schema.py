@@ -112,7 +112,7 @@ class Recipe(Config):
     policy (DPO, IPO, KTO); or your own `module:function`. All use the same learner."""
     kind_arguments: dict[str, Any] = Field({})
     """Keyword arguments of your own kind."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
     """Seed of the order of tasks and of every random draw."""
     model: ModelConfig
     data: DataConfig

@@ -25,6 +25,8 @@ Settings = dict[str, Any]
 SYSTEMS = ("verl", "openrlhf", "trl")
 CONSTRUCTED = {"GRPOConfig": "", "GRPOTrainer": "", "LoraConfig": "lora_"}
 """Classes whose arguments are settings of TRL, with the beginning that its command line gives their names."""
+PEFT_DEFAULTS = {"lora_r": 8, "lora_alpha": 8}
+"""Of peft's `LoraConfig`; TRL's own options have others."""
 KNOWN = "TRL's GRPOConfig (Python, YAML, command), verl's tree or command, or OpenRLHF's command train_ppo_ray"
 INTERPOLATION = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,[^}]*)?\}")
 BRACKETS = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
@@ -144,6 +146,8 @@ def _of_python(text: str) -> tuple[str, Settings]:
         given = {f"{name} argument {place}": one for place, one in enumerate(call.args, 1)}
         for one in call.keywords:
             given[beginning + one.arg.removeprefix(beginning) if one.arg else f"**{ast.unparse(one.value)}"] = one.value
+        if name == "LoraConfig" and not any(key.startswith("**") for key in given):
+            settings |= PEFT_DEFAULTS
         meant = {key: known.get(ast.unparse(node), node) for key, node in given.items()}
         settings |= {key: _literal(node, known) for key, node in meant.items() if _called(node) not in CONSTRUCTED}
     return "trl", dict(flatten(settings))

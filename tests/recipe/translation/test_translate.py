@@ -312,3 +312,18 @@ def test_the_command_prints_a_recipe_with_its_account_and_writes_a_new_file(tmp_
     again = CliRunner().invoke(app, ["translate", configuration, "--output", str(output)])
     assert isinstance(again.exception, UserError)
     assert "exists" in str(again.exception)
+
+
+def test_defaults_that_nobody_writes_are_those_of_their_libraries(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "args = GRPOConfig(learning_rate=1e-5)\n"
+        'GRPOTrainer(model="m", args=args, peft_config=LoraConfig(r=16, target_modules="all-linear"))\n'
+    )
+    values = flat(translated(program))
+    assert (values["model.lora.rank"], values["model.lora.alpha"]) == (16, 8)
+    assert "all-linear" not in str(values)
+    assert (values["trainer.correction.method"], values["trainer.correction.level"]) == ("mask", "sequence")
+    program = tmp_path / "train.sh"
+    program.write_text(MAIN_PPO + " algorithm.adv_estimator=grpo")
+    assert flat(translated(program))["trainer.correction.method"] == "none"
