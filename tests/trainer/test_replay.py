@@ -16,7 +16,7 @@ from rlhf.runs.episode_parts import EpisodeParts, read_episodes
 from rlhf.runs.recorded import groups_again, recorded_groups
 from rlhf.runs.records import EpisodeOutcome
 from rlhf.trainer.algorithms.statistics import batch_statistics
-from rlhf.trainer.batching.batch import build_batch
+from rlhf.trainer.batching.batch import build_batch, build_minibatches
 from rlhf.trainer.buffer import Accounts, TicketBuffer
 from rlhf.trainer.config import ReplayConfig
 from rlhf.trainer.replay import GroupReplay, as_second_use
@@ -74,6 +74,15 @@ async def test_second_uses_need_no_ticket_and_follow_the_updates_own_groups() ->
     assert taken == [[0, 1], [2, 3, 0], [4, 5, 2]]
     assert tickets.accounts == Accounts(admitted=6, trained=6, filtered=0, failed=0, in_flight=0)
     assert tickets.waiting == ((2, 3), (1, 1), (3, 4), (3, 5))
+
+
+def test_second_uses_are_spread_over_the_minibatches() -> None:
+    own, again = made_groups(4, 2), [as_second_use(one) for one in made_groups(4, 2)[1:3]]
+    batch = build_batch([*own, *again])
+    (steps,) = build_minibatches(batch, minibatches=2, ranks=1, tokens_per_microbatch=10_000)
+    owned = batch.sample_groups.repeat(np.diff(batch.offsets))
+    found = [set(owned[np.concatenate([micro.places for micro in step.microbatches])].tolist()) for step in steps]
+    assert found == [{0, 1, 5}, {2, 3, 4}]
 
 
 def updated(groups: Sequence[Group]) -> Updated:

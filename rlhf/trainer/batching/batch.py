@@ -66,7 +66,8 @@ class Batch:
     and its first ACTION token is `starts[i]` of the flat arrays. Sample `s` belongs to group `sample_groups[s]`, owns
     the flat range `offsets[s]:offsets[s + 1]` of `per_token` and is known as `samples[s]`, its `(ordinal, sample
     index)`. `rewards` are the episodes', None for demonstrations and pairs. `last_values` `float32 [B]` are a critic's
-    values behind the last token of every sample, once the ranks have computed them.
+    values behind the last token of every sample, once the ranks have computed them. The last `second_uses` of the
+    `groups` are second uses.
     """
 
     sequences: tuple[Segment, ...]
@@ -77,6 +78,7 @@ class Batch:
     offsets: Ints
     per_token: PerToken
     groups: int
+    second_uses: int = 0
     rewards: EpisodeRewards | None = None
     last_values: Floats | None = None
 
@@ -174,7 +176,7 @@ def build_batch(
         aggregation=aggregation,
         version=version,
     )
-    return replace(batch, rewards=episode_rewards(groups))
+    return replace(batch, rewards=episode_rewards(groups), second_uses=sum(group.second_use for group in groups))
 
 
 def assemble(
@@ -231,8 +233,9 @@ def build_minibatches(
     whole_groups: bool = False,
     packed: bool = True,
 ) -> list[tuple[Minibatch, ...]]:
-    """Split a batch for the ranks: `result[rank][step]`. Steps contain whole groups in order; a step without action
-    tokens is left out. In every step all ranks have the same number of micro-batches and the same denominator.
+    """Split a batch for the ranks: `result[rank][step]`. Steps contain whole groups in order, and equal parts of the
+    second uses; a step without action tokens is left out. In every step all ranks have the same number of
+    micro-batches and the same denominator.
 
     A row holds about `row_tokens`, a micro-batch up to `tokens_per_microbatch` (never less than its longest sequence).
     `aggregation` and `constant_tokens` determine the denominator (`rlhf.trainer.aggregation`). With `whole_groups` the
@@ -240,7 +243,9 @@ def build_minibatches(
     other row is one sequence.
     """
     steps = []
-    for groups in np.array_split(np.arange(batch.groups), minibatches):
+    first, again = np.split(np.arange(batch.groups), [batch.groups - batch.second_uses])
+    parts = zip(np.array_split(first, minibatches), np.array_split(again, minibatches)[::-1], strict=True)
+    for groups in map(np.concatenate, parts):
         chosen = np.flatnonzero(np.isin(batch.sample_groups[batch.sequence_samples], groups))
         if len(chosen):
             row = min(row_tokens, tokens_per_microbatch) if packed else 1
