@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, field_validator
 
 from rlhf.errors import ConfigError, PieceFailed, Raised, RlhfError, catch, describe_error, logged_error
 
@@ -31,6 +31,14 @@ class Config(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
     )
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _is_no_truth_value(cls, given: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        value = read(given)
+        if isinstance(given, bool) and type(value) in (int, float):  # pydantic takes true for 1
+            raise ValueError(f"{str(given).lower()} is not a number")
+        return value
 
 
 C = TypeVar("C", bound=Config)

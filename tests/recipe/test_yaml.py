@@ -23,6 +23,8 @@ from rlhf.recipe.loading import load_recipe
         ("trainer:\n  updates: 0o10\n", "trainer.updates.*got '0o10'"),
         ("trainer:\n  optimizer: {learning_rate: .inf}\n", "learning_rate.*finite"),
         ("trainer:\n  optimizer: {learning_rate: .nan}\n", "learning_rate.*finite"),
+        ("trainer:\n  optimizer: {learning_rate: true}\n", "learning_rate.*true is not a number"),
+        ("trainer:\n  updates: true\n", "updates.*true is not a number"),
     ],
 )  # fmt: skip
 def test_yaml_that_readers_understand_differently_is_refused(tmp_path: Path, text: str, said: str) -> None:
