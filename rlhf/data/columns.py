@@ -49,8 +49,16 @@ class WrittenNumber(float):
         return self.text
 
 
-exact_json = json.JSONDecoder(parse_float=WrittenNumber).decode
-"""Parses JSON whose numbers keep their digits. Raises `ValueError`."""
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return values
+
+
+exact_json = json.JSONDecoder(parse_float=WrittenNumber, object_pairs_hook=_once_each).decode
+"""Parses JSON whose numbers keep their digits. Raises `ValueError`, also for an object with a key twice."""
 
 
 def from_json(value: Any) -> Any:
