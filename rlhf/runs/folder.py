@@ -69,6 +69,7 @@ class RunFolder:
 
         Raises `RunTaken` while another process owns it, and `UserError` if it cannot be made.
         """
+        path = path.absolute()  # user code in this process may change its working directory
         with explaining_os_errors(path, "make"):
             private_folder(path)
             owner = Owner.claim(path, tell)
@@ -88,6 +89,7 @@ class RunFolder:
 
         Raises `RunTaken` while another process owns it, and `UserError` if it cannot be used.
         """
+        path = path.absolute()
         with explaining_os_errors(path, "use"):
             private_folder(path)
             return cls(path, Owner.claim(path, tell))._with_folders()

@@ -30,6 +30,17 @@ trainer:
 """
 
 
+def test_user_code_that_changes_the_working_directory_does_not_move_the_run(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for own in (RunFolder.create, RunFolder.keep):
+        folder = own(Path("runs/moved"))
+        monkeypatch.chdir("/")
+        folder.check()
+        assert folder.metrics == tmp_path / "runs/moved/metrics.jsonl"
+        folder.give_back()
+        monkeypatch.chdir(tmp_path)
+
+
 def test_an_earlier_run_is_moved_aside_and_kept_whole(tmp_path: Path):
     path = tmp_path / "runs" / "quickstart"
     told: list[str] = []
