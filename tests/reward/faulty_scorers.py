@@ -57,6 +57,7 @@ BEHAVIOURS: dict[str, Any] = {
     "leave a child and hang": leave_a_child_and_hang,
     "exit": lambda row: os._exit(3),
     "sys.exit": lambda row: sys.exit(4),
+    "fork": lambda row: float(os.fork() == 0),
     "be killed": lambda row: os.kill(os.getpid(), signal.SIGKILL),
     "raise": lambda row: row["no such column"],
     "nan": lambda row: float("nan"),

@@ -46,7 +46,7 @@ async def test_a_healthy_scorer_gives_its_number() -> None:
         ("loop in C", "timeout", "was killed after 0.5 s"),
         ("ignore signals", "timeout", "was killed after 0.5 s"),
         ("exit", "died", "exit code 3"),
-        ("sys.exit", "died", "exit code 4"),
+        ("sys.exit", "raised", "SystemExit: 4 (at "),
         ("be killed", "died", "was killed by SIGKILL"),
         ("raise", "raised", "KeyError: 'no such column' (at tests/reward/faulty_scorers.py:"),
         ("nan", "not a number", "it returned nan"),
@@ -63,6 +63,11 @@ async def test_a_broken_scorer_is_unscored_and_the_next_response_is_not_touched(
     assert broken.kind == kind
     assert detail in broken.detail
     assert await pool.score("true", {}) == Scored(value=1.0)
+
+
+async def test_a_forked_process_that_returns_does_not_answer(pool: ScorerPool) -> None:
+    scores = [await pool.score(behaviour, {}) for behaviour in ("fork", "true", "fork", "true")]
+    assert scores == [Scored(value=value) for value in (0.0, 1.0, 0.0, 1.0)]
 
 
 async def test_waiting_for_a_free_worker_does_not_count(pool: ScorerPool) -> None:
