@@ -12,6 +12,7 @@ import inspect
 import os
 import re
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.machinery import PathFinder
@@ -292,6 +293,7 @@ def load_piece(name: str, setting: str) -> Any:
     """
     module, _, function = name.partition(":")
     _look_here()
+    _refuse_standard(name, setting)
     loaded = getattr(sys.modules.get(module), "__spec__", None)
     found = PathFinder.find_spec(module) if loaded and loaded.parent == "" else None
     if loaded and found and found.origin != loaded.origin:
@@ -309,12 +311,22 @@ def check_found(name: str, setting: str) -> None:
     """Check that the module in `name` exists, without importing it. Raises `ConfigError`."""
     module = name.partition(":")[0]
     _look_here()
+    _refuse_standard(name, setting)
     try:
         found = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         found = None
     if found is None:
         raise ConfigError(f"{setting} is {name}, and there is no module {module} in this folder or installed")
+
+
+def _refuse_standard(name: str, setting: str) -> None:
+    """Refuse a file that Python's standard library hides, or that would hide a module of it."""
+    module = name.partition(":")[0].partition(".")[0]
+    folders = [Path(one) for one in sys.path if one != sysconfig.get_path("stdlib")]
+    file = next(filter(None, (module_file(folder, module) for folder in folders)), None)
+    if module in sys.stdlib_module_names and file:
+        raise ConfigError(f"{setting} is {name}, and {module} is a module of Python itself: rename {file}")
 
 
 def named_modules(values: Any) -> Iterator[str]:

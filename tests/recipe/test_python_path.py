@@ -141,3 +141,11 @@ def test_a_module_that_is_nowhere_is_one_line(project: Path) -> None:
     assert recipe.python_path == ()
     with pytest.raises(ConfigError, match=f"data.train.tasks is {absent}, which cannot be imported"):
         check_dataset(recipe.data.sets["data.train"])
+
+
+def test_a_file_with_the_name_of_a_module_of_python_is_to_be_renamed(project: Path) -> None:
+    (project / "random.py").write_text(MODULE)
+    (project / "named.yaml").write_text("model: {tiny: {}}\ndata: {train: {tasks: 'random:tasks'}}\n")
+    (dataset,) = load_recipe(project / "named.yaml").recipe.data.sets.values()
+    with pytest.raises(ConfigError, match=r"random is a module of Python itself: rename .*/random.py"):
+        load_tasks(dataset)
