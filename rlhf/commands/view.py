@@ -38,12 +38,13 @@ def view(
     from rlhf.dashboard.library import Library, find_runs
     from rlhf.http.serving import bound, url_of, uvicorn_config
 
-    found = find_runs(runs or [Path("runs")])
+    folders = runs or [Path("runs")]
+    found = find_runs(folders)
     token, access = token_from(token_env), access_of(name, certificate, key, limit, HttpLimits())
     if token is None and not is_loopback(host):
         token = token_urlsafe()
     check_reach(host, token, access)
-    page = dashboard_app(Library(found), token, lambda: server.should_exit, host=host, access=access)
+    page = dashboard_app(Library(found, folders), token, lambda: server.should_exit, host=host, access=access)
     server = uvicorn.Server(config := uvicorn_config(page, access))
     with bound(host, port) as listener:
         url = url_of(listener, tls=config.is_ssl).replace("//0.0.0.0:", f"//{gethostname()}:")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rlhf.dashboard.episode_index import EpisodeIndex
@@ -22,16 +23,23 @@ DEPTH = 2
 class Library:
     """Runs by name, and the episodes of the runs that were asked for last."""
 
-    def __init__(self, runs: Mapping[str, Path]) -> None:
-        self.runs = dict(runs)
+    def __init__(self, runs: Mapping[str, Path], below: Sequence[Path] = ()) -> None:
+        self._runs, self._below = dict(runs), below
         self._lock = threading.Lock()
         self._indices: dict[str, EpisodeIndex] = {}
 
+    @property
+    def runs(self) -> Mapping[str, Path]:
+        """The runs that there are now: new ones below the given folders too."""
+        with suppress(UserError):  # a folder that has lost its last run keeps its names
+            self._runs |= find_runs(self._below)
+        return self._runs
+
     def folder(self, name: str) -> RunFolder:
         """Return the folder of a run. Raises `UserError` for an unknown name."""
-        if name not in self.runs:
+        if name not in self._runs and name not in self.runs:
             raise UserError(f"there is no run {name!r:.100} here")
-        return RunFolder(self.runs[name])
+        return RunFolder(self._runs[name])
 
     def episodes(self, name: str) -> EpisodeIndex:
         """Return the episodes of a run, with the parts of now."""

@@ -57,14 +57,15 @@ def run(tmp_path: Path) -> Path:
 
 
 def page_of(run: Path, token: str | None = None) -> TestClient:
-    library = Library(find_runs([run.parent]))
+    library = Library(find_runs([run.parent]), [run.parent])
     return TestClient(dashboard_app(library, token), base_url="http://127.0.0.1:8400")
 
 
 def test_runs_are_listed_and_a_damaged_one_says_why(run: Path) -> None:
+    page = page_of(run)
     (run.parent / "second" / "owner").mkdir(parents=True)
     (run.parent / "second" / "recipe.yaml").write_text("[")
-    first, second = page_of(run).get("/api/runs").json()
+    first, second = page.get("/api/runs").json()
     assert first == {"name": "first", "updates": 4, "made": 2, "reward": 0.5, "outcome": ENDED}
     assert second["error"].endswith("recipe.yaml is not the recipe of a run")
 
