@@ -267,7 +267,8 @@ class RayCluster:
         log_file = self._log_dir / f"{placed.worker}.log"
         ray, role, forks = ray_module(), placed.role, self._forks_of(placed.role)
         in_bundle = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
-        host = ray.remote(RayHost).options(
+        named = type(f"rlhf {placed.worker}", (RayHost,), {"__module__": RayHost.__module__})  # as `ps` shows it
+        host = ray.remote(named).options(
             num_cpus=role.cpus,
             num_gpus=role.own_gpus,
             max_concurrency=1000,
