@@ -137,7 +137,7 @@ def test_a_run_whose_terminal_closes_saves_unless_it_runs_below_nohup(tmp_path: 
                 made = updates(folder)
                 assert until(lambda made=made: updates(folder) > made + 2, scaled(60)), "SIGHUP ended it"
                 os.killpg(process.pid, ending)
-            assert process.wait(timeout=scaled(30)) == 75
+            assert process.wait(timeout=scaled(90)) == 75
         assert "Input/output error): it goes on without it" in (folder / "logs" / "controller.log").read_text()
         assert json.loads((folder / "summary.json").read_text())["outcome"] == "saved: Ctrl-C"
         assert list((folder / "checkpoints").glob("version-*"))
