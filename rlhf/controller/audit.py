@@ -148,6 +148,8 @@ def one_fate_each(fates: Sequence[Fate], run: StoredRun, recipes: Recipes) -> Au
         groups[fate.ordinal].append(fate)
         if (fate.outcome is EpisodeOutcome.TRAINED) != (fate.update is not None):
             faults.append(f"ordinal {fate.ordinal} sample {fate.sample} is {fate.outcome} in update {fate.update}")
+        if fate.left_out and recipe_at(recipes, fate.version + 1).trainer.kl.stop is None:
+            faults.append(f"ordinal {fate.ordinal} sample {fate.sample} is left out, and trainer.kl.stop is not set")
     if run.summary is not None:
         missing = sorted(set(range(max(groups, default=-1) + 1)) - groups.keys())
         faults += (f"ordinal {ordinal} has no fate" for ordinal in missing)
@@ -184,7 +186,8 @@ def updates_again(folder: RunFolder, run: StoredRun, recipes: Recipes) -> Iterat
             replay = GroupReplay(recipe.trainer.replay, replay.held)
             again = replay.second_uses(groups, update)
             samples = {(one.ticket.ordinal, index) for one in again for index, _, _ in one.trainable}
-            if samples != {(one.ordinal, one.sample) for one in learnt if one.ordinal in used}:
+            seen = {(one.ordinal, one.sample) for one in learnt if one.ordinal in used}
+            if seen - samples or (samples - seen and recipe.trainer.kl.stop is None):
                 uses.append(f"update {update} used groups {sorted(used)} again, of which the rewards decide otherwise")
             found = metrics_again([*groups, *again], learnt, recipe, update)
             said = {"replay/groups": 0.0, **rows.pop(update, {})}

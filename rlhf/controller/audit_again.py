@@ -16,7 +16,7 @@ from rlhf.runs.recorded import groups_of
 from rlhf.runs.records import EpisodeRecord
 from rlhf.trainer.algorithms.credit import with_advantages
 from rlhf.trainer.algorithms.registry import needs_of
-from rlhf.trainer.algorithms.statistics import batch_statistics
+from rlhf.trainer.algorithms.statistics import batch_statistics, trained_statistics
 from rlhf.trainer.batching.batch import build_batch
 from rlhf.trainer.rewards import shuffled_rewards
 from rlhf.types import Group
@@ -32,7 +32,8 @@ def metrics_again(
 ) -> dict[str, float]:
     """Return the metrics of the update that trained `groups`, of these records of trained episodes. Those of the
     learner's pass follow from records where it is the only one, without second uses."""
-    found = {"replay/groups": 0.0} | batch_statistics(groups, version=update - 1)
+    trained = trained_statistics(groups, {(one.ordinal, one.sample) for one in records})
+    found = {"replay/groups": 0.0} | batch_statistics(groups, version=update - 1) | trained
     known = {name: value for name, value in found.items() if name not in UNRECORDED}
     passes = [one for one in records if one.learner_logprobs is not None and np.isfinite(one.learner_logprobs).any()]
     if (

@@ -108,7 +108,7 @@ def _columns(record: EpisodeRecord, acted: NDArray[np.bool_], recipe: Recipe) ->
     if record.sampled_tokens != acted.sum():
         yield f"says {record.sampled_tokens} sampled tokens and has {acted.sum()}"
     critic = recipe.trainer.critic
-    waits = recipe.trainer.kl.stop or (critic is not None and (record.update or 0) <= critic.warmup_updates)
+    waits = critic is not None and (record.update or 0) <= critic.warmup_updates
     for name, column in there.items():
         known = column >= 0 if name == "versions" else np.isfinite(column)
         if (known != acted).any() and not (waits and name in OF_THE_PASS and not known.any()):

@@ -16,7 +16,7 @@ from rlhf.runs.ended import ended_in_evaluation
 from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
-from rlhf.trainer.algorithms.statistics import batch_statistics
+from rlhf.trainer.algorithms.statistics import batch_statistics, trained_statistics
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Updated, Written
 
@@ -116,7 +116,8 @@ class ObservedLearner:
         own = [group for group in groups if not group.second_use]
         for notices in self._notices:
             notices.notice(self._version, own, statistics)
-        return replace(updated, metrics=statistics | dict(updated.metrics))
+        counted = trained_statistics(groups, {(one.ordinal, one.sample) for one in updated.samples})
+        return replace(updated, metrics=statistics | counted | dict(updated.metrics))
 
     async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]:
         with self._clock.span("save"):

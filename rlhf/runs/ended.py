@@ -76,7 +76,7 @@ def ended_in_update(groups: Sequence[Group], updated: Updated, update: int) -> l
             size=len(group.samples),
             outcome=EpisodeOutcome.FILTERED,
             failure_kind=LEFT_OUT,
-            failure_detail="the update did not train it",
+            failure_detail="the update ended before it used the episode (trainer.kl.stop)",
             update=update,
             trained=trained[group.ticket.ordinal],
         )

@@ -99,7 +99,7 @@ class RemoteLearner:
             estimated | with_effective_sample_size(reduce_metrics(answers)) | computed_tokens(parts[:: self._sharing])
         )
         trained = await asyncio.to_thread(_trained, batch, answers)
-        return Updated(metrics=self._steered(metrics, len(batch.samples)), samples=trained)
+        return Updated(metrics=self._steered(metrics, len(trained)), samples=trained)
 
     def _packed(self, groups: Sequence[Group]) -> tuple[Batch, list[tuple[Minibatch, ...]]]:
         """Return the batch of an update, and every rank's part of it."""
@@ -334,10 +334,16 @@ def computed_tokens(parts: Sequence[Sequence[Minibatch]]) -> dict[str, float]:
 
 
 def _trained(batch: Batch, answers: Sequence[RankAnswer]) -> tuple[TrainedSample, ...]:
+    """Return the samples that a step used: all of the batch, unless `trainer.kl.stop` ended the update before."""
+    passed = np.zeros(batch.tokens, bool)
+    for answer in answers:
+        passed[answer.places] = True
+    passed |= not passed.any()  # a critic alone learnt, of all
     logprobs = scatter(answers, batch.tokens, lambda answer: answer.logprobs)
     entropies = scatter(answers, batch.tokens, lambda answer: answer.entropies)
-    columns = (batch.per_sample(column) for column in (batch.per_token.advantages, logprobs, entropies))
+    columns = (batch.per_sample(column) for column in (batch.per_token.advantages, logprobs, entropies, passed))
     return tuple(
         TrainedSample(ordinal=ordinal, sample=sample, advantages=own, logprobs=scored, entropies=spread)
-        for (ordinal, sample), own, scored, spread in zip(batch.samples, *columns, strict=True)
+        for (ordinal, sample), own, scored, spread, used in zip(batch.samples, *columns, strict=True)
+        if used.all()
     )

@@ -443,6 +443,18 @@ def test_several_steps_an_update_use_the_log_probs_from_before_the_first(
     assert first.metrics["policy/kl_reference"] > 0
 
 
+def test_what_no_step_used_is_not_trained_and_the_rate_follows_the_updates(
+    single: list[ProcessWorker], folder: str
+) -> None:
+    """`kl.stop` ends both updates after the first of their six steps, of two groups each."""
+    learner = start(single, folder, trainer(1, 0, minibatches=3, epochs=2, kl=KLConfig(stop=1e-9)))
+    seen = [asyncio.run(learner.update(made_groups(6, 4))) for _ in range(2)]
+    assert [one.metrics["optimizer/steps"] for one in seen] == [1, 1]
+    assert [len({sample.ordinal for sample in one.samples}) for one in seen] == [2, 2]
+    assert all(np.isfinite(sample.logprobs).all() for one in seen for sample in one.samples)
+    assert seen[1].metrics["optimizer/learning_rate"] == pytest.approx(1e-3 * (1 - 6 / 120))
+
+
 def test_gradients_that_are_no_numbers_end_the_run_by_name(single: list[ProcessWorker], folder: str) -> None:
     learner = start(single, folder, trainer(1, 0, learning_rate=1e38))
     with pytest.raises(TrainingDiverged, match=r"lower trainer\.optimizer\.learning_rate"):

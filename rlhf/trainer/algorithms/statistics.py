@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -18,9 +18,8 @@ def batch_statistics(groups: Sequence[Group], *, version: PolicyVersion) -> dict
     """Reward, responses and staleness of the groups that update `version` → `version + 1` trains on.
 
     Staleness of a token is the learner's version minus the version that sampled it. A metric without any applicable
-    episode is left out. Second uses of groups are only counted: they are no new samples.
+    episode is left out, and so are second uses of groups: they are no new samples.
     """
-    again = [group for group in groups if group.second_use]
     groups = [group for group in groups if not group.second_use]
     trained = [item for group in groups for item in group.trainable]
     trajectories = [trajectory for _, trajectory, _ in trained]
@@ -34,15 +33,24 @@ def batch_statistics(groups: Sequence[Group], *, version: PolicyVersion) -> dict
         **losses_by_kind(groups),
         "staleness/mean": float((version - versions).mean()),
         "staleness/max": float((version - versions).max()),
-        "samples/trained": float(len(trained)),
         "samples/lost": float(sum(len(group.samples) for group in groups) - len(trained)),
-        "tokens/trained": float(len(versions)),
-        **(
-            {"replay/groups": float(len(again)), "replay/samples": float(sum(len(one.trainable) for one in again))}
-            if again
-            else {}
-        ),
     }
+
+
+def trained_statistics(groups: Sequence[Group], trained: Collection[tuple[int, int]]) -> dict[str, float]:
+    """Count the samples and tokens that an update of `groups` trained, and apart from them the second uses. `trained`
+    has the ordinals and indices of its samples: `trainer.kl.stop` may end an update before it comes to all of them."""
+    used = [
+        (group, trajectory)
+        for group in groups
+        for index, trajectory, _ in group.trainable
+        if (group.ticket.ordinal, index) in trained
+    ]
+    tokens = [trajectory.action_tokens for group, trajectory in used if not group.second_use]
+    again = [group.ticket.ordinal for group, _ in used if group.second_use]
+    return {"samples/trained": float(len(tokens)), "tokens/trained": float(sum(tokens))} | (
+        {"replay/groups": float(len(set(again))), "replay/samples": float(len(again))} if again else {}
+    )
 
 
 def reward_statistics(groups: Sequence[Group]) -> dict[str, float]:

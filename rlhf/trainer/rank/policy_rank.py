@@ -166,7 +166,8 @@ class Rank(ModelRank):
     def _optimize(
         self, minibatches: Sequence[Minibatch], arguments: UpdateArguments, accumulator: MetricAccumulator
     ) -> None:
-        """All optimizer steps of an update, or those until the policy has strayed too far."""
+        """All optimizer steps of an update, or those until the policy has strayed too far. Learning rates follow the
+        updates: they go on as if every step had been made."""
         for epoch in range(arguments.epochs):
             for step, minibatch in enumerate(minibatches):
                 strayed = False
@@ -178,6 +179,9 @@ class Rank(ModelRank):
                 if self.critic:
                     self.critic.step(minibatch, accumulator)
                 if strayed:
+                    unmade = (arguments.epochs - epoch) * len(minibatches) - step - 1
+                    for engine in (self.engine, *([self.critic.engine] if self.critic else [])):
+                        zero.pass_over(engine, unmade)
                     return
 
     def _policy_step(

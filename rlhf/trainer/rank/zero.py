@@ -177,6 +177,12 @@ def step(engine: Any, setting: str = "trainer.optimizer") -> float:
     return norm
 
 
+def pass_over(engine: Any, steps: int) -> None:
+    """Move the schedule on by `steps` that an update did not make."""
+    for _ in range(steps):
+        engine.lr_scheduler.step()
+
+
 def save(engine: Any, folder: Path, rank: int, create: Create) -> list[Path]:
     """Write what this rank holds of weights and moments, and on rank 0 the schedule's position; returns its files."""
     own = write_slices(folder / f"rank-{rank:05d}.safetensors", engine_slices(engine, rank), create)

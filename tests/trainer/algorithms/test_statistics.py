@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlhf.trainer.algorithms.statistics import batch_statistics, repetition, response_statistics
+from rlhf.trainer.algorithms.statistics import batch_statistics, repetition, response_statistics, trained_statistics
 from rlhf.types import (
     EpisodeStatus,
     Failed,
@@ -63,8 +63,14 @@ def test_rewards_lengths_and_staleness_are_of_the_samples_that_are_trained() -> 
     assert statistics["reward/std"] == pytest.approx(np.std([1, 0, 1, 1]))
     assert statistics["reward/equal_groups"] == 0.5
     assert (statistics["response/tokens_mean"], statistics["response/tokens_max"]) == (2.0, 4.0)
-    assert (statistics["samples/trained"], statistics["samples/lost"], statistics["tokens/trained"]) == (4, 1, 8)
+    assert statistics["samples/lost"] == 1
     assert (statistics["staleness/mean"], statistics["staleness/max"]) == ((4 * 3 + 4 * 1) / 8, 3)
+
+
+def test_only_what_a_step_used_is_counted_as_trained() -> None:
+    batch = [group((reply(1, 2), 1.0), (reply(3), 0.0), (reply(*range(50)), None))]
+    assert trained_statistics(batch, {(0, 0), (0, 1)}) == {"samples/trained": 2, "tokens/trained": 3}
+    assert trained_statistics(batch, {(0, 1)}) == {"samples/trained": 1, "tokens/trained": 1}
 
 
 def test_truncated_episodes_are_counted_and_their_length_is_told_apart() -> None:
