@@ -17,6 +17,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of several processes on the same cores wait by spinning
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # as engines on a CPU: torch reads it at its first import
 os.environ.update(PRIVATE_RAY)  # vLLM of one file imports Ray, which reads them only then, before another starts it
 
 LONG = (
