@@ -6,39 +6,29 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 from rlhf.reward.live import LiveReward
 from rlhf.types import Scored, Task, Trajectory, Unscored, exact_sum
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightedReward:
-    """One of several rewards, and its weight."""
-
-    weight: float
-    reward: LiveReward
 
 
 class CombinedReward:
     """A `RewardFunction` that is the weighted sum of others, which are all called concurrently. `parts` holds their
     scores before weighting."""
 
-    def __init__(self, parts: Mapping[str, WeightedReward]) -> None:
-        self._parts = parts
-        self._weights = {name: part.weight for name, part in parts.items()}
+    def __init__(self, parts: Mapping[str, LiveReward], weights: Mapping[str, float]) -> None:
+        self._parts, self._weights = parts, weights
 
     async def start(self) -> None:
-        await asyncio.gather(*(part.reward.start() for part in self._parts.values()))
+        await asyncio.gather(*(reward.start() for reward in self._parts.values()))
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
-        columns = await asyncio.gather(*(part.reward(task, trajectories) for part in self._parts.values()))
+        columns = await asyncio.gather(*(reward(task, trajectories) for reward in self._parts.values()))
         return [combined(dict(zip(self._parts, row, strict=True)), self._weights) for row in zip(*columns, strict=True)]
 
     async def close(self) -> None:
         async with AsyncExitStack() as stack:
-            for part in self._parts.values():
-                stack.push_async_callback(part.reward.close)
+            for reward in self._parts.values():
+                stack.push_async_callback(reward.close)
 
 
 def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, float]) -> Scored | Unscored:

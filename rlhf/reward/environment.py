@@ -13,11 +13,8 @@ NAME = "environment"
 class EnvironmentReward:
     """A `RewardFunction` without a scorer: the rewards are already in the turns."""
 
-    async def start(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
         return [summed(trajectory) for trajectory in trajectories]

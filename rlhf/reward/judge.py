@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -19,57 +20,41 @@ from rlhf.types import Scored, Task, Trajectory, Unscored
 NAME = "judge"
 
 
-class JudgeClient:
-    """Client of an OpenAI-compatible endpoint; one completion per request."""
+class Judge:
+    """A judge behind an OpenAI-compatible endpoint, with one completion per request. `start` checks that the server is
+    reachable: it raises `HttpFailed` and `RecordingError`."""
 
     def __init__(self, config: JudgeConfig, client: HttpClient) -> None:
-        self.config, self._client = config, client
+        self._config, self._client = config, client
+        self.start, self.close = client.meet, client.close
 
-    async def start(self) -> None:
-        """Check that the server is reachable. Raises `HttpFailed`, `RecordingError`."""
-        await self._client.meet()
-
-    async def ask(self, chat: Chat) -> str | Unscored:
-        """Return the judge's reply as text."""
+    async def _ask(self, chat: Chat, read: Callable[[str], Score]) -> Score:
+        """Return what is `read` from the judge's reply."""
         body: dict[str, Any] = {
-            "model": self.config.model,
+            "model": self._config.model,
             "messages": chat,
-            "temperature": self.config.temperature,
-            "max_tokens": self.config.max_tokens,
+            "temperature": self._config.temperature,
+            "max_tokens": self._config.max_tokens,
         }
         try:
-            return words_of(await self._client.post("/chat/completions", body))
+            words = words_of(await self._client.post("/chat/completions", body))
         except HttpFailed as failure:
             return Unscored(kind=failure.kind, detail=str(failure))
-
-    async def close(self) -> None:
-        await self._client.close()
+        return words if isinstance(words, Unscored) else read(words)
 
 
-class PointwiseJudge:
+class PointwiseJudge(Judge):
     """A `RewardFunction` that asks for a mark for each reply separately."""
 
-    def __init__(self, client: JudgeClient) -> None:
-        self._client = client
-        self.start, self.close = client.start, client.close
-
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
-        marks = await asyncio.gather(*(self._mark(task, trajectory) for trajectory in trajectories))
-        return [named_score(NAME, mark) for mark in marks]
-
-    async def _mark(self, task: Task, episode: Trajectory) -> Score:
-        config = self._client.config
-        words = await self._client.ask(pointwise_chat(config, task, episode))
-        return words if isinstance(words, Unscored) else mark_of(words, config.low, config.high)
+        chats = [pointwise_chat(self._config, task, trajectory) for trajectory in trajectories]
+        mark = partial(mark_of, low=self._config.low, high=self._config.high)
+        return [named_score(NAME, score) for score in await asyncio.gather(*(self._ask(chat, mark) for chat in chats))]
 
 
-class PairwiseJudge:
+class PairwiseJudge(Judge):
     """A `RewardFunction` that compares the episodes of a group in pairs of one role, each pair in both orders: a judge
     that always prefers the first position gives both 0.5."""
-
-    def __init__(self, client: JudgeClient) -> None:
-        self._client = client
-        self.start, self.close = client.start, client.close
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
         episodes, every = trajectories, range(len(trajectories))
@@ -82,14 +67,11 @@ class PairwiseJudge:
         """Return the score of `one` against `other`: 1, 0, or 0.5 for a tie and where the two orders contradict."""
         if judged_text(one) == judged_text(other):
             return 0.5
-        there, back = await asyncio.gather(self._choice(task, one, other), self._choice(task, other, one))
+        chats = [pairwise_chat(self._config, task, *order) for order in ((one, other), (other, one))]
+        there, back = await asyncio.gather(*(self._ask(chat, parse_choice) for chat in chats))
         if isinstance(there, Unscored) or isinstance(back, Unscored):
             return there if isinstance(there, Unscored) else back
         return (there + 1.0 - back) / 2
-
-    async def _choice(self, task: Task, first: Trajectory, second: Trajectory) -> Score:
-        words = await self._client.ask(pairwise_chat(self._client.config, task, first, second))
-        return words if isinstance(words, Unscored) else parse_choice(words)
 
 
 def mean_comparisons(count: int, verdicts: dict[tuple[int, int], Score]) -> list[Score]:
@@ -116,5 +98,5 @@ def make_judge(
     scorer: ScorerConfig, config: JudgeConfig, outages: Outages | None = None
 ) -> PointwiseJudge | PairwiseJudge:
     """Return the judge of these settings. Raises `ConfigError` when its token is not in the environment."""
-    client = JudgeClient(config, client_of(scorer, config.url, config.token_env, outages=outages))
-    return PairwiseJudge(client) if config.mode == "pairwise" else PointwiseJudge(client)
+    client = client_of(scorer, config.url, config.token_env, outages=outages)
+    return PairwiseJudge(config, client) if config.mode == "pairwise" else PointwiseJudge(config, client)

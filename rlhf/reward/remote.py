@@ -10,29 +10,24 @@ from rlhf.http.binding import token_from
 from rlhf.http.client import HttpClient
 from rlhf.http.outages import Outages
 from rlhf.reward.config import RemoteConfig, ScorerConfig
-from rlhf.reward.wire import NULLS_HEADER, SHAPES, Score, ScoringRequest, asked_of, scores
+from rlhf.reward.wire import NULLS_HEADER, SHAPES, Score, ScoringRequest, scores
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
 NAME = "remote"
 
 
 class RemoteReward:
-    """A `RewardFunction` over HTTP. A group is one request, or one request per reply where the API takes no lists."""
+    """A `RewardFunction` over HTTP. A group is one request, or one request per reply where the API takes no lists.
+    `start` checks that the server is reachable: it raises `HttpFailed` and `RecordingError`."""
 
     def __init__(self, config: RemoteConfig, client: HttpClient) -> None:
         self._config, self._shape, self._client = config, SHAPES[config.api], client
-
-    async def start(self) -> None:
-        """Check that the server is reachable. Raises `HttpFailed`, `RecordingError`."""
-        await self._client.meet()
+        self.start, self.close = client.meet, client.close
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
-        exchanges = self._shape.ask(asked_of(task, trajectories), self._config)
+        exchanges = self._shape.ask(task, trajectories, self._config)
         answered = await asyncio.gather(*(self._exchange(exchange) for exchange in exchanges))
         return [named_score(NAME, score) for answer in answered for score in answer]
-
-    async def close(self) -> None:
-        await self._client.close()
 
     async def _exchange(self, exchange: ScoringRequest) -> list[Score]:
         try:

@@ -1,4 +1,4 @@
-"""The reward of a recipe: one scorer, called concurrently for all trajectories of a group."""
+"""The reward of a recipe: one scorer, called concurrently for all trajectories of a group, or several."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from typing import Any, Protocol
 from rlhf.errors import ConfigError, NoReference
 from rlhf.http.outages import Outages
 from rlhf.reward.code.scoring import CodeScorer
-from rlhf.reward.combine import CombinedReward, WeightedReward
+from rlhf.reward.combine import CombinedReward
 from rlhf.reward.config import RewardConfig, ScorerConfig
 from rlhf.reward.environment import EnvironmentReward
-from rlhf.reward.failure import FailuresValued
 from rlhf.reward.judge import make_judge
 from rlhf.reward.live import LiveReward
 from rlhf.reward.process import ScorerPool
 from rlhf.reward.remote import make_remote
 from rlhf.reward.rules import exact, tagged_blocks, zero_reward
-from rlhf.types import Scored, Task, Trajectory, Unscored
+from rlhf.types import CAUSED_BY_REPLIES, Scored, Task, Trajectory, Unscored
 
 QUICK = {"exact": exact, "format": tagged_blocks, "none": zero_reward}
 IN_WORKERS = {"regex": "rlhf.reward.rules:regex", "math": "rlhf.reward.math:math"}
@@ -46,6 +45,7 @@ class Reward:
     ) -> None:
         self.name, self.needs_answer = name, needs_answer
         self._scorer, self._row_of = scorer, row_of
+        self.start, self.close = scorer.start, scorer.close
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
         if isinstance(self._scorer, QuickScorer):  # it waits for nothing, and a task costs more than a score
@@ -59,15 +59,6 @@ class Reward:
         score = await self._scorer.score(response, self._row_of(task))
         return replace(score, parts={self.name: score.value}) if isinstance(score, Scored) else score
 
-    async def start(self) -> None:
-        """Start the workers; otherwise the first score starts them. Raises `ConfigError` when the function cannot be
-        imported."""
-        await self._scorer.start()
-
-    async def close(self) -> None:
-        """End the workers."""
-        await self._scorer.close()
-
 
 class QuickScorer:
     """A rule that cannot hang, called directly in this process."""
@@ -75,8 +66,8 @@ class QuickScorer:
     def __init__(self, rule: Callable[[str, Mapping[str, Any]], float]) -> None:
         self._rule = rule
 
-    async def start(self) -> None:
-        pass
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
 
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
         try:
@@ -84,8 +75,22 @@ class QuickScorer:
         except NoReference as error:
             return Unscored(kind="no answer", detail=str(error))
 
-    async def close(self) -> None:
-        pass
+
+class FailuresValued:
+    """A `RewardFunction` that gives `value` to replies that make another one fail."""
+
+    def __init__(self, reward: LiveReward, value: float) -> None:
+        self._reward, self._value = reward, value
+        self.start, self.close = reward.start, reward.close
+
+    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
+        return [self._valued(score) for score in await self._reward(task, trajectories)]
+
+    def _valued(self, score: Scored | Unscored) -> Scored | Unscored:
+        if isinstance(score, Scored) or score.kind not in CAUSED_BY_REPLIES:
+            return score
+        parts = {f"failed: {score.kind}": self._value}
+        return Scored(value=self._value, parts=parts, failure=score.kind, detail=score.detail)
 
 
 def make_reward(
@@ -99,12 +104,8 @@ def make_reward(
     what a server is to score waits while it does not answer."""
     if config.kind != "combined":
         return make_scorer(config, log, model, outages)
-    return CombinedReward(
-        {
-            name: WeightedReward(weight=part.weight, reward=make_scorer(part, log, model, outages))
-            for name, part in config.parts.items()
-        }
-    )
+    parts = {name: make_scorer(part, log, model, outages) for name, part in config.parts.items()}
+    return CombinedReward(parts, {name: part.weight for name, part in config.parts.items()})
 
 
 def make_scorer(

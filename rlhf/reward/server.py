@@ -97,17 +97,14 @@ def reward_app(
     app = FastAPI(title=f"reward {settings.name}", exception_handlers=_HANDLERS)
     app.router.default = unknown_path
     counter = Counter(reward, settings)
-    app.get("/health")(_health_of(settings))
-    for path, body in BODIES.items():
-        app.post(path, responses=responses_of(body))(_endpoint(counter, body))
-    return AccessMiddleware(app, _denied, settings.access, host=host, token=token)
 
-
-def _health_of(settings: RewardServerSettings) -> Callable[[], Awaitable[dict[str, Any]]]:
+    @app.get("/health")
     async def health() -> dict[str, Any]:
         return {"status": "healthy", "reward": settings.name, "capacity": settings.capacity}
 
-    return health
+    for path, body in BODIES.items():
+        app.post(path, responses=responses_of(body))(_endpoint(counter, body))
+    return AccessMiddleware(app, _denied, settings.access, host=host, token=token)
 
 
 def _endpoint(counter: Counter, kind: type[Body]) -> Callable[..., Awaitable[JSONResponse]]:

@@ -17,18 +17,10 @@ NULLS_HEADER = "X-Unscored"
 """A client that sends this field (with the value `null`) gets `null` for a reply that our server could not score, and
 the reason in `unscored`. Without it the whole request fails: clients would take any placeholder for a number."""
 Score = float | Unscored
+Ask = Callable[[Task, Sequence[Trajectory], RemoteConfig], "list[ScoringRequest]"]
+"""Makes the requests for a group."""
 KIND_LENGTH, DETAIL_LENGTH = 40, 1000
 """Maximum lengths of a server's kind and reason for a reply that it could not score."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRequest:
-    """One group as sent to a server. `token_ids` are those of the last segment of every trajectory."""
-
-    prompt: str
-    responses: tuple[str, ...]
-    label: str | None
-    token_ids: tuple[list[int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,20 +36,8 @@ class ScoringRequest:
 class Shape:
     """The format of one kind of server. `read` raises `ValueError` for a response that does not match the format."""
 
-    ask: Callable[[GroupRequest, RemoteConfig], list[ScoringRequest]]
+    ask: Ask
     read: Callable[[Any], Sequence[Any]]
-
-
-def asked_of(task: Task, trajectories: Sequence[Trajectory]) -> GroupRequest:
-    """Return the request data of a group."""
-    return GroupRequest(
-        prompt=task_text(task),
-        responses=tuple(trajectory.response for trajectory in trajectories),
-        label=task.answer,
-        token_ids=tuple(
-            trajectory.segments[-1].token_ids.tolist() if trajectory.segments else [] for trajectory in trajectories
-        ),
-    )
 
 
 def task_text(task: Task) -> str:
@@ -90,13 +70,10 @@ def parse_number(value: Any) -> Score:
     return found if math.isfinite(found) else Unscored(kind="protocol", detail=f"{found} where a number was expected")
 
 
-def _ask_openrlhf(asked: GroupRequest, config: RemoteConfig) -> list[ScoringRequest]:
-    count = len(asked.responses)
-    body = {
-        "query": [asked.prompt + response for response in asked.responses],
-        "prompts": [asked.prompt] * count,
-        "labels": [asked.label] * count,
-    }
+def _ask_openrlhf(task: Task, episodes: Sequence[Trajectory], config: RemoteConfig) -> list[ScoringRequest]:
+    prompt, count = task_text(task), len(episodes)
+    query = [prompt + episode.response for episode in episodes]
+    body = {"query": query, "prompts": [prompt] * count, "labels": [task.answer] * count}
     return [ScoringRequest(path="/get_reward", body=body, count=count)]
 
 
@@ -111,27 +88,27 @@ def _read_openrlhf(answer: Any) -> Sequence[Any]:
     return rewards
 
 
-def _ask_slime(asked: GroupRequest, config: RemoteConfig) -> list[ScoringRequest]:
-    return [
-        ScoringRequest(path="/", body={"prompt": asked.prompt, "response": response, "label": asked.label}, count=1)
-        for response in asked.responses
-    ]
+def _ask_slime(task: Task, episodes: Sequence[Trajectory], config: RemoteConfig) -> list[ScoringRequest]:
+    known = {"prompt": task_text(task), "label": task.answer}
+    return [ScoringRequest(path="/", body=known | {"response": one.response}, count=1) for one in episodes]
 
 
-def _ask_vllm_input(path: str) -> Callable[[GroupRequest, RemoteConfig], list[ScoringRequest]]:
-    def ask(asked: GroupRequest, config: RemoteConfig) -> list[ScoringRequest]:
-        texts = [asked.prompt + response for response in asked.responses]
-        given: Sequence[Any] = asked.token_ids if config.sends == "tokens" else texts
+def _ask_vllm_input(path: str) -> Ask:
+    def ask(task: Task, episodes: Sequence[Trajectory], config: RemoteConfig) -> list[ScoringRequest]:
+        given: list[Any] = [task_text(task) + episode.response for episode in episodes]
+        if config.sends == "tokens":
+            given = [episode.segments[-1].token_ids.tolist() if episode.segments else [] for episode in episodes]
         # By default vLLM applies a sigmoid to a single score: differences between good replies vanish.
-        body = {"model": config.model, "input": list(given), "use_activation": False}
+        body = {"model": config.model, "input": given, "use_activation": False}
         return [ScoringRequest(path=path, body=body, count=len(given))]
 
     return ask
 
 
-def _ask_vllm_score(asked: GroupRequest, config: RemoteConfig) -> list[ScoringRequest]:
-    body = {"model": config.model, "text_1": asked.prompt, "text_2": list(asked.responses), "use_activation": False}
-    return [ScoringRequest(path="/score", body=body, count=len(asked.responses))]
+def _ask_vllm_score(task: Task, episodes: Sequence[Trajectory], config: RemoteConfig) -> list[ScoringRequest]:
+    replies = [episode.response for episode in episodes]
+    body = {"model": config.model, "text_1": task_text(task), "text_2": replies, "use_activation": False}
+    return [ScoringRequest(path="/score", body=body, count=len(replies))]
 
 
 def _read_vllm(name: str, single: Callable[[Any], Any]) -> Callable[[Any], Sequence[Any]]:

@@ -10,11 +10,11 @@ from pydantic import TypeAdapter
 
 from rlhf.reward.bodies import BODIES
 from rlhf.reward.config import RemoteConfig
-from rlhf.reward.wire import SHAPES, GroupRequest, scores
+from rlhf.reward.wire import SHAPES, scores
+from tests.reward.test_wire import EPISODES, TASK
 
 pytestmark = pytest.mark.engine
 
-ASKED = GroupRequest(prompt="6*7=", responses=("42", "41"), label="42", token_ids=([5, 6], [5, 7]))
 MODELS = {
     "vllm_classify": "classify.protocol:Classification",
     "vllm_pooling": "pooling.protocol:Pooling",
@@ -32,13 +32,13 @@ def model(shape: str, kind: str) -> Any:
 def test_vllm_reads_what_our_client_sends_and_uses_no_activation(shape: str) -> None:
     for sends in ("text", "tokens") if shape != "vllm_score" else ("text",):
         remote = RemoteConfig(url="http://h", api=shape, sends=sends, model="rm")  # type: ignore[arg-type]
-        (exchange,) = SHAPES[shape].ask(ASKED, remote)
+        (exchange,) = SHAPES[shape].ask(TASK, EPISODES, remote)
         assert TypeAdapter(model(shape, "Request")).validate_python(dict(exchange.body)).use_activation is False
 
 
 @pytest.mark.parametrize("shape", MODELS)
 def test_our_server_answers_as_vllm_does_and_our_client_reads_what_vllm_writes(shape: str) -> None:
-    (exchange,) = SHAPES[shape].ask(ASKED, RemoteConfig(url="http://h", api=shape))  # type: ignore[arg-type]
+    (exchange,) = SHAPES[shape].ask(TASK, EPISODES, RemoteConfig(url="http://h", api=shape))  # type: ignore[arg-type]
     ours = BODIES[exchange.path].model_validate(exchange.body).answer([1.5, -2.0])  # type: ignore[attr-defined]
     theirs = model(shape, "Response").model_validate(ours)
     assert set(ours) == set(theirs.model_dump())

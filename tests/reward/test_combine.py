@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from rlhf.config import build
-from rlhf.reward.combine import CombinedReward, WeightedReward, combined
+from rlhf.reward.combine import CombinedReward, combined
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.reward.reward import make_reward
@@ -58,9 +58,7 @@ def numbers(*values: float) -> Fixed:
 
 
 async def test_the_value_is_the_weighted_sum_and_the_parts_are_before_weighting() -> None:
-    reward = CombinedReward(
-        {"a": WeightedReward(weight=2, reward=numbers(1, 0)), "b": WeightedReward(weight=-0.5, reward=numbers(3, 4))}
-    )
+    reward = CombinedReward({"a": numbers(1, 0), "b": numbers(3, 4)}, {"a": 2, "b": -0.5})
     assert await scored(reward, "x", "y") == [
         Scored(value=0.5, parts={"a": 1, "b": 3}),
         Scored(value=-2, parts={"a": 0, "b": 4}),
@@ -70,12 +68,7 @@ async def test_the_value_is_the_weighted_sum_and_the_parts_are_before_weighting(
 async def test_one_unscored_part_leaves_the_whole_unscored_with_its_name_and_touches_no_other_reply() -> None:
     broken = Fixed(Scored(value=1), Unscored(kind="timeout", detail="killed after 10 s"))
     for weight in (1.0, 0.0):
-        reward = CombinedReward(
-            {
-                "exact": WeightedReward(weight=1, reward=numbers(1, 1)),
-                "judge": WeightedReward(weight=weight, reward=broken),
-            }
-        )
+        reward = CombinedReward({"exact": numbers(1, 1), "judge": broken}, {"exact": 1, "judge": weight})
         first, second = await scored(reward, "x", "y")
         assert isinstance(first, Scored)
         assert second == Unscored(kind="judge: timeout", detail="killed after 10 s")
@@ -97,28 +90,22 @@ def test_a_sum_that_overflows_is_no_number(other: float) -> None:
 
 @pytest.mark.parametrize("weight", [1.0, -2.0, 0.0])
 async def test_the_turns_of_an_environment_are_paid_with_the_weight_of_its_part(weight: float) -> None:
-    parts = {
-        "game": WeightedReward(weight=weight, reward=EnvironmentReward()),
-        "form": WeightedReward(weight=1, reward=numbers(0.25)),
-    }
-    [score] = await CombinedReward(parts)(TASK, [trajectory(0.5, 1.0)])
+    parts = {"game": EnvironmentReward(), "form": numbers(0.25)}
+    [score] = await CombinedReward(parts, {"game": weight, "form": 1})(TASK, [trajectory(0.5, 1.0)])
     values = {"game": 1.5, "form": 0.25}
     assert score == Scored(value=weight * 1.5 + 0.25, parts=values, turn_weight=weight)
 
 
 async def test_parts_that_are_only_recorded_leave_an_environment_alone_the_judge() -> None:
-    parts = {
-        "game": WeightedReward(weight=2, reward=EnvironmentReward()),
-        "form": WeightedReward(weight=0, reward=numbers(0.25)),
-    }
-    [score] = await CombinedReward(parts)(TASK, [trajectory(0.5, 1.0)])
+    parts = {"game": EnvironmentReward(), "form": numbers(0.25)}
+    [score] = await CombinedReward(parts, {"game": 2, "form": 0})(TASK, [trajectory(0.5, 1.0)])
     assert isinstance(score, Scored)
     assert (score.value, score.turn_weight, score.only_turns) == (3.0, 2.0, True)
 
 
 async def test_all_parts_are_started_and_closed() -> None:
     parts = [numbers(1), numbers(2)]
-    reward = CombinedReward({str(n): WeightedReward(weight=1, reward=part) for n, part in enumerate(parts)})
+    reward = CombinedReward({str(n): part for n, part in enumerate(parts)}, {"0": 1, "1": 1})
     await reward.start()
     assert all(part.running for part in parts)
     await reward.close()

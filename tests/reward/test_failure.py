@@ -10,8 +10,7 @@ import pytest
 from rlhf.config import build
 from rlhf.errors import ConfigError
 from rlhf.reward.config import RewardConfig
-from rlhf.reward.failure import FailuresValued
-from rlhf.reward.reward import make_reward
+from rlhf.reward.reward import FailuresValued, make_reward
 from rlhf.trainer.algorithms.statistics import losses_by_kind
 from rlhf.types import Group, Sample, Scored, Ticket, Unscored
 from tests.reward.asked import TASK, replies, scored

@@ -9,15 +9,32 @@ import numpy as np
 import pytest
 
 from rlhf.reward.config import RemoteConfig
-from rlhf.reward.wire import SHAPES, GroupRequest, asked_of, parse_number, scores, task_text
+from rlhf.reward.wire import SHAPES, parse_number, scores, task_text
 from rlhf.types import EpisodeStatus, Message, Segment, Task, Trajectory, Unscored
 
-ASKED = GroupRequest(prompt="6*7=", responses=("42", "41"), label="42", token_ids=([5, 6], [5, 7]))
+TASK = Task(id="t", messages=(Message(role="user", content="6*7="),), answer="42")
+
+
+def segment(*ids: int) -> Segment:
+    zeros = np.zeros(len(ids))
+    return Segment(
+        token_ids=np.array(ids, np.int32),
+        kinds=zeros.astype(np.int8),
+        logprobs=zeros.astype(np.float32),
+        versions=zeros.astype(np.int32),
+    )
+
+
+def episode(response: str, *segments: Segment) -> Trajectory:
+    return Trajectory(task=TASK, segments=segments, status=EpisodeStatus.TERMINATED, response=response)
+
+
+EPISODES = [episode("42", segment(1, 2), segment(5, 6)), episode("41", segment(5, 7))]
 
 
 def sent(shape: str, **config: Any) -> list[tuple[str, Any]]:
     remote = RemoteConfig(url="http://h", api=shape, **config)  # type: ignore[arg-type]
-    return [(exchange.path, dict(exchange.body)) for exchange in SHAPES[shape].ask(ASKED, remote)]
+    return [(exchange.path, dict(exchange.body)) for exchange in SHAPES[shape].ask(TASK, EPISODES, remote)]
 
 
 def test_openrlhf_is_sent_whole_texts_prompts_and_labels() -> None:
@@ -39,7 +56,7 @@ def test_vllm_is_never_left_to_its_sigmoid(shape: str) -> None:
     assert sent("vllm_score")[0][1]["use_activation"] is False
 
 
-def test_vllm_may_be_sent_the_tokens_that_were_sampled() -> None:
+def test_vllm_may_be_sent_the_tokens_that_were_sampled_of_the_last_context() -> None:
     assert sent("vllm_classify", sends="tokens")[0][1]["input"] == [[5, 6], [5, 7]]
 
 
@@ -111,20 +128,3 @@ def test_a_single_message_is_its_text_and_a_chat_names_its_roles() -> None:
     system, user = Message(role="system", content="Be brief."), Message(role="user", content="6*7?")
     assert task_text(Task(id="t", messages=(user,))) == "6*7?"
     assert task_text(Task(id="t", messages=(system, user))) == "system: Be brief.\n\nuser: 6*7?"
-
-
-def test_the_tokens_are_those_of_the_last_context() -> None:
-    def segment(*ids: int) -> Segment:
-        zeros = np.zeros(len(ids))
-        return Segment(
-            token_ids=np.array(ids, np.int32),
-            kinds=zeros.astype(np.int8),
-            logprobs=zeros.astype(np.float32),
-            versions=zeros.astype(np.int32),
-        )
-
-    task = Task(id="t", messages=(), answer="42")
-    one = Trajectory(task=task, segments=(segment(1, 2), segment(3, 4)), status=EpisodeStatus.TERMINATED, response="r")
-    asked = asked_of(task, [one])
-    assert asked.token_ids == ([3, 4],)
-    assert (asked.label, asked.responses) == ("42", ("r",))

@@ -15,8 +15,7 @@ from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.read_tests import PythonTests, read_tests
 from rlhf.reward.code.scoring import CodeScorer, same_line
 from rlhf.reward.config import RewardConfig
-from rlhf.reward.failure import FailuresValued
-from rlhf.reward.reward import make_reward
+from rlhf.reward.reward import FailuresValued, make_reward
 from rlhf.sandbox.levels import ChosenIsolation, choose
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Program, ProgramResult, SandboxLimits, TerminationReason
