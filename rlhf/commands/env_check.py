@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf.commands.arguments import is_project
 from rlhf.config import PIECE
-from rlhf.env.check import CheckOutcome, check_server
+from rlhf.env.check import check_server
 from rlhf.env.client.remote import Address
 from rlhf.errors import UserError
 from rlhf.http.binding import token_from
@@ -30,8 +30,10 @@ async def print_check_results(address: Address, action: dict[str, Any] | None) -
     """Check the server, and print the findings."""
     failed = 0
     async for finding in check_server(address, action):
-        print(f"{finding.verdict:<6}{finding.name:<22}{escape_to_line(finding.detail)}", flush=True)
-        failed += finding.verdict is CheckOutcome.FAIL
+        print(
+            f"{'pass' if finding.passed else 'FAIL':<6}{finding.name:<22}{escape_to_line(finding.detail)}", flush=True
+        )
+        failed += not finding.passed
     print(f"{failed} failed" if failed else "conforms")
     return 1 if failed else 0
 

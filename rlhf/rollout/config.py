@@ -9,14 +9,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from rlhf.config import Config
 from rlhf.types import Sampling
 
-REFUSED = {
-    "top_p": "1 (off)",
-    "top_k": "-1 (off)",
-    "min_p": "0 (off)",
-    "repetition_penalty": "1 (off)",
-    "presence_penalty": "0 (off)",
-    "frequency_penalty": "0 (off)",
-}
+REFUSED = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 class SamplingConfig(Config):

@@ -192,19 +192,16 @@ class RemoteEngine:
         try:
             await pending.taken
             if not await self._clock.within(pending.reply, seconds):
-                await self._cut_off(request_id, pending)
+                # The engine returns the tokens sampled so far as the reply, which may also be complete already.
+                await self._call(lambda engine: engine.cut_off([request_id]))
+                await asyncio.wait((pending.reply,), timeout=CALL_SECONDS)
         finally:
             if self._pending.pop(request_id, None):
-                self._spawn(self._abort(request_id))
+                self._spawn(self._call(lambda engine: engine.abort([request_id])))
         completion = _after(before, pending.reply.result()) if pending.reply.done() else None
         if completion is None or (completion.finish_reason is FinishReason.TIME and not len(completion.token_ids)):
             raise DeadlinePassed(f"{self.name} (session {session})", seconds)
         return completion
-
-    async def _cut_off(self, request_id: str, pending: _Pending) -> None:
-        """Have the engine return the tokens sampled so far as the reply; the reply may also be complete already."""
-        await self._call(lambda engine: engine.cut_off([request_id]))
-        await asyncio.wait((pending.reply,), timeout=CALL_SECONDS)
 
     async def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
         """Return log-probs of given tokens at temperature 1."""
@@ -317,9 +314,6 @@ class RemoteEngine:
                 for request_id, reply in replies[first : first + SETTLED_AT_ONCE]:
                     self._settle(request_id, reply)
                 await asyncio.sleep(0)
-
-    async def _abort(self, request_id: str) -> None:
-        await self._call(lambda engine: engine.abort([request_id]))
 
     async def _call(self, ask: Callable[[EngineWorker], R]) -> R:
         """Call the worker; the deadline allows for a weight sync that runs meanwhile."""

@@ -139,19 +139,16 @@ def reply_metrics(groups: Sequence[Group]) -> dict[str, float]:
     samples = [sample for group in groups for sample in group.samples]
     played = [sample.trajectory for sample in samples if isinstance(sample.trajectory, Trajectory)]
     with_environment = [trajectory for trajectory in played if trajectory.conversation]
-    return {
+    metrics = {
         "unscored": float(sum(not sample.trainable for sample in samples)),
         "tokens_mean": average([trajectory.action_tokens for trajectory in played]),
         "truncated": average([trajectory.status is EpisodeStatus.TRUNCATED for trajectory in played]),
-    } | (turn_metrics(with_environment) if with_environment else {})
-
-
-def turn_metrics(played: Sequence[Trajectory]) -> dict[str, float]:
-    """Return metrics of episodes with an environment: turns, and malformed tool calls, per episode."""
-    return {
-        "turns_mean": average([sum(len(segment.turns) for segment in one.segments) for one in played]),
-        "malformed_calls_mean": average([one.malformed_calls for one in played]),
     }
+    if with_environment:
+        turns = [sum(len(segment.turns) for segment in one.segments) for one in with_environment]
+        metrics["turns_mean"] = average(turns)
+        metrics["malformed_calls_mean"] = average([one.malformed_calls for one in with_environment])
+    return metrics
 
 
 async def _asked(one: EvaluationSet, task: Task, ticket: Ticket) -> Group | Filtered | Failed:

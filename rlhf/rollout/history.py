@@ -45,8 +45,7 @@ class History(Protocol):
     """The part of an episode that the policy sees, as the `context` that it continues.
 
     `grow` continues after a reply that stopped, with the environment's messages. It changes nothing and returns False
-    when less than one of `max_tokens` would remain for the next reply. `conclude` appends the last messages of an
-    episode that was cut off, for a critic to value, where there is room.
+    when less than one of `max_tokens` would remain for the next reply.
     """
 
     @property
@@ -54,7 +53,6 @@ class History(Protocol):
     @property
     def segments(self) -> tuple[Segment, ...]: ...
     def grow(self, reply: str, heard: Sequence[Message], max_tokens: int) -> bool: ...
-    def conclude(self, heard: Sequence[Message], max_tokens: int) -> None: ...
 
 
 def history_of(
@@ -85,9 +83,6 @@ class FullHistory:
         self.context.hear(increment)
         return True
 
-    def conclude(self, heard: Sequence[Message], max_tokens: int) -> None:
-        _append_if_it_fits(self._renderer, self.context, heard, max_tokens)
-
 
 class LastTurns:
     """One context per turn: `head`, then the last `turns` replies with the environment's messages after each, as text.
@@ -115,9 +110,6 @@ class LastTurns:
         self.context = context
         return True
 
-    def conclude(self, heard: Sequence[Message], max_tokens: int) -> None:
-        _append_if_it_fits(self._renderer, self.context, heard, max_tokens)
-
     def _read(self, reply: str, heard: Sequence[Message]) -> Sequence[Message]:
         """Return the messages that the policy reads next."""
         if self._shown == 0:
@@ -126,7 +118,8 @@ class LastTurns:
         return [*self._head, *(message for turn in self._turns[-self._shown :] for message in turn)]
 
 
-def _append_if_it_fits(renderer: Renderer, context: Context, heard: Sequence[Message], max_tokens: int) -> None:
+def conclude(renderer: Renderer, context: Context, heard: Sequence[Message], max_tokens: int) -> None:
+    """Append the last messages of an episode that was cut off, for a critic to value, where there is room."""
     try:
         increment = renderer.increment(heard, context.last) if heard else np.zeros(0, np.int32)
     except ModelError:  # not sampled from: only the critic is less precise

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rlhf.errors import EnvironmentFailed, ModelError
 from rlhf.protocols import Environment, Environments
 from rlhf.rollout.episode import AGENT, EpisodeState, PolicyClient, Unplayable, generate_reply, open_episode
+from rlhf.rollout.history import conclude
 from rlhf.rollout.timed_environment import TimedEnvironment
 from rlhf.rollout.tool_calls import Spoken, new_id, taken_ids, with_ids
 from rlhf.types import (
@@ -133,7 +134,7 @@ class MultiAgentState:
         state = self.states.get(self.actor(heard)) if heard else None
         if heard and state:
             state.said.extend(heard.messages)
-            state.history.conclude(heard.messages, self.policy.max_context_tokens)
+            conclude(self.policy.renderer, state.history.context, heard.messages, self.policy.max_context_tokens)
         for cut in self.states.values():
             cut.history.context.cut_off()
 

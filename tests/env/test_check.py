@@ -10,13 +10,11 @@ import pytest
 
 from rlhf.env.check import (
     CHECKS,
-    CheckOutcome,
     CheckResult,
     Target,
-    check_metadata,
     check_server,
     example_action,
-    outcome_of,
+    result_of,
 )
 from rlhf.env.client.remote import Address
 from rlhf.errors import UserError
@@ -64,7 +62,7 @@ async def test_our_server_conforms_in_every_check():
     with served("Guess", max_sessions=25) as url:
         found = await findings(url)
     assert set(found) == set(CHECKS)
-    assert {one.verdict for one in found.values()} == {CheckOutcome.PASS}, found
+    assert all(one.passed for one in found.values()), found
 
 
 @pytest.mark.parametrize(
@@ -73,7 +71,7 @@ async def test_our_server_conforms_in_every_check():
 async def test_an_environment_that_forgets_its_seed_or_shares_state_is_found_out(name: str, wrong: set[str]) -> None:
     with served(name, module="tests.env.test_check:", max_sessions=25) as url:
         found = await findings(url)
-    assert {check for check, one in found.items() if one.verdict is CheckOutcome.FAIL} == wrong
+    assert {check for check, one in found.items() if not one.passed} == wrong
     assert "random.Random(seed)" in found["interleaved sessions"].detail
 
 
@@ -92,9 +90,9 @@ async def test_a_server_whose_tool_has_an_invalid_schema_does_not_conform() -> N
     transport = httpx.MockTransport(answer)
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
         target = Target(address=Address(url="http://x"), http=http, action={})
-        verdict, detail = await outcome_of(check_metadata, target)
-    assert verdict is CheckOutcome.FAIL
-    assert "the schema of tool 'look' is invalid at $.type: 'dict'" in detail
+        result = await result_of("metadata", target)
+    assert not result.passed
+    assert "the schema of tool 'look' is invalid at $.type: 'dict'" in result.detail
 
 
 async def test_where_no_server_is_the_command_says_so():

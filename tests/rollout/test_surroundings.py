@@ -13,7 +13,7 @@ from rlhf.errors import EnvironmentFailed
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.protocols import Environment
 from rlhf.reward.environment import EnvironmentReward
-from rlhf.rollout.dry_run import dry_run
+from rlhf.rollout.dry_run import opening_of
 from rlhf.rollout.evaluation import EvaluationFailed, EvaluationSet, evaluate_set
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.renderer import ChatRenderer
@@ -220,14 +220,16 @@ async def test_a_row_that_no_tokenizer_reads_is_lost_by_name() -> None:
 async def test_a_dry_run_shows_what_training_will_ask_and_closes_it() -> None:
     async with hosted("CalculatorEnvironment", module="rlhf.env.tools:", sessions=1) as environments:
         renderer = ChatRenderer(byte_tokenizer(), tools=environments.spec.tools)
+        play = WithEnvironment(environments=environments, rules=rules(timeout_seconds=5))
         openings = [
-            await dry_run(TASK, environments, renderer, run_seed=0, timeout_seconds=5)
+            await opening_of(play, TASK, renderer, run_seed=0, max_context_tokens=100_000)
             for _ in range(2)  # one place: the first was closed
         ]
     assert openings[0] == openings[1]
-    assert openings[0].text.startswith("<|im_start|>user\n")
-    assert openings[0].text.endswith("<|im_start|>assistant\n")
-    assert openings[0].tokens == len(byte_tokenizer().encode(openings[0].text))
+    told, _, text = str(openings[0]).partition("\n")
+    assert text.startswith("<|im_start|>user\n")
+    assert text.endswith("<|im_start|>assistant\n")
+    assert told == f"the first episode is asked ({len(byte_tokenizer().encode(text))} tokens):"
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from rlhf.env.encoding import tool_data
-from rlhf.env.server.acting import InvalidToolCall, call_tool, find_tool
-from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions, Phase
+from rlhf.env.server.acting import NOT_FOUND, call_tool, error_of_call
+from rlhf.env.server.sessions import EnvironmentSessions, Phase
 from rlhf.env.wire import API_VERSION, EnvironmentRefused, Json, ResetData
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32600, -32601, -32602
@@ -88,22 +89,13 @@ async def perform(sessions: EnvironmentSessions, method: str, params: object, se
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method:.100}")
     if not isinstance(params, dict) or not isinstance(params.get("name"), str):
         raise RpcError(INVALID_PARAMS, "Invalid params: give the tool's name")
-    try:
-        find_tool(sessions.isolation.spec, params["name"])
-    except InvalidToolCall as unknown:
-        raise RpcError(INVALID_PARAMS, str(unknown)) from None
-    if session_id is not None:
-        return await call_in(sessions, sessions.find(session_id), params)
-    async with sessions.opened() as session:
-        return await call_in(sessions, session, params)
-
-
-async def call_in(sessions: EnvironmentSessions, session: EnvironmentSession, params: dict[str, Any]) -> Json:
-    """Return the result of a call. A new session is reset first, because MCP has no reset."""
-    if session.phase is Phase.NEW:
-        await session.reset(ResetData())
-    spec, arguments = sessions.isolation.spec, params.get("arguments") or {}
-    observation = (await call_tool(session, spec, params["name"], arguments))["observation"]
-    if error := observation["error"]:
+    name, arguments = params["name"], params.get("arguments") or {}
+    if error := error_of_call(sessions.isolation.spec, name, arguments):
+        if error["error_type"] == NOT_FOUND:
+            raise RpcError(INVALID_PARAMS, error["message"])
         return {"content": [{"type": "text", "text": error["message"]}], "isError": True}
-    return {"content": observation["result"]["content"], "isError": False}
+    async with sessions.opened() if session_id is None else nullcontext(sessions.find(session_id)) as session:
+        if session.phase is Phase.NEW:  # MCP has no reset
+            await session.reset(ResetData())
+        answer = await call_tool(session, name, arguments)
+    return {"content": answer["observation"]["result"]["content"], "isError": False}

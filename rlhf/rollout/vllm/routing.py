@@ -65,11 +65,6 @@ def expert_choices(told: NDArray[Any]) -> Routing:
     return experts
 
 
-def record_routing(worker: Any) -> RoutingRecord:
-    """Start the recording, in the engine's worker, which runs in this process."""
-    return RoutingRecord(worker)
-
-
 def _whole_context(config: Any) -> tuple[int, FullAttentionSpec, str]:
     """Return the KV-cache group that stores every token of a context: its number, its kind, and one of its layers."""
     for number, group in enumerate(config.kv_cache_groups):

@@ -102,7 +102,8 @@ def check_variables(given: Iterable[str], setting: str, known: Callable[[], list
 
 def vllm_arguments() -> list[str]:
     """Return the names of all arguments of the installed vLLM's engine."""
-    (arguments,) = (node for node in _parsed("engine/arg_utils.py") if _is_class(node, "EngineArgs"))
+    classes = [node for node in _parsed("engine/arg_utils.py") if isinstance(node, ast.ClassDef)]
+    (arguments,) = (node for node in classes if node.name == "EngineArgs")
     fields: list[Any] = [field for field in arguments.body if isinstance(field, ast.AnnAssign)]
     return [field.target.id for field in fields]
 
@@ -119,10 +120,6 @@ def _parsed(file: str) -> list[Any]:
     if package is None or package.origin is None:
         raise ConfigError("vllm is not installed: make setup")
     return ast.parse(Path(package.origin).parent.joinpath(file).read_text()).body
-
-
-def _is_class(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.ClassDef) and node.name == name
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:

@@ -29,7 +29,7 @@ from rlhf.rollout.vllm.continued import SAMPLED, skip_draws
 from rlhf.rollout.vllm.engine_arguments import ModelKind, engine_args, usage_context
 from rlhf.rollout.vllm.load import LoadCounter
 from rlhf.rollout.vllm.process import shared_segments, uncompiled_classes, without_collecting, without_torchvision
-from rlhf.rollout.vllm.routing import RoutingRecord, record_routing
+from rlhf.rollout.vllm.routing import RoutingRecord
 from rlhf.rollout.vllm.sampled import SampledReply
 from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, GenerateRequest, requests_have_seeds
 from rlhf.rollout.vllm.sleeping import Sleeper
@@ -79,7 +79,7 @@ class VllmEngine:
         self._counter = LoadCounter()
         self._routing: RoutingRecord | None = None
         if settings.records_routing and settings.device == "cpu":
-            (self._routing,) = self._engine.collective_rpc(record_routing)
+            (self._routing,) = self._engine.collective_rpc(RoutingRecord)  # in its worker, which is in this process
         if settings.device == "cpu":
             self._engine.collective_rpc(skip_draws)
         self._reported_at = time.monotonic()
@@ -140,7 +140,7 @@ class VllmEngine:
     def token_logprobs(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenLogprobs:
         """Return log-probs of given tokens at temperature 1, or of rows of them, recomputed, never from a cache."""
         rows = list(token_ids.reshape(-1, token_ids.shape[-1]))
-        with self._alone() if self._paused else _as_it_is():
+        with self._alone() if self._paused else nullcontext():
             replies = self._run_to_end("token_logprobs", rows, SCORING, timeout_seconds)
         return _scored(list(replies.values()), token_ids.shape[:-1])
 
@@ -150,7 +150,7 @@ class VllmEngine:
         It leaves the process's random state unchanged: a learner in the same process shares that state, and a resumed
         run makes one more such call than an uninterrupted one.
         """
-        with self._alone() if self._paused else _as_it_is(), torch.random.fork_rng(devices=[]):
+        with self._alone() if self._paused else nullcontext(), torch.random.fork_rng(devices=[]):
             endless = sampling_params(request, replace(self._settings, stop_token_ids=(), stop=()))
             ((_, reply),) = self._run_to_end("extend", [request.token_ids], endless, timeout_seconds).items()
             return reply.completion(FinishReason.LENGTH)
@@ -321,11 +321,6 @@ class VllmEngine:
         finally:
             self._stand_still()
             scheduler.waiting = held
-
-
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield
 
 
 def sampling_params(request: GenerateRequest, settings: EngineSettings, *, seeded: bool = True) -> SamplingParams:
