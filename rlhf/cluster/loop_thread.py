@@ -1,9 +1,11 @@
-"""Event loops in threads: for deadlines that hold while the caller's loop is busy, for calls that block, and for
-programs that run a loop of their own."""
+"""Event loops in threads, for deadlines that hold while the caller's loop is busy, for calls that block, and for
+programs that run a loop of their own; and threads that run calls for an event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import queue
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +57,52 @@ class BackgroundLoop:
     def _serve(self) -> None:
         self._loop.run_forever()
         self._loop.close()
+
+
+class CallThread:
+    """A thread that runs calls for one event loop, one after the other, until `stop`.
+
+    It is a daemon thread, because a call that never returns must not keep the process from ending; the threads of a
+    `ThreadPoolExecutor` would.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread still runs: after `stop`, whether a call has not returned yet."""
+        return self._thread.is_alive()
+
+    async def run(self, work: Callable[[], Any], seconds: float) -> Any:
+        """Return the result of `work`, which returns exceptions as data (`Raised`). Raises `TimeoutError`."""
+        async with asyncio.timeout(seconds):
+            return await self.submit(work)
+
+    def submit(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Append a call."""
+        future = self._loop.create_future()
+        self._calls.put((work, future))
+        return future
+
+    def stop(self) -> None:
+        """End the thread after the calls that were submitted."""
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            work, future = call
+            result = work()
+            with contextlib.suppress(RuntimeError):  # a closed loop has no waiters
+                self._loop.call_soon_threadsafe(_set_result, future, result)
+
+
+def _set_result(future: asyncio.Future[Any], result: object) -> None:
+    if not future.done():
+        future.set_result(result)
 
 
 def run_anywhere(work: Coroutine[Any, Any, T], interrupted: Callable[[], None] | None = None) -> T:

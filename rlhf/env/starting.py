@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, nullcontext
 from dataclasses import dataclass
 from typing import Never
 
@@ -34,16 +34,12 @@ async def started_environments(
 
     With `alone` the whole cluster is on this machine. `tell` gets a line when a server is gone, and when it is back.
     """
-    if config.recording is None:
-        async with live_environments(config, cluster, tell, alone=alone) as environments:
-            yield environments
-        return
-    with closing(open_recording(config.recording, dumps)) as recording:
+    with closing(open_recording(config.recording, dumps)) if config.recording else nullcontext() as recording:
         if isinstance(recording, Replay):
             yield ReplayedEnvironments(recording)
             return
         async with live_environments(config, cluster, tell, alone=alone) as environments:
-            yield RecordedEnvironments(environments, recording)
+            yield RecordedEnvironments(environments, recording) if recording else environments
 
 
 @asynccontextmanager

@@ -187,18 +187,14 @@ def parse_action(data: Json, has_tools: bool) -> AnyAction:
 
 
 def validated(model: type[M], data: object) -> M:
-    """Parse `data` as a `model`. Raises `EnvironmentRefused` with pydantic's list of errors."""
+    """Parse `data` as a `model`. Raises `EnvironmentRefused` with pydantic's list of errors, without the input: it may
+    be long, and the sender knows it."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise invalid(error) from None
-
-
-def invalid(error: ValidationError) -> EnvironmentRefused:
-    """Return a validation error as a response; the input is left out, since it may be long and the sender knows it."""
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
     summary = "; ".join(f"{'.'.join(map(str, problem['loc'])) or 'body'}: {problem['msg']}" for problem in problems[:3])
-    return EnvironmentRefused(Code.VALIDATION_ERROR, f"Invalid message: {summary}", 422, errors=problems)
+    raise EnvironmentRefused(Code.VALIDATION_ERROR, f"Invalid message: {summary}", 422, errors=problems)
 
 
 class Undecodable(ValueError):

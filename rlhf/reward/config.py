@@ -65,6 +65,10 @@ class JudgeConfig(Config):
         return self
 
 
+ScorerKind = Literal[
+    "exact", "regex", "format", "math", "code", "function", "model", "remote", "judge", "environment", "combined",
+    "none",
+]  # fmt: skip
 UNBREAKABLE = ("exact", "format", "environment", "combined", "none")
 """Kinds that cannot fail because of a reply: they score every reply, or the missing score has another cause."""
 LOWEST = {"regex": 0.0, "math": 0.0, "code": 0.0}
@@ -76,20 +80,7 @@ HIGHEST = {"regex": 1.0, "math": 1.0, "code": 1.0}
 class ScorerConfig(Config):
     """One rule, a function of your own, a reward model, a server, or a judge."""
 
-    kind: Literal[
-        "exact",
-        "regex",
-        "format",
-        "math",
-        "code",
-        "function",
-        "model",
-        "remote",
-        "judge",
-        "environment",
-        "combined",
-        "none",
-    ] = "exact"
+    kind: ScorerKind = "exact"
     """`exact`: the reply equals the answer; `regex`: `pattern` is found, and the group of its last match (where it has
     one) equals the answer; `format`: the reply consists of `tags`; `math`: math-verify finds the same value; `code`:
     unit tests of the row, run on the reply's code in a sandbox; `function`: your own; `model`: the score of a reward

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf.cluster.loop_thread import CallThread
 from rlhf.errors import Raised, catch, catch_awaiting
 
 
@@ -33,42 +32,28 @@ class Programs:
     """
 
     def __init__(self, *, hung_limit: int) -> None:
-        self._hung_limit, self._hung = hung_limit, 0
+        self._hung_limit = hung_limit
+        self._hung: set[CallThread] = set()
 
     async def outcome_of(self, program: Callable[..., Any], *arguments: object, seconds: float) -> Any:
         """Return the program's return value, `Raised`, `Late` or `NotStarted`."""
         until = time.monotonic() + seconds
+        self._hung = {thread for thread in self._hung if thread.is_alive}
         if inspect.iscoroutinefunction(program):
             returned = program(*arguments)
-        elif self._hung >= self._hung_limit:
+        elif len(self._hung) >= self._hung_limit:
             return NotStarted()
         else:
-            running = self._in_thread(lambda: program(*arguments))
+            thread = CallThread("agent")
+            running = thread.submit(lambda: catch(lambda: program(*arguments), also=BaseException))
+            thread.stop()
             try:
                 returned = await _within(running, seconds)
             finally:
-                self._hung += running.cancelled()
+                self._hung |= {thread} if running.cancelled() else set()
         if not inspect.isawaitable(returned):  # as an object with an async `__call__` and a decorated function return
             return returned
         return await _within(asyncio.ensure_future(catch_awaiting(returned)), until - time.monotonic())
-
-    def _in_thread(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[Any] = loop.create_future()
-
-        def settle(result: object) -> None:
-            if outcome.cancelled():
-                self._hung -= 1
-            else:
-                outcome.set_result(result)
-
-        def run() -> None:
-            result = catch(work, also=BaseException)
-            with contextlib.suppress(RuntimeError):  # a closed loop has no waiter left
-                loop.call_soon_threadsafe(settle, result)
-
-        threading.Thread(target=run, name="agent", daemon=True).start()
-        return outcome
 
 
 async def _within(running: asyncio.Future[Any], seconds: float) -> Any:

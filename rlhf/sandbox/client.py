@@ -28,6 +28,7 @@ class RemoteSandbox:
     def __init__(self, url: str, token: str | None = None, timeout_seconds: float = 390.0) -> None:
         once = HttpConfig(attempts=1, concurrency=sys.maxsize)
         self._http = HttpClient(url, once, timeout_seconds=timeout_seconds, token=token)
+        self.close = self._http.close
 
     async def start(self) -> None:
         """Run a test program. Raises `SandboxUnavailable`."""
@@ -57,9 +58,6 @@ class RemoteSandbox:
             raise SandboxBroken(f"{self._http.url}: {escape_to_line(response.message)[:300]}")
         return result
 
-    async def close(self) -> None:
-        await self._http.close()
-
 
 class RetryingRunner:
     """A `ProgramRunner` that sends at most `at_once` programs at a time to `runner`, and retries when it is busy.
@@ -73,9 +71,7 @@ class RetryingRunner:
         self._runner, self._patience_seconds = runner, patience_seconds
         self._slots = asyncio.Semaphore(at_once)
         self._served = 0.0
-
-    async def start(self) -> None:
-        await self._runner.start()
+        self.start, self.close = runner.start, runner.close
 
     async def run(self, program: Program) -> ProgramResult:
         """Run `program` and return its result. Raises `SandboxBroken`, `SandboxBusy`."""
@@ -90,6 +86,3 @@ class RetryingRunner:
                     if time.monotonic() - max(began, self._served) > self._patience_seconds:
                         raise
                     await asyncio.sleep(AGAIN_SECONDS)
-
-    async def close(self) -> None:
-        await self._runner.close()

@@ -80,8 +80,8 @@ def _strongest(
 ) -> tuple[SandboxIsolation | None, str]:
     """Return the level with as many kernel limits as work here, or None; and the reason for anything that does not
     work."""
-    if missing := _missing(level):
-        return None, missing
+    if level is IsolationLevel.BUBBLEWRAP and not shutil.which("bwrap"):
+        return None, "bwrap is not installed"
     may_mount = level is not IsolationLevel.BUBBLEWRAP and os.geteuid() == 0
     reason = ""
     for parent, own_disk in dict.fromkeys(itertools.product((groups, None), (may_mount, False))):
@@ -104,8 +104,3 @@ def probe(isolation: SandboxIsolation) -> str:
     if run.stdout == HOLDS or (isolation.level is IsolationLevel.RLIMITS and "runs 42" in run.stdout):
         return ""
     return f"the probe printed {run.stdout!r}, {run.stderr[-300:]!r} {run.detail}".strip()
-
-
-def _missing(level: IsolationLevel) -> str:
-    absent = level is IsolationLevel.BUBBLEWRAP and not shutil.which("bwrap")
-    return "bwrap is not installed" if absent else ""

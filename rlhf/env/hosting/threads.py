@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from rlhf.cluster.loop_thread import CallThread
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory, checked, is_async, load_spec, raised_failure
 from rlhf.errors import (
     DeadlinePassed,
@@ -31,52 +30,6 @@ def logged_failure(name: str, method: str, error: BaseException) -> EnvironmentF
     return failure
 
 
-class SessionThread:
-    """A thread that runs calls for one event loop, one after the other, until `stop`.
-
-    It is a daemon thread, because a call that never returns must not keep the process from ending; the threads of a
-    `ThreadPoolExecutor` would.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread still runs: after `stop`, whether a call has not returned yet."""
-        return self._thread.is_alive()
-
-    async def run(self, work: Callable[[], Any], seconds: float) -> Any:
-        """Return the result of `work`, which returns exceptions as data (`Raised`). Raises `TimeoutError`."""
-        async with asyncio.timeout(seconds):
-            return await self.submit(work)
-
-    def submit(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Append a call."""
-        future = self._loop.create_future()
-        self._calls.put((work, future))
-        return future
-
-    def stop(self) -> None:
-        """End the thread after the calls that were submitted."""
-        self._calls.put(None)
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            work, future = call
-            result = work()
-            with contextlib.suppress(RuntimeError):  # a closed loop has no waiters
-                self._loop.call_soon_threadsafe(_set_result, future, result)
-
-
-def _set_result(future: asyncio.Future[Any], result: object) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
 class ThreadIsolation:
     """Environments in threads of this process, one per session: fast, and sufficient for well-behaved code.
 
@@ -89,11 +42,11 @@ class ThreadIsolation:
     def __init__(self, factory: Factory, deadlines: Deadlines, limit: int = 1024) -> None:
         self._factory, self._deadlines, self._limit = factory, deadlines, limit
         self._name = f"environment {factory.name}"
-        self._lost: set[SessionThread] = set()
+        self._lost: set[CallThread] = set()
 
     async def start(self) -> None:
         """Import the environment in a thread: neither the import nor a constructor blocks the event loop."""
-        thread = SessionThread(self._name)
+        thread = CallThread(self._name)
         try:
             loaded = await thread.run(lambda: catch(self._load), START_SECONDS)
         except TimeoutError:
@@ -110,7 +63,7 @@ class ThreadIsolation:
             detail = f"{len(self._lost)} calls never came back; isolation process can end them"
             raise EnvironmentFailed(self.spec.name, "refused", detail)
         try:
-            thread = SessionThread(self._name)
+            thread = CallThread(self._name)
         except RuntimeError as error:
             raise EnvironmentFailed(self.spec.name, "refused", f"no thread for a session: {error}") from None
         opened = ThreadEnvironment(self.spec.name, thread, self._deadlines, lambda: self._lost.add(thread))
@@ -131,7 +84,7 @@ class ThreadIsolation:
 class ThreadEnvironment:
     """One environment and its thread. `lost` is called when a call is abandoned because it did not return in time."""
 
-    def __init__(self, name: str, thread: SessionThread, deadlines: Deadlines, lost: Callable[[], None]) -> None:
+    def __init__(self, name: str, thread: CallThread, deadlines: Deadlines, lost: Callable[[], None]) -> None:
         self._name, self._thread, self._deadlines, self._lost = name, thread, deadlines, lost
         self._environment: Any = None
         self._closed = False

@@ -48,6 +48,7 @@ class CodeScorer:
 
     def __init__(self, config: CodeRewardConfig, runner: ProgramRunner | None = None) -> None:
         self.config, self._runner = config, runner or make_runner(config)
+        self.close = self._runner.close
         self._decided: dict[tuple[PythonTests, str], PythonTests | None] = {}
 
     async def start(self) -> None:
@@ -109,9 +110,6 @@ class CodeScorer:
         first = next((f"; test {place}: {why}"[:400] for place, why in enumerate(failures, 1) if why), "")
         how = f"{form}, trusting" if form == "script" else form
         return Scored(value=value, detail=escape_to_line(f"{passed} of {len(failures)} tests pass ({how}){first}"))
-
-    async def close(self) -> None:
-        await self._runner.close()
 
     async def _judges_rightly(self) -> bool:
         return [not why for why in await self._python(KNOWN_CODE, KNOWN_TESTS)] == [*KNOWN_VERDICTS.values()]

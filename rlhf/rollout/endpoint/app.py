@@ -3,6 +3,7 @@ episodes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -78,14 +79,13 @@ class Routes:
         return {"object": "list", "data": [entry]}
 
     async def chat(self, session_id: str, body: ChatRequest, request: Request) -> Response:
-        return await self._answered(self._sessions.find(session_id), body, request)
+        return await self._answered(lambda asked: self._sessions.find(session_id), body, request)
 
     async def chat_alone(self, body: ChatRequest, request: Request) -> Response:
         """Return a reply to a request without a session: in the session whose conversation it continues, or in a new
         one."""
         assert self._front is not None
-        self._refuse_what_is_missed(body)
-        return await self._answered(self._front.session_of(self._asked(body)), body, request)
+        return await self._answered(self._front.session_of, body, request)
 
     async def open(self, request: Request) -> dict[str, Any]:
         assert self._front is not None
@@ -97,23 +97,21 @@ class Routes:
         assert self._front is not None
         return self._front.end(self._sessions.find(session_id), ending.reward)
 
-    async def _answered(self, session: AgentSession, body: ChatRequest, request: Request) -> Response:
-        self._refuse_what_is_missed(body)
-        replied = await session.reply(self._asked(body), partial(_gone, request))
+    async def _answered(
+        self, session_for: Callable[[AgentRequest], AgentSession], body: ChatRequest, request: Request
+    ) -> Response:
+        if missed := body.missed(stops=self._sessions.client_stop == "cut"):
+            name, why = missed
+            raise ChatRefused(400, "not_supported", why, name)
+        asked = body.asked(seeds=self._front is not None)
+        session = session_for(asked)
+        replied = await session.reply(asked, partial(_gone, request))
         answer = ChatResponse(request=body, replied=replied, model=body.model or self._model, text=session.text)
         ignored = body.ignored(seeds=self._front is not None)
         headers = {IGNORED_HEADER: ", ".join(ignored)} if ignored else None
         if body.stream:
             return StreamingResponse(answer.stream(), media_type="text/event-stream", headers=headers)
         return JSONResponse(answer.completion(), headers=headers)
-
-    def _asked(self, body: ChatRequest) -> AgentRequest:
-        return body.asked(seeds=self._front is not None)
-
-    def _refuse_what_is_missed(self, body: ChatRequest) -> None:
-        if missed := body.missed(stops=self._sessions.client_stop == "cut"):
-            name, why = missed
-            raise ChatRefused(400, "not_supported", why, name)
 
 
 async def _gone(request: Request) -> None:

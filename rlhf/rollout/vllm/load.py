@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rlhf.weight_sync.types import Load
 
@@ -35,11 +35,4 @@ class LoadCounter:
         """Return means over the steps, and the other numbers; nothing for an engine that took no step."""
         if not self.steps:
             return {}
-        return {
-            "steps": self.steps,
-            "running": self.running / self.steps,
-            "waiting": self.waiting / self.steps,
-            "kv_cache": self.kv_cache,
-            "prompt_tokens": self.prompt_tokens,
-            "cached_tokens": self.cached_tokens,
-        }
+        return asdict(self) | {"running": self.running / self.steps, "waiting": self.waiting / self.steps}

@@ -54,7 +54,11 @@ def vllm_format(name: str, tokenizer: ChatTokenizer, setting: str) -> ToolFormat
 
     Raises `ConfigError` for a tokenizer that lacks the format's tokens.
     """
-    parser, xml = _managed(name), XML_CALLS.get(name)
+    _vllm()
+    from vllm.tool_parsers import ToolParserManager
+
+    parser: Any = ToolParserManager.get_tool_parser(name)
+    xml = XML_CALLS.get(name)
     try:
         parser(tokenizer)
     except (RuntimeError, ValueError, KeyError, AttributeError, TypeError, ImportError) as error:
@@ -99,13 +103,6 @@ def _request(tools: Sequence[Tool]) -> Any:
     offered = arguments_with_tools(NONE, tools).get("tools")
     protocol = _vllm().ChatCompletionRequest
     return protocol(messages=[{"role": "user", "content": ""}], tools=offered)
-
-
-def _managed(name: str) -> Any:
-    _vllm()
-    from vllm.tool_parsers import ToolParserManager
-
-    return ToolParserManager.get_tool_parser(name)
 
 
 @cache
