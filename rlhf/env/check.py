@@ -228,10 +228,10 @@ async def check_server(address: Address, action: Json | None = None) -> AsyncIte
             raise UserError(f"no environment server at {address.url}: {type(error).__name__}: {error}") from None
         target = Target(address=address, http=http, action=example_action(schema) if action is None else action)
         for name in CHECKS:
-            yield await result_of(name, target)
+            yield await check_result(name, target)
 
 
-async def result_of(name: str, target: Target) -> CheckResult:
+async def check_result(name: str, target: Target) -> CheckResult:
     """Run one check within its deadline; failures become its result."""
     try:
         async with asyncio.timeout(CHECK_SECONDS):

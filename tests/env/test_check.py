@@ -12,9 +12,9 @@ from rlhf.env.check import (
     CHECKS,
     CheckResult,
     Target,
+    check_result,
     check_server,
     example_action,
-    result_of,
 )
 from rlhf.env.client.remote import Address
 from rlhf.errors import UserError
@@ -90,7 +90,7 @@ async def test_a_server_whose_tool_has_an_invalid_schema_does_not_conform() -> N
     transport = httpx.MockTransport(answer)
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
         target = Target(address=Address(url="http://x"), http=http, action={})
-        result = await result_of("metadata", target)
+        result = await check_result("metadata", target)
     assert not result.passed
     assert "the schema of tool 'look' is invalid at $.type: 'dict'" in result.detail
 
