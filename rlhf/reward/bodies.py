@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -15,6 +15,7 @@ QUESTIONS = 4096
 """Maximum number of replies in one request."""
 Label = str | int | float | None
 Token = Annotated[int, Field(ge=0, lt=2**31)]
+Entry = TypeVar("Entry", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +28,54 @@ class ReplyToScore:
     token_ids: tuple[int, ...] | None = None
 
 
+class _Response(BaseModel):
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+class Rewards(_Response):
+    """The response of OpenRLHF's API. A null is a reply without a score, for clients that declared that they accept
+    nulls."""
+
+    rewards: list[float | None]
+    scores: list[float | None]
+    extra_logs: dict[str, Any] = {}
+
+
+class Classified(_Response):
+    index: int
+    label: str = "LABEL_0"
+    probs: list[float]
+    num_classes: Literal[1] = 1
+
+
+class Pooled(_Response):
+    index: int
+    object: Literal["pooling"] = "pooling"
+    data: list[float]
+
+
+class Marked(_Response):
+    index: int
+    object: Literal["score"] = "score"
+    score: float
+
+
+class Listing(_Response, Generic[Entry]):
+    """The response of vLLM's APIs: one entry for each input."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int = 0
+    model: str
+    data: list[Entry]
+    usage: dict[str, int | None] = {
+        **dict.fromkeys(("prompt_tokens", "total_tokens", "completion_tokens"), 0),
+        **dict.fromkeys(("prompt_tokens_details", "completion_tokens_details")),
+    }
+
+
 class Body(Protocol):
-    """A request body of one API."""
+    """A request body of one API. Its response has the type that `answer` is annotated with."""
 
     def questions(self) -> list[ReplyToScore]: ...
     def answer(self, values: Sequence[float]) -> Any: ...
@@ -62,8 +109,8 @@ class GetReward(_Body):
             for query, prompt, label in zip(self.query, prompts, labels, strict=True)
         ]
 
-    def answer(self, values: Sequence[float]) -> dict[str, Any]:
-        return {"rewards": list(values), "scores": list(values), "extra_logs": {}}
+    def answer(self, values: Sequence[float]) -> Rewards:
+        return Rewards(rewards=[*values], scores=[*values])
 
     def partial(self, scores: Sequence[float | Unscored]) -> dict[str, Any]:
         """Return a response with a null for each missing score, for clients that declared that they accept nulls."""
@@ -97,11 +144,8 @@ class _VllmBody(_Body):
     model: str | None = None
     label: Label = None
 
-    def _whole(self, name: str, data: list[dict[str, Any]]) -> dict[str, Any]:
-        details = {"prompt_tokens_details": None, "completion_tokens_details": None}
-        usage = {"prompt_tokens": 0, "total_tokens": 0, "completion_tokens": 0, **details}
-        own = {"id": f"{name}-{uuid.uuid4().hex}", "object": "list", "created": 0, "model": self.model or "reward"}
-        return own | {"data": data, "usage": usage}
+    def _about(self, name: str) -> dict[str, str]:
+        return {"id": f"{name}-{uuid.uuid4().hex}", "model": self.model or "reward"}
 
 
 class _InputBody(_VllmBody):
@@ -123,20 +167,17 @@ class _InputBody(_VllmBody):
 class ClassifyBody(_InputBody):
     """The body of vLLM's `/classify`, for a model with one label."""
 
-    def answer(self, values: Sequence[float]) -> dict[str, Any]:
-        entries = [
-            {"index": index, "label": "LABEL_0", "probs": [value], "num_classes": 1}
-            for index, value in enumerate(values)
-        ]
-        return self._whole("classify", entries)
+    def answer(self, values: Sequence[float]) -> Listing[Classified]:
+        entries = [Classified(index=index, probs=[value]) for index, value in enumerate(values)]
+        return Listing[Classified](data=entries, **self._about("classify"))
 
 
 class PoolingBody(_InputBody):
     """The body of vLLM's `/pooling`."""
 
-    def answer(self, values: Sequence[float]) -> dict[str, Any]:
-        entries = [{"index": index, "object": "pooling", "data": [value]} for index, value in enumerate(values)]
-        return self._whole("pool", entries)
+    def answer(self, values: Sequence[float]) -> Listing[Pooled]:
+        entries = [Pooled(index=index, data=[value]) for index, value in enumerate(values)]
+        return Listing[Pooled](data=entries, **self._about("pool"))
 
 
 class ScoreBody(_VllmBody):
@@ -160,9 +201,9 @@ class ScoreBody(_VllmBody):
             for prompt, reply in zip(prompts, replies, strict=True)
         ]
 
-    def answer(self, values: Sequence[float]) -> dict[str, Any]:
-        entries = [{"index": index, "object": "score", "score": value} for index, value in enumerate(values)]
-        return self._whole("score", entries)
+    def answer(self, values: Sequence[float]) -> Listing[Marked]:
+        entries = [Marked(index=index, score=value) for index, value in enumerate(values)]
+        return Listing[Marked](data=entries, **self._about("score"))
 
 
 BODIES: Mapping[str, type[Body]] = {

@@ -6,11 +6,12 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from rlhf.http.access import AccessMiddleware
@@ -19,7 +20,6 @@ from rlhf.http.serving import unknown_path
 from rlhf.reward.asking import score_replies
 from rlhf.reward.bodies import BODIES, Body, GetReward, ReplyToScore
 from rlhf.reward.live import LiveReward
-from rlhf.reward.openapi import responses_of
 from rlhf.reward.wire import NULLS_HEADER
 from rlhf.types import Scored, Unscored
 
@@ -48,11 +48,27 @@ class ScoringRefused(Exception):
         self.status, self.kind, self.message = status, kind, message
 
 
+class RewardErrorDetail(BaseModel):
+    message: str
+    type: str
+    code: int
+
+
+class RewardErrorBody(BaseModel):
+    """An error: nothing was scored."""
+
+    error: RewardErrorDetail
+
+
+PROBLEM = {"model": RewardErrorBody, "description": "An error"}
+PROBLEMS: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 413, 422, 503, 504), PROBLEM)
+
+
 class AsciiJson(JSONResponse):
     """JSON with all non-ASCII characters escaped: a client's text that is echoed may contain lone surrogates."""
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(content, allow_nan=False).encode()
+        return json.dumps(content, allow_nan=False, default=BaseModel.model_dump).encode()
 
 
 class Counter:
@@ -103,7 +119,8 @@ def reward_app(
         return {"status": "healthy", "reward": settings.name, "capacity": settings.capacity}
 
     for path, body in BODIES.items():
-        app.post(path, responses=responses_of(body))(_endpoint(counter, body))
+        answer = {"model": get_type_hints(body.answer)["return"]}
+        app.post(path, responses={200: answer, **PROBLEMS})(_endpoint(counter, body))
     return AccessMiddleware(app, _denied, settings.access, host=host, token=token)
 
 
