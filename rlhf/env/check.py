@@ -35,8 +35,6 @@ class CheckFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check."""
-
     name: str
     passed: bool
     detail: str

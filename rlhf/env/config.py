@@ -99,10 +99,8 @@ class EnvironmentConfig(Config):
 
     @property
     def sessions_per_server(self) -> int:
-        """Maximum number of concurrent sessions on each server."""
         return math.ceil(self.max_sessions / max(1, self.servers))
 
     @property
     def shown(self) -> str:
-        """The environment in one line."""
         return self.environment or ", ".join(self.urls)

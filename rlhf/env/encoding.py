@@ -117,7 +117,6 @@ def part_text(part: Json) -> str:
 
 
 def joined_text(messages: tuple[Message, ...]) -> str:
-    """Return the contents of the messages as one text."""
     return "\n\n".join(message.content for message in messages)
 
 

@@ -60,8 +60,6 @@ class RecordedEnvironments:
 
 
 class RecordedEnvironment:
-    """One recorded session."""
-
     def __init__(self, recorder: Recorder, requests: SessionRequests, inner: Environment) -> None:
         self._recorder, self._requests, self._inner = recorder, requests, inner
         self._cancelled: Json | None = None
@@ -111,8 +109,6 @@ class ReplayedEnvironments:
 
 
 class ReplayedEnvironment:
-    """One replayed session of the environment `name`."""
-
     def __init__(self, replay: Replay, requests: SessionRequests, name: str) -> None:
         self._replay, self._requests, self._name = replay, requests, name
 

@@ -82,7 +82,6 @@ class WorkerServers:
         return list(zip(workers, await asyncio.gather(*map(self.serve, workers)), strict=True))
 
     async def serve(self, worker: Worker) -> Address:
-        """Serve in a worker, and return its address."""
         factory, kind, settings = factory_of(self.config), self.config.isolation, self.settings
         url = await WorkerHandle[EnvironmentServer](worker).call(
             lambda server: server.start(factory, kind, settings),
@@ -109,7 +108,6 @@ def worker_server_settings(config: EnvironmentConfig) -> EnvironmentServerSettin
 
 
 def addresses_of(config: EnvironmentConfig) -> list[Address]:
-    """Return the addresses of servers that exist already."""
     token = token_from(config.token_env)
     return [Address(url=url, token=token) for url in config.urls]
 

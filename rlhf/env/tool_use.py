@@ -38,10 +38,8 @@ class ToolUseEnvironment(SingleTurnEnvironment):
     def step(self, action: Message) -> Observation:
         if not action.tool_calls:
             return super().step(action)
-        return Observation(messages=tuple(self._answered(call) for call in action.tool_calls))
-
-    def _answered(self, call: ToolCall) -> Message:
-        return Message(role="tool", content=self._result(call), tool_call_id=call.id)
+        results = [Message(role="tool", content=self._result(call), tool_call_id=call.id) for call in action.tool_calls]
+        return Observation(messages=tuple(results))
 
     def _result(self, call: ToolCall) -> str:
         handled = self._tools.get(call.name)
@@ -68,7 +66,6 @@ def shortened(text: str, longest: int) -> str:
 
 
 def text_tool(name: str, description: str, argument: str, meaning: str) -> Tool:
-    """Return a tool with a single text argument."""
     parameters = {
         "type": "object",
         "properties": {argument: {"type": "string", "description": meaning}},

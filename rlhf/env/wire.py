@@ -24,8 +24,6 @@ EXTRAS_VERSION = 1
 
 
 class Code(StrEnum):
-    """Error codes of responses."""
-
     INVALID_JSON = "INVALID_JSON"
     UNKNOWN_TYPE = "UNKNOWN_TYPE"
     VALIDATION_ERROR = "VALIDATION_ERROR"

@@ -89,8 +89,7 @@ class Replay:
             raise RecordedFailure(**line["failure"])
         return line["answer"]
 
-    def close(self) -> None:
-        """Do nothing; a `Recorder` has a file to close."""
+    def close(self) -> None: ...
 
     def _key(self, request: Any) -> str:
         """Return the same text for equal requests, independent of the order of keys and of tuples."""

@@ -57,15 +57,9 @@ def escape_json(text: str) -> str:
 
 def has_surrogate(value: Any) -> bool:
     """Whether a string in plain data has half a character, a lone surrogate, which neither UTF-8 nor a tokenizer can
-    represent. Recursive, as `replace_surrogates`."""
-    match value:
-        case str():
-            return not value.isascii() and _SURROGATE.search(value) is not None
-        case list() | tuple():
-            return any(map(has_surrogate, value))
-        case dict():
-            return any(map(has_surrogate, (*value, *value.values())))
-    return False
+    represent."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return not text.isascii() and _SURROGATE.search(text) is not None
 
 
 def replace_surrogates(value: Any) -> Any:

@@ -27,7 +27,6 @@ class Quiz:
     reply: str = "{answer}"
 
     def saying(self, answer: str) -> str:
-        """Return a reply that states `answer`."""
         return self.reply.replace("{answer}", answer)
 
 

@@ -17,13 +17,9 @@ from rlhf.types import EpisodeStatus, Message, Scored, Segment, Task, TokenKind,
 async def score_replies(reward: RewardFunction, questions: Sequence[ReplyToScore]) -> list[Scored | Unscored]:
     """One score per question, in order. Adjacent questions with the same prompt and label form one group."""
     groups = [list(group) for _, group in groupby(questions, key=lambda question: (question.prompt, question.label))]
-    scored = await asyncio.gather(*(_ask_group(reward, group) for group in groups))
+    tasks = [(task_of(group[0]), group) for group in groups]
+    scored = await asyncio.gather(*(reward(task, [reply_to(task, one) for one in group]) for task, group in tasks))
     return [score for scores in scored for score in scores]
-
-
-async def _ask_group(reward: RewardFunction, group: Sequence[ReplyToScore]) -> list[Scored | Unscored]:
-    task = task_of(group[0])
-    return await reward(task, [reply_to(task, question) for question in group])
 
 
 def task_of(question: ReplyToScore) -> Task:

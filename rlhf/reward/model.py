@@ -90,7 +90,6 @@ class ScoringSeat:
     restarts: Restarts | None
 
     async def begin(self, worker: Worker) -> RewardModelFacts:
-        """Load the model in a worker."""
         handle, seconds = WorkerHandle[RewardModelWorker](worker), self.start_timeout_seconds
         return await handle.call(lambda model: model.start(self.settings), timeout_seconds=seconds)
 
@@ -110,8 +109,6 @@ class ScoringSeat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingSequence:
-    """One sequence that waits for its score."""
-
     tokens: NDArray[np.int32]
     answer: asyncio.Future[float | Unscored]
 

@@ -178,7 +178,6 @@ def _denied(status: int, why: str) -> dict[str, Any]:
 
 
 def _said(status: int, kind: str, message: str) -> dict[str, Any]:
-    """Return the JSON body of an error."""
     return {"error": {"message": message.encode(errors="replace").decode(), "type": kind, "code": status}}
 
 

@@ -30,7 +30,6 @@ Chat = list[dict[str, str]]
 
 
 def pointwise_chat(config: JudgeConfig, task: Task, episode: Trajectory) -> Chat:
-    """Return a request for one mark."""
     scale = f"Verdict: N\nwhere N is a number from {config.low:g} (worst) to {config.high:g} (best)."
     return _chat(config, task, {"": episode}, f"{REASONS}\n{scale}")
 
@@ -72,7 +71,6 @@ def _verdict(text: str) -> str:
 
 
 def no_verdict(text: str) -> Unscored:
-    """`Unscored` for a judge's reply without a verdict."""
     said = " ".join(text[-LINE:].split())
     return Unscored(kind="verdict", detail=f"the judge's answer does not end with a line `Verdict: …`: …{said}")
 

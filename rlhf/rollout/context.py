@@ -26,7 +26,6 @@ class Context:
 
     @property
     def last(self) -> int:
-        """The last token so far."""
         return int(self.token_ids[-1])
 
     def say(self, completion: Completion) -> None:

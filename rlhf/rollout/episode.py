@@ -82,7 +82,6 @@ class EpisodeState:
         return min(policy.sampling.max_tokens, policy.max_context_tokens - len(self.history.context))
 
     def record(self, status: EpisodeStatus, environment_seconds: float = 0.0) -> Trajectory:
-        """Return the episode as it ended, as a trajectory."""
         return Trajectory(
             task=self.task,
             segments=self.history.segments,

@@ -23,7 +23,6 @@ class TimedEnvironment:
         self.seconds = 0.0
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Reset the environment; returns the first observation."""
         first = await self._answer(self._environment.reset(task, seed=seed))
         if first is None:
             detail = f"its reset took more than the {self._timeout_seconds:g} s that an episode may wait for it"

@@ -147,7 +147,6 @@ class MultiAgentState:
             last.said.extend(heard.messages)
 
     def record(self, role: str, status: EpisodeStatus, seconds: float) -> Trajectory | Failed:
-        """Return the outcome of one role."""
         state = self.states.get(role)
         if state is None:
             return Failed(kind="never_acted", detail=f"task {self.task.id}: it was never the turn of {role}")

@@ -26,8 +26,6 @@ class Program(NamedTuple):
 
 
 class TerminationReason(StrEnum):
-    """Why a run ended."""
-
     EXITED = "exited"
     """The program exited or was killed by a signal; see `return_code`."""
     TIME = "time"

@@ -33,8 +33,6 @@ class Jail(NamedTuple):
 
 
 class RunRequest(NamedTuple):
-    """One run."""
-
     command: tuple[str, ...]
     environment: Mapping[str, str]
     files: Mapping[str, bytes]
@@ -44,7 +42,6 @@ class RunRequest(NamedTuple):
     jail: Jail
 
     def pack(self) -> bytes:
-        """Return the request as JSON."""
         return pack_fields(self._asdict() | {"limits": self.limits._asdict(), "jail": self.jail._asdict()})
 
 

@@ -95,7 +95,6 @@ def first_failure(several: BaseExceptionGroup[Any]) -> BaseException:
 
 
 def as_tool(listed: Any) -> Tool:
-    """Return a tool from MCP's tool list."""
     return Tool(name=listed.name, description=listed.description or "", parameters=listed.input_schema)
 
 

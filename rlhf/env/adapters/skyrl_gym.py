@@ -47,5 +47,4 @@ class SkyrlGymEnvironment:
 
 
 def messages(chat: list[Mapping[str, str]]) -> tuple[Message, ...]:
-    """Return a conversation in SkyRL-gym's format as messages."""
     return tuple(Message(role=message["role"], content=message["content"]) for message in chat)

@@ -84,7 +84,6 @@ class Choices:
 
     @property
     def answers(self) -> str:
-        """The possible answers, as a phrase."""
         return f"one of {' '.join(self.names)}"
 
     def action(self, reply: str) -> int | None:
@@ -103,7 +102,6 @@ class TextActions:
 
     @property
     def answers(self) -> str:
-        """The possible answers, as a phrase."""
         return f"{self.space.min_length} to {self.space.max_length} of the characters {self.space.characters}"
 
     def action(self, reply: str) -> str | None:

@@ -42,7 +42,9 @@ class TextArenaEnvironment:
             raise ConfigError(f"seat is {seat}, and the game has the seats 0 to {players - 1}")
         self._id, self._players, self._options = id, players, dict(options or {})
         self._opponent = opponent_of(opponent)
-        self._roles = roles(players, seat if self._opponent or players == 1 else None)
+        self._roles = {number: f"player_{number}" for number in range(players)}
+        if self._opponent or players == 1:
+            self._roles = {seat: "agent"}
         self.spec = EnvironmentSpec(
             name=id, description=f"{id} of TextArena, {players} players", roles=tuple(self._roles.values())
         )
@@ -109,11 +111,6 @@ class TextArenaEnvironment:
             role=actor,
             info={"rewards": earned, "reasons": reasons},
         )
-
-
-def roles(players: int, only: int | None) -> dict[int, str]:
-    """Roles by seat: a single `agent`, or all players."""
-    return {only: "agent"} if only is not None else {seat: f"player_{seat}" for seat in range(players)}
 
 
 def player_view(shown: str | Sequence[tuple[int, str, Any]], seat: int) -> str:

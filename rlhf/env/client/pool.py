@@ -192,7 +192,6 @@ async def query_dialect(address: Address) -> Dialect:
 
 
 def probing_client(address: Address) -> httpx.AsyncClient:
-    """Return a client for questions about a server."""
     return client(base_url=address.url, headers=address.headers, timeout=PROBE_SECONDS, trust_env=False)
 
 

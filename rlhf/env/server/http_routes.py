@@ -42,14 +42,11 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 class WireJson(JSONResponse):
-    """JSON by the wire format's encoder."""
-
     def render(self, content: Any) -> bytes:
         return answer_text(content).encode()
 
 
 def http_routes(sessions: EnvironmentSessions) -> APIRouter:
-    """Return the routes."""
     router = APIRouter(default_response_class=WireJson, route_class=StrictRoute, responses=ERRORS)
     spec = sessions.isolation.spec
 
@@ -102,7 +99,6 @@ def http_routes(sessions: EnvironmentSessions) -> APIRouter:
 
 
 async def answer_refusal(request: Request, refused: Exception) -> Response:
-    """Return a refusal as an HTTP response."""
     assert isinstance(refused, EnvironmentRefused)
     headers = {"Retry-After": "1"} if refused.code is Code.CAPACITY_REACHED else None
     return WireJson({"detail": refused.data}, status_code=refused.status, headers=headers)

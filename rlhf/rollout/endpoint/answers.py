@@ -34,7 +34,6 @@ class ChatResponse:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def completion(self) -> dict[str, Any]:
-        """Return the whole response in one body."""
         message = self.replied.message
         content: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
         if message.tool_calls:

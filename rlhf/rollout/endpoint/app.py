@@ -61,13 +61,10 @@ def policy_app(
 def policy_uvicorn_config(
     app: AccessMiddleware, access: Access = ACCESS, *, host: str = LOOPBACK, port: int = 0
 ) -> uvicorn.Config:
-    """Return the uvicorn settings for the app, with the limits of `access`."""
     return uvicorn_config(app, access, host=host, port=port, lifespan="off", timeout_graceful_shutdown=GOODBYE_SECONDS)
 
 
 class Routes:
-    """Handlers of the HTTP routes."""
-
     def __init__(self, sessions: AgentSessions, model: str, front: Front | None) -> None:
         self._sessions, self._model, self._front = sessions, model, front
 

@@ -82,12 +82,8 @@ class Capture:
         self._said: defaultdict[Mark, list[ThreadPosition]] = defaultdict(list)
         self._conversation: list[Message] = []
         self._response, self._engine, self._last = "", "", FinishReason.STOP
-        self._replies, self._malformed, self._cut = 0, 0, 0
+        self.replies, self._malformed, self._cut = 0, 0, 0
         self.first: tuple[Message, ...] = ()
-
-    @property
-    def replies(self) -> int:
-        return self._replies
 
     def goes_on(self, asked: AgentRequest, marks: Sequence[Mark]) -> bool:
         """Whether a request with these marks continues a thread that is not busy."""
@@ -136,7 +132,7 @@ class Capture:
         self.first = self.first or question.asked.messages
         self._conversation.extend((*question.new, message))
         self._last, self._engine = completion.finish_reason, completion.engine
-        self._replies, self._cut = self._replies + 1, self._cut + cut
+        self.replies, self._cut = self.replies + 1, self._cut + cut
         return Replied(message=message, token_ids=question.token_ids, completion=completion, cut=cut)
 
     def trajectory(self, task: Task, reward: float | None, timings: Timings, *, ended: bool = True) -> Trajectory:

@@ -88,11 +88,15 @@ class AgentSession:
     async def reply(self, asked: AgentRequest, gone: Callable[[], Coroutine[Any, Any, None]]) -> Replied:
         """Return the policy's reply. Raises `ClientGone` where the client is `gone` before it is complete.
 
-        Raises `ChatRefused`: for a prompt that leaves no room, for a failed engine, and for a session that has ended.
+        Raises `ChatRefused`: for a conversation that the template refuses, for a prompt that leaves no room, for a
+        failed engine, and for a session that has ended.
         """
-        question = self._question(asked)
+        try:
+            question = self.capture.ask(asked)
+        except ModelError as error:
+            raise ChatRefused(400, "template", str(error), "messages") from error
         replying, leaving = asyncio.ensure_future(self._reply(question)), asyncio.ensure_future(gone())
-        replying.add_done_callback(_heed)
+        replying.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may have no waiter left
         self._under_way += 1
         try:
             await asyncio.wait((replying, leaving, self._ended), return_when=asyncio.FIRST_COMPLETED)
@@ -118,12 +122,6 @@ class AgentSession:
         elsewhere = max(0.0, time.monotonic() - self._began - self._generating)
         timings = Timings(generate_seconds=self._generating, environment_seconds=elsewhere)
         return self.capture.trajectory(task, reward, timings, ended=ended)
-
-    def _question(self, asked: AgentRequest) -> TokenizedRequest:
-        try:
-            return self.capture.ask(asked)
-        except ModelError as error:
-            raise ChatRefused(400, "template", str(error), "messages") from error
 
     async def _reply(self, question: TokenizedRequest) -> Replied:
         completion = await self._generated(question)
@@ -223,12 +221,5 @@ class AgentSessions:
                 self._ended.popitem(last=False)
 
 
-def _heed(replying: asyncio.Future[Replied]) -> None:
-    """Retrieve the exception of a reply that may have no waiter left, so that asyncio does not log it."""
-    if not replying.cancelled():
-        replying.exception()
-
-
 def over(session_id: str) -> ChatRefused:
-    """Return the error for a request to a session that has ended."""
     return ChatRefused(409, "session_ended", f"session {session_id} has ended; its episode is closed")

@@ -89,7 +89,6 @@ class VllmEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """Facts about the engine and its model."""
         model, scheduler = self._engine.model_config, self._engine.vllm_config.scheduler_config
         return EngineFacts(
             max_context_tokens=model.max_model_len,
