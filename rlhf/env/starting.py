@@ -55,7 +55,8 @@ async def live_environments(
         config, Restarts(cluster, lambda index: {"loopback": alone}, tell), worker_server_settings(config)
     )
     started = await servers.start() if config.servers else []
-    addresses = [address for _, address in started] or addresses_of(config)
+    token = token_from(config.token_env)
+    addresses = [address for _, address in started] or [Address(url=url, token=token) for url in config.urls]
     try:
         pool = await EnvironmentPool.connect(addresses, Patience(deadlines=deadlines_of(config)), tell)
     except EnvironmentFailed as error:
@@ -105,11 +106,6 @@ def worker_server_settings(config: EnvironmentConfig) -> EnvironmentServerSettin
         token=secrets.token_hex(32),
         access=Access(limits=limits_for_sessions(config.sessions_per_server)),
     )
-
-
-def addresses_of(config: EnvironmentConfig) -> list[Address]:
-    token = token_from(config.token_env)
-    return [Address(url=url, token=token) for url in config.urls]
 
 
 @asynccontextmanager

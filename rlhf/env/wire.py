@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -129,10 +128,6 @@ class CallTool(Strict):
     metadata: ActionMetadata = ActionMetadata()
 
 
-AnyAction = Action | ListTools | CallTool
-TOOL_ACTIONS: Mapping[str, type[ListTools] | type[CallTool]] = {"list_tools": ListTools, "call_tool": CallTool}
-
-
 FrameType = Literal["reset", "step", "state", "close"]
 
 
@@ -176,11 +171,13 @@ def parse_frame(text: str | bytes) -> Frame:
     return validated(Frame, raw)
 
 
-def parse_action(data: Json, has_tools: bool) -> AnyAction:
+def parse_action(data: Json, has_tools: bool) -> Action | ListTools | CallTool:
     """Parse an action by its `type`, if it has one that environments with tools know. Raises `EnvironmentRefused`."""
-    kind = data.get("type")
-    if has_tools and isinstance(kind, str) and kind in TOOL_ACTIONS:
-        return validated(TOOL_ACTIONS[kind], data)
+    match data.get("type"):
+        case "list_tools" if has_tools:
+            return validated(ListTools, data)
+        case "call_tool" if has_tools:
+            return validated(CallTool, data)
     return validated(Action, data)
 
 

@@ -62,15 +62,12 @@ class HttpClient:
         on what is sent. Raises `HttpFailed`, and `RecordingError` from a replay."""
         return await self._call("POST", path, body)
 
-    async def get(self, path: str) -> Any:
-        return await self._call("GET", path)
-
     async def meet(self) -> None:
         """Check that the server is reachable, and take its `capacity` from `/health` if it states a lower one than
         `concurrency`. Raises `HttpFailed` when it cannot be reached or refuses the token; any other answer is
         ignored."""
         try:
-            health = await self.get("/health")
+            health = await self._call("GET", "/health")
         except HttpFailed as failure:
             if failure.kind in ("refused", "denied"):
                 raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed, GenerateFailed
@@ -21,6 +21,7 @@ ENVIRONMENT_FAILURE = "environment_"
 ANSWER_ONCE = AnswerOnce()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupRollout:
     """Plays `group_size` episodes of a task concurrently. A failure in one episode becomes data; the others continue.
 
@@ -29,37 +30,30 @@ class GroupRollout:
     arXiv 2310.10505), which needs a single role. A group whose baseline has no score is `Failed("no_baseline")`.
     """
 
-    def __init__(
-        self,
-        *,
-        engine: RolloutEngine,
-        renderer: Renderer,
-        reward: RewardFunction,
-        sampling: Sampling,
-        group_size: int,
-        max_context_tokens: int,
-        run_seed: int,
-        filter_equal_rewards: bool = False,
-        greedy_baseline: bool = False,
-        purpose: str = "train",
-        play: EpisodeRunner = ANSWER_ONCE,
-    ) -> None:
-        if greedy_baseline and len(play.roles) > 1:
-            raise ConfigError(f"a greedy baseline (remax) is of one role; this environment has {len(play.roles)}")
-        self._engine, self._renderer, self._reward = engine, renderer, reward
-        self._sampling, self._group_size = sampling, group_size
-        self._max_context_tokens, self._run_seed, self._purpose = max_context_tokens, run_seed, purpose
-        self._filter_equal_rewards, self._greedy_baseline = filter_equal_rewards, greedy_baseline
-        self._play = play
+    engine: RolloutEngine
+    renderer: Renderer
+    reward: RewardFunction
+    sampling: Sampling
+    group_size: int
+    max_context_tokens: int
+    run_seed: int
+    filter_equal_rewards: bool = False
+    greedy_baseline: bool = False
+    purpose: str = "train"
+    play: EpisodeRunner = ANSWER_ONCE
+
+    def __post_init__(self) -> None:
+        if self.greedy_baseline and len(self.play.roles) > 1:
+            raise ConfigError(f"a greedy baseline (remax) is of one role; this environment has {len(self.play.roles)}")
 
     @property
     def samples(self) -> int:
-        return self._group_size * len(self._play.roles)
+        return self.group_size * len(self.play.roles)
 
     async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
-        plays = [self._episode(task, ticket, n, self._sampling) for n in range(self._group_size)]
-        if self._greedy_baseline:
-            plays.append(self._episode(task, ticket, self._group_size, replace(self._sampling, temperature=0.0)))
+        plays = [self._episode(task, ticket, n, self.sampling) for n in range(self.group_size)]
+        if self.greedy_baseline:
+            plays.append(self._episode(task, ticket, self.group_size, replace(self.sampling, temperature=0.0)))
         played = [outcome for outcomes in await asyncio.gather(*plays) for outcome in outcomes]
         scored = await self._scored(task, played)
         samples, beside = scored[: self.samples], scored[self.samples :]
@@ -69,36 +63,36 @@ class GroupRollout:
         self, task: Task, ticket: Ticket, sample: int, sampling: Sampling
     ) -> tuple[Trajectory | Failed, ...]:
         """Return the outcome of one episode, for every role."""
-        seed = environment_seed(run_seed=self._run_seed, purpose=self._purpose, task=task.id)
+        seed = environment_seed(run_seed=self.run_seed, purpose=self.purpose, task=task.id)
         try:
-            return await self._play(task, self._policy(ticket, sample, sampling), seed)
+            return await self.play(task, self._policy(ticket, sample, sampling), seed)
         except DeadlinePassed as error:
             failed = Failed(kind="timeout", detail=str(error))
         except GenerateFailed as error:
             failed = Failed(kind="engine", detail=str(error))
         except EnvironmentFailed as error:
             failed = Failed(kind=f"{ENVIRONMENT_FAILURE}{error.kind}", detail=str(error))
-        return tuple(failed for _ in self._play.roles)
+        return tuple(failed for _ in self.play.roles)
 
     def _policy(self, ticket: Ticket, sample: int, sampling: Sampling) -> PolicyClient:
         def seed_of(turn: int) -> int:
             return request_seed(
-                run_seed=self._run_seed, purpose=self._purpose, ordinal=ticket.ordinal, sample=sample, turn=turn
+                run_seed=self.run_seed, purpose=self.purpose, ordinal=ticket.ordinal, sample=sample, turn=turn
             )
 
         return PolicyClient(
-            engine=self._engine,
-            renderer=self._renderer,
+            engine=self.engine,
+            renderer=self.renderer,
             sampling=sampling,
-            max_context_tokens=self._max_context_tokens,
-            session=f"{self._purpose}-{ticket.ordinal}-{sample}",
+            max_context_tokens=self.max_context_tokens,
+            session=f"{self.purpose}-{ticket.ordinal}-{sample}",
             seed_of=seed_of,
         )
 
     async def _scored(self, task: Task, episodes: list[Trajectory | Failed]) -> tuple[Sample, ...]:
         """Return the episodes paired with their scores; a failed episode is not passed to the scorer."""
         played = [episode for episode in episodes if isinstance(episode, Trajectory)]
-        scores = iter(await self._reward(task, played) if played else [])
+        scores = iter(await self.reward(task, played) if played else [])
         return tuple(
             Sample(trajectory=episode, score=next(scores))
             if isinstance(episode, Trajectory)
@@ -111,7 +105,7 @@ class GroupRollout:
             return Failed(kind="too_few_survivors", detail=describe_losses(group), samples=group.samples)
         if group.baseline and (loss := group.baseline.failure_kind):
             return Failed(kind="no_baseline", detail=f"the greedy episode was lost: {loss}", samples=group.samples)
-        if self._filter_equal_rewards and group.all_equal:
+        if self.filter_equal_rewards and group.all_equal:
             return Filtered(group=group, reason="equal rewards")
         return group
 

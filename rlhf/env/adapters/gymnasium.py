@@ -6,17 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 from rlhf.config import load_piece
+from rlhf.env.adapters import spaces
 from rlhf.env.adapters.imports import imported
-from rlhf.env.adapters.spaces import (
-    Choices,
-    TextActions,
-    digits,
-    discrete_choices,
-    readable,
-    records,
-    step_observation,
-    value_text,
-)
 from rlhf.env.single_turn import first_messages
 from rlhf.errors import ConfigError
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
@@ -57,7 +48,7 @@ class GymnasiumEnvironment:
     @property
     def action_names(self) -> tuple[str, ...]:
         """Names of the actions of a Discrete space. Raises `ConfigError` for another space."""
-        if isinstance(self._actions, TextActions):
+        if isinstance(self._actions, spaces.TextActions):
             raise ConfigError(f"the actions of {self.spec.name} are any text: they have no names")
         return self._actions.names
 
@@ -71,7 +62,7 @@ class GymnasiumEnvironment:
 
     def reset(self, task: Task, *, seed: int) -> Observation:
         seen, info = self._game.reset(seed=seed)
-        return Observation(messages=first_messages(task, self._text(seen)), info=records(info))
+        return Observation(messages=first_messages(task, self._text(seen)), info=spaces.records(info))
 
     def step(self, action: Message) -> Observation:
         chosen = self._actions.action(action.content)
@@ -81,19 +72,19 @@ class GymnasiumEnvironment:
             messages = (Message(role="user", content=text),)
             return Observation(messages=messages, truncated=self._patience <= 0, info={"misunderstood": True})
         seen, reward, terminated, truncated, info = self._game.step(chosen)
-        return step_observation(self._text(seen), float(reward) * self._scale, terminated, truncated, info)
+        return spaces.step_observation(self._text(seen), float(reward) * self._scale, terminated, truncated, info)
 
     def close(self) -> None:
         self._game.close()
 
 
-def action_reader(space: Any, names: Sequence[str] | None) -> Choices | TextActions:
+def action_reader(space: Any, names: Sequence[str] | None) -> spaces.Choices | spaces.TextActions:
     """Return the parser from replies to actions. Raises `ConfigError` for a space that has no text form."""
-    spaces = imported("gymnasium.spaces")
-    if isinstance(space, spaces.Discrete):
-        return discrete_choices(space, names)
-    if isinstance(space, spaces.Text):
-        return TextActions(space=space)
+    theirs = imported("gymnasium.spaces")
+    if isinstance(space, theirs.Discrete):
+        return spaces.discrete_choices(space, names)
+    if isinstance(space, theirs.Text):
+        return spaces.TextActions(space=space)
     raise ConfigError(
         f"actions of {space} have no text form: use an environment with a Discrete or a Text action space"
     )
@@ -106,9 +97,9 @@ def observation_writer(space: Any, bins: Sequence[Sequence[float]] | None, text:
     if text is not None:
         return cast(Callable[[Any], str], load_piece(text, "text"))
     if bins is not None:
-        return digits(bins, space)
-    if not readable(space):
+        return spaces.digits(bins, space)
+    if not spaces.readable(space):
         raise ConfigError(
             f"observations of {space} are no short text: name a function that writes one, text=module:function"
         )
-    return value_text
+    return spaces.value_text

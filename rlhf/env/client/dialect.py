@@ -54,10 +54,12 @@ class Stock:
         return {"seed": seed, "episode_id": request_id}
 
     def action(self, message: Message, request_id: str) -> Json:
-        """Return the text in the action's only required text field; otherwise the text must be the action, as JSON. The
-        server validates it. Raises `InvalidAction`."""
-        if message.tool_calls:
-            return tool_action(message)
+        """Return a tool call as an action of OpenEnv's tool environments; or the text in the action's only required
+        text field; otherwise the text must be the action, as JSON. The server validates it. Raises `InvalidAction`."""
+        if len(message.tool_calls) > 1:
+            raise InvalidAction("This environment takes one tool call at a time")
+        for call in message.tool_calls:
+            return {"type": "call_tool", "tool_name": call.name, "arguments": dict(call.arguments)}
         if field := only_text_field(self.action_schema):
             return {field: message.content}
         try:
@@ -111,14 +113,6 @@ def only_text_field(schema: Mapping[str, Any]) -> str | None:
             is_text = isinstance(described, dict) and described.get("type") == "string" and "enum" not in described
             return name if is_text else None
     return None
-
-
-def tool_action(message: Message) -> Json:
-    """Return a tool call as an action of OpenEnv's tool environments: one at a time. Raises `InvalidAction`."""
-    if len(message.tool_calls) > 1:
-        raise InvalidAction("This environment takes one tool call at a time")
-    call = message.tool_calls[0]
-    return {"type": "call_tool", "tool_name": call.name, "arguments": dict(call.arguments)}
 
 
 def text_of_observation(observation: Json) -> str:

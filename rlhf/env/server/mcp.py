@@ -38,7 +38,11 @@ async def answer_mcp(
     answer: Json = {"jsonrpc": "2.0", "id": request_id if isinstance(request_id, str | int) else None}
     try:
         if body.get("method") != "initialize":
-            check_headers(sessions, session_id, version)
+            if version not in (None, *VERSIONS):
+                data = {"supported": VERSIONS, "requested": version}
+                raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", 400, data=data)
+            if session_id is not None:
+                sessions.find(session_id)  # raises for one that is unknown
         match body:
             case {"method": "initialize", "id": str() | int()}:
                 headers[MCP_SESSION] = (await sessions.open()).id
@@ -55,15 +59,6 @@ async def answer_mcp(
         status = 404 if refused.status == 404 else 200
         answer["error"] = {"code": SERVER_ERROR, "message": str(refused), "data": refused.data}
     return status, answer, headers
-
-
-def check_headers(sessions: EnvironmentSessions, session_id: str | None, version: str | None) -> None:
-    """Raise `RpcError` for a protocol version that is not supported, `EnvironmentRefused` for an unknown session."""
-    if version not in (None, *VERSIONS):
-        data = {"supported": VERSIONS, "requested": version}
-        raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", 400, data=data)
-    if session_id is not None:
-        sessions.find(session_id)
 
 
 def greeting(sessions: EnvironmentSessions, params: object) -> Json:

@@ -77,12 +77,12 @@ class ChatResponse:
         if not self.request.logprobs:
             return None
         completion = self.replied.completion
-        pairs = zip(completion.token_ids, completion.logprobs.tolist(), strict=True)
-        return {"content": [self._token(np.array([token]), logprob) for token, logprob in pairs], "refusal": None}
-
-    def _token(self, token: NDArray[np.int32], logprob: float) -> dict[str, Any]:
-        text = self.text(token)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+        texts = [self.text(np.array([token])) for token in completion.token_ids]
+        content = [
+            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+            for text, logprob in zip(texts, completion.logprobs.tolist(), strict=True)
+        ]
+        return {"content": content, "refusal": None}
 
     @property
     def _prompt_ids(self) -> dict[str, Any]:

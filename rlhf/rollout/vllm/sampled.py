@@ -55,21 +55,16 @@ class SampledReply:
     def progress(self) -> SampledTokens | None:
         """Return the tokens that were not returned before, if there are any."""
         first, self.reported = self.reported, len(self.token_ids)
-        if first == self.reported:
-            return None
+        return self._tokens(first) if first < self.reported else None
+
+    def completion(self, reason: FinishReason) -> Completion:
+        return Completion(**self._tokens()._asdict(), finish_reason=reason, routing=self.routing)
+
+    def _tokens(self, first: int = 0) -> SampledTokens:
         return SampledTokens(
             token_ids=np.array(self.token_ids[first:], dtype=np.int32),
             logprobs=np.array(self.logprobs[first:], dtype=np.float32),
             versions=np.array(self.versions[first:], dtype=np.int32),
-        )
-
-    def completion(self, reason: FinishReason) -> Completion:
-        return Completion(
-            token_ids=np.array(self.token_ids, dtype=np.int32),
-            logprobs=np.array(self.logprobs, dtype=np.float32),
-            versions=np.array(self.versions, dtype=np.int32),
-            finish_reason=reason,
-            routing=self.routing,
         )
 
     @property
