@@ -71,10 +71,8 @@ ScorerKind = Literal[
 ]  # fmt: skip
 UNBREAKABLE = ("exact", "format", "environment", "combined", "none")
 """Kinds that cannot fail because of a reply: they score every reply, or the missing score has another cause."""
-LOWEST = {"regex": 0.0, "math": 0.0, "code": 0.0}
-"""Lowest score of kinds that can fail because of a reply alone."""
-HIGHEST = {"regex": 1.0, "math": 1.0, "code": 1.0}
-"""Highest score of these kinds."""
+LOWEST = dict.fromkeys(("regex", "math", "code"), 0.0)
+"""Lowest score of kinds that can fail because of a reply alone. Their highest is 1."""
 
 
 class ScorerConfig(Config):
@@ -200,7 +198,7 @@ class PartConfig(ScorerConfig):
     @property
     def _worst(self) -> float | None:
         """For a penalty, the highest score: otherwise a reply that makes the rule fail would avoid the penalty."""
-        return HIGHEST.get(self.kind) if self.weight < 0 else super()._worst
+        return 1.0 if self.weight < 0 and self.kind in LOWEST else super()._worst
 
 
 class RewardConfig(ScorerConfig):

@@ -28,7 +28,8 @@ def scorer_process_main(function: str, descriptor: int, parent: int) -> None:
     """Load the scorer, report readiness, and answer requests until the parent closes its end."""
     connection = connect_to_parent(descriptor, parent)
     settings = json.loads(connection.first())
-    limit_memory(settings["memory_bytes"])
+    if size := settings["memory_bytes"]:  # code that exceeds it gets a MemoryError
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
     scorer = catch(lambda: load_scorer(function, settings["arguments"]))
     if isinstance(scorer, Raised):
         connection.send(json.dumps({"kind": "import", "detail": logged_error(scorer.error)}))
@@ -68,12 +69,6 @@ def _message(value: Any) -> dict[str, Any]:
     if not math.isfinite(number):
         return {"kind": "not a number", "detail": f"it returned {number}"}
     return {"value": number}
-
-
-def limit_memory(size: int) -> None:
-    """Limit the address space to `size` bytes; code that exceeds it gets a MemoryError. 0 sets no limit."""
-    if size:
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
 if __name__ == "__main__":

@@ -97,7 +97,13 @@ class ChatRenderer:
     @property
     def told(self) -> tuple[str, ...]:
         """Notes for the user: on which tokens end a reply, and on tools that the template does not render."""
-        return (*self._end.told, *self._unsaid())
+        try:
+            prompt = prompt_text(self.tokenizer, [QUESTION], self._arguments)
+        except ModelError:  # some templates need more than one user message
+            return self._end.told
+        unsaid = ", ".join(tool.name for tool in self._tools if tool.name not in prompt)
+        note = f"the chat template does not show the policy its tools {unsaid}; the environment must"
+        return (*self._end.told, *([note] if unsaid else []))
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
         """Return the conversation so far, and the header of the assistant's reply; cached, and so not to be changed."""
@@ -151,15 +157,6 @@ class ChatRenderer:
         """Return the exact text of sampled tokens: many tokenizers are configured to "clean up", which removes spaces
         before punctuation."""
         return str(self.tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    def _unsaid(self) -> list[str]:
-        try:
-            prompt = prompt_text(self.tokenizer, [QUESTION], self._arguments)
-        except ModelError:  # some templates need more than one user message
-            return []
-        unsaid = [tool.name for tool in self._tools if tool.name not in prompt]
-        message = f"the chat template does not show the policy its tools {', '.join(unsaid)}; the environment must"
-        return [message] if unsaid else []
 
     @staticmethod
     def _without(token_ids: NDArray[np.int32], left_out: Collection[int]) -> NDArray[np.int32]:

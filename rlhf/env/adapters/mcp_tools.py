@@ -61,7 +61,10 @@ class McpToolsEnvironment(ToolUseEnvironment):
         cursor = None
         while True:
             page = await client.list_tools(cursor=cursor)
-            tools += [as_tool(tool) for tool in page.tools]
+            tools += [
+                Tool(name=tool.name, description=tool.description or "", parameters=tool.input_schema)
+                for tool in page.tools
+            ]
             if len(tools) > TOOLS:
                 raise EnvironmentFailed("mcp", "protocol", f"{self._url} lists more than {TOOLS} tools")
             if (cursor := page.next_cursor) is None:
@@ -81,21 +84,13 @@ class McpToolsEnvironment(ToolUseEnvironment):
         except TimeoutError:
             raise DeadlinePassed(f"the MCP server {self._url}", self._seconds) from None
         except ExceptionGroup as several:  # raised by the client when its connection is lost
-            cause = first_failure(several)
+            cause: BaseException = several
+            while isinstance(cause, BaseExceptionGroup):
+                cause = cause.exceptions[0]
             if isinstance(cause, self._mcp.MCPError) and bounded.sent_error(cause.code):
                 raise RefusedCall(f"{cause!s:.{self._longest}}") from None
             kind = "protocol" if isinstance(cause, (ValueError, RuntimeError)) else "lost"  # an invalid result stays so
             raise EnvironmentFailed("mcp", kind, f"{self._url}: {type(cause).__name__}: {cause}") from cause
-
-
-def first_failure(several: BaseExceptionGroup[Any]) -> BaseException:
-    """Return the first failure of an exception group, at any depth."""
-    first = several.exceptions[0]
-    return first_failure(first) if isinstance(first, BaseExceptionGroup) else first
-
-
-def as_tool(listed: Any) -> Tool:
-    return Tool(name=listed.name, description=listed.description or "", parameters=listed.input_schema)
 
 
 def result_text(result: Any) -> str:

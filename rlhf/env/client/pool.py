@@ -40,8 +40,15 @@ class RemoteServer:
         """Wait until the server answers, and query its spec. Raises `EnvironmentFailed`."""
         seconds = patience.deadlines.open_seconds
         try:
-            async with asyncio.timeout(seconds):
-                return cls(address, await query_dialect(address), patience)
+            async with asyncio.timeout(seconds), probing_client(address) as http:
+                while True:
+                    try:
+                        return cls(address, await fetch_dialect(http), patience)
+                    except (httpx.TransportError, Broken):
+                        await asyncio.sleep(FIRST_PAUSE_SECONDS)
+        except (Undecodable, InvalidJson) as error:
+            detail = f"this is not an environment server: {type(error).__name__}: {error}"
+            raise EnvironmentFailed(address.url, "protocol", detail) from None
         except TimeoutError:
             raise EnvironmentFailed(address.url, "lost", f"no answer within {seconds:g} s") from None
 
@@ -176,19 +183,6 @@ class EnvironmentPool:
         if told:
             seconds = time.monotonic() - began
             self._tell(f"environment server {server.address.url} answers again, after {seconds:.0f} s")
-
-
-async def query_dialect(address: Address) -> Dialect:
-    """Return the server's dialect, as soon as it answers. Raises `EnvironmentFailed`."""
-    async with probing_client(address) as http:
-        while True:
-            try:
-                return await fetch_dialect(http)
-            except (httpx.TransportError, Broken):
-                await asyncio.sleep(FIRST_PAUSE_SECONDS)
-            except (Undecodable, InvalidJson) as error:
-                detail = f"this is not an environment server: {type(error).__name__}: {error}"
-                raise EnvironmentFailed(address.url, "protocol", detail) from None
 
 
 def probing_client(address: Address) -> httpx.AsyncClient:

@@ -17,7 +17,6 @@ from rlhf.env.hosting.isolation import Factory, blocking, checked, load_spec, ra
 from rlhf.env.wire import Action, TaskData
 from rlhf.errors import ConfigError, Raised, catch, traceback_of
 from rlhf.protocols import AsyncEnvironment, LocalEnvironment
-from rlhf.types import Observation
 
 
 def environment_process_main(name: str, descriptor: int, parent: int) -> None:
@@ -50,7 +49,12 @@ def answer_request(name: str, environment: LocalEnvironment, request: dict[str, 
     """Return the answer to one request as JSON: an observation, or the failure in its place."""
 
     def answer() -> str:
-        return dumps({"answer": answer_data(checked(name, call_environment(environment, request)))})
+        if request["method"] == "reset":
+            task = task_from(TaskData.model_validate(request["task"]))
+            observation = environment.reset(task, seed=request["seed"])
+        else:
+            observation = environment.step(action_from(Action.model_validate(request["action"])))
+        return dumps({"answer": answer_data(checked(name, observation))})
 
     text = catch(answer, also=BaseException)
     return dumps(failure_data(name, request["method"], text)) if isinstance(text, Raised) else text
@@ -61,13 +65,6 @@ def failure_data(name: str, method: str, raised: Raised) -> dict[str, Any]:
     failure = raised_failure(name, method, raised.error)
     data = {"kind": failure.kind, "detail": failure.detail}
     return data if failure is raised.error else data | {"traceback": traceback_of(raised.error)}
-
-
-def call_environment(environment: LocalEnvironment, request: dict[str, Any]) -> Observation:
-    """Call the method that the request names."""
-    if request["method"] == "reset":
-        return environment.reset(task_from(TaskData.model_validate(request["task"])), seed=request["seed"])
-    return environment.step(action_from(Action.model_validate(request["action"])))
 
 
 if __name__ == "__main__":

@@ -121,8 +121,9 @@ class VllmEngine:
     def cut_off(self, ids: list[str]) -> dict[str, Completion]:
         """End requests now, and return the tokens sampled so far; nothing for requests that have ended."""
         found = {request_id: self._unfinished[request_id] for request_id in ids if request_id in self._unfinished}
+        running = {request.request_id for request in self._core.scheduler.running}  # in the cache, not preempted
         for request_id, reply in found.items():
-            if self._is_running(request_id):
+            if request_id in running:
                 self._attach_routing(request_id, reply)
         self.abort(ids)
         return {request_id: reply.completion(FinishReason.TIME) for request_id, reply in found.items()}
@@ -288,10 +289,6 @@ class VllmEngine:
         step."""
         if self._routing:
             reply.experts = [self._routing.of(request_id, reply.prompt_tokens + len(reply.token_ids) - 1)]
-
-    def _is_running(self, request_id: str) -> bool:
-        """Whether the request is in the cache, and not preempted."""
-        return any(request.request_id == request_id for request in self._core.scheduler.running)
 
     def _run_to_end(
         self, name: str, prompts: Sequence[NDArray[np.int32]], params: SamplingParams, timeout_seconds: float
