@@ -40,13 +40,23 @@ def ray_start_command(node: RayStartOptions) -> list[str]:
     role = ["--address", node.head] if node.head else ["--head", "--port", "0", *client_port(), "--no-monitor"]
     quiet = ["--include-dashboard", "false"] if node.head is None else []
     return [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *role, *quiet),
+        *(interpreter(node.temp_dir), "-m", "ray.scripts.scripts", "start", "--block", *role, *quiet),
         *("--node-ip-address", node.address, "--node-name", node_name(), "--temp-dir", str(node.temp_dir)),
         *("--num-cpus", str(node.cpus), "--num-gpus", str(node.gpus)),
         *("--object-store-memory", str(object_store_bytes())),
         *("--node-manager-port", "0", "--object-manager-port", "0", "--dashboard-agent-listen-port", "0"),
         *("--include-log-monitor", "false", "--disable-usage-stats", "--log-color", "false"),
     ]
+
+
+def interpreter(folder: Path) -> str:
+    """Return the path of this interpreter, by a link in `folder` where it has a space: Ray puts it unquoted into shell
+    commands and LD_PRELOAD."""
+    if " " not in sys.executable:
+        return sys.executable
+    link = folder / "python"
+    link.symlink_to(sys.prefix)
+    return str(link / Path(sys.executable).relative_to(sys.prefix))
 
 
 def client_port() -> list[str]:

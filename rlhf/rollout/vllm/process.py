@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import random
 import sys
 import warnings
@@ -21,10 +22,12 @@ SEGMENTS = "/dev/shm/vllm_dist_"
 
 @contextmanager
 def undisturbed_process() -> Iterator[None]:
-    """Preserve the states of the random generators, torch's default dtype and `torch.set_num_threads`, which vLLM's CPU
-    worker replaces by a function that does nothing."""
+    """Preserve the states of the random generators, torch's default dtype, `torch.set_num_threads`, which vLLM's CPU
+    worker replaces by a function that does nothing, and LD_PRELOAD, to which vLLM adds libraries for its own processes:
+    every other child of this one would load them too, and complain about a path with a space."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     dtype, set_num_threads = torch.get_default_dtype(), torch.set_num_threads
+    preloaded = os.environ.get("LD_PRELOAD")
     try:
         yield
     finally:
@@ -33,6 +36,9 @@ def undisturbed_process() -> Iterator[None]:
         torch.set_rng_state(states[2])
         torch.set_default_dtype(dtype)
         torch.set_num_threads = set_num_threads
+        os.environ.pop("LD_PRELOAD", None)
+        if preloaded is not None:
+            os.environ["LD_PRELOAD"] = preloaded
 
 
 @contextmanager
