@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from rlhf.trainer.rank_answers import RankAnswer, reduce_metrics, scatter, with_
 from rlhf.trainer.rewards import shuffled_rewards
 from rlhf.trainer.settings import LearnerSettings, Residency, UpdateArguments
 from rlhf.types import Group, PolicyVersion, Routing, TrainedSample, Updated, Written
-from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
+from rlhf.weight_sync.types import GroupAddress, Manifest, Rendezvous, Seconds
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -66,6 +67,7 @@ class RemoteLearner:
         self._plays = plays
         self._sharing = config.deepspeed.sequence_parallel
         self._version: PolicyVersion = 0
+        self._transfer: GroupAddress | None = None
         self.turn = asyncio.Lock()
         """The ranks do one thing at a time: an update, a save, or a weight sync."""
 
@@ -161,7 +163,7 @@ class RemoteLearner:
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
         backend = self._transfer_backend
-        address = await self._ranks[0].call(
+        self._transfer = address = await self._ranks[0].call(
             lambda worker: worker.group_address(backend), timeout_seconds=self._publish_seconds
         )
         return Rendezvous(
@@ -175,6 +177,13 @@ class RemoteLearner:
 
     async def connect(self, rendezvous: Rendezvous) -> None:
         await self._all(lambda worker: worker.policy.connect(rendezvous), self._publish_seconds)
+
+    async def give_up(self) -> None:
+        address = self._transfer
+        if address is None or not address.nccl_id:
+            return
+        with suppress(WorkerDied, DeadlinePassed):
+            await self._ranks[0].call(lambda worker: worker.give_up(address), timeout_seconds=PLACE_SECONDS)
 
     async def manifest(self) -> Manifest:
         return await self._ranks[0].call(lambda worker: worker.policy.manifest(), timeout_seconds=self._publish_seconds)

@@ -5,23 +5,28 @@ No GPU has run it: `tests/integration/test_nccl_stand_in.py` runs it over gloo, 
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 import time
 from base64 import b64decode, b64encode
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import DistError
 from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
 from vllm.distributed.weight_transfer.nccl_common import uid_init_process_group
 
 from rlhf.errors import Raised, TransferError, catch
-from rlhf.weight_sync.store import ROOT
+from rlhf.weight_sync.store import GIVEN_UP, ROOT, open_store
 from rlhf.weight_sync.types import Rendezvous
 
 POLL_SECONDS = 0.0005
+WATCH_SECONDS = 0.25
 
 
 def nccl_unique_id() -> str:
@@ -34,21 +39,24 @@ class NcclGroup:
     """Membership in the group as `rank`, over vLLM's binding of nccl.
 
     Broadcasts run on a separate stream, which first waits for the caller's. nccl waits for ever: here the process waits
-    for the end of each broadcast with the group's deadline, and leaves the group when that passes. Joining has the same
-    deadline.
+    for the end of each broadcast with the group's deadline, and leaves the group when that passes, or when the group is
+    given up: nccl does not notice a peer's death, and this process may serve no other call meanwhile. Joining is the
+    same.
     """
 
     def __init__(self, rank: int, rendezvous: Rendezvous, device: torch.device) -> None:
         self.device = device
         self._seconds = rendezvous.timeout_seconds
-        self._group: Any = _joined(rank, rendezvous, device)
+        self._over = threading.Event()
+        self._started: deque[Any] = deque()
+        self._group: Any = None
+        self._group = self._joined(rank, rendezvous)
         if not self._group.available:
             raise TransferError(
                 "nccl moves nothing in this process: libnccl is missing, or VLLM_DISABLE_PYNCCL is set; mend that, or "
                 "set trainer.weight_sync.backend to gloo"
             )
         self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._started: deque[Any] = deque()
 
     def start_broadcast(self, buffer: Tensor) -> None:
         self._begin(lambda stream: self._group.broadcast(buffer, ROOT, stream=stream), buffer)
@@ -58,16 +66,13 @@ class NcclGroup:
         self._begin(lambda stream: self._group.all_reduce(operand, answer, stream=stream), operand, answer)
 
     def finish_next(self) -> None:
-        (ended, _), deadline = self._started[0], time.monotonic() + self._seconds
-        while not ended.query():
-            if time.monotonic() > deadline:
-                self.close()
-                raise TransferError(f"a broadcast failed: a peer is gone, or hangs for {self._seconds:g} s")
-            time.sleep(POLL_SECONDS)
+        ended, _ = self._started[0]
+        self._await(ended.query, "a broadcast")
         torch.cuda.current_stream(self.device).wait_event(ended)
         self._started.popleft()
 
     def close(self) -> None:
+        self._over.set()
         if self._group is not None:
             self._group.destroy()
             self._group = None
@@ -82,24 +87,52 @@ class NcclGroup:
         collective(self._stream)
         self._started.append((self._stream.record_event(), memory))
 
+    def _joined(self, rank: int, rendezvous: Rendezvous) -> Any:
+        """Return vLLM's communicator. nccl waits for ever for members, so a thread of its own joins, which is abandoned
+        where they do not come. vLLM replaces that thread's current stream."""
+        joining, unique_id = f"joining as rank {rank} of {rendezvous.world_size}", b64decode(rendezvous.address.nccl_id)
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-def _joined(rank: int, rendezvous: Rendezvous, device: torch.device) -> Any:
-    """Return vLLM's communicator. nccl waits for ever for members, so a thread of its own joins, which is abandoned at
-    the deadline. vLLM replaces that thread's current stream."""
-    unique_id, seconds = b64decode(rendezvous.address.nccl_id), rendezvous.timeout_seconds
-    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        def join() -> None:
+            size, index = rendezvous.world_size, self.device.index or 0
+            answers.put(catch(lambda: uid_init_process_group(unique_id, rank, size, index)))
 
-    def join() -> None:
-        answers.put(catch(lambda: uid_init_process_group(unique_id, rank, rendezvous.world_size, device.index or 0)))
+        try:
+            store = open_store(rank, rendezvous.address, self._seconds)
+        except DistError as error:
+            raise TransferError(f"{joining} failed: rank {ROOT} is gone, or hangs for {self._seconds:g} s") from error
+        watching = threading.Thread(target=_watch, args=(store, self._over), name="nccl-watch", daemon=True)
+        watching.start()
+        atexit.register(_end, watching, self._over)
+        threading.Thread(target=join, name="nccl-join", daemon=True).start()
+        self._await(lambda: not answers.empty(), joining)
+        joined = answers.get()
+        if isinstance(joined, Raised):
+            self.close()
+            raise joined.error
+        return joined
 
-    threading.Thread(target=join, name="nccl-join", daemon=True).start()
-    try:
-        joined = answers.get(timeout=seconds)
-    except queue.Empty:
-        raise TransferError(
-            f"joining the transfer group as rank {rank} of {rendezvous.world_size} failed: a peer is gone, or hangs "
-            f"for {seconds:g} s"
-        ) from None
-    if isinstance(joined, Raised):
-        raise joined.error
-    return joined
+    def _await(self, done: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + self._seconds
+        while not done():
+            late = time.monotonic() > deadline
+            if late or self._over.is_set():
+                self.close()
+                reason = f"a peer is gone, or hangs for {self._seconds:g} s" if late else "the transfer was given up"
+                raise TransferError(f"{what} failed: {reason}")
+            time.sleep(POLL_SECONDS)
+
+
+def _watch(store: Any, over: threading.Event) -> None:
+    """Set `over` when the group is given up. The store of a rank 0 that is stopped answers nothing, so who waits for
+    a broadcast does not ask it."""
+    with suppress(DistError):  # rank 0 has left, and its store with it
+        while not over.wait(WATCH_SECONDS) and not store.check([GIVEN_UP]):
+            pass
+    over.set()
+
+
+def _end(watching: threading.Thread, over: threading.Event) -> None:
+    """End the thread before Python ends: a daemon thread that is in the store's C++ then aborts the process."""
+    over.set()
+    watching.join(1)

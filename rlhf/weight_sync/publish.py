@@ -346,7 +346,9 @@ class Publisher:
                 tasks.values(), timeout=self._seconds, return_when=asyncio.FIRST_EXCEPTION
             )
             if pending and any(_fault(task) for task in done):
-                await asyncio.wait(pending, timeout=min(GRACE_SECONDS, self._seconds))
+                giving_up = asyncio.ensure_future(self._source.give_up())
+                await asyncio.wait({giving_up, *pending}, timeout=min(GRACE_SECONDS, self._seconds))
+                _abandon([giving_up])
         finally:
             _abandon(tasks.values())
         causes = {name: cause for name, task in tasks.items() if (cause := _fault(task))}

@@ -7,15 +7,18 @@ which the canary notices. It listens on one interface, and no value in it is eve
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from rlhf.weight_sync.types import GroupAddress
 
 ROOT = 0
 """The rank that hosts the store."""
+GIVEN_UP = "given up"
+"""A key: all members of the group shall leave it."""
 
 
 _reserved: list[socket.socket] = []
@@ -47,3 +50,9 @@ def open_store(rank: int, address: GroupAddress, timeout_seconds: float) -> Any:
     return TCPStore(
         host, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listening.detach()
     )
+
+
+def give_up(address: GroupAddress) -> None:
+    """Have all members leave the group whose store is at `address`; no effect if rank 0 has left it."""
+    with suppress(DistError):
+        open_store(ROOT + 1, address, timeout_seconds=1).set(GIVEN_UP, "")

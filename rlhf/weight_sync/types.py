@@ -99,8 +99,9 @@ class WeightSource(Protocol):
     """The learner in a weight sync. `perturb` changes every tensor far above tolerance for the check at the start of a
     run; `restore` brings back the exact old values. `version` is the number of updates in the weights. `token_logprobs`
     returns the log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, or `[R, T - 1]` for `[R, T]`, with the
-    engine's experts `routing` for the first tokens if given; `rounded_logprobs` with another way of rounding. A weight
-    sync holds `turn`, as does what else the ranks do."""
+    engine's experts `routing` for the first tokens if given; `rounded_logprobs` with another way of rounding. `give_up`
+    has all members leave the transfer group at once, where a dead peer would keep them waiting (nccl). A weight sync
+    holds `turn`, as does what else the ranks do."""
 
     turn: asyncio.Lock
 
@@ -108,6 +109,7 @@ class WeightSource(Protocol):
     def version(self) -> PolicyVersion: ...
     async def rendezvous(self, world_size: int) -> Rendezvous: ...
     async def connect(self, rendezvous: Rendezvous) -> None: ...
+    async def give_up(self) -> None: ...
     async def manifest(self) -> Manifest: ...
     async def send(self) -> Seconds: ...
     async def token_logprobs(

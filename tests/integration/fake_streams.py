@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from rlhf.weight_sync.gloo import GlooGroup
 from rlhf.weight_sync.types import Rendezvous
+from tests.weight_sync.transports import rendezvous
 
 HERE = threading.local()
 
@@ -115,11 +117,11 @@ def replace_cuda(monkeypatch: pytest.MonkeyPatch, meeting: Rendezvous) -> Uses:
     """Until the test ends `NcclGroup` joins `meeting` over gloo, and CUDA's streams are these."""
     from rlhf.weight_sync import nccl  # which imports vLLM
 
-    uses = Uses()
+    uses, beneath = Uses(), replace(meeting, address=rendezvous(2).address)
 
     def joined(unique_id: bytes, rank: int, world_size: int, device: int) -> FakeNccl:
         become(Stream())  # as vLLM does
-        return FakeNccl(rank, meeting, uses)
+        return FakeNccl(rank, beneath, uses)
 
     monkeypatch.setattr(nccl, "uid_init_process_group", joined)
     for name, fake in {"Stream": Stream, "current_stream": current, "set_stream": become, "stream": inside}.items():

@@ -3,7 +3,9 @@ producer, against the receiver that runs in vLLM's workers."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +17,12 @@ import torch
 from torch import Tensor
 
 from rlhf.errors import TransferError
+from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.weight_sync import broadcast
 from rlhf.weight_sync.broadcast import BroadcastSender
 from rlhf.weight_sync.buckets import pack_bucket
 from rlhf.weight_sync.types import Manifest, Rendezvous
-from tests.integration.fake_streams import Stream, Uses, current, replace_cuda
+from tests.integration.fake_streams import Event, Stream, Uses, current, replace_cuda
 from tests.integration.receiver_process import made_receiver
 from tests.pace import scaled
 from tests.weight_sync.transports import fleeting, manifest_of, rendezvous
@@ -143,15 +146,54 @@ def test_joining_ends_at_the_deadline_where_a_member_does_not_and_the_next_group
     with monkeypatch.context() as blocking:
         replace_cuda(blocking, rendezvous(2))
         blocking.setattr(nccl, "uid_init_process_group", lambda *_: missing.wait(scaled(60)))
-        with pytest.raises(
-            TransferError, match=r"joining the transfer group as rank 1 of 2 failed: .* hangs for 0\.2 s"
-        ):
-            nccl.NcclGroup(1, rendezvous(2, backend="nccl", timeout_seconds=0.2), CPU)
+        with pytest.raises(TransferError, match=r"joining as rank 0 of 2 failed: .* hangs for 0\.2 s"):
+            nccl.NcclGroup(0, rendezvous(2, backend="nccl", timeout_seconds=0.2), CPU)
     pair = Pair(monkeypatch)
     assert pair.publish(weights(0)) == (None, None)
     missing.set()
     pair.sender.close()
     pair.receiver.shutdown()
+
+
+def give_up_soon(meeting: Rendezvous) -> threading.Timer:
+    """From a rank's event loop, as the publisher asks for it."""
+    worker = LearnerWorker(loopback=True)
+    timer = threading.Timer(0.5, lambda: asyncio.run(worker.give_up(meeting.address)))
+    timer.start()
+    return timer
+
+
+def test_a_broadcast_that_never_ends_is_given_up_on_both_sides_at_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Event, "query", lambda event: False)
+    began, timer = time.monotonic(), give_up_soon(pair.meeting)
+    assert pair.publish(weights(0)) == ("a broadcast failed: the transfer was given up",) * 2
+    assert time.monotonic() - began < scaled(1.5), "its deadline is 20 s"
+    timer.join()
+
+
+def test_an_engine_stops_waiting_for_a_rank_0_that_has_left(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Event, "query", lambda event: False)
+    began = time.monotonic()
+    ended = pair.at_once(pair.sender.close, lambda: pair.receive(manifest_of(weights(0))))
+    assert ended == (None, "a broadcast failed: the transfer was given up")
+    assert time.monotonic() - began < scaled(1.5)
+
+
+def test_joining_is_given_up_too_and_without_rank_0_it_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlhf.weight_sync import nccl
+
+    meeting, missing = rendezvous(2, backend="nccl"), threading.Event()
+    replace_cuda(monkeypatch, meeting)
+    monkeypatch.setattr(nccl, "uid_init_process_group", lambda *_: missing.wait(scaled(60)))
+    timer = give_up_soon(meeting)
+    with pytest.raises(TransferError, match="joining as rank 0 of 2 failed: the transfer was given up"):
+        nccl.NcclGroup(0, meeting, CPU)
+    timer.join()
+    missing.set()
+    with pytest.raises(TransferError, match=r"joining as rank 1 of 2 failed: rank 0 is gone, or hangs for 0\.5 s"):
+        nccl.NcclGroup(1, rendezvous(2, backend="nccl", timeout_seconds=0.5), CPU)
 
 
 class NeverEnding:

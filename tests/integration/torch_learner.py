@@ -62,6 +62,9 @@ class TorchLearner:
         # Buckets of 64 KiB end between q, k and v of these small models.
         return rendezvous(world_size, bucket_bytes=BUCKET_BYTES)
 
+    async def give_up(self) -> None:
+        """gloo notices a peer that is gone."""
+
     async def connect(self, rendezvous: Rendezvous) -> None:
         await asyncio.to_thread(self.sender.connect, rendezvous)
 

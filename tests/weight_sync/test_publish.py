@@ -33,6 +33,7 @@ class Wire:
         self.log: list[str] = []
         self.weight: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self.faults: dict[tuple[str, str], Callable[[], Any]] = {}
+        self.given_up = asyncio.Event()
 
     async def happens(self, who: str, phase: str) -> None:
         self.log.append(f"{phase} {who}")
@@ -56,6 +57,9 @@ class FakeLearner:
 
     async def connect(self, rendezvous: Rendezvous) -> None:
         await self.wire.happens("learner", f"connect of {rendezvous.world_size}")
+
+    async def give_up(self) -> None:
+        self.wire.given_up.set()
 
     async def manifest(self) -> Manifest:
         self.wire.weight = asyncio.get_running_loop().create_future()
@@ -377,6 +381,25 @@ async def test_a_death_is_blamed_rather_than_the_connections_it_broke() -> None:
         await stage.publisher.publish()
     assert caught.value.engine == "engine-1"
     assert isinstance(caught.value.__cause__, WorkerDied)
+
+
+async def test_after_a_death_the_others_are_told_to_give_up_the_transfer_and_are_kept() -> None:
+    stage = Stage()
+    stage.publisher.fails_over = True
+
+    async def waits_for_its_peer() -> None:
+        await stage.wire.given_up.wait()
+        stage.wire.faults.clear()
+        raise TransferError("a broadcast failed: the transfer was given up")
+
+    stage.wire.faults |= {("engine-1", "receive"): dies}
+    stage.wire.faults |= dict.fromkeys([("engine-0", "receive"), ("learner", "send")], waits_for_its_peer)
+    began = time.monotonic()
+    await stage.publisher.publish()
+    assert time.monotonic() - began < scaled(1), "the transfer has ended, and is not waited for"
+    kept, lost = stage.engines
+    assert (kept.weight, kept.lost) == (1.0, None)
+    assert isinstance(lost.lost, WeightSyncError)
 
 
 async def test_a_model_that_an_engine_does_not_know_is_the_users_to_change() -> None:

@@ -30,7 +30,7 @@ SHAPES = {"embedding": (40, 8), "query": (8, 8), "norm": (8,), "key": (8, 8), "h
 BUCKET_BYTES = 600
 """The embedding and the head are larger; the others share a bucket, or two."""
 GONE = {"gloo": "a peer is gone, or hangs", "nccl": "a peer is gone, or hangs", "ipc": "did not come within 1 s"}
-TOLD = GONE | {"ipc": "the other end of the weight sync failed"}
+TOLD = GONE | {"ipc": "the other end of the weight sync failed", "nccl": "the transfer was given up"}
 Connect = Callable[..., tuple[Any, list[Any]]]
 
 
@@ -125,7 +125,7 @@ def test_a_manifest_that_the_engine_was_not_told_ends_both_ends(connect: Connect
 def test_a_tensor_that_is_not_the_manifests_ends_both_ends_and_the_next_send(
     connect: Connect, backend: str, wrong: dict[str, Tensor], complaint: str
 ) -> None:
-    sender, (inlet,) = connect(timeout_seconds=1 if backend == "nccl" else 20)
+    sender, (inlet,) = connect(timeout_seconds=3 if backend == "nccl" else 20)  # gloo in nccl's place leaves so late
     gathered = {**tensors(), **wrong} if wrong else {"embedding": tensors()["embedding"]}
     began = time.monotonic()
     sent, got = at_once(lambda: sender.send(fleeting(gathered), MANIFEST), lambda: received(inlet, MANIFEST))

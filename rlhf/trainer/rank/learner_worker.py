@@ -6,6 +6,7 @@ a collective. torch, transformers and DeepSpeed are imported by `start`, so that
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import linecache
 import os
@@ -13,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,15 +46,16 @@ class LearnerWorker:
 
     def group_address(self, backend: str = "gloo") -> GroupAddress:
         """Return an address at which other processes can connect to this worker: its host's, and a port that is held
-        until the store opens there; with nccl the unique id by which members find each other, and no port."""
+        until the store opens there; with nccl also the unique id by which members find each other."""
         host = LOOPBACK if self._loopback else own_address()
+        from rlhf.weight_sync.store import reserve
+
+        address = reserve(host)
         if backend == "nccl":
             from rlhf.weight_sync.nccl import nccl_unique_id
 
-            return GroupAddress(host=host, port=0, nccl_id=nccl_unique_id())
-        from rlhf.weight_sync.store import reserve
-
-        return reserve(host)
+            return replace(address, nccl_id=nccl_unique_id())
+        return address
 
     def start(self, rank: int, world_size: int, address: GroupAddress, settings: LearnerSettings) -> dict[str, Any]:
         """Join the other ranks and load the model. Returns facts: parameters, context length, seconds.
@@ -87,6 +90,12 @@ class LearnerWorker:
                     text = linecache.getline(code.co_filename, line).strip()
                     return f"is in {code.co_name} at `{text}` ({Path(code.co_filename).name}:{line})"
         return "has nothing to do"
+
+    async def give_up(self, address: GroupAddress) -> None:
+        """Have all members leave the transfer group at this address of rank 0, also while its thread waits for them."""
+        from rlhf.weight_sync.store import give_up
+
+        await asyncio.to_thread(give_up, address)
 
     def stop(self) -> None:
         """Release the model and its optimizer. The process group stays until the process ends: DeepSpeed keeps handles
