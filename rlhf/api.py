@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, overload
 
@@ -109,7 +110,7 @@ class Trainer:
                 return self._run(folder, point, messages, leaving or Leaving(), attempt or Attempt())
         except UserError as error:
             if not folder.summary.is_file():
-                folder.write_summary(Summary(name=self.recipe.name, outcome=str(error)).as_json())
+                folder.write_summary(asdict(Summary(name=self.recipe.name, outcome=str(error))))
             raise
         finally:
             folder.give_back()
@@ -126,8 +127,9 @@ class Trainer:
         if point is None:
             folder.write_recipe(self.recipe, self.loaded.origins)
         live = self.recipe.run.live and self.recipe.cluster.kind != "local"  # a debugger wants the terminal for itself
-        with (folder.logs / "controller.log").open("a") as log, logged_in(log):
-            shown = make_view(self.recipe.name, self.recipe.trainer.updates, lasting(sys.stdout), live=live)
+        log_file = folder.logs / "controller.log"
+        with log_file.open("a") as log, logged_in(log), redirect_stdout(lasting(sys.stdout)) as stdout:
+            shown = make_view(self.recipe.name, self.recipe.trainer.updates, stdout, live=live)
             with closing(BothViews(shown, PlainView(log))) as view:
                 for words in filter(None, (attempt.record(folder, point.version if point else 0), *messages)):
                     view.message(words)

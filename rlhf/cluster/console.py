@@ -3,75 +3,66 @@ lacks a character. A run goes on without them; a command that only prints ends q
 
 from __future__ import annotations
 
+import errno
 import locale
 import os
 import signal
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
-from io import TextIOWrapper
-from typing import Any, TextIO, cast
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import Any, TextIO
 
 from rlhf.errors import LOG
 
 
-class Console:
-    """A text stream that writes `?` for what its encoding lacks. From its first failure on it writes nothing: the log
-    says so once; where it `ends` the program, the next text does."""
+class LastingFile(FileIO):
+    """The file of a stream. From its first failure on it takes everything and writes nothing: the log says so once, and
+    where it `ends` the program, that ends."""
 
-    def __init__(self, stream: TextIO | None, *, ends: bool) -> None:
-        self.stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
-        if isinstance(self.stream, TextIOWrapper) and self.stream.isatty():
-            self.stream.reconfigure(encoding=locale.getencoding())  # of the terminal: files are UTF-8 whatever it is
-        self._ends, self._told = ends, False
-        self._failure: OSError | ValueError | None = None if stream else ValueError("it is closed")
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self.ends, self._told = False, False
+        self._failure: OSError | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-    @property
-    def buffer(self) -> Console:
-        return Console(cast(TextIO, self.stream.buffer), ends=self._ends)
-
-    def write(self, text: str) -> int:
+    def write(self, data: Any) -> int:
         try:
-            if not self._failure:
-                self.stream.write(text)
-        except UnicodeEncodeError:
-            return self.write(text.encode(self.stream.encoding, "replace").decode(self.stream.encoding))
-        except (OSError, ValueError) as error:
-            self._fail(error)
-        if self._failure:
-            self._go_on(self._failure)
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def flush(self) -> None:
-        try:
-            if not self._failure:
-                self.stream.flush()
-        except (OSError, ValueError) as error:
-            self._fail(error)
-            self._go_on(error)
-
-    def _fail(self, error: OSError | ValueError) -> None:
-        self._failure = error
-        with suppress(OSError, ValueError):  # the interpreter flushes at its end what waits
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
-
-    def _go_on(self, failure: OSError | ValueError) -> None:
-        if self._ends and isinstance(failure, BrokenPipeError):
-            sys.exit(128 + signal.SIGPIPE)
-        if self._ends:
-            sys.exit(f"error: standard output cannot be written: {failure}")
+            if self._failure is None:
+                if (written := super().write(data)) is None:
+                    raise BlockingIOError(errno.EAGAIN, "it takes no more now")
+                return written
+        except OSError as error:
+            self._failure = error
+            with suppress(OSError):  # for what else writes there, as children do
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+        if self.ends:
+            self.ends = False  # the interpreter flushes at its end what waits
+            quiet = isinstance(self._failure, BrokenPipeError)
+            sys.exit(128 + signal.SIGPIPE if quiet else f"error: standard output cannot be written: {self._failure}")
         if LOG.handlers and not self._told:
             self._told = True
-            LOG.error("the terminal or pipe of this program cannot be written (%s): it goes on without it", failure)
+            what = "the terminal or pipe of this program cannot be written"
+            LOG.error("%s (%s): it goes on without it", what, self._failure)
+        return len(data)
+
+
+class Console(TextIOWrapper):
+    """A text stream on a `LastingFile`; it writes `?` for what its encoding lacks."""
+
+    def __init__(self, file: LastingFile, encoding: str, *, by_line: bool) -> None:
+        super().__init__(BufferedWriter(file), encoding, "replace", line_buffering=by_line)
+        self.file = file
 
 
 def lasting(stream: TextIO | None, *, ends: bool = False) -> TextIO:
-    """Return a stream that does not fail; with `ends` the program ends where it would."""
-    return cast(TextIO, Console(stream.stream if isinstance(stream, Console) else stream, ends=ends))
+    """Return a stream in the place of standard output or error that does not fail; with `ends` the program ends where
+    it would. One that a notebook or a test has put there stays."""
+    if stream is None:  # it was closed when the interpreter began
+        stream = Console(LastingFile(os.open(os.devnull, os.O_RDONLY)), "utf-8", by_line=True)
+    elif type(stream) is TextIOWrapper:
+        stream.flush()
+        encoding = locale.getencoding() if stream.isatty() else stream.encoding  # files are UTF-8 whatever the locale
+        by_line = stream.line_buffering or stream.write_through
+        stream = Console(LastingFile(stream.fileno()), encoding, by_line=by_line)
+    if isinstance(stream, Console):
+        stream.file.ends = ends
+    return stream

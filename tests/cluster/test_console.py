@@ -51,19 +51,26 @@ def test_a_stream_that_fails_is_told_once_in_the_log_and_writes_nothing_more(ope
 
 def test_a_failure_before_the_log_is_open_is_told_when_it_is() -> None:
     console, log = lasting(None), io.StringIO()
-    console.write("nobody reads this")
+    print("nobody reads this", file=console)
     with logged_in(log):
-        console.write("nor this")
-    assert "(it is closed): it goes on without it" in log.getvalue()
+        print("nor this", file=console)
+    assert "Bad file descriptor): it goes on without it" in log.getvalue()
 
 
 @pytest.mark.parametrize(("encoding", "seen"), [("ascii", "? start"), ("iso-8859-1", "? start"), ("gbk", "… start")])
-def test_what_a_locale_lacks_is_a_question_mark(encoding: str, seen: str) -> None:
-    written = io.BytesIO()
-    console = lasting(io.TextIOWrapper(written, encoding=encoding))
-    console.write("… start")
-    console.flush()
-    assert written.getvalue().decode(encoding) == seen
+def test_what_a_locale_lacks_is_a_question_mark(tmp_path: Path, encoding: str, seen: str) -> None:
+    with (tmp_path / "file").open("w", encoding=encoding) as stream:
+        print("… start", end="", file=lasting(stream), flush=True)
+    assert (tmp_path / "file").read_text(encoding) == seen
+
+
+def test_a_stream_that_does_not_wait_for_its_reader_is_one_that_fails() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    log = io.StringIO()
+    with open(reading), open(writing, "w", encoding="utf-8") as stream, logged_in(log):
+        print("more than a pipe holds" * 10_000, file=lasting(stream), flush=True)
+    assert "it takes no more now): it goes on without it" in log.getvalue()
 
 
 def rlhf(*arguments: str, stdout: int, variables: dict[str, str] | None = None) -> tuple[int, str]:
