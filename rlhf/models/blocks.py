@@ -80,7 +80,8 @@ class Blocks:
         order = torch.empty(sum(run.length for run in self.runs), dtype=torch.long, device=self.device)
         offset = 0
         for runs, block in zip(self._alike, self.blocks, strict=True):
-            real = _real(runs, block.queries)
+            lengths = torch.tensor([run.length for run in runs], device=self.device)
+            real = torch.arange(block.queries.shape[1], device=self.device) < lengths[:, None]
             where = torch.arange(block.queries.numel(), device=order.device).view(block.queries.shape)
             order[block.queries[real]] = offset + where[real]
             offset += block.queries.numel()
@@ -130,11 +131,6 @@ def _block(runs: list[TokenSpan], dtype: torch.dtype, device: torch.device) -> B
 
 def _is_long(run: TokenSpan) -> bool:
     return run.shared + run.length > LONG_KEYS
-
-
-def _real(runs: list[TokenSpan], queries: Tensor) -> Tensor:
-    lengths = torch.tensor([run.length for run in runs], device=queries.device)
-    return torch.arange(queries.shape[1], device=queries.device) < lengths[:, None]
 
 
 def _rounded(length: int) -> int:

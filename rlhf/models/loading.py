@@ -11,13 +11,7 @@ from typing import Any, cast
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import (
-    AutoConfig,
-    AutoTokenizer,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 from transformers.utils.peft_utils import find_adapter_config_file
@@ -51,26 +45,25 @@ def load_config(path: str, *, trust_remote_code: bool = False, setting: str = "m
 def declared_ends(path: str, *, trust_remote_code: bool = False) -> tuple[int, ...]:
     """Return the end-of-reply tokens in the model's `generation_config.json`; empty without such a file. Raises
     `ModelError`."""
-    with reading_generation(path):
-        try:
-            ends = GenerationConfig.from_pretrained(path, trust_remote_code=trust_remote_code).eos_token_id
-        except OSError:
-            return ()
+    found = read_generation(path, trust_remote_code=trust_remote_code)
+    ends = found.eos_token_id if found else None
     return () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
 
 
-def reading_generation(path: str) -> AbstractContextManager[None]:
-    """Raise `ModelError` where transformers refuses to read the model's `generation_config.json`."""
-    return naming_model(f"model.path={path}: {LIBRARY} cannot read its generation_config.json")
+def read_generation(path: str, **settings: Any) -> GenerationConfig | None:
+    """Return the model's settings for generation; None without their file. Raises `ModelError`."""
+    with naming_model(f"model.path={path}: {LIBRARY} cannot read its generation_config.json"), quiet():
+        try:
+            return GenerationConfig.from_pretrained(path, **settings)
+        except OSError:
+            return None
 
 
 def unsaved_settings(path: str) -> list[str]:
     """Return the names of what exports leave out (`savable`). Raises `ModelError`."""
-    with reading_generation(path), quiet():
-        try:
-            return savable(GenerationConfig.from_pretrained(path))[1]
-        except OSError:  # older models have the settings in this file
-            return savable(GenerationConfig.from_pretrained(path, "config.json", _from_model_config=True))[1]
+    older = {"config_file_name": "config.json", "_from_model_config": True}  # where older models have the settings
+    found = read_generation(path) or read_generation(path, **older)
+    return savable(found)[1] if found else []
 
 
 def savable(settings: GenerationConfig) -> tuple[GenerationConfig, list[str]]:
@@ -115,11 +108,11 @@ def load_policy(
             path,
             config=without_dropout(config),
             dtype=DTYPES[dtype],
-            attn_implementation=attention_named(attention),
+            attn_implementation=None if attention == "auto" else attention,
             trust_remote_code=trust_remote_code,
         )
     if model.can_generate():
-        model.generation_config, _ = savable(model.generation_config)
+        model.generation_config, _ = savable(read_generation(path) or model.generation_config)
     ready_to_train(model, gradient_checkpointing=gradient_checkpointing, offload_activations=offload_activations)
     return model
 
@@ -136,11 +129,6 @@ def without_dropout(config: Any) -> Any:
         if isinstance(value, float) and ("dropout" in name or name.endswith("_pdrop")):
             setattr(own, name, 0.0)
     return config
-
-
-def attention_named(attention: str) -> str | None:
-    """Return transformers' name of this implementation; None, for `auto`, lets transformers choose."""
-    return None if attention == "auto" else attention
 
 
 def ready_to_train(

@@ -48,7 +48,7 @@ class WholeRows:
         return own
 
 
-class SequencesAlone:
+class SequencesAlone(WholeRows):
     """Computes every sequence in a row of its own, as transformers does without being told of packed rows: for models
     that are not right in packed rows, or on demand."""
 
@@ -62,9 +62,6 @@ class SequencesAlone:
         # No positions and no mask: the tokens' order says all.
         hidden: Tensor = decoder_of(model)(input_ids=rows.apart(token_ids), use_cache=False).last_hidden_state
         return slice(None), hidden.flatten(0, 1)[rows.places[places]]
-
-    def joined(self, own: Tensor, held: Tensor | slice) -> Tensor:
-        return own
 
 
 class PolicyModel(nn.Module):

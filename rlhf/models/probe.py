@@ -176,8 +176,5 @@ def _refuse(found: list[Tensor], expected: list[Tensor], allowed: float, named: 
 def _gap(found: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest difference; adding a constant to all logits does not change their distribution and is
     ignored."""
-    return max(float(_centred(a - b).abs().max()) for a, b in zip(found, expected, strict=True))
-
-
-def _centred(logits: Tensor) -> Tensor:
-    return logits - logits.mean(-1, keepdim=True)
+    gaps = (a - b for a, b in zip(found, expected, strict=True))
+    return max(float((gap - gap.mean(-1, keepdim=True)).abs().max()) for gap in gaps)

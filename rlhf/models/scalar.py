@@ -21,7 +21,6 @@ from transformers.modeling_layers import GenericForSequenceClassification
 from rlhf.errors import ModelError
 from rlhf.models.loading import (
     DTYPES,
-    attention_named,
     bare_tokenizer,
     check_none_missing,
     load_config,
@@ -91,7 +90,7 @@ def load_scalar(
             sharding,
             config=without_dropout(config),
             dtype=DTYPES[dtype],
-            attn_implementation=attention_named(attention),
+            attn_implementation=None if attention == "auto" else attention,
             trust_remote_code=trust_remote_code,
             ignore_mismatched_sizes=fresh_head,  # also leaves out a head of several labels
         )

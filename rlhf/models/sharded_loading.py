@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.modeling_utils import _get_resolved_checkpoint_files
 
 ONE_BY_ONE = "HF_DEACTIVATE_ASYNC_LOAD"
@@ -61,8 +61,6 @@ def pretrained(auto: Any, path: str, sharding: Sharding | None, **settings: Any)
     for buffer in model.buffers():
         sharding.broadcast_buffer(buffer)
     model.config._name_or_path = model.name_or_path = path
-    if model.can_generate():
-        model.generation_config = _generation(path, model.generation_config)
     return model, found
 
 
@@ -162,10 +160,3 @@ def _taken(sharding: Sharding) -> Iterator[None]:
         yield
     finally:
         hook.remove()
-
-
-def _generation(path: str, own: GenerationConfig) -> GenerationConfig:
-    try:
-        return GenerationConfig.from_pretrained(path)
-    except OSError:
-        return own
