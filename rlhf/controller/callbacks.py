@@ -102,7 +102,6 @@ class Reports(Callback):
         self._loggers, self._spans, self._table_every = loggers, spans, table_every
         self._first_version: PolicyVersion = 0
         self._began = 0.0
-        self._alarms = AlarmNotices(lambda words: None, {})
 
     async def on_train_begin(self, run: Run) -> None:
         self._alarms = AlarmNotices(run.view.message, run.recipe.model_dump(mode="json"))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlhf.config import flatten
 from rlhf.errors import FailureBudgetSpent
 from rlhf.http.untrusted_text import escape_controls, escape_to_line
 from rlhf.rollout.agent import AGENT_FAILURE
@@ -86,7 +87,7 @@ class AlarmNotices:
     """Tells of what is wrong with a run by its metrics when it begins, with the setting that its remedy names first."""
 
     def __init__(self, tell: Callable[[str], None], settings: Mapping[str, Any]) -> None:
-        self._tell, self._settings = tell, settings
+        self._tell, self._settings = tell, dict(flatten(settings))
         self._rows: deque[MetricRow] = deque(maxlen=ALARM_UPDATES)
         self._known: set[str] = set()
 
@@ -101,13 +102,8 @@ class AlarmNotices:
 
     def _setting(self, metric: str) -> str:
         entry = find_metric(metric)
-        for key in SETTING.findall(entry.remedy if entry else ""):
-            value: Any = self._settings
-            for part in key.split("."):
-                value = value.get(part) if isinstance(value, Mapping) else None
-            if value is not None:
-                return f": {key} is {value}"
-        return ""
+        named = SETTING.findall(entry.remedy) if entry else []
+        return next((f": {key} is {self._settings[key]}" for key in named if self._settings.get(key) is not None), "")
 
 
 class OpeningNotices:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -33,16 +32,6 @@ from rlhf.types import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedEpisode:
-    """A recorded episode with its ticket; `beside` marks the greedy baseline of its group."""
-
-    ticket: Ticket
-    task: Task
-    sample: Sample
-    beside: bool
-
-
 def recorded_episodes(path: str) -> Path:
     """Return the recorded episodes at `path` or in the run folder there: a folder of parts, a part, or a JSONL file.
 
@@ -68,14 +57,14 @@ def recorded_groups(file: Path) -> list[Group]:
 
 def groups_of(records: Iterable[EpisodeRecord], file: Path) -> list[Group]:
     """Return the groups of these records of `file`, in their order. Raises `DataError` as `recorded_groups`."""
-    played: dict[int, dict[int, RecordedEpisode]] = defaultdict(dict)
+    played: dict[int, dict[int, EpisodeRecord]] = defaultdict(dict)
     for record in records:
         if record.outcome is EpisodeOutcome.SECOND_USE:
             continue
         if record.sample in played[record.ordinal]:
             raise DataError(f"{file} has sample {record.sample} of group {record.ordinal} twice; give one run's file")
-        played[record.ordinal][record.sample] = _recorded(record, file)
-    return [_group(episodes) for episodes in played.values()]
+        played[record.ordinal][record.sample] = record
+    return [_group([episodes[sample] for sample in sorted(episodes)], file) for episodes in played.values()]
 
 
 def _for_training(file: Path, record: EpisodeRecord) -> EpisodeRecord:
@@ -91,35 +80,24 @@ def groups_again(folder: Path, ordinals: Collection[int]) -> dict[int, Group]:
     for part in reversed(parts_in(folder)):
         if len(found) == len(ordinals):
             break
-        played: dict[int, dict[int, RecordedEpisode]] = defaultdict(dict)
-        for record in read_episodes(part):
-            if record.ordinal in ordinals and record.outcome is not EpisodeOutcome.SECOND_USE:
-                played[record.ordinal][record.sample] = _recorded(record, part)
-        found |= {ordinal: _group(episodes) for ordinal, episodes in played.items()}
+        records = (record for record in read_episodes(part) if record.ordinal in ordinals)
+        found |= {group.ticket.ordinal: group for group in groups_of(records, part)}
     return found
 
 
-def _group(played: Mapping[int, RecordedEpisode]) -> Group:
-    episodes = [played[sample] for sample in sorted(played)]
-    return Group(
-        ticket=episodes[0].ticket,
-        task=episodes[0].task,
-        samples=tuple(episode.sample for episode in episodes if not episode.beside),
-        baseline=next((episode.sample for episode in episodes if episode.beside), None),
-    )
-
-
-def _recorded(record: EpisodeRecord, file: Path) -> RecordedEpisode:
+def _group(records: Sequence[EpisodeRecord], file: Path) -> Group:
+    first = records[0]
     task = Task(
-        id=record.task,
-        messages=tuple(Message(role=message["role"], content=message["content"]) for message in record.prompt),
-        answer=record.answer,
+        id=first.task,
+        messages=tuple(Message(role=message["role"], content=message["content"]) for message in first.prompt),
+        answer=first.answer,
     )
-    return RecordedEpisode(
-        ticket=Ticket(ordinal=record.ordinal, version=record.admitted_version),
+    beside = [record for record in records if record.outcome is EpisodeOutcome.BASELINE]
+    return Group(
+        ticket=Ticket(ordinal=first.ordinal, version=first.admitted_version),
         task=task,
-        sample=_sample(record, task, file),
-        beside=record.outcome is EpisodeOutcome.BASELINE,
+        samples=tuple(_sample(record, task, file) for record in records if record not in beside),
+        baseline=next((_sample(record, task, file) for record in beside), None),
     )
 
 
