@@ -75,11 +75,7 @@ class RendezvousError(UserError):
 
 
 class NodeFailed(RlhfError):
-    """A node of a Ray cluster did not start, or lost its head node. `host` is the node, `cause` what ended it."""
-
-    def __init__(self, host: str, cause: str) -> None:
-        super().__init__(cause)
-        self.host, self.cause = host, cause
+    """A node of a Ray cluster did not start, or lost its head node."""
 
 
 class HostError(UserError):
@@ -160,7 +156,6 @@ class EngineBroken(RlhfError):
 
     def __init__(self, engine: str, cause: str) -> None:
         super().__init__(f"{engine} is in an unknown state and was taken out of service: {cause}")
-        self.engine, self.cause = engine, cause
 
 
 class EnginesLost(RlhfError):
@@ -174,7 +169,6 @@ class GenerateFailed(RlhfError):
 
     def __init__(self, engine: str, session: str, detail: str) -> None:
         super().__init__(f"{engine} could not answer session {session}: {detail}")
-        self.engine, self.session, self.detail = engine, session, detail
 
 
 class PolicyMismatch(RlhfError):

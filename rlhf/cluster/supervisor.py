@@ -120,13 +120,11 @@ def supervise_starts(
     sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr)
     become_subreaper()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
-    while True:
+    following: GuardedProgram | None = program
+    while following is not None:
         watch = _Watch(silence_seconds, grace_seconds, saves_at_ctrl_c=saves_at_ctrl_c)
-        ended = _supervise_once(program, watch, mask)
+        ended = _supervise_once(following, watch, mask)
         following = start_after(ended)
-        if following is None:
-            break
-        program = following
     _drained_signals()  # it ends anyway, with its own exit code
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return ended.code

@@ -54,10 +54,9 @@ def run_sweep(recipe: Path, words: Sequence[str], **asked: Any) -> int:
 def swept(sweep: Sweep) -> int:
     """Run the trials that are not done yet, and show all. After Ctrl-C this shows what there is."""
     code, found = 0, finished_before(sweep)
-    if found:
-        Console(width=200).print(live_table(found.trials))
-    else:
+    if found is None:
         code, found = searched(sweep)
+    Console(width=None if sys.stdout.isatty() else 200).print(live_table(found.trials))
     if found.best is None:
         print("no trial has a score", file=sys.stderr)
         return code or 1
@@ -78,7 +77,7 @@ def finished_before(sweep: Sweep) -> SweepResults | None:
 
 
 def searched(sweep: Sweep) -> tuple[int, SweepResults]:
-    """Run the trials, show them, and write the results; the code is that of Ctrl-C, or 0."""
+    """Run the trials, show them meanwhile, and write the results; the code is that of Ctrl-C, or 0."""
     os.environ |= OF_TUNE
     code = 0
     with owned(sweep), forks_for(sweep.loaded, sweep.folder / "forks.log") as forks:
@@ -86,24 +85,18 @@ def searched(sweep: Sweep) -> tuple[int, SweepResults]:
         keep_our_sigterm()
         search = import_module("rlhf.sweeps.search")  # reads Ray's settings
         print("\n".join(described(sweep, search.at_once(sweep))), flush=True)
-        live = sys.stdout.isatty()
-        board = search.Board(sweep, (lambda one: None) if live else tell)
-        shown = Live(
-            get_renderable=lambda: live_table(ranked(list(board.trials.values()), sweep.mode)), console=Console()
-        )
-        try:
-            if live:
-                shown.start()
-            search.run_trials(sweep, board, forks)
-        except KeyboardInterrupt:
-            code = INTERRUPTED
-        finally:
-            shown.stop()
-        trials = ranked(list(board.trials.values()), sweep.mode)
-        found = write_results(sweep.folder, trials, sweep.recipe, [f"name={sweep.loaded.name}", *sweep.overrides])
-    if not live:
-        Console(width=200).print(live_table(trials))
-    return code, found
+        board = search.Board(sweep, (lambda one: None) if sys.stdout.isatty() else tell)
+
+        def trials() -> list[SweptRun]:
+            return ranked(list(board.trials.values()), sweep.mode)
+
+        with Live(get_renderable=lambda: live_table(trials()), transient=True):  # nothing where there is no terminal
+            try:
+                search.run_trials(sweep, board, forks)
+            except KeyboardInterrupt:
+                code = INTERRUPTED
+        own = [f"name={sweep.loaded.name}", *sweep.overrides]
+        return code, write_results(sweep.folder, trials(), sweep.recipe, own)
 
 
 def described(sweep: Sweep, at_once: int) -> list[str]:

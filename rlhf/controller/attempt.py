@@ -7,7 +7,7 @@ import faulthandler
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rlhf.cluster.stacks import ASKED, write_stacks_when_asked
@@ -50,7 +50,7 @@ class Attempt:
             return None
         restart = replace(self.restart, from_update=from_update)
         with closing(JsonlWriter(folder.restarts, may_write=folder.check)) as writer:
-            writer.write([restart.as_json()])
+            writer.write([asdict(restart)])
         return restart.sentence
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -239,7 +239,7 @@ class Run:
     async def export(self, path: Path) -> None:
         """Write the weights as a Hugging Face folder with a model card, which has the evaluation of this version."""
         await self.kind.learner.export(path)
-        run = replace(read_run(self.folder.path), summary=self._summary("exported while it went on").as_json())
+        run = replace(read_run(self.folder.path), summary=asdict(self._summary("exported while it went on")))
         (path / CARD).write_text(model_card(run, path, self.version, self.began))
 
     async def _train(self) -> str:
@@ -340,7 +340,7 @@ class Run:
         """Write the summary first; call third-party code last."""
         summary = self._summary(outcome)
         each(
-            lambda: self.folder.write_summary(summary.as_json()),
+            lambda: self.folder.write_summary(asdict(summary)),
             self.kind.close,
             *(lambda callback=callback: callback.on_train_end(self, summary) for callback in self.callbacks),
         )

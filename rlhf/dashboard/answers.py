@@ -127,8 +127,9 @@ def groups_answer(index: EpisodeIndex, view: str, question: Question) -> list[di
 
 def episode_answer(index: EpisodeIndex, key: EpisodeKey, folder: RunFolder) -> dict[str, Any]:
     """Return one episode with the text of its tokens, and its siblings. Raises `UserError` if there is none."""
-    where = f"ordinal = {key.ordinal} AND admitted_version = {key.version}"
-    group = where + (f" AND evaluation_set = {_quoted(key.evaluation_set)}" if key.evaluation_set else "")
+    group = f"ordinal = {key.ordinal} AND admitted_version = {key.version}"
+    if key.evaluation_set:
+        group += " AND evaluation_set = '{}'".format(key.evaluation_set.replace("'", "''"))
     siblings = index.rows(key.view, index.find(key.view, Question(where=group, order="sample")).places, LISTED)
     one = Question(where=f"{group} AND sample = {key.sample}", limit=1)
     if not (rows := index.rows(key.view, index.find(key.view, one).places)):
@@ -163,10 +164,6 @@ def _meaning(name: str) -> dict[str, Any]:
     if entry is None:
         return {}
     return {"meaning": entry.meaning, "unit": entry.unit, "low": entry.low, "high": entry.high, "remedy": entry.remedy}
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _finite(value: Any) -> Any:

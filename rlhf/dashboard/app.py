@@ -14,11 +14,12 @@ from fastapi.staticfiles import StaticFiles
 
 from rlhf.dashboard.answers import EpisodeKey, card, episode_answer, episodes_answer, groups_answer, overview, timeline
 from rlhf.dashboard.export import ExportForm, exported
-from rlhf.dashboard.library import Library, parts_state
+from rlhf.dashboard.library import Library
 from rlhf.dashboard.page_access import PageAccess, start_page
 from rlhf.dashboard.system import system
 from rlhf.errors import UserError
 from rlhf.http.binding import LOOPBACK, Access
+from rlhf.runs.episode_parts import parts_in
 from rlhf.runs.episode_query import Question
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.stored_run import read_run
@@ -126,7 +127,7 @@ async def live_events(folder: RunFolder, ended: Callable[[], bool]) -> AsyncIter
 
 def _state(folder: RunFolder) -> list[int]:
     sizes = [file.stat().st_size if file.exists() else 0 for file in (folder.metrics, folder.summary)]
-    return [*sizes, *parts_state(folder)]
+    return [*sizes, *(len(parts_in(parts)) for parts in (folder.episodes, folder.evaluations))]
 
 
 def refusal(status: int, why: str) -> Mapping[str, Any]:

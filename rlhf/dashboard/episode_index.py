@@ -20,7 +20,7 @@ from duckdb import DuckDBPyConnection, DuckDBPyRelation
 from rlhf.errors import UserError
 from rlhf.runs.episode_export import as_recorded, batches_of
 from rlhf.runs.episode_parts import parts_in, sound_parts
-from rlhf.runs.episode_query import PART, ROW, Question, explaining_sql, read_parts
+from rlhf.runs.episode_query import PART, ROW, Question, explaining_sql, first_of, matching, read_parts
 from rlhf.runs.episode_table import SCHEMA
 from rlhf.runs.folder import EPISODES, EVALUATIONS, RunFolder
 
@@ -76,13 +76,10 @@ class EpisodeIndex:
     def summed(self, view: str, columns: Sequence[str], by: Sequence[str], question: Question) -> list[dict[str, Any]]:
         """Return aggregates of the episodes that match, for each value of `by`; the order and limit are those of the
         rows. Raises `UserError` as `find`."""
-        sums = ", ".join((*by, *columns))
 
         def answer(relation: DuckDBPyRelation) -> list[dict[str, Any]]:
-            matching = relation.filter(question.where) if question.where else relation
-            rows = matching.aggregate(sums, ", ".join(by))
-            rows = rows.order(question.order) if question.order else rows
-            found: list[dict[str, Any]] = _limited(rows, question).to_arrow_table().to_pylist()
+            sums = matching(relation, question).aggregate(", ".join((*by, *columns)), ", ".join(by))
+            found: list[dict[str, Any]] = first_of(sums, question).to_arrow_table().to_pylist()
             return found
 
         return self._answer(view, answer)
@@ -186,12 +183,6 @@ class _View:
 def _found(relation: DuckDBPyRelation, question: Question) -> Found:
     """Answer with one scan: matching rows are counted beside their order. All rows are counted without a scan."""
     count = "count(*) OVER ()" if question.where else f"{relation.count('*').fetchall()[0][0]}"
-    matching = relation.filter(question.where) if question.where else relation
-    counted = matching.project(f"*, {count} AS total")
-    ordered = counted.order(question.order) if question.order else counted
-    found = _limited(ordered, question).project(f"{PART}, {ROW}, total").fetchall()
+    counted = matching(relation, question).project(f"*, {count} AS total")
+    found = first_of(counted, question).project(f"{PART}, {ROW}, total").fetchall()
     return Found([(part, row) for part, row, _ in found], found[0][2] if found else 0)
-
-
-def _limited(rows: DuckDBPyRelation, question: Question) -> DuckDBPyRelation:
-    return rows if question.limit is None else rows.limit(question.limit)

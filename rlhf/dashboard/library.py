@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rlhf.dashboard.episode_index import EpisodeIndex
 from rlhf.errors import UserError
-from rlhf.runs.episode_parts import parts_in
 from rlhf.runs.folder import RunFolder
 
 LOG = logging.getLogger(__name__)
@@ -71,11 +70,6 @@ def find_runs(paths: Iterable[Path]) -> dict[str, Path]:
 def is_run(path: Path) -> bool:
     """Whether a folder is that of a run."""
     return (path / "recipe.yaml").is_file() and (path / "owner").is_dir()
-
-
-def parts_state(folder: RunFolder) -> tuple[int, int]:
-    """Return the numbers of parts of episodes and of evaluations."""
-    return len(parts_in(folder.episodes)), len(parts_in(folder.evaluations))
 
 
 def _below(path: Path) -> list[Path]:

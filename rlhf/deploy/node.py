@@ -124,7 +124,7 @@ def worker(settings: NodeSettings, ending: StopSignals) -> None:
         if how := watch.gone():
             if ended_cleanly(settings.rendezvous, found):
                 return
-            raise NodeFailed(node_name(), f"the head on {found.host} ({found.address}) died: {how}")
+            raise NodeFailed(f"the head on {found.host} ({found.address}) died: {how}")
         ray.check()
         time.sleep(LOOK_SECONDS)
 

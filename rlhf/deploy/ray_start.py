@@ -103,7 +103,7 @@ class RayProcess:
     def check(self) -> None:
         """Raise `NodeFailed` when the child has ended."""
         if self._child.poll() is not None:
-            raise NodeFailed(node_name(), self._cause())
+            raise NodeFailed(self._cause())
 
     def _cause(self) -> str:
         """Return the child's exit code and its last line of output."""

@@ -216,7 +216,7 @@ def _reward(sample: Sample) -> dict[str, Any]:
         return {}
     return {
         "reward": finite(float(sample.score.value)),
-        "reward_parts": _finite_parts(sample.score.parts),
+        "reward_parts": {name: finite(float(value)) for name, value in sample.score.parts.items()},
         "reward_detail": sample.score.detail or None,
         "reward_per_turn": sample.score.only_turns or None,
         "turn_weight": sample.score.turn_weight or None,
@@ -264,7 +264,3 @@ def _at(acted: NDArray[np.bool_], values: NDArray[np.float32]) -> NDArray[np.flo
     spread = np.full(len(acted), np.nan, np.float32)
     spread[acted] = values
     return spread
-
-
-def _finite_parts(parts: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: finite(float(value)) for name, value in parts.items()}

@@ -14,6 +14,7 @@ from typing import Literal
 from uuid import uuid4
 
 from rlhf.errors import DeadlinePassed, UserError
+from rlhf.runs.durable import write_durably
 
 ASKED, TAKEN, ANSWERED = ".asked", ".taken", ".answered"
 POLL_SECONDS = 0.2
@@ -43,7 +44,7 @@ def ask_run(folder: Path, request: EnginesRequest, seconds: float) -> EnginesAns
     the run refuses it, and `DeadlinePassed`."""
     folder.mkdir(exist_ok=True)
     asked = folder / f"{uuid4().hex}{ASKED}"
-    _write(asked, json.dumps(asdict(request)))
+    write_durably(asked, json.dumps(asdict(request)))
     try:
         if not _until_gone(asked, TAKE_SECONDS):
             raise UserError(
@@ -75,15 +76,8 @@ def taken_requests(folder: Path) -> list[tuple[Path, EnginesRequest]]:
 def answer(taken: Path, answered: EnginesAnswer) -> None:
     """Answer a request that was taken, if the disk takes the answer."""
     with suppress(OSError):
-        _write(taken.with_suffix(ANSWERED), json.dumps(asdict(answered)))
+        write_durably(taken.with_suffix(ANSWERED), json.dumps(asdict(answered)))
         taken.unlink()
-
-
-def _write(file: Path, text: str) -> None:
-    """Write a file that is complete as soon as it has its name."""
-    draft = file.with_suffix(".draft")
-    draft.write_text(text)
-    draft.rename(file)
 
 
 def _until_gone(file: Path, seconds: float) -> bool:

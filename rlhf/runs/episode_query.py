@@ -80,14 +80,19 @@ def ask(connection: DuckDBPyConnection, view: str, question: Question) -> DuckDB
     """Return the answer, which is computed when it is fetched. Raises `UserError` for an expression that is no SQL, or
     names an unknown column."""
     with explaining_sql():
-        found = connection.view(view)
-        if question.where:
-            found = found.filter(question.where)
-        if question.order:
-            found = found.order(question.order)
-        if question.columns:
-            found = found.project(", ".join(question.columns))
-        return found if question.limit is None else found.limit(question.limit)
+        found = first_of(matching(connection.view(view), question), question)
+        return found.project(", ".join(question.columns)) if question.columns else found
+
+
+def matching(rows: DuckDBPyRelation, question: Question) -> DuckDBPyRelation:
+    """Return the rows that are asked for."""
+    return rows.filter(question.where) if question.where else rows
+
+
+def first_of(rows: DuckDBPyRelation, question: Question) -> DuckDBPyRelation:
+    """Return the first of them, in the order that is asked for."""
+    rows = rows.order(question.order) if question.order else rows
+    return rows if question.limit is None else rows.limit(question.limit)
 
 
 @contextmanager

@@ -73,7 +73,7 @@ class RunFolder:
         with explaining_os_errors(path, "make"):
             private_folder(path)
             owner = Owner.claim(path, tell)
-            while not holds_only(path, OWNER):
+            while any(entry.name != OWNER for entry in path.iterdir()):
                 owner.check()
                 aside = move_aside(path)
                 owner.moved(aside)
@@ -180,8 +180,3 @@ def move_aside(path: Path) -> Path:
 def is_empty(path: Path) -> bool:
     """Whether the path is absent or an empty folder."""
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
-
-
-def holds_only(path: Path, name: str) -> bool:
-    """Whether a folder contains only entries with this name."""
-    return all(entry.name == name for entry in path.iterdir())

@@ -36,7 +36,8 @@ class Metric:
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         """Matches the names of the family."""
-        words = dict.fromkeys(NUMBERS, r"\d+") | {PAIRS: "|".join(_names_of_pairs())}
+        of_pairs = (name.removeprefix("pairs/") for name in _entries() if name.startswith("pairs/"))
+        words = dict.fromkeys(NUMBERS, r"\d+") | {PAIRS: "|".join(of_pairs)}
         return re.compile(CAPITALS.sub(lambda word: f"(?:{words.get(word[0], '.+')})", re.escape(self.name)))
 
     @property
@@ -103,7 +104,3 @@ def nearest_metric(name: str, likeness: float = 0.6) -> str | None:
 @cache
 def _entries() -> dict[str, dict[str, Any]]:
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
-
-
-def _names_of_pairs() -> list[str]:
-    return [name.removeprefix("pairs/") for name in _entries() if name.startswith("pairs/")]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rlhf.runs.jsonl import read_jsonl
 
@@ -28,9 +27,6 @@ class Restart:
     def sentence(self) -> str:
         """For users."""
         return f"restart {self.number} from update {self.from_update} of {self.reached}, because {self.cause}"
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def read_restarts(path: Path) -> tuple[Restart, ...]:

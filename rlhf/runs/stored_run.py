@@ -115,7 +115,8 @@ def read_metrics(path: Path) -> tuple[MetricRow, ...]:
         for number, row in enumerate(read_jsonl(path), 1):
             if any(isinstance(value, str | list | dict) for value in row.values()) or row.get("update") is None:
                 raise DataError(f"{path}: line {number} holds no metrics of an update")
-            rows.setdefault(int(row["update"]), {}).update({key: _number(value) for key, value in row.items()})
+            numbers = {key: None if value is None else finite(value) for key, value in row.items()}
+            rows.setdefault(int(row["update"]), {}).update(numbers)
     except FileNotFoundError:
         return ()
     except OSError as error:
@@ -159,7 +160,3 @@ def _summary(path: Path) -> Mapping[str, Any] | None:
     if not isinstance(summary, dict):
         raise DataError(f"{path} is not the summary of a run")
     return summary
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None else finite(value)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 SAVED, STOPPED = "saved", "stopped"
 
@@ -59,6 +58,3 @@ class Summary:
     def saved(self) -> bool:
         """Whether the run ended early, to be resumed."""
         return self.outcome.startswith(SAVED)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from math import inf
 from pathlib import Path
 
@@ -113,7 +114,7 @@ def test_what_an_empty_mapping_leaves_open_is_default():
 
 def test_the_summary_has_the_keys_people_and_tests_look_for(tmp_path: Path):
     folder = RunFolder.create(tmp_path / "run")
-    folder.write_summary(Summary(name="run", eval_reward_start=0.25, updates=3).as_json())
+    folder.write_summary(asdict(Summary(name="run", eval_reward_start=0.25, updates=3)))
     written = json.loads(folder.summary.read_text())
     assert {
         "eval_reward_start", "eval_reward_end", "eval_problems", "updates", "samples", "wall_seconds",

@@ -139,7 +139,7 @@ async def first_end(training: SshSession, nodes: Sequence[SshSession], stopping:
         if stopping.done():
             return 130
         lost = next(session for task, session in ended.items() if task.done())
-        raise NodeFailed(lost.host.name, f"{lost.host.name}: {lost.ending}")
+        raise NodeFailed(f"{lost.host.name}: {lost.ending}")
     finally:
         for task in waiting:
             task.cancel()
