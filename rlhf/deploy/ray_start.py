@@ -40,7 +40,7 @@ def ray_start_command(node: RayStartOptions) -> list[str]:
     role = ["--address", node.head] if node.head else ["--head", "--port", "0", *client_port(), "--no-monitor"]
     quiet = ["--include-dashboard", "false"] if node.head is None else []
     return [
-        *(interpreter(node.temp_dir), "-m", "ray.scripts.scripts", "start", "--block", *role, *quiet),
+        *(linked_interpreter(node.temp_dir), "-m", "ray.scripts.scripts", "start", "--block", *role, *quiet),
         *("--node-ip-address", node.address, "--node-name", node_name(), "--temp-dir", str(node.temp_dir)),
         *("--num-cpus", str(node.cpus), "--num-gpus", str(node.gpus)),
         *("--object-store-memory", str(object_store_bytes())),
@@ -49,7 +49,7 @@ def ray_start_command(node: RayStartOptions) -> list[str]:
     ]
 
 
-def interpreter(folder: Path) -> str:
+def linked_interpreter(folder: Path) -> str:
     """Return the path of this interpreter, by a link in `folder` where it has a space: Ray puts it unquoted into shell
     commands and LD_PRELOAD."""
     if " " not in sys.executable:

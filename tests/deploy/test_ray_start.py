@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.deploy.ray_start import interpreter
+from rlhf.deploy.ray_start import linked_interpreter
 
 
 def test_ray_gets_no_path_with_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def test_ray_gets_no_path_with_a_space(tmp_path: Path, monkeypatch: pytest.Monke
     venv.create(home, symlinks=True)
     monkeypatch.setattr(sys, "executable", str(home / "bin" / "python"))
     monkeypatch.setattr(sys, "prefix", str(home))
-    linked = interpreter(tmp_path)
+    linked = linked_interpreter(tmp_path)
     assert " " not in linked.removeprefix(str(tmp_path))
     said = subprocess.run([linked, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True)
     assert Path(said.stdout.strip()).resolve() == home
