@@ -22,7 +22,7 @@ from rlhf.controller.train import train_recipe
 from rlhf.errors import UserError, logged_in
 from rlhf.recipe.from_python import recipe_from_python
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
-from rlhf.recipe.placement import ORIGIN, describe_placement
+from rlhf.recipe.placement import describe_placement
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import check_evaluates, located, recipe_of_run
 from rlhf.recipe.shipped import recipe_file
@@ -102,7 +102,7 @@ class Trainer:
         self.loaded = located(self._given, resumed=resume)
         self.recipe = self.loaded.recipe
         preflight(self.recipe)
-        messages = [f"{ORIGIN}: {text}"] if (text := describe_placement(self.loaded)) else []
+        messages = [f"{label}: {text}" for label, text in describe_placement(self.loaded)]
         folder, point = run_folder(self.recipe, resume=resume, start_over=start_over, tell=messages.append)
         self._trained_in = folder.path
         try:

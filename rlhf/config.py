@@ -135,6 +135,11 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key, raw
 
 
+def shown_value(value: object) -> str:
+    """Return a setting's value as a recipe writes it."""
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def merge(*layers: tuple[str, Mapping[str, Any]]) -> tuple[dict[str, Any], Origins]:
     """Merge named mappings, of which later ones win key by key; return also which layer set each dotted key."""
     merged: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from rlhf.models.supported_families import measurements
 from rlhf.models.tool_format_names import AUTO
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.own_pieces import import_own_pieces
-from rlhf.recipe.placement import ORIGIN, describe_placement
+from rlhf.recipe.placement import describe_placement
 from rlhf.recipe.planning.memory_check import check_memory
 from rlhf.recipe.preflight import is_hub_name, preflight, read_model_config
 from rlhf.recipe.resolve import located
@@ -43,9 +43,8 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     check_taught_format(loaded)
     about_rows = [("rows", told) for told in check_rows(loaded)]
     updates = derived(loaded) if loaded.plays else from_data(loaded)
-    follows = [(ORIGIN, text)] if (text := describe_placement(found)) else []
-    about_training = [*training(found), *describe_gpus(loaded, roles)]
-    print_rows([("recipe", str(recipe)), *parts(loaded), *about_rows, *updates, *about_training, *follows])
+    about_training = [*training(found), *describe_gpus(loaded, roles), *describe_placement(found)]
+    print_rows([("recipe", str(recipe)), *parts(loaded), *about_rows, *updates, *about_training])
     print()
     print(role_table(roles))
     if loaded.cluster.address:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.roles import Role, used_gpus
-from rlhf.config import flatten, is_piece
+from rlhf.config import flatten, is_piece, shown_value
 from rlhf.recipe.kinds import OF_EXAMPLES
 from rlhf.recipe.loading import LoadedRecipe
 from rlhf.recipe.schema import Recipe
@@ -43,11 +43,6 @@ def describe_preset(loaded: LoadedRecipe) -> Iterator[LabelledText]:
     keys = [key.removeprefix("trainer.") for key, origin in loaded.origins.items() if origin == f"algorithm {name}"]
     settings = ", ".join(f"{key} {shown_value(values[key])}" for key in keys if key in values)
     yield "preset", f"{name} (arXiv {PRESETS[name].paper}): {settings or 'the recipe replaces all of its settings'}"
-
-
-def shown_value(value: object) -> str:
-    """Return a setting's value as a recipe writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def describe_rate(optimizer: OptimizerConfig, steps: int) -> str:

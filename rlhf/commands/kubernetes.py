@@ -28,17 +28,9 @@ def kubernetes(
     from rlhf.deploy.kubernetes.manifest import KubernetesJob, kubernetes_manifest, load_for
 
     job = KubernetesJob(
-        name=name or kubernetes_name(recipe.stem),
-        image=image,
-        nodes=nodes,
-        cpus=cpus_per_node,
-        gpus=gpus_per_node,
-        memory=memory_per_node,
-        claim=claim,
-        secret=secret,
-        workspace=workspace.rstrip("/"),
-        retries=retries,
-    )
+        name=name or kubernetes_name(recipe.stem), image=image, nodes=nodes, cpus=cpus_per_node, gpus=gpus_per_node,
+        memory=memory_per_node, claim=claim, secret=secret, workspace=workspace.rstrip("/"), retries=retries,
+    )  # fmt: skip
     typer.echo(kubernetes_manifest(load_for(job, recipe, overrides or []), job), nl=False)
 
 

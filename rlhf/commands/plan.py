@@ -5,32 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rlhf import commands
-from rlhf.cluster.roles import role_table
+from rlhf.cluster.roles import role_table, table
 from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import reporting_failures
+from rlhf.config import shown_value
 from rlhf.errors import UserError
-from rlhf.recipe.loading import LoadedRecipe, load_recipe
-from rlhf.recipe.placement import ORIGIN, PlacementTarget, describe_placement
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.placement import PlacementTarget, describe_placement
 from rlhf.recipe.planning.estimate import Estimate
 from rlhf.recipe.planning.estimating import estimator
 from rlhf.recipe.planning.fitting import Changes, EstimateOf, changes_that_fit, smallest_machine, with_changes
 from rlhf.recipe.planning.layout import PROMPT_TOKENS
 from rlhf.recipe.planning.machines import GIB, Machine, machine_here_or
-from rlhf.recipe.planning.processes import PHASES, MemoryByPhase, bytes_at
+from rlhf.recipe.planning.processes import PHASES, MemoryByPhase, Place, bytes_at
 from rlhf.recipe.planning.rates import MeasuredRates, Range
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 
 IMPOSSIBLE = 1
 """Exit code of a plan that does not fit."""
-LORA: Changes = {"model.lora.rank": "32"}
+LORA: Changes = {"model.lora.rank": 32}
 ADAPTED = ("rl", "distill", "offline", "sft", "preference")
 """Kinds of runs that can train adapters."""
-Cells = tuple[str, ...]
 
 
 def run_plan(
@@ -64,8 +65,8 @@ def run_plan(
         if as_json:
             print(json.dumps(plan_data(found, problem), indent=1))
         else:
-            rates = rate_lines(found) if measure else []
-            print("\n".join([*placement_lines(origins), *plan_lines(found, problem), *rates]))
+            chosen = [f"{label}  {text}" for label, text in describe_placement(origins)]
+            print("\n".join([*chosen, *plan_lines(found, problem), *(rate_lines(found) if measure else [])]))
         return 0 if found.fits else IMPOSSIBLE
 
     return supervise(reporting_failures(shown)) if measure else shown()
@@ -85,14 +86,14 @@ def planned(
     return found, "" if found.fits else _advice(recipe, found, estimate_of)
 
 
-def placement_lines(loaded: LoadedRecipe) -> list[str]:
-    """Return the values that follow from the machine."""
-    return [f"{ORIGIN}  {text}"] if (text := describe_placement(loaded)) else []
-
-
 def plan_lines(found: Estimate, problem: str) -> list[str]:
     """Return the plan as lines of text."""
     shape, run = found.shape, found.run
+    several = len(run.engines) > 1
+    engines = [
+        memory_table(f"a process of an engine of {layout.parallel}" if several else "an engine's process", phases)
+        for layout, phases in zip(run.engines, found.engines, strict=True)
+    ]
     lines = [
         f"model      {shape.name}, {shape.architecture}: {shape.parameters / 1e9:.2f}e9 parameters in {shape.layers} "
         "layers",
@@ -102,7 +103,7 @@ def plan_lines(found: Estimate, problem: str) -> list[str]:
         role_table(found.roles),
         "",
         *memory_table("a rank", found.learner),
-        *engine_lines(found),
+        *chain(*engines),
         *(limits := list(limit_lines(found))),
         *([""] if limits else []),
         *time_lines(found),
@@ -112,43 +113,21 @@ def plan_lines(found: Estimate, problem: str) -> list[str]:
     return [*lines, *(f"what to do: {one}" for one in problem.splitlines())] if problem else [*lines, "it fits"]
 
 
-def engine_lines(found: Estimate) -> Iterable[str]:
-    """Make a table for the engines of each size."""
-    for layout, phases in zip(found.run.engines, found.engines, strict=True):
-        size = f"a process of an engine of {layout.parallel}" if len(found.engines) > 1 else "an engine's process"
-        yield from memory_table(size, phases)
-
-
 def memory_table(process: str, phases: MemoryByPhase) -> list[str]:
     """Make a table of the GiB of every part, with a column for each phase: device memory first, then host memory."""
     lines = []
-    for place, named in (("device", "on its device"), ("host", "in host memory")):
+    places: dict[Place, str] = {"device": "on its device", "host": "in host memory"}
+    for place, named in places.items():
         parts = list(dict.fromkeys(part.what for name in PHASES for part in phases[name] if part.place == place))
         if not parts:
             continue
-        rows: list[Cells] = [(f"{process}, {named}, GiB", *PHASES)]
+        rows: list[tuple[str, ...]] = [(f"{process}, {named}, GiB", *PHASES)]
         for what in parts:
             sums = [sum(p.bytes for p in phases[name] if p.what == what and p.place == place) for name in PHASES]
             rows.append((what, *(f"{bytes / GIB:.2f}" if bytes else "-" for bytes in sums)))
-        rows.append(
-            (
-                "all",
-                *(f"{bytes_at(phases[name], 'device' if place == 'device' else 'host') / GIB:.2f}" for name in PHASES),
-            )
-        )
-        lines += [*columns(rows), ""]
+        rows.append(("all", *(f"{bytes_at(phases[name], place) / GIB:.2f}" for name in PHASES)))
+        lines += [table(rows, text_columns=1), ""]
     return lines
-
-
-def columns(rows: Sequence[Cells]) -> list[str]:
-    """Align the first column to the left and numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
 
 
 def limit_lines(found: Estimate) -> Iterable[str]:
@@ -223,4 +202,4 @@ def _advice(recipe: Recipe, found: Estimate, estimate_of: EstimateOf) -> str:
 
 def as_overrides(changes: Mapping[str, str]) -> str:
     """Return changes as the command line takes them."""
-    return " ".join(f"{key}={value}" for key, value in changes.items()) or "the recipe's own settings"
+    return " ".join(f"{key}={shown_value(value)}" for key, value in changes.items()) or "the recipe's own settings"

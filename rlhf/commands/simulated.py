@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rlhf.commands.plan import columns, planned
+from rlhf.cluster.roles import table
+from rlhf.commands.plan import planned
 from rlhf.errors import UserError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.placement import PlacementTarget
@@ -99,4 +100,5 @@ def prediction_table(found: Mapping[str, Prediction]) -> list[str]:
         "engines lost": lambda one: f"{one.engines_lost}",
         "episodes lost": lambda one: f"{one.episodes_lost}",
     }
-    return columns([("", *found), *((name, *map(shown, found.values())) for name, shown in rows.items())])
+    cells = [("", *found), *((name, *map(shown, found.values())) for name, shown in rows.items())]
+    return table(cells, text_columns=1).splitlines()

@@ -61,20 +61,10 @@ def slurm(
     servers = NodeGroup(nodes=cpu_nodes, cpus=cpus_per_node, partition=cpu_partition) if cpu_nodes else None
     mounts = [mount for mount in container_mounts.split(",") if mount]
     job = job_of(
-        recipe,
-        overrides or [],
-        main=main,
-        servers=servers,
-        name=job_name,
-        time=time,
-        account=account,
-        qos=qos,
-        reservation=reservation,
-        extra=tuple(extra),
-        interface=interface,
+        recipe, overrides or [], main=main, servers=servers, name=job_name, time=time, account=account, qos=qos,
+        reservation=reservation, extra=tuple(extra), interface=interface, warn_seconds=warn_seconds,
         container=Container(image=container, mounts=mounts) if container else None,
-        warn_seconds=warn_seconds,
-    )
+    )  # fmt: skip
     check_job(job)
     if job.use:
         print(f"{job.name} {job.use}", file=sys.stderr)

@@ -15,9 +15,10 @@ from pathlib import Path
 from statistics import fmean
 
 from rlhf.cluster.leftovers import end_process
+from rlhf.cluster.roles import table
 from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import reporting_failures
-from rlhf.commands.plan import as_overrides, columns
+from rlhf.commands.plan import as_overrides
 from rlhf.controller.resume import TIMES
 from rlhf.errors import UserError
 from rlhf.recipe.loading import load_recipe
@@ -165,4 +166,4 @@ def result_table(results: Sequence[TrialResult], samples: int) -> list[str]:
     for one in sorted(results, key=lambda one: one.rank):
         times = ("-", "-") if one.seconds is None else (f"{one.seconds:.2f}", f"{samples / one.seconds:.1f}")
         rows.append((as_overrides(one.changes), f"{one.updates}", *times))
-    return columns(rows)
+    return table(rows, text_columns=1).splitlines()

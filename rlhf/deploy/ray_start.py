@@ -35,8 +35,7 @@ class RayStartOptions:
 
 
 def ray_start_command(node: RayStartOptions) -> list[str]:
-    """Return the `ray start` command line. The kernel chooses every port except Ray's client port, which must be
-    given."""
+    """Return the `ray start` command. The kernel chooses every port except that of Ray's clients."""
     role = ["--address", node.head] if node.head else ["--head", "--port", "0", *client_port(), "--no-monitor"]
     quiet = ["--include-dashboard", "false"] if node.head is None else []
     return [
@@ -60,8 +59,7 @@ def linked_interpreter(folder: Path) -> str:
 
 
 def client_port() -> list[str]:
-    """Return a free port for Ray's client server, which is not used here; without this option it always takes port
-    10001."""
+    """Return a free port for Ray's client server, which nothing uses here, and which takes port 10001 otherwise."""
     ports = random.SystemRandom().sample(BELOW_EPHEMERAL, 100)
     return ["--ray-client-server-port", str(next(port for port in ports if _is_free(port)))]
 
@@ -85,11 +83,8 @@ class RayProcess:
             signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 
     def until_up(self, seconds: float, give_up: Callable[[], bool]) -> str | None:
-        """Wait until the node has joined its cluster. Returns the head's address, or None if `give_up` returns true
-        first.
-
-        Raises `NodeFailed`, `DeadlinePassed`.
-        """
+        """Wait until the node has joined its cluster. Returns the head's address; None if `give_up` is true first.
+        Raises `NodeFailed`, `DeadlinePassed`."""
         address_file, deadline = self._node.temp_dir / "ray_current_cluster", time.monotonic() + seconds
         while time.monotonic() < deadline:
             if give_up():

@@ -37,8 +37,7 @@ def publish(path: Path, rendezvous: HeadAddress) -> None:
 
 
 def read_head_address(path: Path, run: str) -> HeadAddress | None:
-    """Return the file's content, or None if it does not exist. Raises `RendezvousError` for a damaged file or another
-    run's."""
+    """Return the file's content; None without a file. Raises `RendezvousError` for a damaged or another run's."""
     try:
         values = json.loads(path.read_text())
         found = HeadAddress(**values)
@@ -65,10 +64,8 @@ def is_there(path: Path) -> bool:
 
 
 def wait_for(path: Path, run: str, seconds: float, give_up: Callable[[], bool] = lambda: False) -> HeadAddress | None:
-    """Wait for the head of `run` to publish itself. Returns None if `give_up` returns true first.
-
-    Raises `DeadlinePassed`, and `RendezvousError` if the file belongs to another run.
-    """
+    """Wait for the head of `run` to publish itself. Returns None if `give_up` returns true first. Raises
+    `DeadlinePassed`, and `RendezvousError` if the file belongs to another run."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not give_up():
         if found := read_head_address(path, run):

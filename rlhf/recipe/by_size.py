@@ -7,16 +7,16 @@ slow hardware, so that only a hanging process passes a deadline.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
+from rlhf.config import flatten
 from rlhf.errors import ModelError
+from rlhf.models.config import ModelConfig
 from rlhf.models.model_files import parameters, tensor_shapes
 from rlhf.recipe.loading import LoadedRecipe
 from rlhf.recipe.model_configs import find_values
-from rlhf.recipe.planning.rough_shape import decoder_sizes
+from rlhf.recipe.planning.known_shapes import rough_model
 from rlhf.recipe.schema import Recipe
-from rlhf.trainer.config import TrainerConfig
 
 ORIGIN = "the sizes of model and batch"
 READ_RATE = WRITE_RATE = 100e6
@@ -29,26 +29,26 @@ COMPUTE_RATE = 5e13
 """FLOP/s of a rank on a poorly used GPU."""
 
 
-def with_sizes(loaded: LoadedRecipe) -> LoadedRecipe:
-    """Return the recipe with larger values for the defaults that its sizes exceed."""
-    recipe, origins = loaded.recipe, dict(loaded.origins)
-    weights = parameter_count(recipe)
-    for key, needed in deadlines(recipe, weights).items():
-        if key not in origins and round(needed) > _value(recipe, key):
-            recipe, origins[key] = _with(recipe, key, needed), ORIGIN
-    return replace(loaded, recipe=recipe, origins=origins)
+def with_sizes(loaded: LoadedRecipe, model: ModelConfig) -> LoadedRecipe:
+    """Return the recipe of a `model` with larger values for the defaults that its sizes exceed."""
+    needed = deadlines(loaded.recipe, parameter_count(model))
+    held = dict(flatten(loaded.recipe.model_dump()))
+    larger = {
+        key: round(seconds) for key, seconds in needed.items() if not loaded.says(key) and round(seconds) > held[key]
+    }
+    return loaded.with_defaults(ORIGIN, larger) if larger else loaded
 
 
 def deadlines(recipe: Recipe, weights: float) -> Mapping[str, float]:
     """Return the deadlines in seconds, by key, for a model of `weights` weights."""
-    trainer, half = recipe.trainer, 2 * weights
-    loading, saving = half / READ_RATE, saving_seconds(weights, trainer.deepspeed.ranks)
+    half, saving = 2 * weights, saving_seconds(weights, recipe.trainer.deepspeed.ranks)
+    loading = half / READ_RATE
     return {
         "rollout.start_timeout_seconds": 300 + loading,
         "rollout.generate_timeout_seconds": SECONDS_PER_TOKEN * recipe.sampling.max_tokens,
         "rollout.weight_sync_timeout_seconds": 120 + half / SEND_RATE,
         "trainer.deepspeed.start_timeout_seconds": 300 + loading,
-        "trainer.deepspeed.timeout_seconds": 600 + max(saving, _update_seconds(trainer, recipe, weights)),
+        "trainer.deepspeed.timeout_seconds": 600 + max(saving, _update_seconds(recipe, weights)),
     }
 
 
@@ -57,43 +57,24 @@ def saving_seconds(weights: float, ranks: int) -> float:
     return (2 * weights + 12 * weights / ranks) / WRITE_RATE
 
 
-def parameter_count(recipe: Recipe) -> float:
-    """Return the number of weights of the recipe's model, without torch: exact for a folder, within some per cent from
-    a `config.json`, and 0 for an unknown model or a broken folder, which `preflight` reports."""
+def parameter_count(model: ModelConfig) -> float:
+    """Return the number of weights of a model, without torch: exact for a folder, within some per cent from a
+    `config.json`, and 0 for an unknown model or a broken folder, which `preflight` reports."""
     try:
-        name, values = find_values(recipe.model)
+        name, values = find_values(model)
         folder = Path(name).expanduser()
-        shapes = tensor_shapes(folder) if recipe.model.path and folder.is_dir() else None
+        shapes = tensor_shapes(folder) if model.path and folder.is_dir() else None
     except ModelError:
         return 0.0
     if shapes is not None:
         return float(parameters(shapes))
-    return float(decoder_sizes(values).parameters) if values else 0.0
+    return float(rough_model(name, values).shape.parameters) if values else 0.0
 
 
-def _update_seconds(trainer: TrainerConfig, recipe: Recipe, weights: float) -> float:
+def _update_seconds(recipe: Recipe, weights: float) -> float:
+    trainer = recipe.trainer
     if not trainer.deepspeed.gpus_per_rank:
         return 0.0
     tokens = trainer.samples_per_update * (recipe.sampling.max_tokens + 512)
     passes = (4 * trainer.epochs + 2) * (2 if trainer.critic else 1)
     return 2 * weights * tokens * passes / (COMPUTE_RATE * trainer.deepspeed.ranks)
-
-
-def _value(recipe: Recipe, key: str) -> float:
-    part: object = recipe.model_dump(include={key.split(".")[0]})
-    for name in key.split("."):
-        assert isinstance(part, dict)
-        part = part[name]
-    return float(part) if isinstance(part, int | float) else 0.0
-
-
-def _with(recipe: Recipe, key: str, needed: float) -> Recipe:
-    part, *rest = key.split(".")
-    value = round(needed)
-    if part == "cluster":
-        return recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={rest[0]: value})})
-    if part == "rollout":
-        return recipe.model_copy(update={"rollout": recipe.rollout.model_copy(update={rest[0]: float(value)})})
-    trainer = recipe.trainer
-    deepspeed = trainer.deepspeed.model_copy(update={rest[1]: float(value)})
-    return recipe.model_copy(update={"trainer": trainer.model_copy(update={"deepspeed": deepspeed})})

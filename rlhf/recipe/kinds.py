@@ -24,11 +24,8 @@ OF_EXAMPLES = {"sft": 1, "reward_model": 2, "preference": 2}
 
 
 def start_of(kind: str, arguments: Mapping[str, Any]) -> Callable[..., Awaitable[Any]]:
-    """Return the function that starts a kind that learns from data; bind a user-defined one to the recipe's
-    `arguments`.
-
-    Raises `ConfigError` for a function that cannot be imported, or does not accept these arguments.
-    """
+    """Return the function that starts a kind that learns from data, a user-defined one with the recipe's `arguments`.
+    Raises `ConfigError` for a function that cannot be imported, or does not accept them."""
     start: Callable[..., Awaitable[Any]]
     start = load_bound(kind, "kind", arguments, given=4) if is_piece(kind) else registered(FROM_DATA[kind])
     return start

@@ -31,8 +31,7 @@ def model_values(model: ModelConfig, given: Path | None = None) -> tuple[str, Va
 
 
 def find_values(model: ModelConfig) -> tuple[str, Values | None]:
-    """Return the model's name and, if this machine has it, its configuration. Raises `ModelError` for a broken
-    folder."""
+    """Return the model's name and, if it is here, its configuration. Raises `ModelError` for a broken folder."""
     if model.tiny is not None:
         return f"tiny {model.tiny.architecture}", tiny_values(model.tiny)
     name = str(model.path)
@@ -43,8 +42,7 @@ def find_values(model: ModelConfig) -> tuple[str, Values | None]:
 
 
 def known_models() -> dict[str, Values]:
-    """Read the configurations of well-known models by hub name: the entries of their `config.json` that decide
-    shapes."""
+    """Read what decides shapes in the `config.json` of well-known models, by hub name."""
     table: dict[str, Values] = json.loads(files("rlhf.recipe").joinpath("known_models.json").read_text())
     return table
 

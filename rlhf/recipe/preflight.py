@@ -64,9 +64,8 @@ def preflight(recipe: Recipe) -> None:
     token_from(recipe.run.prometheus.token_env)
     check_model_folder(recipe)
     check_warmup(recipe)
-    check_reward_model(recipe)
+    check_other_models(recipe)
     check_reward_servers(recipe)
-    check_reference(recipe)
     check_episodes(recipe)
     check_environment(recipe)
     check_agent(recipe)
@@ -76,8 +75,7 @@ def preflight(recipe: Recipe) -> None:
 
 
 def check_encoding() -> None:
-    """Check that a program of Python reads and writes files as UTF-8; the command line does so by itself. Raises
-    `ConfigError`."""
+    """Check that a program of Python uses UTF-8 for files, as the command line does. Raises `ConfigError`."""
     if (encoding := locale.getpreferredencoding(False)).lower() != "utf-8":
         raise ConfigError(f"by its locale this Python reads and writes files in {encoding}; set PYTHONUTF8=1 for UTF-8")
 
@@ -95,8 +93,7 @@ def check_cache() -> None:
 
 
 def check_placement(recipe: Recipe) -> None:
-    """Check that this machine has enough for all workers, unless the recipe joins a cluster. Raises
-    `PlacementError`."""
+    """Check that this machine has enough for all workers, unless they join a cluster. Raises `PlacementError`."""
     if recipe.cluster.address:
         return
     if recipe.cluster.nodes > 1:
@@ -109,35 +106,37 @@ def check_placement(recipe: Recipe) -> None:
 
 def check_devices(recipe: Recipe) -> None:
     """Check that every chosen feature works on the recipe's devices and processes. Raises `ConfigError`."""
+    if recipe.model.dtype == "float16" and learner_device(recipe) == "cpu":
+        raise ConfigError("model.dtype is float16, which trains on GPUs only; on a CPU use float32 or bfloat16")
+    if not recipe.plays:
+        return
     backend = recipe.trainer.weight_sync.backend
-    if recipe.plays and backend in ("nccl", "ipc") and recipe.cluster.kind == "local":
+    if backend in ("nccl", "ipc") and recipe.cluster.kind == "local":
         raise ConfigError(
             f"trainer.weight_sync.backend is {backend}, but cluster.kind: local runs rank and engine in one process, "
             f"and {backend} joins processes; use auto or gloo, or cluster.kind=ray"
         )
-    if recipe.plays and backend in ("nccl", "ipc") and "cpu" in (engine_device(recipe), learner_device(recipe)):
+    if backend in ("nccl", "ipc") and "cpu" in (engine_device(recipe), learner_device(recipe)):
         raise ConfigError(
             f"trainer.weight_sync.backend is {backend}, but not every engine and rank has a GPU "
             "(rollout.gpus_per_engine, trainer.deepspeed.gpus_per_rank); use auto or gloo"
         )
-    if recipe.plays and backend == "ipc" and recipe.cluster.placement != "colocated" and not shares_one_gpu(recipe):
+    if backend == "ipc" and recipe.cluster.placement != "colocated" and not shares_one_gpu(recipe):
         raise ConfigError(
             "trainer.weight_sync.backend is ipc, by which a rank sends to an engine on its own GPU, but engines have "
             "other GPUs; use auto or nccl, or cluster.placement=colocated"
         )
-    for name in ALLOCATOR if recipe.plays and transfer_backend(recipe) == "ipc" else ():
+    for name in ALLOCATOR if transfer_backend(recipe) == "ipc" else ():
         if "expandable_segments:true" in os.environ.get(name, "").lower().replace(" ", ""):
             raise ConfigError(
                 f"{name} has expandable_segments:True, but weights travel by ipc, and most hosts do not let an engine "
                 "open such memory of a rank; unset the variable, or set trainer.weight_sync.backend to gloo"
             )
-    if recipe.plays and engine_device(recipe) == "cpu" and installed_device() == "cuda":
+    if engine_device(recipe) == "cpu" and installed_device() == "cuda":
         raise ConfigError(
             "rollout.gpus_per_engine is 0, but the installed vLLM computes on GPUs only; give 1 (on a single GPU with "
             "cluster.placement=colocated and trainer.deepspeed.gpus_per_rank=1), or install vLLM for CPUs"
         )
-    if recipe.model.dtype == "float16" and learner_device(recipe) == "cpu":
-        raise ConfigError("model.dtype is float16, which trains on GPUs only; on a CPU use float32 or bfloat16")
 
 
 def check_engines(recipe: Recipe) -> None:
@@ -154,8 +153,7 @@ def check_engines(recipe: Recipe) -> None:
 
 
 def check_pieces(recipe: Recipe) -> None:
-    """Check that user-defined classes and functions exist, and that a user-defined kind can be called. Raises
-    `ConfigError`."""
+    """Check that user-defined pieces exist, and that a user-defined kind can be called. Raises `ConfigError`."""
     trainer = recipe.trainer
     named = {
         "trainer.loss.policy": trainer.loss.policy,
@@ -171,8 +169,7 @@ def check_pieces(recipe: Recipe) -> None:
 
 
 def check_model_folder(recipe: Recipe) -> None:
-    """Check that a local model folder is complete and consistent, and that its context suffices for the recipe. Accept
-    hub names."""
+    """Check that a local model folder is complete and consistent, and that its context suffices."""
     if (tiny := recipe.model.tiny) is not None:
         check_heads(recipe, {"num_attention_heads": tiny.heads, "num_key_value_heads": tiny.kv_heads})
     if recipe.model.path is None or is_hub_name(recipe.model.path):
@@ -208,17 +205,22 @@ def check_warmup(recipe: Recipe) -> None:
         load_bound(warmup.demonstrations, "model.warmup.demonstrations", arguments, given=0)
 
 
-def check_reward_model(recipe: Recipe) -> None:
-    """Check that a local reward model is a model folder; its head is checked when it loads. Raises `ModelError`."""
-    scorer = recipe.reward.model_scorer
-    name = scorer.model if scorer else None
-    if recipe.plays and name is not None and not is_hub_name(name):
-        read_model_config(Path(name).expanduser(), "reward.model")
+def check_other_models(recipe: Recipe) -> None:
+    """Check that a local reward model, reference or teacher, and the start of a critic are model folders. Raises
+    `ModelError`."""
+    trainer, critic, scorer = recipe.trainer, recipe.trainer.critic, recipe.reward.model_scorer
+    named = {
+        "reward.model": scorer.model if scorer and recipe.plays else None,
+        "trainer.reference_path": trainer.reference_path,
+        "trainer.critic.path": critic.path if critic else None,
+    }
+    for key, name in named.items():
+        if name is not None and not is_hub_name(name):
+            read_model_config(Path(name).expanduser(), key)
 
 
 def check_reward_servers(recipe: Recipe) -> None:
-    """Check that the environment variables with tokens of servers and judges are set, and that recordings can be used.
-    Raises `UserError`."""
+    """Check that tokens of servers and judges are set, and that recordings can be used. Raises `UserError`."""
     for scorer in recipe.reward.scorers.values() if recipe.plays else ():
         if scorer.recording:
             check_recording(scorer.recording)
@@ -226,20 +228,9 @@ def check_reward_servers(recipe: Recipe) -> None:
             token_from(server.token_env if scorer.asks else None)
 
 
-def check_reference(recipe: Recipe) -> None:
-    """Check that a local reference or teacher, and the start of a critic, is a model folder. Raises `ModelError`."""
-    trainer, critic = recipe.trainer, recipe.trainer.critic
-    named = {"trainer.reference_path": trainer.reference_path, "trainer.critic.path": critic.path if critic else None}
-    for key, name in named.items():
-        if name is not None and not is_hub_name(name):
-            read_model_config(Path(name).expanduser(), key)
-
-
 def check_episodes(recipe: Recipe) -> None:
     """Check that the recorded episodes exist, and that their log-probs are of the distribution that the recipe trains.
-
-    Raises `DataError`, `ConfigError`.
-    """
+    Raises `DataError`, `ConfigError`."""
     if recipe.data.episodes is None:
         return
     recorded = recorded_episodes(recipe.data.episodes).with_name("recipe.yaml")
@@ -252,8 +243,7 @@ def check_episodes(recipe: Recipe) -> None:
 
 
 def check_environment(recipe: Recipe) -> None:
-    """Check that the environment's class and tool format can be imported, and its recording used. Raises
-    `UserError`."""
+    """Check that the environment can be imported, and its recording used. Raises `UserError`."""
     if (environment := recipe.environment) is None:
         return
     if environment.recording:
@@ -271,8 +261,7 @@ def check_agent(recipe: Recipe) -> None:
 
 
 def check_context(recipe: Recipe, context: int | None) -> None:
-    """Check that the model's context is longer than a reply and holds `rollout.max_context_tokens`. Raises
-    `ConfigError`."""
+    """Check that the model's context has room for a reply and `rollout.max_context_tokens`. Raises `ConfigError`."""
     if context is None:
         return
     for key, tokens in recipe.reply_limits.items():
@@ -289,11 +278,8 @@ def check_context(recipe: Recipe, context: int | None) -> None:
 
 
 def check_dataset(config: DatasetConfig, key: str = "data.train", kind: str = "rl") -> None:
-    """Check that the files of a local dataset exist, that its first row (of small files every row) makes what a `kind`
-    of run learns from, and that a function of tasks accepts its arguments.
-
-    `key` is the dataset's key in the recipe. Raises `DataError`, `ConfigError`.
-    """
+    """Check that the files of the local dataset `key` exist, that its first row (of small files every row) makes what a
+    `kind` of run learns from, and that a function of tasks accepts its arguments. Raises `DataError`, `ConfigError`."""
     if config.tasks is not None:
         check_tasks(config, key)
     if config.path is None or not (files := local_files(config)):
@@ -316,8 +302,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def read_model_config(folder: Path, key: str = "model.path") -> dict[str, Any]:
-    """Read `config.json` of the Hugging Face folder that the recipe's `key` names, of a model that generates text.
-    Raises `ModelError`."""
+    """Read the `config.json` of a folder, which `key` names, with a model that generates text. Raises `ModelError`."""
     if folder.is_file():
         raise ModelError(f"{key}={folder} is a file; give the Hugging Face folder that holds the model")
     if not folder.is_dir():
@@ -335,8 +320,7 @@ def read_model_config(folder: Path, key: str = "model.path") -> dict[str, Any]:
 
 
 def check_heads(recipe: Recipe, config: Values) -> None:
-    """Check that an engine's GPUs, and ranks that share rows, can divide the attention heads of the model. Raises
-    `ConfigError`."""
+    """Check that an engine's GPUs, and ranks that share rows, can divide the model's heads. Raises `ConfigError`."""
     text = text_config(config)
     heads = text.get("num_attention_heads")
     shared = text.get("num_key_value_heads") or heads

@@ -31,8 +31,9 @@ def located(loaded: LoadedRecipe, *, resumed: bool = False, target: PlacementTar
     """
     recorded = loaded.recipe.run_dir / "recipe.yaml"
     before = read_yaml(recorded) if resumed and recorded.is_file() else {}
-    loaded = placed(loaded, with_folders(loaded.recipe, before).model, target)
-    return with_sizes(replace(loaded, recipe=with_folders(loaded.recipe, before)))
+    model = with_folders(loaded.recipe, before).model
+    loaded = with_sizes(placed(loaded, model, target), model)
+    return replace(loaded, recipe=with_folders(loaded.recipe, before))
 
 
 def with_folders(recipe: Recipe, before: RecipeValues) -> Recipe:
@@ -74,8 +75,7 @@ def model_folder_of(name: str) -> str:
 
 
 def recipe_of_run(checkpoint: Path) -> Path:
-    """Return the recipe of the run that a checkpoint belongs to: beside it, or in the folders above. Raises
-    `ConfigError`."""
+    """Return the recipe of a checkpoint's run: beside it, or in the folders above. Raises `ConfigError`."""
     folders = (checkpoint, *checkpoint.absolute().parents[:ABOVE])
     found = next((folder / "recipe.yaml" for folder in folders if (folder / "recipe.yaml").is_file()), None)
     if found is None:

@@ -54,34 +54,32 @@ def playing_roles(recipe: Recipe) -> tuple[Role, ...]:
 
 def engine_roles(recipe: Recipe) -> tuple[Role, ...]:
     """Return the engines, one role for each size."""
-    counts = Counter(recipe.rollout.tensor_parallel_sizes)
-    return tuple(_engine_role(recipe, name, size, counts[size]) for name, size in engine_sizes(recipe).items())
+    rollout, counts = recipe.rollout, Counter(recipe.rollout.tensor_parallel_sizes)
+    own = {name: str(value) for name, value in rollout.env_vars.items()}
+    return tuple(
+        Role(
+            name=name,
+            count=counts[size],
+            factory="rlhf.rollout.vllm.engine_worker:EngineWorker",
+            imports="rlhf.rollout.vllm.engine_worker:import_engine",
+            cpus=rollout.cpus_per_engine * size,
+            gpus=rollout.gpus_per_engine * size,
+            env=engine_environment(engine_device(recipe), recipe.model.dtype) | own,
+            concurrency=8,
+            start_timeout_seconds=rollout.start_timeout_seconds,
+            hint="rollout.engines, rollout.tensor_parallel_size, rollout.cpus_per_engine or rollout.gpus_per_engine",
+            size_hint="rollout.tensor_parallel_size, rollout.cpus_per_engine or rollout.gpus_per_engine",
+            # The memory of one that takes turns on its GPUs with ranks could be taken only when they have left.
+            replaced=recipe.cluster.kind == "ray" and recipe.cluster.placement != "colocated",
+        )
+        for name, size in engine_sizes(recipe).items()
+    )
 
 
 def engine_sizes(recipe: Recipe) -> dict[str, int]:
     """Return the tensor-parallel size of the engines of each role, by the role's name."""
     sizes = dict.fromkeys(recipe.rollout.tensor_parallel_sizes)
     return {f"{ENGINE}-tp{size}" if len(sizes) > 1 else ENGINE: size for size in sizes}
-
-
-def _engine_role(recipe: Recipe, name: str, tensor_parallel_size: int, count: int) -> Role:
-    rollout = recipe.rollout
-    return Role(
-        name=name,
-        count=count,
-        factory="rlhf.rollout.vllm.engine_worker:EngineWorker",
-        imports="rlhf.rollout.vllm.engine_worker:import_engine",
-        cpus=rollout.cpus_per_engine * tensor_parallel_size,
-        gpus=rollout.gpus_per_engine * tensor_parallel_size,
-        env=engine_environment(engine_device(recipe), recipe.model.dtype)
-        | {name: str(value) for name, value in rollout.env_vars.items()},
-        concurrency=8,
-        start_timeout_seconds=rollout.start_timeout_seconds,
-        hint="rollout.engines, rollout.tensor_parallel_size, rollout.cpus_per_engine or rollout.gpus_per_engine",
-        size_hint="rollout.tensor_parallel_size, rollout.cpus_per_engine or rollout.gpus_per_engine",
-        # The memory of one that takes turns on its GPUs with ranks could be taken only when they have left.
-        replaced=recipe.cluster.kind == "ray" and recipe.cluster.placement != "colocated",
-    )
 
 
 def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
@@ -167,9 +165,6 @@ def has_parts_of_gpus(recipe: Recipe) -> bool:
 
 
 def learner_starts_first(recipe: Recipe) -> bool:
-    """Whether engines start only after the learner.
-
-    On one GPU vLLM counts all memory that is allocated during its start as its own, and refuses to start when some is
-    freed. One process has one default process group: DeepSpeed makes it, and vLLM finds it.
-    """
+    """Whether engines start only after the learner: on one GPU vLLM counts all memory that is allocated during its
+    start as its own, and refuses to start when some is freed; in one process DeepSpeed makes the process group."""
     return recipe.cluster.kind == "local" or recipe.cluster.placement == "colocated" or has_parts_of_gpus(recipe)

@@ -198,8 +198,8 @@ def test_one_card_is_shared_by_halves_where_the_learner_trains_on_older_samples(
 def test_workers_that_a_recipe_places_stay_and_only_their_precision_follows(have: Have) -> None:
     have(*H100S)
     gpus = ["rollout.gpus_per_engine=1", "trainer.deepspeed.gpus_per_rank=1"]
-    assert describe_placement(located(load_recipe(QUICKSTART, gpus))) == "model.dtype bfloat16"
-    assert describe_placement(located(load_recipe(QUICKSTART, [*gpus, "model.dtype=float32"]))) == ""
+    assert describe_placement(located(load_recipe(QUICKSTART, gpus))) == [(ORIGIN, "model.dtype bfloat16")]
+    assert describe_placement(located(load_recipe(QUICKSTART, [*gpus, "model.dtype=float32"]))) == []
     none = located(load_recipe(QUICKSTART, ["rollout.gpus_per_engine=0"])).recipe
     with pytest.raises(ConfigError, match="gpus_per_engine is 0, but the installed vLLM computes on GPUs only; give 1"):
         preflight.check_devices(none)

@@ -7,7 +7,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
@@ -17,7 +17,7 @@ from rlhf.errors import ConfigError
 from rlhf.recipe.by_size import with_sizes
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.placement import PlacementTarget, placed
-from rlhf.recipe.planning.machines import Machine, machine_of
+from rlhf.recipe.planning.machines import machine_of_job
 from rlhf.recipe.workers import roles_of
 from rlhf.runs.resolved import resolved_yaml
 
@@ -32,8 +32,7 @@ QUANTITY = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti|M|G|T)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesJob:
-    """The resources of a Kubernetes job: `nodes` pods of the same size, a volume mounted in all of them, and a
-    Secret."""
+    """The resources of a Kubernetes job: `nodes` pods of one size, a volume mounted in all of them, a Secret."""
 
     name: str
     image: str
@@ -54,43 +53,33 @@ def load_for(job: KubernetesJob, recipe: Path, overrides: Sequence[str]) -> Load
     loaded = load_recipe(recipe, [*shared, *overrides])
     run = Path(job.workspace) / loaded.recipe.run_dir
     loaded = load_recipe(recipe, [*shared, *overrides, f"run.dir={run}"])
-    nodes = Machine(nodes=job.nodes, cards=0, card=None, cores=job.cpus, host_memory=0)
-    if job.gpus:
-        nodes = replace(machine_of(f"{job.gpus}x80GB", job.nodes), cores=job.cpus)
-    return with_sizes(placed(loaded, loaded.recipe.model, PlacementTarget(machine=nodes)))
+    target = PlacementTarget(machine=machine_of_job(job.nodes, job.gpus, job.cpus))
+    model = loaded.recipe.model
+    return with_sizes(placed(loaded, model, target), model)
 
 
 def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:
-    """Return the ConfigMap with the recipe and the RayJob that trains it, as YAML.
-
-    Raises `ConfigError` for values that Kubernetes would refuse, and `PlacementError` if the nodes are too few or too
-    small.
-    """
+    """Return the ConfigMap with the recipe and the RayJob that trains it, as YAML. Raises `ConfigError` for values that
+    Kubernetes would refuse, and `PlacementError` for too few or too small nodes."""
     check_kubernetes_job(job)
     roles = roles_of(loaded.recipe)
     check_resources(
         roles, [Resources(node=f"node-{index}", cpus=job.cpus, gpus=job.gpus) for index in range(job.nodes)]
     )
+    heartbeat = "\n".join(f'- {{name: {name}, value: "{value}"}}' for name, value in HEARTBEAT.items())
     entrypoint = ["rlhf", "train", f"{RECIPE_FOLDER}/recipe.yaml", "--address", "auto", "--resume"]
     return Template(template()).substitute(
         name=job.name,
         image=json.dumps(job.image),
-        nodes=job.nodes,
-        workers=job.nodes - 1,
-        cpus=job.cpus,
-        gpus=job.gpus,
-        memory=job.memory,
-        claim=job.claim,
-        secret=job.secret,
-        workspace=job.workspace,
-        retries=job.retries,
+        nodes=job.nodes, workers=job.nodes - 1, cpus=job.cpus, gpus=job.gpus, memory=job.memory,
+        claim=job.claim, secret=job.secret, workspace=job.workspace, retries=job.retries,
         recipe_folder=RECIPE_FOLDER,
         entrypoint=json.dumps(shlex.join(entrypoint)),
         ray_version=ray_version(PINS.read_text()),
-        heartbeat=textwrap.indent(heartbeat(), 16 * " "),
+        heartbeat=textwrap.indent(heartbeat, 16 * " "),
         roles=textwrap.indent(role_table(roles), "# "),
         recipe=textwrap.indent(resolved_yaml(loaded.recipe, loaded.origins), 4 * " ").rstrip("\n"),
-    )
+    )  # fmt: skip
 
 
 def check_kubernetes_job(job: KubernetesJob) -> None:
@@ -102,11 +91,6 @@ def check_kubernetes_job(job: KubernetesJob) -> None:
         raise ConfigError(f"--memory-per-node {job.memory!r} is no quantity of Kubernetes, such as 64Gi")
     if not re.fullmatch(r"/[\w./-]+", job.workspace):
         raise ConfigError(f"--workspace {job.workspace!r} must be an absolute path of letters, digits and ./_-")
-
-
-def heartbeat() -> str:
-    """Return the environment variables that set how soon a lost node is detected, one item per line."""
-    return "\n".join(f'- {{name: {name}, value: "{value}"}}' for name, value in HEARTBEAT.items())
 
 
 def ray_version(pins: str) -> str:

@@ -55,11 +55,10 @@ class Container:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
     """One run of a `recipe`, which is its text; `command` made the script. `main` are the machines of learners and
-    engines; `servers` are machines without GPUs, for the servers of environments and rewards. Relative paths start at
-    `folder`; `rlhf` is the command on the nodes. SLURM signals the run to save `warn_seconds` before the time limit.
-    `join_seconds` is the deadline for all nodes to join, which import Ray from a shared file system at the same time.
-    `extra` are further options of sbatch, for the main machines. `interface` is the head's network interface. The
-    recipe's workers reserve `used_gpus` and `used_cores`."""
+    engines, `servers` those without GPUs for environments and rewards. Relative paths start at `folder`; `rlhf` is the
+    command on the nodes. SLURM signals the run to save `warn_seconds` before the time limit. All nodes, which import
+    Ray from one file system at once, join within `join_seconds`. `extra` are options of sbatch for the main machines,
+    `interface` is the head's. The recipe's workers reserve `used_gpus` and `used_cores`."""
 
     name: str
     recipe: str
@@ -143,10 +142,8 @@ def gpus_of(text: str) -> tuple[str | None, int]:
 
 
 def seconds_of(text: str) -> int:
-    """Return the seconds of a time limit: `90`, `90:00`, `1:30:00`, `2-12`, `2-12:30`, `2-12:30:00`.
-
-    Raises `UserError` for times that SLURM cannot parse, and for zero, which means no limit.
-    """
+    """Return the seconds of a time limit: `90`, `90:00`, `1:30:00`, `2-12`, `2-12:30`, `2-12:30:00`. Raises `UserError`
+    for times that SLURM cannot parse, and for zero, which means no limit."""
     if not TIMES.fullmatch(text.strip()):
         raise UserError(f"--time {text!r} is no time; write minutes, hours:minutes:seconds or days-hours")
     days, with_days, clock = text.strip().rpartition("-")

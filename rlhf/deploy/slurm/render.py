@@ -120,8 +120,7 @@ def component(job: SlurmJob, part: NodeGroup) -> Iterator[str]:
 
 
 def steps(job: SlurmJob) -> Iterator[str]:
-    """Iterate over the commands that start the cluster's nodes: the head, the nodes that join it, and those without
-    GPUs."""
+    """Iterate over the commands that start the nodes: the head, those that join it, and those without GPUs."""
     gpus = f"--gpus-per-node={job.main.gpu_words} " if job.main.gpus else ""
     options = ("--het-group=0 " if job.servers else "") + gpus
     interface = f" --interface {shlex.quote(job.interface)}" if job.interface else ""

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.placement import PlacementTarget
 from rlhf.recipe.planning.estimating import estimator
 from rlhf.recipe.planning.layout import PROMPT_TOKENS
-from rlhf.recipe.planning.machines import Machine, machine_of
+from rlhf.recipe.planning.machines import Machine, machine_of_job
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
@@ -50,7 +49,7 @@ def job_of(
 ) -> SlurmJob:
     """Check a recipe as `rlhf check` does, and return its job; `options` are further fields of it. In a container the
     command is the image's. Raises `UserError`."""
-    machine = machine_of_job(main)
+    machine = machine_of_job(main.nodes, main.gpus, main.cpus, main.gpu_type)
     loaded = located(load_recipe(recipe, overrides), target=PlacementTarget(machine=machine))
     checked = loaded.recipe
     if checked.cluster.kind != "ray":
@@ -73,17 +72,6 @@ def job_of(
         join_seconds=max(LEAST_JOIN_SECONDS, round(checked.cluster.placement_timeout_seconds)),
         **options,
     )
-
-
-def machine_of_job(main: NodeGroup) -> Machine:
-    """Return the machines that a job asks for. GPUs without a type that is known count as those of 80 GB."""
-    if not main.gpus:
-        return Machine(nodes=main.nodes, cards=0, card=None, cores=main.cpus or 1, host_memory=0)
-    try:
-        found = machine_of(f"{main.gpus}x{main.gpu_type or '80GB'}", main.nodes)
-    except ConfigError:
-        found = machine_of(f"{main.gpus}x80GB", main.nodes)
-    return replace(found, cores=main.cpus or found.cores)
 
 
 def notice_seconds(recipe: Recipe, machine: Machine) -> int:

@@ -77,11 +77,8 @@ class SshSession:
 
     @classmethod
     async def open(cls, host: SshHost, words: Sequence[str], print_output: Print, print_error: Print) -> SshSession:
-        """Start the connection outside this terminal's process group: Ctrl-C goes to the launcher, which ends all in
-        order.
-
-        Raises `HostError` if ssh is not installed.
-        """
+        """Start the connection outside this terminal's process group: the launcher ends all in order after Ctrl-C.
+        Raises `HostError` if ssh is not installed."""
         pipe = asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(
@@ -130,8 +127,7 @@ class SshSession:
         return code
 
     async def end(self, seconds: float) -> None:
-        """End the command. Raises `DeadlinePassed` if the remote process does not confirm it; the connection is
-        killed."""
+        """End the command, or kill the connection. Raises `DeadlinePassed` if the remote process confirms no end."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:

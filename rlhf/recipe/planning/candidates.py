@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import product
 
-from rlhf.errors import ConfigError
-from rlhf.recipe.planning.estimate import Estimate
-from rlhf.recipe.planning.fitting import Changes, EstimateOf, with_changes
+from rlhf.recipe.planning.fitting import Changes, EstimateOf, with_shares
 from rlhf.recipe.planning.machines import Machine
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device
@@ -22,9 +20,9 @@ def candidate_axes(recipe: Recipe, machine: Machine, estimate_of: EstimateOf) ->
     """Return placements, micro-batches and numbers of sequences that fit the machine, without the recipe's own."""
 
     def fitting(changes: Iterable[Changes]) -> list[Changes]:
-        found = [(_estimate(recipe, change, machine, estimate_of), change) for change in changes]
-        planned = [(one.times.update, change) for one, change in found if one is not None]
-        return [change for _, change in sorted(planned, key=lambda one: one[0].low + one[0].high)]
+        tried = [one for change in changes for one in with_shares(recipe, change, (), machine, estimate_of)]
+        updates = [(one.found.times.update, one.changes) for one in tried if one.found.fits]
+        return [change for _, change in sorted(updates, key=lambda one: one[0].low + one[0].high)]
 
     tokens = recipe.trainer.tokens_per_microbatch
     sequences = recipe.rollout.max_sequences or 256
@@ -55,12 +53,3 @@ def _part(cores: int, workers: int) -> float:
     """Return the cores of one of so many workers that together reserve half of all."""
     part = cores / (2 * workers)
     return float(int(part)) if part >= 1 else part
-
-
-def _estimate(recipe: Recipe, change: Changes, machine: Machine, estimate_of: EstimateOf) -> Estimate | None:
-    """Return the estimate with a change; None if it is refused or does not fit."""
-    try:
-        found = estimate_of(with_changes(recipe, change), machine)
-    except ConfigError:
-        return None
-    return found if found.fits else None

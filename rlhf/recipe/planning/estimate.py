@@ -70,6 +70,11 @@ class Estimate:
     def fits(self) -> bool:
         return not self.shortages and not self.placement
 
+    @property
+    def lacking(self) -> int:
+        """The bytes that all shortages lack."""
+        return sum(short.needed - short.available for short in self.shortages)
+
 
 def estimate_run(
     shape: ModelShape,
@@ -93,23 +98,14 @@ def estimate_run(
     if measured is not None:
         on_gpu = run.learner.device == "cuda"
         rates = with_measured(rates, measured, threads=1 if on_gpu else run.learner.threads, on_gpu=on_gpu)
+    context = microbatch and min(shape.context_tokens, microbatch * run.learner.sequence_parallel, *caches)
     return Estimate(
-        shape=shape,
-        machine=machine,
-        run=run,
-        roles=roles,
-        learner=learner,
-        engines=engines,
-        cache_tokens=tuple(caches),
+        shape=shape, machine=machine, run=run, roles=roles, learner=learner, engines=engines, rates=rates,
+        cache_tokens=tuple(caches), microbatch=microbatch, context=context,
         placement=placement_problem(roles, machine),
         shortages=tuple(shortages(shape, run, machine, roles, learner, engines)),
-        microbatch=microbatch,
-        context=None
-        if microbatch is None
-        else min(shape.context_tokens, microbatch * run.learner.sequence_parallel, *caches),
-        rates=rates,
         times=times_of(shape, run, rates, caches),
-    )
+    )  # fmt: skip
 
 
 def checked_bytes(shape: ModelShape, run: RunLayout) -> int:

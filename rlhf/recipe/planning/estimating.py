@@ -10,12 +10,12 @@ from rlhf.models.model_files import Values
 from rlhf.recipe.model_configs import model_values
 from rlhf.recipe.planning.estimate import Estimate, estimate_run
 from rlhf.recipe.planning.fitting import EstimateOf
-from rlhf.recipe.planning.known_shapes import known_model
+from rlhf.recipe.planning.known_shapes import known_model, rough_model
 from rlhf.recipe.planning.layout import RunLayout, layout_of
 from rlhf.recipe.planning.machines import Machine
 from rlhf.recipe.planning.rates import MeasuredRates
-from rlhf.recipe.planning.rough_shape import rough_activations, rough_shape
-from rlhf.recipe.planning.shape import Activations, ModelShape, some_recomputed
+from rlhf.recipe.planning.shape import DTYPE_BYTES, Activations, ModelShape, some_recomputed
+from rlhf.recipe.preflight import check_heads
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import learner_device, roles_of
 from rlhf.trainer.rank.zero_config import deepspeed_config
@@ -26,32 +26,28 @@ DENSE_TOKENS = 4096
 
 
 def estimator(
-    recipe: Recipe,
-    config: Path | None,
-    prompt_tokens: int,
-    measured: MeasuredRates | None = None,
-    *,
-    rough: bool = False,
+    recipe: Recipe, config: Path | None, prompt_tokens: int, measured: MeasuredRates | None = None, rough: bool = False
 ) -> EstimateOf:
     """Return a function that estimates a recipe with this recipe's model on a machine. A `rough` estimate needs no
     torch, also for a model that is not well known. Raises `ModelError`."""
     name, values = model_values(recipe.model, config)
-    known = known_model(name, values)
-    shape = known.shape if known else rough_shape(name, values) if rough else _shape(name, values)
+    known = known_model(name, values) or (rough_model(name, values) if rough else None)
+    shape = known.shape if known else _shape(name, values)
+    as_known = rough or (recipe.model.dtype != "float32" and recipe.model.attention == "auto")
 
     @cache
     def passes(every: int, memory: int | None) -> Activations:
         if every > 1:
             share = -(-shape.layers // every) / shape.layers
             return some_recomputed(passes(0, memory), passes(1, memory), share)
-        if known and memory and recipe.model.dtype != "float32" and recipe.model.attention == "auto":
-            return known.activations(checkpointing=every == 1, memory=memory)
-        if rough:
-            return rough_activations(shape, values, recipe.model.dtype, checkpointing=every == 1, memory=memory)
+        if known and as_known and (rough or memory):
+            width = DTYPE_BYTES[recipe.model.dtype]
+            return known.activations(checkpointing=every == 1, memory=memory, width=width)
         run = _layout(name, recipe, shape, prompt_tokens)
         return _activations(shape, values, recipe, run, checkpointing=every == 1, memory=memory)
 
     def estimate(recipe: Recipe, machine: Machine) -> Estimate:
+        check_heads(recipe, values)
         run = _layout(name, recipe, shape, prompt_tokens)
         memory = machine.card.memory if machine.card and run.learner.device == "cuda" else None
         return estimate_run(shape, run, machine, roles_of(recipe), partial(passes, memory=memory), measured)

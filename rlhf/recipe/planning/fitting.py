@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from rlhf.config import build, flatten, merge, parse_override
 from rlhf.errors import ConfigError
@@ -13,37 +15,76 @@ from rlhf.recipe.planning.machines import Machine, machine_of
 from rlhf.recipe.schema import Recipe
 from rlhf.trainer.algorithms.registry import adapter_layer
 
-Changes = dict[str, str]
-"""Overrides of a recipe."""
+Changes = dict[str, Any]
+"""Overrides of a recipe, by dotted key."""
 EstimateOf = Callable[[Recipe, Machine], Estimate]
-SHARE = "rollout.gpu_memory_utilization"
-SHARES = [round(0.95 - 0.05 * step, 2) for step in range(19)]
+TURNS, RANKS, ENGINES = "cluster.placement", "trainer.deepspeed.ranks", "rollout.engines"
+RANK_GPUS, ENGINE_GPUS = "trainer.deepspeed.gpus_per_rank", "rollout.gpus_per_engine"
+SIZE, STAGE = "rollout.tensor_parallel_size", "trainer.deepspeed.zero_stage"
+RECOMPUTE, SHARE = "model.gradient_checkpointing", "rollout.gpu_memory_utilization"
+SIZES = (1, 2, 4, 8)
+"""GPUs of an engine."""
+SHARES = tuple(round(0.9 - 0.05 * step, 2) for step in range(17))
+"""An engine's shares of a GPU, the largest first."""
 NODE_CARDS, ENOUGH_CORES = 8, 1 << 20
 CARD_SIZES, CARD_COUNTS = (24, 40, 48, 80, 141, 180), tuple(1 << power for power in range(9))
-_SHARDED: Changes = {"trainer.deepspeed.zero_stage": "3"}
-_OFFLOADED = {**_SHARDED, "trainer.deepspeed.offload_optimizer": "cpu"}
-HEAVY: tuple[Changes, ...] = ({}, _SHARDED, _OFFLOADED, {**_OFFLOADED, "trainer.deepspeed.offload_parameters": "cpu"})
+OFFLOADED: Changes = {STAGE: 3, "trainer.deepspeed.offload_optimizer": "cpu"}
+ALL_OFFLOADED = OFFLOADED | {"trainer.deepspeed.offload_parameters": "cpu"}
+HEAVY: tuple[Changes, ...] = ({}, {STAGE: 3}, OFFLOADED, ALL_OFFLOADED)
 """What the state of the learner may need, the fastest first."""
 
 
-def changes_that_fit(recipe: Recipe, machine: Machine, estimate_of: EstimateOf) -> Changes | None:
-    """Return few overrides with which the recipe fits, as far as GPUs and memory go; None if none do.
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Overrides of a recipe, and its plan with them."""
 
-    All that share a card change together: placement, the engines' share, micro-batches, and what is offloaded.
-    """
+    changes: Changes
+    found: Estimate
+
+
+def with_shares(
+    recipe: Recipe, changes: Changes, shares: Sequence[float], machine: Machine, estimate_of: EstimateOf
+) -> Iterator[Tried]:
+    """Iterate over a recipe with overrides and these shares of a GPU for an engine, none for its own, until one fits;
+    over nothing if the recipe or its model refuses them."""
+    with suppress(ConfigError):
+        changed = with_changes(recipe, changes)
+        for share in shares or [changed.rollout.gpu_memory_utilization]:
+            rollout = changed.rollout.model_copy(update={"gpu_memory_utilization": share})
+            found = estimate_of(changed.model_copy(update={"rollout": rollout}), machine)
+            yield Tried(changes | ({SHARE: share} if shares else {}), found)
+            if found.fits or found.placement:
+                return
+
+
+def taking_turns(cards: int, size: int) -> Changes:
+    """Return ranks on so many GPUs, and engines of this size that take turns with them."""
+    turns = {TURNS: "colocated", RANKS: cards, RANK_GPUS: 1, ENGINE_GPUS: 1}
+    return turns | {ENGINES: cards // size, SIZE: size}
+
+
+def changes_that_fit(recipe: Recipe, machine: Machine, estimate_of: EstimateOf) -> Changes | None:
+    """Return few overrides with which the recipe fits, as far as GPUs and memory go; None if none do. All that share a
+    card change together: placement, the engines' share, micro-batches, and what is offloaded."""
     machine = replace(machine, cores=ENOUGH_CORES)
+    shares = (recipe.rollout.gpu_memory_utilization, *SHARES) if recipe.plays else ()
+    held = dict(flatten(recipe.model_dump()))
+
+    def fitting(*parts: Changes) -> Changes | None:
+        changes = {key: value for part in parts for key, value in part.items()}
+        tried = with_shares(recipe, changes, shares, machine, estimate_of)
+        return next((one.changes for one in tried if one.found.fits), None)
+
     light = list(_light_changes(recipe, estimate_of(recipe, machine)))
-    held = dict(flatten(recipe.model_dump(mode="json")))
     for heavy, placed in product(HEAVY, _placements(recipe, machine)):
-        found = _with_share(recipe, (placed, *light, heavy), machine, estimate_of)
-        if found is None:
+        if (found := fitting(placed, *light, heavy)) is None:
             continue
         needed = light
         for change in reversed(light):
             fewer = [one for one in needed if one is not change]
-            if (fits := _with_share(recipe, (placed, *fewer, heavy), machine, estimate_of)) is not None:
+            if (fits := fitting(placed, *fewer, heavy)) is not None:
                 needed, found = fewer, fits
-        return {key: value for key, value in found.items() if held.get(key) != parse_override(f"{key}={value}")[1]}
+        return {key: value for key, value in found.items() if held.get(key) != value}
     return None
 
 
@@ -68,7 +109,7 @@ def _larger_machines(machine: Machine) -> Iterator[Machine]:
             yield replace(larger, host_memory=max(larger.host_memory, machine.host_memory))
 
 
-def with_changes(recipe: Recipe, changes: Mapping[str, str]) -> Recipe:
+def with_changes(recipe: Recipe, changes: Changes) -> Recipe:
     """Return the recipe with overrides. Raises `ConfigError` where it refuses them."""
     given = dict(parse_override(f"{key}={value}") for key, value in changes.items())
     values, _ = merge(("recipe", recipe.model_dump(mode="json", exclude_none=True)), ("changes", given))
@@ -78,41 +119,20 @@ def with_changes(recipe: Recipe, changes: Mapping[str, str]) -> Recipe:
 def _light_changes(recipe: Recipe, found: Estimate) -> Iterator[Changes]:
     """Iterate over changes that take time but no host memory, the most useful first."""
     sequence, tokens = found.run.longest, found.run.learner.tokens
-    yield {"model.gradient_checkpointing": "true"}
+    yield {RECOMPUTE: True}
     while tokens // 2 >= sequence:
         tokens //= 2
-        yield {"trainer.tokens_per_microbatch": str(tokens)}
+        yield {"trainer.tokens_per_microbatch": tokens}
     if recipe.plays and sequence < (recipe.rollout.max_context_tokens or found.shape.context_tokens):
-        yield {"rollout.max_context_tokens": str(sequence)}
+        yield {"rollout.max_context_tokens": sequence}
 
 
 def _placements(recipe: Recipe, machine: Machine) -> Iterator[Changes]:
     """Iterate over the recipe's own placement, and over all cards with ranks that take turns with engines."""
     yield {}
     cards = machine.nodes * machine.cards
-    if not cards:
-        return
-    ranks = {"trainer.deepspeed.ranks": str(cards), "trainer.deepspeed.gpus_per_rank": "1"}
-    if not recipe.plays:
-        yield ranks
-        return
-    turns = {"cluster.placement": "colocated", "trainer.max_staleness": "0", "rollout.gpus_per_engine": "1"}
-    for size in (1, 2, 4, 8):
+    if cards and not recipe.plays:
+        yield {RANKS: cards, RANK_GPUS: 1}
+    for size in SIZES if cards and recipe.plays else ():
         if size <= machine.cards and cards % size == 0:
-            engines = {"rollout.engines": str(cards // size), "rollout.tensor_parallel_size": str(size)}
-            yield {**turns, **ranks, **engines}
-
-
-def _with_share(recipe: Recipe, parts: Sequence[Changes], machine: Machine, estimate_of: EstimateOf) -> Changes | None:
-    """Return all changes, with a share of a GPU for engines if theirs does not fit; None if none does."""
-    changes = {key: value for part in parts for key, value in part.items()}
-    try:
-        changed = with_changes(recipe, changes)
-    except ConfigError:
-        return None
-    rollout = changed.rollout
-    for share in (rollout.gpu_memory_utilization, *(SHARES if recipe.plays else ())):
-        shared = rollout.model_copy(update={"gpu_memory_utilization": share})
-        if estimate_of(changed.model_copy(update={"rollout": shared}), machine).fits:
-            return changes if share == rollout.gpu_memory_utilization else {**changes, SHARE: str(share)}
-    return None
+            yield taking_turns(cards, size) | {"trainer.max_staleness": 0}

@@ -88,8 +88,7 @@ SEQUENCES = {"cpu": 256, "cuda": 1024}
 
 
 def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, context: int, prompt: int = PROMPT_TOKENS) -> RunLayout:
-    """Return the layout of a recipe; `zero` is the `zero_optimization` of its DeepSpeed configuration, and `context`
-    the model's."""
+    """Return the layout of a recipe with the `zero_optimization` of DeepSpeed, for a model with this `context`."""
     trainer = recipe.trainer
     longest = longest_sequence(recipe, prompt, context)
     return RunLayout(
@@ -98,12 +97,10 @@ def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, context: int, prompt: 
         colocated=recipe.plays and recipe.cluster.placement == "colocated",
         shared=recipe.plays and shares_one_gpu(recipe),
         max_staleness=trainer.max_staleness,
-        prompt=prompt,
-        reply=recipe.sampling.max_tokens,
-        longest=longest,
+        prompt=prompt, reply=recipe.sampling.max_tokens, longest=longest,
         replies=trainer.group_size if recipe.plays else 1,
         samples=trainer.groups_per_update * OF_EXAMPLES.get(recipe.kind, trainer.group_size),
-    )
+    )  # fmt: skip
 
 
 def longest_sequence(recipe: Recipe, prompt: int, context: int) -> int:
@@ -158,22 +155,20 @@ def forward_passes(recipe: Recipe, *, reference: bool) -> float:
 
 def engine_layouts(recipe: Recipe) -> tuple[EngineLayout, ...]:
     """Return the layout of a recipe's engines for each size, the smallest first."""
-    by_size = sorted((size, role) for role, size in engine_sizes(recipe).items())
-    return tuple(_engine_layout(recipe, role, size) for size, role in by_size)
-
-
-def _engine_layout(recipe: Recipe, role: str, size: int) -> EngineLayout:
     rollout, device = recipe.rollout, engine_device(recipe)
-    return EngineLayout(
-        role=role,
-        device=device,
-        engines=rollout.tensor_parallel_sizes.count(size),
-        parallel=size,
-        width=DTYPE_BYTES[recipe.model.dtype],
-        sequences=rollout.max_sequences or SEQUENCES[device],
-        batched_tokens=16384 if device == "cuda" else 2048,
-        context=rollout.max_context_tokens,
-        utilisation=rollout.gpu_memory_utilization,
-        cache_bytes=rollout.kv_cache_megabytes * 2**20,
-        bucket_bytes=recipe.trainer.weight_sync.bucket_bytes(on_gpu=device == "cuda"),
+    return tuple(
+        EngineLayout(
+            role=role,
+            device=device,
+            engines=rollout.tensor_parallel_sizes.count(size),
+            parallel=size,
+            width=DTYPE_BYTES[recipe.model.dtype],
+            sequences=rollout.max_sequences or SEQUENCES[device],
+            batched_tokens=16384 if device == "cuda" else 2048,
+            context=rollout.max_context_tokens,
+            utilisation=rollout.gpu_memory_utilization,
+            cache_bytes=rollout.kv_cache_megabytes * 2**20,
+            bucket_bytes=recipe.trainer.weight_sync.bucket_bytes(on_gpu=device == "cuda"),
+        )
+        for size, role in sorted((size, role) for role, size in engine_sizes(recipe).items())
     )

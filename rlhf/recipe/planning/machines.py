@@ -30,8 +30,7 @@ ALLOCATOR_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One kind of GPU: usable memory in bytes, dense bfloat16 FLOP/s, and bytes/s of its memory. Other processes hold
-    `held` bytes."""
+    """A kind of GPU: usable bytes, of which others hold `held`, dense bfloat16 FLOP/s, and its memory's bytes/s."""
 
     name: str
     memory: int
@@ -69,8 +68,7 @@ CARD_TEXT = re.compile(r"(?:(\d+)x)?([A-Za-z][\w-]*|\d+(?:\.\d+)?GB)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Equal nodes, each with `cards` GPUs of one kind, `cores`, and `host_memory` in bytes; `card` is None without
-    GPUs."""
+    """Equal nodes, each with `cards` GPUs of one kind (None without GPUs), `cores`, and bytes of `host_memory`."""
 
     nodes: int
     cards: int
@@ -100,15 +98,12 @@ def machine_here_or(gpus: str | None, nodes: int) -> Machine:
 def here() -> Machine:
     """Return this machine, with its GPUs as the driver names them; without them if the installed vLLM is for CPUs."""
     gpus = [gpu for gpu in this_machines_gpus() if gpu.bytes] if installed_device() == "cuda" else []
-    return Machine(
-        nodes=1,
-        cards=len(gpus),
-        card=replace(card_of_driver(gpus[0].name, min(gpu.bytes for gpu in gpus)), held=max(gpu.held for gpu in gpus))
-        if gpus
-        else None,
-        cores=int(this_machine().cpus),
-        host_memory=int(psutil.virtual_memory().total),
-    )
+    card = None
+    if gpus:  # with the rates of its data sheet, else of an A100
+        memory, held = min(gpu.bytes for gpu in gpus), max(gpu.held for gpu in gpus)
+        card = replace(card_named(gpus[0].name) or CARDS["A100"], name=gpus[0].name, memory=memory, held=held)
+    cores, host_memory = int(this_machine().cpus), int(psutil.virtual_memory().total)
+    return Machine(nodes=1, cards=len(gpus), card=card, cores=cores, host_memory=host_memory)
 
 
 def machine_of(gpus: str, nodes: int) -> Machine:
@@ -122,18 +117,18 @@ def machine_of(gpus: str, nodes: int) -> Machine:
     return Machine(nodes=nodes, cards=count, card=card, cores=12 * count, host_memory=NODE_MEMORY * count)
 
 
+def machine_of_job(nodes: int, gpus: int, cores: int | None, card: str | None = None) -> Machine:
+    """Return the nodes that a job asks for. GPUs without a type that is known count as those of 80 GB."""
+    found = (_named(card or "") or _named("80GB")) if gpus else None
+    return Machine(nodes=nodes, cards=gpus, card=found, cores=cores or 12 * gpus or 1, host_memory=NODE_MEMORY * gpus)
+
+
 def card_named(name: str) -> Card | None:
-    """Return the data sheet of a card by the driver's name, for instance `NVIDIA A100-SXM4-40GB`; None for a card that
-    the table lacks."""
+    """Return the card of the table with the driver's name, for instance `NVIDIA A100-SXM4-40GB`; None without one."""
     words = re.split(r"[\s-]+", name)
     parts = {*words, *map("".join, pairwise(words))}
     alike = [card for card in CARDS.values() if parts.issuperset(card.name.split("-"))]
     return max(alike, key=lambda card: len(card.name), default=None)
-
-
-def card_of_driver(name: str, memory: int) -> Card:
-    """Return a GPU with the driver's name and bytes, and the rates of its data sheet, else of an A100."""
-    return replace(card_named(name) or CARDS["A100"], name=name, memory=memory)
 
 
 def _named(text: str) -> Card | None:

@@ -19,12 +19,12 @@ from rlhf.recipe.schema import Recipe
 def check_memory(recipe: Recipe) -> None:
     """Refuse a run that this machine cannot hold, and warn if an engine's share of a GPU is too small. Accept a run
     that joins a cluster, and a model of unknown size. Raises `PlacementError`."""
-    parameters = round(parameter_count(recipe))
+    parameters = round(parameter_count(recipe.model))
     if recipe.cluster.address or not parameters:
         return
     on_gpus = recipe.trainer.deepspeed.gpus_per_rank or recipe.rollout.gpus_per_engine
-    card = smallest_card() if on_gpus else None
-    for warning in check_fits(recipe, parameters, card, int(psutil.virtual_memory().total)):
+    smallest = min((gpu.bytes for gpu in this_machines_gpus()), default=0) if on_gpus else 0  # 0: a part (MIG) too
+    for warning in check_fits(recipe, parameters, smallest or None, int(psutil.virtual_memory().total)):
         print(f"warning: {warning}", file=sys.stderr)
 
 
@@ -62,12 +62,6 @@ def check_fits(recipe: Recipe, parameters: int, card: int | None, host: int) -> 
             "rollout.gpus_per_engine)"
         )
     return warnings
-
-
-def smallest_card() -> int | None:
-    """Return the bytes of the smallest visible GPU; None without a GPU and for parts of one (MIG), whose size the
-    driver does not report."""
-    return min((gpu.bytes for gpu in this_machines_gpus()), default=0) or None
 
 
 def _least_engine(parameters: int, engine: EngineLayout) -> int:

@@ -36,8 +36,7 @@ KEPT_ASLEEP = ("libraries", BUCKETS, "CUDA context", "NCCL", "CUDA graphs")
 """Parts that a sleeping engine keeps."""
 
 LIVE_ELEMENTS, BUCKET_ELEMENTS, PREFETCHED_ELEMENTS = 5e8, 5e8, 5e7
-"""DeepSpeed's defaults: weights that ZeRO-3 keeps gathered, gradients that it reduces at once, and weights that it
-prefetches."""
+"""DeepSpeed's defaults: weights that ZeRO-3 keeps gathered, gradients reduced at once, and weights prefetched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +106,9 @@ def _away(layout: LearnerLayout, states: Iterable[Part], *, of: Sequence[Part]) 
     return [replace(part, place=elsewhere) if part in of else part for part in states]
 
 
-def least_state(parameters: int, layout: LearnerLayout, adapter: int = 0) -> int:
-    """Return the least bytes of a rank on its device: weights, masters, moments and gradients. A LoRA of rank 1 adds
-    `adapter` weights to the `parameters`."""
-    return bytes_at([*_states(parameters, adapter, layout), *_gradients(parameters, adapter, layout)], "device")
+def least_state(parameters: int, layout: LearnerLayout) -> int:
+    """Return the least bytes of a rank on its device: weights, masters, moments and gradients."""
+    return bytes_at([*_states(parameters, 0, layout), *_gradients(parameters, 0, layout)], "device")
 
 
 def engine_phases(shape: ModelShape, layout: EngineLayout, card: Card | None, *, asleep: bool = False) -> MemoryByPhase:
@@ -287,8 +285,7 @@ def _reducing(shape: ModelShape, layout: LearnerLayout, saved: int, peak: int) -
 
 
 def gathered_elements(shape: ModelShape, layout: LearnerLayout) -> int:
-    """Count the elements that ZeRO-3 gathers at most: those that it uses again soon, prefetched ones, and the largest
-    tensor."""
+    """Count the elements that ZeRO-3 gathers at most: those used again soon, prefetched ones, the largest tensor."""
     prefetched = layout.zero.get("stage3_prefetch_bucket_size", PREFETCHED_ELEMENTS)
     return int(min(shape.parameters, LIVE_ELEMENTS + prefetched + shape.largest_parameter))
 

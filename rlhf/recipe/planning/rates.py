@@ -36,16 +36,10 @@ NOTHING = Range(low=0.0, high=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class Rate(Range):
     """A rate between two bounds, and where it is from."""
 
-    low: float
-    high: float
     source: str
-
-    @property
-    def range(self) -> Range:
-        return Range(low=self.low, high=self.high)
 
     def seconds(self, amount: float) -> Range:
         """Return the seconds for so much at this rate."""
@@ -55,11 +49,10 @@ class Rate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """FLOP/s and bytes/s of one rank or one engine's worker, and seconds. `training` counts the operations of matrix
-    products over all time of a pass; `decoding` and `reading` are the products of a step of an engine and the bytes of
-    weights and cache that it reads. `step` are an engine's other seconds a step, `sequence` its processor's for each
-    sequence in it. `link` joins ranks and engines, `host` a device and the machine's memory. `update` and `sync` are
-    the seconds of an update and of a weight sync beside those that follow from sizes, `turn` those of an engine that
-    sleeps and wakes."""
+    products over all time of a pass; `decoding` and `reading` are the products of a step of an engine and the bytes it
+    reads. `step` are an engine's other seconds a step, `sequence` its processor's for each sequence in it. `link` joins
+    ranks and engines, `host` a device and the machine's memory. `update` and `sync` are the seconds of an update and of
+    a weight sync beside those that follow from sizes, `turn` those of an engine that sleeps and wakes."""
 
     training: Rate
     decoding: Rate
@@ -134,8 +127,7 @@ class MeasuredRates:
 
 
 def with_measured(rates: Rates, found: MeasuredRates, *, threads: int, on_gpu: bool) -> Rates:
-    """Replace guesses by what was measured. Shares of a product's rate stay guesses: they are of passes, not of
-    products."""
+    """Replace guesses by what was measured, except for the shares of a product's rate that passes reach."""
     products = found.products * threads
     shares = (0.3, 0.6) if on_gpu else (0.5, 1.0)
     peak = rates.decoding.high / shares[1]

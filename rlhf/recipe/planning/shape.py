@@ -1,5 +1,4 @@
-"""The sizes of a model that decide how much memory it needs; `rlhf.recipe.planning.meta_model` reads them from the
-modules."""
+"""The sizes of a model that decide its memory; `rlhf.recipe.planning.meta_model` reads them from the modules."""
 
 from __future__ import annotations
 

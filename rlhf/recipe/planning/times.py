@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
-from rlhf.recipe.planning.layout import EngineLayout, LearnerLayout, RunLayout
+from rlhf.recipe.planning.layout import EngineLayout, RunLayout
 from rlhf.recipe.planning.machines import Machine
 from rlhf.recipe.planning.rates import NOTHING, Range, Rates, cpu_rates, gpu_rates
 from rlhf.recipe.planning.shape import ModelShape
@@ -16,8 +17,7 @@ BYTES_OF_STATE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds of one update by what happens. `gathering` is what DeepSpeed sends between ranks; part of it is hidden
-    behind training."""
+    """Seconds of one update. `gathering` is what DeepSpeed sends between ranks, in part hidden behind training."""
 
     generate: Range
     train: Range
@@ -48,19 +48,17 @@ def rates_of(shape: ModelShape, run: RunLayout, machine: Machine) -> Rates:
 def times_of(shape: ModelShape, run: RunLayout, rates: Rates, caches: Sequence[int]) -> Times:
     """Return the times, with room for so many tokens in the cache of each kind of engine."""
     engines = sum(layout.engines for layout in run.engines)
-    slowest = [
+    each = (
         generating(shape, run, layout, rates, cache, -(-run.samples // engines))
         for layout, cache in zip(run.engines, caches, strict=True)
-    ]
-    generate = NOTHING
-    for one in slowest:
-        generate = generate.at_least(one)
+    )
+    generate = reduce(Range.at_least, each, NOTHING)
     return Times(
         generate=generate,
         train=train_seconds(shape, run, rates),
         gathering=_gathering(shape, run, rates),
         weight_sync=_syncing(shape, run, rates) if run.engines else NOTHING,
-        rest=rates.update.range,
+        rest=rates.update,
         overlapping=run.max_staleness > 0,
     )
 
@@ -68,16 +66,12 @@ def times_of(shape: ModelShape, run: RunLayout, rates: Rates, caches: Sequence[i
 def step_seconds(shape: ModelShape, run: RunLayout, layout: EngineLayout, rates: Rates, running: int) -> Range:
     """Return the seconds of a step with so many sequences of half their length. On a GPU the processor prepares the
     next step while this one runs; on a CPU it does both."""
-    read = shape.multiplied * layout.width + running * cached_bytes(shape, run, layout)
+    cached = (run.prompt + run.reply / 2) * shape.cache_elements(layout.parallel) * layout.width * layout.parallel
+    read = shape.multiplied * layout.width + running * cached
     products = rates.decoding.seconds(2 * shape.multiplied * running / layout.parallel)
-    device = products.at_least(rates.reading.seconds(read / layout.parallel)) + rates.step.range
-    processor = rates.sequence.range.times(running)
+    device = products.at_least(rates.reading.seconds(read / layout.parallel)) + rates.step
+    processor = rates.sequence.times(running)
     return device.at_least(processor) if layout.device == "cuda" else device + processor
-
-
-def cached_bytes(shape: ModelShape, run: RunLayout, layout: EngineLayout) -> float:
-    """Return the bytes of keys and values that a sequence of half its length has in all workers of an engine."""
-    return (run.prompt + run.reply / 2) * shape.cache_elements(layout.parallel) * layout.width * layout.parallel
 
 
 def places(run: RunLayout, layout: EngineLayout, cache: int) -> int:
@@ -128,16 +122,11 @@ def _gathering(shape: ModelShape, run: RunLayout, rates: Rates) -> Range:
 
 
 def _syncing(shape: ModelShape, run: RunLayout, rates: Rates) -> Range:
-    """Return the seconds in which weights go from ranks to engines. Where both have the same devices, ranks park and
-    engines wake."""
+    """Return the seconds in which weights go from ranks to engines; of colocated ones ranks park and engines wake."""
     learner = run.learner
-    sent = rates.link.seconds(shape.parameters * learner.width) + rates.sync.range
+    sent = rates.link.seconds(shape.parameters * learner.width) + rates.sync
     if not run.colocated:
         return sent
-    state = _parked_bytes(shape, learner) / learner.ranks
-    return sent + rates.host.seconds(2 * state) + rates.turn.range.times(2)
-
-
-def _parked_bytes(shape: ModelShape, learner: LearnerLayout) -> float:
     trained = shape.adapter * learner.lora if learner.lora else shape.parameters
-    return BYTES_OF_STATE * trained + shape.parameters * learner.width
+    state = BYTES_OF_STATE * trained + shape.parameters * learner.width
+    return sent + rates.host.seconds(2 * state / learner.ranks) + rates.turn.times(2)
