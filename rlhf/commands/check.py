@@ -11,7 +11,7 @@ from rlhf.commands.check_rows import check_rows
 from rlhf.commands.check_training import LabelledText, describe_gpus, training
 from rlhf.commands.check_unit_tests import describe_unit_tests
 from rlhf.commands.gold import describe_golds, try_functions
-from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
+from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
 from rlhf.models.model_files import GENERATION, Values, parameters, tensor_shapes
@@ -26,7 +26,7 @@ from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
 from rlhf.rollout.endpoint.config import AgentConfig
-from rlhf.trainer.config import CorrectionConfig, ReplayConfig, TrainerConfig
+from rlhf.trainer.config import CorrectionConfig
 
 ISOLATED = {"thread": "in threads", "process": "each session in a process"}
 """Descriptions of the values of `environment.isolation`."""
@@ -42,7 +42,7 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     check_memory(loaded)
     check_taught_format(loaded)
     about_rows = [("rows", told) for told in check_rows(loaded)]
-    updates = derived(loaded) if loaded.plays else from_data(loaded)
+    updates = [*(derived(loaded) if loaded.plays else from_data(loaded)), *describe_pauses(loaded)]
     about_training = [*training(found), *describe_gpus(loaded, roles), *describe_placement(found)]
     print_rows([("recipe", str(recipe)), *parts(loaded), *about_rows, *updates, *about_training])
     print()
@@ -79,7 +79,10 @@ def parts(recipe: Recipe) -> list[LabelledText]:
         ("run", f"{recipe.name}, kind {recipe.kind}, in {recipe.run_dir}"),
         ("model", describe_model(recipe.model)),
         *describe_folder(recipe.model),
-        *(("training data", describe_training(dataset)) for dataset in recipe.data.train_sets.values()),
+        *(
+            ("training data", describe_dataset(config) + (f", weight {config.weight:g}" if config.weight else ""))
+            for config in recipe.data.train_sets.values()
+        ),
         *([("episodes", recipe.data.episodes)] if recipe.data.episodes else []),
         *(describe_environment(recipe.environment) if recipe.environment else []),
         *([("agent", describe_agent(recipe.agent))] if recipe.agent else []),
@@ -91,7 +94,8 @@ def parts(recipe: Recipe) -> list[LabelledText]:
 
 def derived(recipe: Recipe) -> list[LabelledText]:
     """Return the batch sizes and counts that follow from the recipe."""
-    trainer, tokens = recipe.trainer, recipe.sampling.max_tokens
+    trainer, tokens, replay = recipe.trainer, recipe.sampling.max_tokens, recipe.trainer.replay
+    reused = f"{count(replay.groups, 'group')} an update, within {count(replay.max_age, 'update')} of their first"
     return [
         (
             "an update",
@@ -113,29 +117,15 @@ def derived(recipe: Recipe) -> list[LabelledText]:
             "in flight",
             f"{count(trainer.tickets, 'group')} at once, at most {count(trainer.max_staleness, 'update')} stale",
         ),
-        *([("second uses", describe_replay(trainer.replay))] if trainer.replay.groups else []),
+        *([("second uses", f"at most {reused}")] if trainer.replay.groups else []),
         *([("correction", describe_correction(trainer.correction))] if trainer.old_logprobs == "recomputed" else []),
-        ("evaluation", "before and after" + and_every(trainer.eval_every) if recipe.data.eval else "none"),
-        describe_saving(trainer),
     ]
-
-
-def describe_replay(replay: ReplayConfig) -> str:
-    return f"at most {count(replay.groups, 'group')} an update, within {count(replay.max_age, 'update')} of their first"
 
 
 def from_data(recipe: Recipe) -> list[LabelledText]:
     """Return what follows from the recipe of a run that learns from data."""
-    trainer = recipe.trainer
-    seen = trainer.updates * trainer.groups_per_update
-    return [
-        (
-            "the run",
-            f"{count(trainer.updates, 'update')} of {trainer.groups_per_update:,} from the data: {seen:,} in all",
-        ),
-        ("evaluation", "before and after" + and_every(trainer.eval_every) if recipe.data.eval else "none"),
-        describe_saving(trainer),
-    ]
+    updates, each = recipe.trainer.updates, recipe.trainer.groups_per_update
+    return [("the run", f"{count(updates, 'update')} of {each:,} from the data: {updates * each:,} in all")]
 
 
 def describe_correction(config: CorrectionConfig) -> str:
@@ -162,13 +152,15 @@ def and_every(updates: int) -> str:
     return f", and every {count(updates, 'update')}" if updates else ""
 
 
-def describe_saving(trainer: TrainerConfig) -> LabelledText:
-    """Return when a run saves."""
-    every = trainer.save_every
+def describe_pauses(recipe: Recipe) -> list[LabelledText]:
+    """Return when a run evaluates and saves."""
+    trainer, every = recipe.trainer, recipe.trainer.save_every
+    evaluated = "before and after" + and_every(trainer.eval_every) if recipe.data.eval else "none"
     often = ", and as often as costs 2 % of the time" if every == "auto" else and_every(every)
     if minutes := trainer.save_every_minutes:
         often += f", at the latest {minutes:g} minutes after the last one"
-    return "checkpoints", f"at the end{often}, the newest {trainer.keep_checkpoints} are kept"
+    saved = f"at the end{often}, the newest {trainer.keep_checkpoints} are kept"
+    return [("evaluation", evaluated), ("checkpoints", saved)]
 
 
 def describe_model(model: ModelConfig) -> str:
@@ -235,11 +227,6 @@ def describe_agent(config: AgentConfig) -> str:
     """Return the agent in one line."""
     at_once = f"{count(config.max_agents, 'episode')} at once"
     return f"{config.program}, at most {at_once}, each of {config.timeout_seconds:g} s"
-
-
-def describe_training(config: TrainingSetConfig) -> str:
-    """Return the training set in one line, with its weight."""
-    return describe_dataset(config) + (f", weight {config.weight:g}" if config.weight else "")
 
 
 def describe_evaluation(name: str, config: EvaluationSetConfig, recipe: Recipe) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from rlhf import commands
 from rlhf.cluster.roles import role_table, table
@@ -63,7 +62,7 @@ def run_plan(
         measured = commands.measuring.measured_rates(loaded) if measure else None
         found, problem = planned(loaded, machine, config=config, prompt_tokens=prompt_tokens, measured=measured)
         if as_json:
-            print(json.dumps(plan_data(found, problem), indent=1))
+            print(json.dumps(asdict(found) | {"fits": found.fits, "problem": problem}, indent=1))
         else:
             chosen = [f"{label}  {text}" for label, text in describe_placement(origins)]
             print("\n".join([*chosen, *plan_lines(found, problem), *(rate_lines(found) if measure else [])]))
@@ -166,11 +165,6 @@ def seconds_text(seconds: Range) -> str:
     """Return a range of seconds with two digits."""
     low, high = (f"{float(f'{bound:.2g}'):,g}" for bound in (seconds.low, seconds.high))
     return f"{low} s" if low == high else f"{low} to {high} s"
-
-
-def plan_data(found: Estimate, problem: str) -> dict[str, Any]:
-    """Return the plan as JSON: bytes and tokens."""
-    return asdict(found) | {"fits": found.fits, "problem": problem}
 
 
 def _advice(recipe: Recipe, found: Estimate, estimate_of: EstimateOf) -> str:

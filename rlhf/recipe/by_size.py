@@ -1,8 +1,5 @@
-"""Deadlines that follow from a model's and a batch's size. A recipe's value wins.
-
-The schema's deadlines suit a small model. Reading, moving and writing more weights takes longer. The rates are those of
-slow hardware, so that only a hanging process passes a deadline.
-"""
+"""Deadlines by the sizes of model and batch; those of the schema suit a small model, and a recipe's own win. The
+rates are those of slow hardware, so that only a hanging process passes a deadline."""
 
 from __future__ import annotations
 

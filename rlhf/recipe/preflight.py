@@ -331,15 +331,12 @@ def check_heads(recipe: Recipe, config: Values) -> None:
     }
     if recipe.plays:
         sizes["rollout.tensor_parallel_size"] = recipe.rollout.tensor_parallel_sizes
-    fitting = [size for size in range(1, heads + 1) if divides(size, heads, shared)]
+    # All get equal numbers of heads, and equal numbers or copies of key/value heads.
+    even = [size for size in range(1, heads + 1) if heads % size == 0]
+    fitting = [size for size in even if shared % size == 0 or size % shared == 0]
     for key, size in ((key, size) for key, all_sizes in sizes.items() for size in all_sizes):
         if size not in fitting:
             raise ConfigError(
                 f"{key} is {size}, but the model has {heads} attention heads and {shared} key/value heads, "
                 f"which cannot be split; use one of {', '.join(map(str, fitting))}"
             )
-
-
-def divides(size: int, heads: int, shared: int) -> bool:
-    """Whether `size` processes get equal numbers of heads, and equal numbers or copies of key/value heads."""
-    return heads % size == 0 and (shared % size == 0 or size % shared == 0)

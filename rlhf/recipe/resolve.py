@@ -24,11 +24,8 @@ ABOVE = 3
 
 def located(loaded: LoadedRecipe, *, resumed: bool = False, target: PlacementTarget = HERE) -> LoadedRecipe:
     """Replace every run folder of the recipe by its Hugging Face folder, and defaults by those for the model's size and
-    for the machine, which is the `target`'s.
-
-    A `resumed` run keeps the checkpoints with which it began, even if newer ones exist. Raises `CheckpointError` for a
-    run without a finished checkpoint, and `PlacementError` for a model that does not fit.
-    """
+    for the `target`'s machine. A `resumed` run keeps the checkpoints with which it began, even if newer ones exist.
+    Raises `CheckpointError` for a run without a finished checkpoint, and `PlacementError` if nothing fits."""
     recorded = loaded.recipe.run_dir / "recipe.yaml"
     before = read_yaml(recorded) if resumed and recorded.is_file() else {}
     model = with_folders(loaded.recipe, before).model

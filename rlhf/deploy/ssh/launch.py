@@ -47,11 +47,8 @@ class Launch:
 
 async def run_on_hosts(launch: Launch) -> int:
     """Train on all hosts. Return the training's exit code, or 130 after a stop signal. SIGUSR1 is forwarded to the
-    training, and so is the first Ctrl-C once it has its orders.
-
-    Raises, before anything is started, a group of `HostError` for hosts that cannot be used, and `PlacementError` if
-    all hosts together are too small. Raises `NodeFailed` later, when a host is lost.
-    """
+    training, and so is the first Ctrl-C once it has its orders. Raises, before anything is started, a group of
+    `HostError` for unusable hosts, and `PlacementError` for too small ones; `NodeFailed` when a host is lost."""
     stop = asyncio.Event()
     for number in ENDINGS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

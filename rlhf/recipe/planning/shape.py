@@ -11,13 +11,10 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Exact numbers of elements in the modules that transformers builds from the configuration.
-
-    `parameters` counts tied weights once; `multiplied` those that a token is multiplied with: no embedding, and of
-    experts as many as it is routed to. `layer_parameters` and `largest_parameter` are those of the largest decoder
-    layer and tensor. `adapter` counts the weights of a LoRA of rank 1 on all linear layers of the decoder. `tied`: the
-    head is the embedding. `cached_layers` have keys and values in a cache. `context_tokens` is the longest context.
-    """
+    """Numbers of elements in a model's modules. `parameters` counts tied weights once; `multiplied` those that a token
+    is multiplied with: no embedding, and of experts as many as it is routed to. `layer_parameters` and
+    `largest_parameter` are those of the largest decoder layer and tensor. `adapter` counts a LoRA of rank 1 on all
+    linear layers of the decoder. `tied`: the head is the embedding. `cached_layers` have keys and values in a cache."""
 
     name: str
     architecture: str
@@ -64,11 +61,9 @@ class LinearBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activations:
-    """Memory of one micro-batch's forward and backward pass in bytes, without weights and gradients of the decoder.
-
-    `saved` is kept by the decoder for its backward pass, `decoder_peak` is the peak in that pass, and `head_peak` the
-    most that the head adds to `saved`: lines over the tokens of a micro-batch.
-    """
+    """Bytes of one micro-batch's forward and backward pass, without weights and gradients of the decoder: `saved` is
+    kept for its backward pass, `decoder_peak` is the peak in that pass, and `head_peak` the most that the head adds to
+    `saved`. All are lines over the tokens of a micro-batch."""
 
     saved: LinearBytes
     decoder_peak: LinearBytes
