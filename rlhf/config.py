@@ -13,12 +13,12 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, field_validator
@@ -32,6 +32,8 @@ class Config(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
     )
+    alternatives: ClassVar[Mapping[str, Collection[str]]] = {}
+    """Keys, or `key=value`, of which a recipe gives one, each with the other keys that are read beside it."""
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -140,15 +142,46 @@ def shown_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def merge(*layers: tuple[str, Mapping[str, Any]]) -> tuple[dict[str, Any], Origins]:
-    """Merge named mappings, of which later ones win key by key; return also which layer set each dotted key."""
+def merge(*layers: tuple[str, Mapping[str, Any]], kind: type[Config] | None = None) -> tuple[dict[str, Any], Origins]:
+    """Merge named mappings, of which later ones win key by key; return also which layer set each dotted key. Of the
+    alternatives of `kind`, one that a layer gives replaces all others that earlier layers gave."""
     merged: dict[str, Any] = {}
     origins: Origins = {}
     for name, layer in layers:
-        for key, value in flatten(layer):
+        given = dict(flatten(layer))
+        for key in _replaced(given, kind) if kind else ():
+            _drop(merged, key)
+            origins = {k: v for k, v in origins.items() if not _is_within(k, key)}
+        for key, value in given.items():
             _set(merged, key, value)
             origins = {k: v for k, v in origins.items() if not k.startswith(key + ".")} | {key: name}
     return merged, origins
+
+
+def _replaced(given: Mapping[str, Any], kind: type[Config]) -> Iterator[str]:
+    """Iterate over the keys of alternatives that those `given` replace, and the keys that are read only beside them."""
+    for prefix, group in {found for key in given for found in _groups_of(key, kind)}:
+        for chosen, beside in group.alternatives.items():
+            key, _, value = f"{prefix}{chosen}".partition("=")
+            if any(_is_within(k, key) and v not in (None, (), []) and value in ("", v) for k, v in given.items()):
+                others = {one.partition("=")[0] for one in group.alternatives}.union(*group.alternatives.values())
+                yield from (prefix + other for other in others - {*beside, key.removeprefix(prefix)})
+
+
+def _groups_of(key: str, kind: type[Config]) -> Iterator[tuple[str, type[Config]]]:
+    """Iterate over the groups of settings that a dotted key is in, each with its prefix, the outermost first."""
+    group, prefix, is_name = kind, "", False
+    yield prefix, group
+    for part in key.split(".")[:-1]:
+        prefix = f"{prefix}{part}."
+        if not is_name and (field := group.model_fields.get(part)):
+            if not (inside := next(iter(nested_configs(field.annotation)), None)):
+                return
+            group, is_name = inside, get_origin(field.annotation) is dict
+        else:  # the name of a group among others
+            is_name = False
+        if not is_name:
+            yield prefix, group
 
 
 def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -282,6 +315,18 @@ def _set(target: dict[str, Any], dotted: str, value: Any) -> None:
             inner = target[parent] = {}
         target = inner
     target[leaf] = value
+
+
+def _drop(target: dict[str, Any], dotted: str) -> None:
+    *parents, leaf = dotted.split(".")
+    for parent in parents:
+        target = inner if isinstance(inner := target.get(parent), dict) else {}
+    target.pop(leaf, None)
+
+
+def _is_within(key: str, group: str) -> bool:
+    """Whether a dotted key is the key of the group, or one inside it."""
+    return f"{key}.".startswith(f"{group}.")
 
 
 def is_piece(name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -27,11 +27,14 @@ OF_ROWS = {
     "prompt_suffix",
 }  # fmt: skip
 """Settings that say how a row becomes a task."""
+OF_PROMPTS = ("min_prompt_tokens", "max_prompt_tokens")
+"""Settings of questions that the tasks themselves ask."""
 
 
 class DatasetConfig(Config):
     """One set of tasks: rows of a dataset with their columns, or the tasks that a function returns."""
 
+    alternatives: ClassVar = {"path": {*OF_ROWS, *OF_PROMPTS}, "tasks": {"arguments", *OF_PROMPTS}, "seeds": ()}
     tasks: str | None = None
     """`module:function` `(**arguments) -> tasks`, any iterable of `rlhf.types.Task`. The columns of demonstrations and
     pairs are then those of `Task.row`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -21,6 +21,10 @@ ENVIRONMENT = "environment"
 class EnvironmentConfig(Config):
     """An environment that alternates turns with the policy, and the limits of its episodes."""
 
+    alternatives: ClassVar = {
+        "environment": ("arguments", "eval_arguments", "servers", "isolation"),
+        "urls": ("token_env",),
+    }
     environment: str | None = None
     """`module:Class` of an environment that this run hosts, for instance `rlhf.env.tools:CalculatorEnvironment`."""
     urls: tuple[Url, ...] = ()

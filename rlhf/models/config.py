@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -121,6 +121,7 @@ class LoraConfig(Config):
 class ModelConfig(Config):
     """The initial policy: a folder or hub name (`path`), or a `tiny` model that is made and cached."""
 
+    alternatives: ClassVar = {"path": (), "tiny": ("warmup",)}
     path: str | None = None
     """A Hugging Face folder, or a name on the hub."""
     tiny: TinyModelConfig | None = None

@@ -19,6 +19,7 @@ from rlhf.config import merge
 from rlhf.data.config import EvaluationSetConfig, TrainingSetConfig
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import LoadedRecipe, recipe_from
+from rlhf.recipe.schema import Recipe
 
 KEPT_IN = Path("~/.cache/rlhf/python")
 """Folder of these files. A file is named after its content, so that a resumed run and `rlhf eval` find it again."""
@@ -38,7 +39,7 @@ def recipe_from_python(*sections: Mapping[str, Any]) -> LoadedRecipe:
     set; a data set may be rows (a list of mappings, a `datasets.Dataset`) or the path of a file; and any
     `module:function` may be the function or class itself.
     """
-    values, _ = merge(*(("python", _written_out(section)) for section in sections))
+    values, _ = merge(*(("python", _written_out(section)) for section in sections), kind=Recipe)
     pieces = _Pieces()
     named = pieces.named(values)
     if pieces.folders:

@@ -91,10 +91,11 @@ def _composed(
     """Merge all layers. Beneath the recipe's own are the settings of its kind or algorithm, and those for engines with
     other log-probs or weights than the learner's. `files` are the recipe's and those of its bases: modules and data are
     looked for beside them, and then here; the path of an override first here."""
-    values, _ = merge(*bases, *layers)
+    values, _ = merge(*bases, *layers, kind=Recipe)
     beneath = _beneath(values)
-    values, _ = merge(*bases, beneath, *layers)
-    values, origins = merge(*bases, beneath, mismatch_layer(values), *layers, adapter_layer(values))
+    values, _ = merge(*bases, beneath, *layers, kind=Recipe)
+    all_layers = (*bases, beneath, mismatch_layer(values), *layers, adapter_layer(values))
+    values, origins = merge(*all_layers, kind=Recipe)
     recipe = build(Recipe, values, other_names())
     given = tuple(str(Path(folder).expanduser().absolute()) for folder in recipe.python_path)
     searched = _searched(values, files, given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -102,6 +102,8 @@ class RunConfig(Config):
 
 class Recipe(Config):
     """All settings of a run."""
+
+    alternatives: ClassVar = {"environment": (), "agent": ()}
 
     name: str = Field("run", pattern=RUN_NAME)
     """Name of the run and of its folder."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -78,6 +78,17 @@ LOWEST = dict.fromkeys(("regex", "math", "code"), 0.0)
 class ScorerConfig(Config):
     """One rule, a function of your own, a reward model, a server, or a judge."""
 
+    alternatives: ClassVar = {
+        **{f"kind={kind}": () for kind in UNBREAKABLE},
+        "kind=combined": ("parts",),
+        "kind=regex": ("pattern", "on_scorer_failure"),
+        "kind=math": ("on_scorer_failure",),
+        "kind=code": ("on_scorer_failure",),
+        "kind=function": ("function", "arguments", "on_scorer_failure"),
+        "kind=model": ("model", "on_scorer_failure"),
+        "kind=remote": ("remote", "recording", "on_scorer_failure"),
+        "kind=judge": ("judge", "recording", "on_scorer_failure"),
+    }
     kind: ScorerKind = "exact"
     """`exact`: the reply equals the answer; `regex`: `pattern` is found, and the group of its last match (where it has
     one) equals the answer; `format`: the reply consists of `tags`; `math`: math-verify finds the same value; `code`:
