@@ -118,8 +118,17 @@ def exact_sum(numbers: Iterable[float]) -> float:
         return math.nan
 
 
+LARGEST = 3.4028234663852886e38
+"""The largest finite number in float32, which training computes in."""
+
+
+def is_finite(number: float) -> bool:
+    """Whether a reward is finite for training, in float32."""
+    return -LARGEST <= number <= LARGEST
+
+
 def finite_number(given: object) -> float | None:
-    """Return a reward from user code as a plain float; None unless it is a finite number.
+    """Return a reward from user code as a plain float; None unless it `is_finite`.
 
     Numpy's numbers are accepted, and booleans are 1 and 0."""
     if not isinstance(given, (float, Real, np.bool_)):  # float first: checking an abstract class takes microseconds
@@ -128,7 +137,7 @@ def finite_number(given: object) -> float | None:
         number = float(given)
     except OverflowError:
         return None
-    return number if math.isfinite(number) else None
+    return number if is_finite(number) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 
 from rlhf.reward.live import LiveReward
-from rlhf.types import Scored, Task, Trajectory, Unscored, exact_sum
+from rlhf.types import Scored, Task, Trajectory, Unscored, exact_sum, is_finite
 
 
 class CombinedReward:
@@ -40,7 +39,7 @@ def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, floa
     numbers = {name: score for name, score in scores.items() if isinstance(score, Scored)}
     values = {name: score.value for name, score in numbers.items()}
     total = exact_sum(weights[name] * value for name, value in values.items())
-    if not math.isfinite(total):
+    if not is_finite(total):
         return Unscored(kind="not finite", detail=f"the weighted sum of {values} is {total}")
     return Scored(
         value=total,

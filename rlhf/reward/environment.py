@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored, exact_sum
+from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored, exact_sum, is_finite
 
 NAME = "environment"
 
@@ -27,6 +26,6 @@ def summed(trajectory: Trajectory) -> Scored | Unscored:
     if not rewards and trajectory.status is EpisodeStatus.TERMINATED:
         return Unscored(kind="no reward", detail="the environment ended the episode and gave it no reward")
     value = exact_sum(rewards)
-    if not math.isfinite(value):
+    if not is_finite(value):
         return Unscored(kind="not finite", detail=f"the sum of {len(rewards)} rewards overflows")
     return Scored(value=value, parts={NAME: value}, turn_weight=1.0, only_turns=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from rlhf.cluster.restarting import STARTS, Restarts
 from rlhf.cluster.worker import Worker, WorkerHandle
 from rlhf.errors import DeadlinePassed, Raised, WorkerDied, WorkerFailed, catch_awaiting
 from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings, RewardModelWorker
-from rlhf.types import Scored, Task, Trajectory, Unscored
+from rlhf.types import Scored, Task, Trajectory, Unscored, is_finite
 
 NAME = "model"
 
@@ -74,7 +73,7 @@ def outcome(score: float | Unscored) -> Scored | Unscored:
     """Return a finite score; NaN and infinity become `Unscored`."""
     if isinstance(score, Unscored):
         return score
-    if not math.isfinite(score):
+    if not is_finite(score):
         return Unscored(kind="not finite", detail=f"the reward model said {score}")
     return Scored(value=score, parts={NAME: score})
 

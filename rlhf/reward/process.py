@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -158,7 +159,8 @@ def _outcome(message: dict[str, Any]) -> Scored | Unscored:
         case {"value": value}:
             number = None if isinstance(value, bool) else finite_number(value)
             if number is None:
-                return Unscored(kind="not a number", detail=f"it returned {value!r:.200}")
+                large = ", which is infinite in float32" if isinstance(value, float) and math.isfinite(value) else ""
+                return Unscored(kind="not a number", detail=f"it returned {value!r:.200}{large}")
             return Scored(value=number)
         case {"kind": str(kind), "detail": str(detail)}:
             return Unscored(kind=kind, detail=detail)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf.reward.config import RemoteConfig
-from rlhf.types import Task, Trajectory, Unscored
+from rlhf.types import Task, Trajectory, Unscored, is_finite
 
 NULLS_HEADER = "X-Unscored"
 """A client that sends this field (with the value `null`) gets `null` for a reply that our server could not score, and
@@ -67,7 +67,7 @@ def parse_number(value: Any) -> Score:
         found = float(value)
     except OverflowError:
         found = math.inf
-    return found if math.isfinite(found) else Unscored(kind="protocol", detail=f"{found} where a number was expected")
+    return found if is_finite(found) else Unscored(kind="protocol", detail=f"{found} where a number was expected")
 
 
 def _ask_openrlhf(task: Task, episodes: Sequence[Trajectory], config: RemoteConfig) -> list[ScoringRequest]:

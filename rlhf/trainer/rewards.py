@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlhf.errors import NotFinite
 from rlhf.trainer.arrays import Doubles, Ints
-from rlhf.types import EpisodeStatus, Group, Sample, Scored, Trajectory
+from rlhf.types import EpisodeStatus, Group, Sample, Scored, Trajectory, is_finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,7 +49,7 @@ def episode_rewards(groups: Sequence[Group]) -> EpisodeRewards:
 
 
 def _number(trajectory: Trajectory, score: Scored) -> float:
-    if not np.isfinite(score.value):
+    if not is_finite(score.value):
         raise NotFinite(f"the reward of an episode of task {trajectory.task.id} is {score.value}; it cannot be trained")
     return score.value
 

@@ -97,6 +97,7 @@ def test_an_empty_data_file_is_named(rlhf: Command, recipe: Path, rows: Path):
         ),
         ("return str(response == row['answer'])", "the reply '1': it returned 'True'"),
         ("if response == row['answer']: return 1.0", "an empty reply: it returned None"),
+        ("return 1e300", "the reply '1': it returned 1e+300, which is infinite in float32"),
     ],
 )
 def test_a_reward_that_gives_no_number_is_told_by_the_first_row(

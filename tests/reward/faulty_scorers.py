@@ -62,6 +62,7 @@ BEHAVIOURS: dict[str, Any] = {
     "raise": lambda row: row["no such column"],
     "nan": lambda row: float("nan"),
     "inf": lambda row: -float("inf"),
+    "absurd": lambda row: 1e300,
     "text": lambda row: "1.0",
     "none": lambda row: None,
     "true": lambda row: True,

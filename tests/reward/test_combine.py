@@ -81,9 +81,9 @@ def test_what_parts_say_of_their_numbers_is_kept_under_their_names() -> None:
     assert outcome.detail == "tests: 2 of 2 tests pass (script, trusting)"
 
 
-@pytest.mark.parametrize("other", [1e308, -1e308])
-def test_a_sum_that_overflows_is_no_number(other: float) -> None:
-    outcome = combined({"a": Scored(value=1e308), "b": Scored(value=other)}, {"a": 1e10, "b": 1e10})
+@pytest.mark.parametrize(("value", "other", "weight"), [(1e308, 1e308, 1e10), (1e308, -1e308, 1e10), (2.0, 0.0, 3e38)])
+def test_a_sum_that_overflows_is_no_number(value: float, other: float, weight: float) -> None:
+    outcome = combined({"a": Scored(value=value), "b": Scored(value=other)}, {"a": weight, "b": weight})
     assert isinstance(outcome, Unscored)
     assert outcome.kind == "not finite"
 

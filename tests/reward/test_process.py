@@ -51,6 +51,7 @@ async def test_a_healthy_scorer_gives_its_number() -> None:
         ("raise", "raised", "KeyError: 'no such column' (at tests/reward/faulty_scorers.py:"),
         ("nan", "not a number", "it returned nan"),
         ("inf", "not a number", "it returned -inf"),
+        ("absurd", "not a number", "it returned 1e+300, which is infinite in float32"),
         ("text", "not a number", "it returned '1.0'"),
         ("none", "not a number", "it returned None"),
     ],
