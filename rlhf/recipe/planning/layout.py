@@ -9,7 +9,7 @@ from typing import Any
 from rlhf.recipe.kinds import OF_EXAMPLES
 from rlhf.recipe.planning.shape import DTYPE_BYTES
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.workers import engine_device, engine_sizes, learner_device, shares_one_gpu
+from rlhf.recipe.workers import engine_device, engine_sizes, learner_device, shares_one_gpu, transfer_backend
 from rlhf.trainer.algorithms.registry import needs_reference
 
 PROMPT_TOKENS = 512
@@ -48,8 +48,8 @@ class LearnerLayout:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLayout:
     """Engines of one size, whose workers have this `role`. An engine takes `utilisation` of a GPU, or `cache_bytes` of
-    KV cache on a CPU, and receives weights in buckets of `bucket_bytes`. `context` is the longest sequence, if the
-    recipe sets it."""
+    KV cache on a CPU, and receives weights by `backend` in buckets of `bucket_bytes`. `context` is the longest
+    sequence, if the recipe sets it."""
 
     role: str
     device: str
@@ -61,6 +61,7 @@ class EngineLayout:
     context: int | None
     utilisation: float
     cache_bytes: int
+    backend: str = "gloo"
     bucket_bytes: int
 
 
@@ -168,6 +169,7 @@ def engine_layouts(recipe: Recipe) -> tuple[EngineLayout, ...]:
             context=rollout.max_context_tokens,
             utilisation=rollout.gpu_memory_utilization,
             cache_bytes=rollout.kv_cache_megabytes * 2**20,
+            backend=transfer_backend(recipe),
             bucket_bytes=recipe.trainer.weight_sync.bucket_bytes(on_gpu=device == "cuda"),
         )
         for size, role in sorted((size, role) for role, size in engine_sizes(recipe).items())

@@ -121,7 +121,8 @@ def engine_phases(shape: ModelShape, layout: EngineLayout, card: Card | None, *,
         "generate": awake,
         "forward and backward": resting,
         "optimizer step": resting,
-        "weight sync": awake,  # its check computes, with the KV cache
+        # Its check computes, with the KV cache.
+        "weight sync": (*awake, *_receiving(shape, layout)),
     }
 
 
@@ -169,6 +170,20 @@ def _gpu_engine(shape: ModelShape, layout: EngineLayout) -> list[Part]:
         Part(what="counts of tokens", bytes=(32 * 4 + 4) * layout.sequences * shape.vocabulary // 32),
         Part(what="CUDA graphs", bytes=CUDA_GRAPHS),
     ]
+
+
+def _receiving(shape: ModelShape, layout: EngineLayout) -> list[Part]:
+    """Return what a weight sync adds on an engine's GPU to vLLM's share: whole tensors of a layer that has not arrived
+    completely, with nccl also its communicator and three buffers, of which one may hold the embedding."""
+    if layout.backend == "gloo":
+        return []
+    parts = [Part(what="unfinished layer", bytes=shape.layer_parameters * layout.width)]
+    if layout.backend == "nccl":
+        bucket = min(layout.bucket_bytes, shape.parameters * layout.width)
+        embedding = shape.vocabulary * shape.hidden_size * layout.width
+        parts.append(Part(what="NCCL of weight syncs", bytes=NCCL_BUFFERS // 2))
+        parts.append(Part(what=BUCKETS, bytes=2 * bucket + max(bucket, embedding)))
+    return parts
 
 
 def _cpu_engine(shape: ModelShape, layout: EngineLayout) -> list[Part]:

@@ -14,8 +14,9 @@ from rlhf.commands.plan import plan_lines, planned, run_plan
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe, recipe_from
 from rlhf.recipe.planning.estimate import NO_ACTIVATIONS, Estimate, shortages
-from rlhf.recipe.planning.machines import CARDS, GIB, Machine, card_named, here, machine_of
+from rlhf.recipe.planning.machines import CARDS, GIB, NCCL_BUFFERS, Machine, card_named, here, machine_of
 from rlhf.recipe.planning.processes import bytes_at, engine_phases, learner_phases, peak
+from rlhf.trainer.config import GPU_BUCKET
 from tests.recipe.planning.gpu_recipes import plan_of, recipe_file
 
 LLAMA = recipe_file("llama_70b_16_nodes")
@@ -130,6 +131,26 @@ def test_a_colocated_rank_waits_in_host_memory_and_a_sleeping_engine_holds_no_ca
     assert "KV cache" not in {part.what for part in engine["forward and backward"]}
     together = max(bytes_at(rank[phase], "device") + bytes_at(engine[phase], "device") for phase in rank)
     assert together < peak(rank, "device") + peak(engine, "device")
+
+
+def test_a_weight_sync_adds_buffers_an_unfinished_layer_and_a_communicator_to_an_engine_on_a_gpu() -> None:
+    by_nccl, by_ipc, by_gloo = (
+        {part.what: part.bytes for part in found.engines[0]["weight sync"] if part not in found.engines[0]["generate"]}
+        for found, _ in (
+            plan_of("moe_30b_a3b"),
+            plan_of("gsm8k_one_gpu"),
+            plan_of("moe_30b_a3b", "trainer.weight_sync.backend=gloo"),
+        )
+    )
+    experts, attention, small = 128 * 3 * 2048 * 768, 2 * 2048 * (4096 + 512), 128 * 2048 + 2 * 2048 + 2 * 128
+    embedding, bucket = 151_936 * 2048 * 2, GPU_BUCKET
+    assert by_nccl == {
+        "unfinished layer": 2 * (experts + attention + small),
+        "buckets of weight syncs": max(embedding, bucket) + 2 * bucket,
+        "NCCL of weight syncs": NCCL_BUFFERS // 2,
+    }
+    assert set(by_ipc) == {"unfinished layer"}, "the buffers are the rank's"
+    assert by_gloo == {}
 
 
 def test_holes_of_a_ranks_allocator_are_left_on_a_card_that_it_has_together_with_an_engine() -> None:
