@@ -11,6 +11,9 @@ from rlhf.config import Config, compiled_pattern
 from rlhf.http.config import HttpConfig, RecordingConfig, Url
 from rlhf.reward.code.config import CodeRewardConfig
 
+Number = Annotated[float, Field(ge=-3.4e38, le=3.4e38)]
+"""A number that is finite in float32, which training computes in."""
+
 
 class RemoteConfig(Config):
     """An external reward server."""
@@ -116,7 +119,7 @@ class ScorerConfig(Config):
     timeout_seconds: float = Field(10, gt=0)
     """Deadline for one response; a scorer that exceeds it is killed, and the response is unscored. For kind `model`,
     the deadline for one batch of responses; for kinds `remote` and `judge`, for one attempt of a request."""
-    on_scorer_failure: Literal["unscored"] | Annotated[float, Field(allow_inf_nan=False)] | None = None
+    on_scorer_failure: Literal["unscored"] | Number | None = None
     """The score of a reply that makes the scorer fail (it hangs, raises, dies, or returns no number or verdict):
     `unscored` leaves the reply out of training, a number is its score. By default, kinds `regex`, `math` and `code`
     score it 0, their lowest, and as parts with a negative weight 1, their highest; other kinds leave it out.
@@ -197,7 +200,7 @@ class ScorerConfig(Config):
 class PartConfig(ScorerConfig):
     """A part of a combined reward."""
 
-    weight: float = Field(1, allow_inf_nan=False)
+    weight: Number = 1
     """Weight of its score; negative for a penalty, 0 to record it only."""
 
     @model_validator(mode="after")

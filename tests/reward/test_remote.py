@@ -123,6 +123,8 @@ async def test_a_reward_repeats_offline_from_its_recording(tmp_path: Any) -> Non
         ({"kind": "exact", "parts": {"a": {"kind": "exact"}}}, "give both or neither"),
         ({"kind": "combined", "parts": {"a": {"kind": "combined"}}}, "has no kind: combined"),
         ({"kind": "combined", "parts": {"a": {"kind": "exact", "weight": float("inf")}}}, "weight"),
+        ({"kind": "combined", "parts": {"a": {"kind": "exact", "weight": 1e300}}}, "weight"),
+        ({"kind": "math", "on_scorer_failure": -1e300}, "on_scorer_failure"),
         (
             {
                 "kind": "combined",
