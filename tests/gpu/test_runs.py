@@ -14,7 +14,7 @@ import pytest
 
 from rlhf.commands.gpu_checks.machine import GpuMachine
 from rlhf.commands.gpu_checks.table import COLOCATED, HALVES, WHOLE
-from rlhf.commands.gpu_checks.training import run_command, run_end, train_run
+from rlhf.commands.gpu_checks.training import publishes, run_command, run_end, train_run
 from rlhf.types import Message
 
 pytestmark = [pytest.mark.gpu, pytest.mark.engine, pytest.mark.timeout(1000)]
@@ -41,6 +41,22 @@ def test_the_reward_rises(machine: GpuMachine) -> None:
     assert end.finished(10), end.described
     rewards = end.values("reward/mean")
     assert sum(rewards[-3:]) > sum(rewards[:3])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (*COLOCATED, "model.dtype=float32"),
+        (
+            "rollout.engines=2", "rollout.gpus_per_engine=0.25", "rollout.gpu_memory_utilization=0.2",
+            "trainer.deepspeed.gpus_per_rank=0.5",
+        ),
+    ],
+    ids=["float32, colocated", "2 engines and a rank on one GPU"],
+)  # fmt: skip
+def test_a_run_proves_its_weight_syncs(machine: GpuMachine, overrides: Sequence[str]) -> None:
+    found = publishes(machine, *overrides)
+    assert found.good, found.found
 
 
 def test_a_run_that_saved_goes_on_in_new_processes(machine: GpuMachine) -> None:
