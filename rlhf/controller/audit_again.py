@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +43,12 @@ def metrics_again(
         or not passes
     ):
         return known
-    differences = np.concatenate([_sampled(one.learner_logprobs) - _sampled(one.engine_logprobs) for one in passes])
-    fresh = np.abs(differences[np.concatenate([_versions(one) == update - 1 for one in passes])])
-    entropies = np.concatenate([_sampled(one.entropies) for one in passes])
+    learner, engine = (_joined(one.learner_logprobs for one in passes), _joined(one.engine_logprobs for one in passes))
+    sampled, versions = np.isfinite(learner), _joined(one.versions for one in passes)
+    fresh = np.abs(learner - engine)[sampled & (versions == update - 1)]
     largest = {"policy/logprob_difference_max": float(fresh.max(initial=0.0))}
     mean = {"policy/logprob_difference": float(fresh.mean())} if fresh.size else {}
-    return known | mean | largest | {"policy/entropy": float(entropies.mean())}
+    return known | mean | largest | {"policy/entropy": float(_joined(one.entropies for one in passes)[sampled].mean())}
 
 
 def advantages_again(groups: Sequence[Group], recipe: Recipe) -> Advantages:
@@ -76,14 +77,5 @@ def evaluation_again(records: Sequence[EpisodeRecord], recipe: Recipe, part: Pat
     return Evaluation(sets=tuple(result_of(name, recipe.data.eval_sets[name], groups) for name, groups in sets.items()))
 
 
-def _versions(record: EpisodeRecord) -> NDArray[np.int64]:
-    assert record.versions is not None
-    assert record.learner_logprobs is not None
-    versions: NDArray[np.int64] = record.versions[np.isfinite(record.learner_logprobs)]
-    return versions
-
-
-def _sampled(column: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    assert column is not None
-    sampled: NDArray[np.float32] = column[np.isfinite(column)]
-    return sampled
+def _joined(columns: Iterable[NDArray[Any] | None]) -> NDArray[Any]:
+    return np.concatenate([column for column in columns if column is not None])
