@@ -57,7 +57,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`.
 
     The layers, in order: the recipe that `base` names (a path relative to this file's folder, or to that of the shipped
-    recipes), the algorithm's settings, the file, the overrides.
+    recipes), the file, the overrides. The algorithm's settings come beneath the file, or the base that alone names it.
     """
     bases, own, files = _files(path)
     name = {"name": path.stem} if "name" not in own else {}
@@ -92,9 +92,11 @@ def _composed(
     other log-probs or weights than the learner's. `files` are the recipe's and those of its bases: modules and data are
     looked for beside them, and then here; the path of an override first here."""
     values, _ = merge(*bases, *layers, kind=Recipe)
-    beneath = _beneath(values)
-    values, _ = merge(*bases, beneath, *layers, kind=Recipe)
-    all_layers = (*bases, beneath, mismatch_layer(values), *layers, adapter_layer(values))
+    naming = [place for place, (_, own) in enumerate((*bases, *layers)) if _beneath(own)[1]]
+    place = min(max(naming, default=0), len(bases))
+    beneath = [*bases[:place], _beneath(values), *bases[place:]]
+    values, _ = merge(*beneath, *layers, kind=Recipe)
+    all_layers = (*beneath, mismatch_layer(values), *layers, adapter_layer(values))
     values, origins = merge(*all_layers, kind=Recipe)
     recipe = build(Recipe, values, other_names())
     given = tuple(str(Path(folder).expanduser().absolute()) for folder in recipe.python_path)

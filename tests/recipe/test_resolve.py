@@ -100,3 +100,14 @@ def test_the_steps_of_preference_ppo_are_recipes(name: str) -> None:
 def test_what_a_reward_model_cannot_be_trained_with_is_refused(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_recipe(RECIPES / "2_reward_model.yaml", overrides)
+
+
+def test_a_preset_is_beneath_the_base_that_alone_names_it(tmp_path: Path) -> None:
+    base, own = tmp_path / "base.yaml", tmp_path / "own.yaml"
+    base.write_text(
+        "model: {tiny: {}}\ndata: {train: {path: rows.jsonl}}\nreward: {kind: exact}\n"
+        "trainer: {algorithm: dapo, loss: {clip_high: 0.4}}\n"
+    )
+    own.write_text("base: base.yaml\n")
+    assert load_recipe(own).recipe.trainer.loss.clip_high == 0.4
+    assert load_recipe(own, ["trainer.algorithm=gspo"]).recipe.trainer.loss.clip_high == 4e-4
