@@ -92,9 +92,9 @@ def _composed(
     other log-probs or weights than the learner's. `files` are the recipe's and those of its bases: modules and data are
     looked for beside them, and then here; the path of an override first here."""
     values, _ = merge(*bases, *layers, kind=Recipe)
-    naming = [place for place, (_, own) in enumerate((*bases, *layers)) if _beneath(own)[1]]
-    place = min(max(naming, default=0), len(bases))
-    beneath = [*bases[:place], _beneath(values), *bases[place:]]
+    naming = [index for index, layer in enumerate((*bases, *layers)) if _beneath(merge(layer)[0])[1]]
+    below = min(max(naming, default=0), len(bases))
+    beneath = [*bases[:below], _beneath(values), *bases[below:]]
     values, _ = merge(*beneath, *layers, kind=Recipe)
     all_layers = (*beneath, mismatch_layer(values), *layers, adapter_layer(values))
     values, origins = merge(*all_layers, kind=Recipe)
