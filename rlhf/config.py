@@ -148,40 +148,35 @@ def merge(*layers: tuple[str, Mapping[str, Any]], kind: type[Config] | None = No
     merged: dict[str, Any] = {}
     origins: Origins = {}
     for name, layer in layers:
-        given = dict(flatten(layer))
-        for key in _replaced(given, kind) if kind else ():
-            _drop(merged, key)
-            origins = {k: v for k, v in origins.items() if not _is_within(k, key)}
-        for key, value in given.items():
+        given: dict[str, Any] = {}
+        for key, value in flatten(layer):
+            _set(given, key, value)
+        if kind:
+            _drop_replaced(kind, merged, given)
+        for key, value in flatten(given):
             _set(merged, key, value)
             origins = {k: v for k, v in origins.items() if not k.startswith(key + ".")} | {key: name}
-    return merged, origins
+    there = {key for key, _ in flatten(merged)}
+    return merged, {key: name for key, name in origins.items() if key in there}
 
 
-def _replaced(given: Mapping[str, Any], kind: type[Config]) -> Iterator[str]:
-    """Iterate over the keys of alternatives that those `given` replace, and the keys that are read only beside them."""
-    for prefix, group in {found for key in given for found in _groups_of(key, kind)}:
-        for chosen, beside in group.alternatives.items():
-            key, _, value = f"{prefix}{chosen}".partition("=")
-            if any(_is_within(k, key) and v not in (None, (), []) and value in ("", v) for k, v in given.items()):
-                others = {one.partition("=")[0] for one in group.alternatives}.union(*group.alternatives.values())
-                yield from (prefix + other for other in others - {*beside, key.removeprefix(prefix)})
-
-
-def _groups_of(key: str, kind: type[Config]) -> Iterator[tuple[str, type[Config]]]:
-    """Iterate over the groups of settings that a dotted key is in, each with its prefix, the outermost first."""
-    group, prefix, is_name = kind, "", False
-    yield prefix, group
-    for part in key.split(".")[:-1]:
-        prefix = f"{prefix}{part}."
-        if not is_name and (field := group.model_fields.get(part)):
-            if not (inside := next(iter(nested_configs(field.annotation)), None)):
-                return
-            group, is_name = inside, get_origin(field.annotation) is dict
-        else:  # the name of a group among others
-            is_name = False
-        if not is_name:
-            yield prefix, group
+def _drop_replaced(kind: type[Config], earlier: dict[str, Any], later: Mapping[str, Any]) -> None:
+    """Drop the alternatives of `kind` that `later` replaces, and what is read only beside them."""
+    for choice, beside in kind.alternatives.items():
+        key, _, value = choice.partition("=")
+        if later.get(key) not in (None, (), []) and value in ("", later[key]):
+            others = {one.partition("=")[0] for one in kind.alternatives}.union(*kind.alternatives.values())
+            for other in others - {*beside, key}:
+                earlier.pop(other, None)
+    for key, above in later.items():
+        field, below = kind.model_fields.get(key), earlier.get(key)
+        group = next(iter(nested_configs(field.annotation)), None) if field else kind  # else the name of one of a kind
+        if group is None or not (isinstance(above, Mapping) and isinstance(below, dict)):
+            continue
+        by_name = field is not None and get_origin(field.annotation) is dict
+        for lower, upper in [(below.get(name), above[name]) for name in above] if by_name else [(below, above)]:
+            if isinstance(lower, dict) and isinstance(upper, Mapping):
+                _drop_replaced(group, lower, upper)
 
 
 def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -315,18 +310,6 @@ def _set(target: dict[str, Any], dotted: str, value: Any) -> None:
             inner = target[parent] = {}
         target = inner
     target[leaf] = value
-
-
-def _drop(target: dict[str, Any], dotted: str) -> None:
-    *parents, leaf = dotted.split(".")
-    for parent in parents:
-        target = inner if isinstance(inner := target.get(parent), dict) else {}
-    target.pop(leaf, None)
-
-
-def _is_within(key: str, group: str) -> bool:
-    """Whether a dotted key is the key of the group, or one inside it."""
-    return f"{key}.".startswith(f"{group}.")
 
 
 def is_piece(name: str) -> bool:
