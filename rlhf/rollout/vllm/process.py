@@ -22,12 +22,10 @@ SEGMENTS = "/dev/shm/vllm_dist_"
 
 @contextmanager
 def undisturbed_process() -> Iterator[None]:
-    """Preserve the states of the random generators, torch's default dtype, `torch.set_num_threads`, which vLLM's CPU
-    worker replaces by a function that does nothing, and LD_PRELOAD, to which vLLM adds libraries for its own processes:
-    every other child of this one would load them too, and complain about a path with a space."""
+    """Preserve the states of the random generators, torch's default dtype and `torch.set_num_threads`, which vLLM's CPU
+    worker replaces by a function that does nothing."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     dtype, set_num_threads = torch.get_default_dtype(), torch.set_num_threads
-    preloaded = os.environ.get("LD_PRELOAD")
     try:
         yield
     finally:
@@ -36,9 +34,18 @@ def undisturbed_process() -> Iterator[None]:
         torch.set_rng_state(states[2])
         torch.set_default_dtype(dtype)
         torch.set_num_threads = set_num_threads
+
+
+@contextmanager
+def same_preloads() -> Iterator[None]:
+    """Preserve LD_PRELOAD, to which vLLM adds libraries for its own processes on a CPU: every child of this process
+    would load them too, and complain about a path with a space."""
+    preloaded = os.environ.get("LD_PRELOAD")
+    try:
+        yield
+    finally:
         os.environ.pop("LD_PRELOAD", None)
-        if preloaded is not None:
-            os.environ["LD_PRELOAD"] = preloaded
+        os.environ.update({} if preloaded is None else {"LD_PRELOAD": preloaded})
 
 
 @contextmanager

@@ -23,12 +23,19 @@ from vllm.v1.core.sched.request_queue import create_request_queue
 from vllm.v1.engine import FinishReason as Ended
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.executor import Executor
 
 from rlhf.errors import DeadlinePassed, ModelError, TransferError
 from rlhf.rollout.vllm.continued import SAMPLED, skip_draws
 from rlhf.rollout.vllm.engine_arguments import ModelKind, engine_args, usage_context
 from rlhf.rollout.vllm.load import LoadCounter
-from rlhf.rollout.vllm.process import shared_segments, uncompiled_classes, without_collecting, without_torchvision
+from rlhf.rollout.vllm.process import (
+    same_preloads,
+    shared_segments,
+    uncompiled_classes,
+    without_collecting,
+    without_torchvision,
+)
 from rlhf.rollout.vllm.routing import RoutingRecord
 from rlhf.rollout.vllm.sampled import SampledReply
 from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, GenerateRequest, requests_have_seeds
@@ -63,7 +70,11 @@ class VllmEngine:
                 latent_attention="kv_lora_rank" in config.get_text_config(),
                 carries_state=any(has_inner_state(one) or is_hybrid(one) for one in _classes_of(config, settings)),
             )
-            self._engine = LLMEngine.from_engine_args(engine_args(settings, kind), usage_context(settings))
+            arguments, context = engine_args(settings, kind), usage_context(settings)
+            with same_preloads():
+                engine_config = arguments.create_engine_config(context)
+            executor, log_stats = Executor.get_class(engine_config), not arguments.disable_log_stats
+            self._engine = LLMEngine(engine_config, executor, log_stats=log_stats, usage_context=context)
         self._engine.set_weight_version(str(UNPUBLISHED))
         self._tasks = self._engine.get_supported_tasks()
         self._unfinished: dict[str, SampledReply] = {}
