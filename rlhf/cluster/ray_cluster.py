@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shlex
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -272,7 +270,7 @@ class RayCluster:
             num_cpus=role.cpus,
             num_gpus=role.own_gpus,
             max_concurrency=1000,
-            runtime_env=forked_by_ray(forks) if forks else quoted_python(sys.executable),
+            runtime_env=forked_by_ray(forks) if forks else None,
             scheduling_strategy=in_bundle(placed.group, placement_group_bundle_index=placed.bundle),
         )
         # Variables are passed to the actor: in Ray's `runtime_env` they cost a worker two process starts in a row.
@@ -289,13 +287,6 @@ class RayCluster:
             return None
         given = os.environ.get(SOCKET)
         return self._forks.socket if self._forks else Path(given) if given else None
-
-
-def quoted_python(executable: str) -> dict[str, str]:
-    """Return a runtime environment for an interpreter path with a space: Ray puts the path unquoted into a shell
-    command, which fails."""
-    quoted = shlex.quote(executable)
-    return {} if quoted == executable else {"py_executable": quoted}
 
 
 def _disconnect(reserved: Sequence[Reservation]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -73,12 +74,20 @@ def start_ray(temp_dir: Path) -> None:
         log_to_driver=False,
         configure_logging=False,
         object_store_memory=object_store_bytes(),
+        runtime_env=quoted_python(sys.executable),
         _temp_dir=str(temp_dir),
     )
     with _without_monitors():
         ended = catch(start)
     if isinstance(ended, Raised):  # on a busy machine, after 30 s that Ray has fixed
         raise WorkerFailed("ray", "init", describe_error(ended.error), traceback_of(ended.error))
+
+
+def quoted_python(executable: str) -> dict[str, str]:
+    """Return a runtime environment for an interpreter path with a space: Ray puts the path unquoted into a shell
+    command, which fails."""
+    quoted = shlex.quote(executable)
+    return {} if quoted == executable else {"py_executable": quoted}
 
 
 @contextmanager
@@ -109,7 +118,8 @@ def join_ray(address: str, seconds: float) -> str:
         check_answers(address, seconds)
     ray = ray_module()
     try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
+        env = quoted_python(sys.executable)
+        ray.init(address=address, log_to_driver=False, configure_logging=False, runtime_env=env)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise no_cluster(address, str(error)) from None
     return str(ray.get_runtime_context().gcs_address).rpartition(":")[0]

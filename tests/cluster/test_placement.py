@@ -8,7 +8,7 @@ import pytest
 
 from rlhf.cluster import placement
 from rlhf.cluster.placement import HEAD_RESOURCE, Reservation, bundles_of, nodes_of, placement_table
-from rlhf.cluster.ray_cluster import quoted_python
+from rlhf.cluster.ray_connection import quoted_python
 from rlhf.cluster.roles import Resources, Role
 from rlhf.errors import PlacementError
 
