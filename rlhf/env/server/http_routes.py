@@ -34,10 +34,21 @@ class ErrorResponse(BaseModel):
     detail: Json
 
 
+class McpErrorResponse(BaseModel):
+    """Why an MCP request was refused, as JSON-RPC says it."""
+
+    error: Json
+    id: int | str | None
+
+
 OBSERVED: dict[int | str, dict[str, Any]] = {200: {"model": StepResponse}}
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse, "description": "An error"}
     for status in (400, 401, 404, 409, 410, 413, 422, 500, 503, 504)
+}
+OF_MCP: dict[int | str, dict[str, Any]] = {
+    202: {"description": "A notification needs no answer"},
+    **{status: {"model": McpErrorResponse | ErrorResponse, "description": "An error"} for status in (400, 404)},
 }
 
 
@@ -86,7 +97,7 @@ def http_routes(sessions: EnvironmentSessions) -> APIRouter:
             await session.reset(ResetData())
             return WireJson(await act(session, spec, action))
 
-    @router.post("/mcp", responses={202: {"description": "A notification needs no answer"}})
+    @router.post("/mcp", responses=OF_MCP)
     async def mcp(body: Json, session_id: McpSessionId = None, version: McpVersion = None) -> Response:
         status, answer, headers = await answer_mcp(sessions, body, session_id, version)
         return Response(status_code=status) if answer is None else WireJson(answer, status, headers)
