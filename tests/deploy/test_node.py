@@ -126,5 +126,5 @@ def listening(processes: list[psutil.Process]) -> list[str]:
 def of_node(process: psutil.Process, name: str) -> bool:
     try:
         return process.environ().get("SLURMD_NODENAME") == name
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # it ends just now
         return False
