@@ -7,7 +7,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from rlhf.cluster.interfaces import own_address
 from rlhf.cluster.ray_connection import LEAST_STORE_BYTES, PRIVATE_RAY
+from rlhf.deploy.ray_start import linked_interpreter
 from tests.pace import scaled
 
 ROOT = Path(__file__).parents[1]
@@ -65,7 +65,8 @@ def ray_start(
 ) -> Iterator[str]:
     """One node, until the end of the block. What it said when it had started."""
     command = [
-        sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words,
+        linked_interpreter(Path(tempfile.mkdtemp(dir=temp.parent))),
+        "-m", "ray.scripts.scripts", "start", "--block", *words,
         "--node-ip-address", own_address(), "--num-cpus", str(cpus), "--num-gpus", str(gpus),
         "--dashboard-agent-listen-port", "0", "--object-store-memory", str(LEAST_STORE_BYTES),
         "--temp-dir", str(temp),
