@@ -57,6 +57,9 @@ class HttpClient:
             Availability(self.url, self._attempt, outages, config.max_backoff_seconds) if outages else None
         )
 
+    async def get(self, path: str) -> Any:
+        return await self._call("GET", path)
+
     async def post(self, path: str, body: Any) -> Any:
         """Return the JSON of the server's answer. The request must be safe to repeat, as one whose answer depends only
         on what is sent. Raises `HttpFailed`, and `RecordingError` from a replay."""
@@ -67,7 +70,7 @@ class HttpClient:
         `concurrency`. Raises `HttpFailed` when it cannot be reached or refuses the token; any other answer is
         ignored."""
         try:
-            health = await self._call("GET", "/health")
+            health = await self.get("/health")
         except HttpFailed as failure:
             if failure.kind in ("refused", "denied"):
                 raise
