@@ -80,8 +80,10 @@ def ask(connection: DuckDBPyConnection, view: str, question: Question) -> DuckDB
     """Return the answer, which is computed when it is fetched. Raises `UserError` for an expression that is no SQL, or
     names an unknown column."""
     with explaining_sql():
-        found = first_of(matching(connection.view(view), question), question)
-        return found.project(", ".join(question.columns)) if question.columns else found
+        found = matching(connection.view(view), question)
+        found = found.order(question.order) if question.order else found
+        found = found.project(", ".join(question.columns)) if question.columns else found
+        return found if question.limit is None else found.limit(question.limit)
 
 
 def matching(rows: DuckDBPyRelation, question: Question) -> DuckDBPyRelation:
