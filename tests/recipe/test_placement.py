@@ -139,7 +139,11 @@ SHIPPED = [
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 @pytest.mark.parametrize("gpus", [[SMALL], H100S], ids=["24 GB", "8 x H100"])
-def test_every_recipe_without_gpus_runs_on_those_of_the_machine(have: Have, path: Path, gpus: list[FakeGpu]) -> None:
+def test_every_recipe_without_gpus_runs_on_those_of_the_machine(
+    have: Have, path: Path, gpus: list[FakeGpu], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an empty folder, where `runs/…` may be a name of the hub: in the checkout a quickstart has made `runs`."""
+    monkeypatch.chdir(tmp_path)
     have(*gpus)
     found = located(load_recipe(path)).recipe
     preflight.check_devices(found)
