@@ -108,10 +108,11 @@ async def _end(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 def kind_of(data: bytes) -> str:
-    """Return the kind of a piece: an `observation`, another `frame` of text, or anything else (`other`)."""
-    if b'"observation"' in data:
-        return "observation"
-    return "frame" if data[:1] == b"\x81" else "other"
+    """Return the kind of a piece: a frame with an `observation`, another `frame` of text, or anything else (`other`),
+    for instance the page /schema, which names observations too."""
+    if data[:1] != b"\x81":
+        return "other"
+    return "observation" if b'"observation"' in data else "frame"
 
 
 def frame(data: object) -> bytes:

@@ -22,8 +22,7 @@ from tests.slurm.private import PrivateSlurm
 from tests.slurm.processes import until
 
 UPDATES = 140
-"""Two minutes. Of three, SLURM gives one for the end, and half a one to its own clock, which looks that often: it has
-90 seconds to start in, on a busy machine too."""
+"""About two minutes of training, so that both interruptions come before the end."""
 TYPED = ("--gpus-per-node", "tiny:1")
 
 pytestmark = pytest.mark.timeout(900)
@@ -34,7 +33,11 @@ def job(slurm: PrivateSlurm, cache: Path, tmp_path_factory: pytest.TempPathFacto
     """Interrupted, preempted, and trained to its end."""
     folder = tmp_path_factory.mktemp("interrupted") / "run"
     words = (*OVER_BOTH_NODES, *LONG, *UNHURRIED, f"trainer.updates={UPDATES}", "--signal", "60", *TYPED)
-    job = submit(slurm, folder, cache, *words, time="3")
+    job = submit(slurm, folder, cache, *words)
+    job.until_trained(1)
+    hours, minutes, _ = map(int, job.shown("RunTime").split(":"))
+    # SLURM counts whole minutes, and signals the job up to 90 seconds before its end: here within half a minute.
+    slurm.run("scontrol", "update", f"JobId={job.number}", f"TimeLimit={60 * hours + minutes + 2}")
     assert until(lambda: job.state not in GOING_ON or int(job.shown("Restarts")), START_SECONDS), job.words()
     slurm.run("scontrol", "update", f"JobId={job.number}", "TimeLimit=30")
     job.until_trained(len(job.metrics) + 3)
