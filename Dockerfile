@@ -4,11 +4,11 @@
 FROM python:3.11-slim-bookworm
 
 # bubblewrap: the sandbox. gcc, g++: kernels that Triton and vLLM compile where they run. ibverbs, rdmacm: NCCL over
-# InfiniBand. iproute2, openssh-client: `rlhf launch`. wget: KubeRay asks by it whether a pod lives.
+# InfiniBand. wget: KubeRay asks by it whether a pod lives.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        bubblewrap g++ gcc git ibverbs-providers iproute2 libibverbs1 libnuma1 librdmacm1 openssh-client wget \
+        bubblewrap g++ gcc git ibverbs-providers libibverbs1 libnuma1 librdmacm1 wget \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/rlhf

@@ -20,7 +20,6 @@ from rlhf.commands.episodes import episodes
 from rlhf.commands.failures import print_failure
 from rlhf.commands.fit import fit
 from rlhf.commands.kubernetes import kubernetes
-from rlhf.commands.launch import launch
 from rlhf.commands.node import node
 from rlhf.commands.recipes import recipes
 from rlhf.commands.serve_sandbox import sandbox
@@ -228,7 +227,6 @@ app.command()(fit)
 app.command("sweep")(sweep_recipe)
 app.command()(episodes)
 app.command()(view)
-app.command()(launch)
 app.command()(kubernetes)
 
 

@@ -78,14 +78,6 @@ class NodeFailed(RlhfError):
     """A node of a Ray cluster did not start, or lost its head node."""
 
 
-class HostError(UserError):
-    """Nothing can be started on this host; the message says why."""
-
-    def __init__(self, host: str, cause: str) -> None:
-        super().__init__(f"{host}: {cause}")
-        self.host, self.cause = host, cause
-
-
 class WorkerDied(RlhfError):
     """A worker process ended. `worker` is its role and index, `cause` what ended it."""
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the packages of Debian whose commands are missing: `install-debian.sh COMMAND=PACKAGE…`. Their own services are not
-# started: nobody asked for an sshd on this machine. Two at the same time wait for each other.
+# started: nobody asked for a SLURM on this machine. Two at the same time wait for each other.
 set -euo pipefail
 
 missing() {

@@ -33,8 +33,8 @@ def node(
     from rlhf.cluster.machine import this_machine
     from rlhf.cluster.ray_host import redirect_output
     from rlhf.cluster.supervisor import supervise
-    from rlhf.deploy.hosts import node_name
     from rlhf.deploy.node import NodeSettings, run_node
+    from rlhf.deploy.ray_start import node_name
     from rlhf.deploy.rendezvous import check_token, run_id
 
     check_token()

@@ -7,15 +7,16 @@ import signal
 import socket
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rlhf.cluster.interfaces import ELSEWHERE, Interface, address_of, interface_toward, only_interface
 from rlhf.cluster.ray_connection import PRIVATE_RAY, check_answers
 from rlhf.cluster.supervisor import socket_folder
-from rlhf.deploy.hosts import node_name, print_node_line
-from rlhf.deploy.ray_start import RayProcess, RayStartOptions
+from rlhf.deploy.ray_start import RayProcess, RayStartOptions, node_name
 from rlhf.deploy.rendezvous import HeadAddress, is_there, publish, read_head_address, wait_for
 from rlhf.errors import NodeFailed, PlacementError, RendezvousError, RlhfError, UserError
+from rlhf.http.untrusted_text import escape_to_line
 
 LOOK_SECONDS = 0.5
 KNOCK_SECONDS = 5.0
@@ -127,6 +128,12 @@ def worker(settings: NodeSettings, ending: StopSignals) -> None:
             raise NodeFailed(f"the head on {found.host} ({found.address}) died: {how}")
         ray.check()
         time.sleep(LOOK_SECONDS)
+
+
+def print_node_line(text: str) -> None:
+    """Print one line: time (UTC), host, text. The logs of many nodes are read together, in order of time."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    print(f"{now} {node_name()} {escape_to_line(text)}", flush=True)
 
 
 def start_ray_node(settings: NodeSettings, own: Interface, head_address: str | None) -> RayProcess:

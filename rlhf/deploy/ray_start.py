@@ -15,7 +15,6 @@ from pathlib import Path
 
 from rlhf.cluster.ray_connection import PRIVATE_RAY, object_store_bytes
 from rlhf.deploy.heartbeat import HEARTBEAT
-from rlhf.deploy.hosts import node_name
 from rlhf.errors import DeadlinePassed, NodeFailed
 
 BELOW_EPHEMERAL = range(20_000, 32_000)
@@ -56,6 +55,11 @@ def linked_interpreter(folder: Path) -> str:
     link = folder / "python"
     link.symlink_to(sys.prefix)
     return str(link / Path(sys.executable).relative_to(sys.prefix))
+
+
+def node_name() -> str:
+    """SLURM's name of this node, because several nodes may be on one machine; else the machine's name."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def client_port() -> list[str]:

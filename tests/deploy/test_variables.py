@@ -11,7 +11,6 @@ from rlhf.cluster.child import child_env
 from rlhf.cluster.interfaces import Interface, interface_environment
 from rlhf.deploy.kubernetes.manifest import template
 from rlhf.deploy.slurm.render import TEMPLATES
-from rlhf.deploy.ssh.remote_command import variables
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.sandbox.run import ENVIRONMENT
 from rlhf.trainer.rank.process_memory import rank_environment
@@ -19,7 +18,7 @@ from tests.docs.blocks import ROOT
 
 PAGE = (ROOT / "docs" / "gpu.md").read_text()
 YES, NO, SET, CHOSEN = "yes", "no", "set", "chosen, if not set"
-WAYS = ("one machine", "`rlhf launch`", "`rlhf slurm`", "`rlhf kubernetes`", "environments, scorers", "sandbox")
+WAYS = ("one machine", "`rlhf slurm`", "`rlhf kubernetes`", "environments, scorers", "sandbox")
 HEAD = f"| variable | {' | '.join(WAYS)} |"
 Reach = Callable[[str], str]
 
@@ -45,12 +44,6 @@ def of_own_ray(name: str) -> str:
     return SET if all(name in one for one in given) else CHOSEN if chosen(name) else YES
 
 
-def of_launch(name: str) -> str:
-    if name in variables("run"):
-        return YES
-    return CHOSEN if chosen(name) else NO
-
-
 def of_slurm(name: str) -> str:
     assert "--export=ALL" in (TEMPLATES / "job.sbatch").read_text()
     return of_own_ray(name)
@@ -70,21 +63,16 @@ def of_sandbox(name: str) -> str:
     return SET if name in ENVIRONMENT else NO
 
 
-REACH: dict[str, Reach] = dict(
-    zip(WAYS, (of_own_ray, of_launch, of_slurm, of_kubernetes, of_children, of_sandbox), strict=True)
-)
+REACH: dict[str, Reach] = dict(zip(WAYS, (of_own_ray, of_slurm, of_kubernetes, of_children, of_sandbox), strict=True))
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_page_says_what_reaches_a_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "http://proxy.site:3128")
     found = {way: reach(name) for way, reach in REACH.items()}
-    if found["`rlhf launch`"] == YES and of_own_ray(name) == SET:
-        found["`rlhf launch`"] = SET
     assert {way: cell.partition(" (")[0] for way, cell in ROWS[name].items()} == found
 
 
-def test_a_proxy_with_a_password_is_for_workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_with_a_password_is_not_for_children(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://me:word@proxy.site:3128")
-    assert "HTTPS_PROXY" in variables("run")
     assert "HTTPS_PROXY" not in child_env()

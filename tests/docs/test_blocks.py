@@ -35,7 +35,7 @@ from tests.warm.command_line import rlhf
 BLOCKS = blocks()
 LANGUAGES = {"python", "yaml", "bash", "console", "json", "toml", "text"}
 TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-TAKES_RECIPES = {f"rlhf {name}" for name in ("train", "check", "plan", "score", "slurm", "launch", "kubernetes")}
+TAKES_RECIPES = {f"rlhf {name}" for name in ("train", "check", "plan", "score", "slurm", "kubernetes")}
 MOMENTS = {"rlhf check", "rlhf score", "rlhf reward check"}
 """Commands that are run, for they take a moment."""
 PARTS = {one.name for one in (*ROOT.iterdir(), *(ROOT / "rlhf").iterdir(), *(ROOT / "rlhf" / "trainer").iterdir())}

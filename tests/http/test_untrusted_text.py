@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlhf.commands.failures import print_failure
-from rlhf.deploy import hosts
+from rlhf.deploy.node import print_node_line
 from rlhf.env.encoding import dumps
 from rlhf.errors import EnvironmentFailed
 from rlhf.http.untrusted_text import (
@@ -86,7 +86,7 @@ def test_text_is_inert_in_errors_plain_lines_and_logs_of_hosts(name: str, capsys
     view = PlainView(stream)
     view.message(HOSTILE[name])
     view.phase(HOSTILE[name])
-    hosts.print_node_line(HOSTILE[name])
+    print_node_line(HOSTILE[name])
     print_failure(EnvironmentFailed(HOSTILE[name], "raised", HOSTILE[name] + "\n" + HOSTILE[name]))
     shown = capsys.readouterr()
     assert is_inert(stream.getvalue())
