@@ -10,8 +10,8 @@ from rlhf.config import flatten, is_piece, shown_value
 from rlhf.recipe.kinds import OF_EXAMPLES
 from rlhf.recipe.loading import LoadedRecipe
 from rlhf.recipe.schema import Recipe
-from rlhf.trainer.algorithms.registry import LOSSES, PRESETS
 from rlhf.trainer.config import CriticConfig, KLConfig, LossConfig, OptimizerConfig
+from rlhf.trainer.credit.registry import LOSSES, PRESETS
 
 LabelledText = tuple[str, str]
 """A label and its text."""

@@ -15,11 +15,11 @@ from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import Evaluation, result_of
 from rlhf.runs.recorded import groups_of
 from rlhf.runs.records import EpisodeRecord
-from rlhf.trainer.algorithms.credit import with_advantages
-from rlhf.trainer.algorithms.registry import needs_of
-from rlhf.trainer.algorithms.statistics import batch_statistics, trained_statistics
 from rlhf.trainer.batching.batch import build_batch
-from rlhf.trainer.rewards import shuffled_rewards
+from rlhf.trainer.credit.advantages import with_advantages
+from rlhf.trainer.credit.registry import needs_of
+from rlhf.trainer.credit.rewards import shuffled_rewards
+from rlhf.trainer.credit.statistics import batch_statistics, trained_statistics
 from rlhf.types import Group
 
 UNRECORDED = {"response/out_of_time"}

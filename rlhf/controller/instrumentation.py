@@ -16,8 +16,8 @@ from rlhf.runs.ended import ended_in_evaluation
 from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
-from rlhf.trainer.algorithms.statistics import batch_statistics, trained_statistics
 from rlhf.trainer.buffer import TicketBuffer
+from rlhf.trainer.credit.statistics import batch_statistics, trained_statistics
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Updated, Written
 
 PROGRESS_SECONDS = 15.0

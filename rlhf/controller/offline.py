@@ -16,7 +16,7 @@ from rlhf.data.tasks import Tell
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult
 from rlhf.runs.recorded import recorded_episodes
-from rlhf.trainer.algorithms.statistics import batch_statistics, trained_statistics
+from rlhf.trainer.credit.statistics import batch_statistics, trained_statistics
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.offline import Recording, check_fit, read_recording
 from rlhf.types import Failed, Group, Sample, Unscored

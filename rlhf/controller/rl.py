@@ -64,9 +64,9 @@ from rlhf.runs.provenance import Provenance
 from rlhf.runs.recorded import groups_again
 from rlhf.runs.summary import Summary
 from rlhf.runs.view import UpdateLine
-from rlhf.trainer.algorithms.registry import needs_of
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.credit.registry import needs_of
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Boundary, Loop
 from rlhf.trainer.replay import GroupReplay

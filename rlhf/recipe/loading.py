@@ -27,7 +27,7 @@ from rlhf.config import (
 from rlhf.errors import ConfigError
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.shipped import RECIPES
-from rlhf.trainer.algorithms.registry import adapter_layer, mismatch_layer, preset_layer
+from rlhf.trainer.credit.registry import adapter_layer, mismatch_layer, preset_layer
 
 Layer = tuple[str, dict[str, Any]]
 """A layer: the origin of its values, and the values."""

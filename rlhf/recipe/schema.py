@@ -20,9 +20,9 @@ from rlhf.reward.config import RewardConfig
 from rlhf.rollout.config import RolloutConfig, SamplingConfig
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.runs.loggers import LIBRARIES
-from rlhf.trainer.algorithms.composition import check_composition
-from rlhf.trainer.algorithms.registry import is_corrected, needs_reference
 from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.credit.composition import check_composition
+from rlhf.trainer.credit.registry import is_corrected, needs_reference
 
 RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 

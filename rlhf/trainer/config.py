@@ -19,7 +19,7 @@ FIRST_SAVE_SECONDS = 300.0
 WAITS_PER_SAVE = 50.0
 """Time between checkpoints with `save_every: auto`, as a multiple of the last one's own."""
 KlEstimator = Literal["k1", "k2", "k3"]
-"""Estimators of KL(policy, reference): see `rlhf.trainer.losses.kl`."""
+"""Estimators of KL(policy, reference): see `rlhf.trainer.credit.kl`."""
 
 
 class OptimizerConfig(Config):

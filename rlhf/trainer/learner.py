@@ -16,15 +16,15 @@ from rlhf.cluster.worker import Worker, WorkerHandle
 from rlhf.errors import DeadlinePassed, PolicyMismatch, RanksHang, WorkerDied
 from rlhf.runs.durable import synced
 from rlhf.trainer.aggregation import Aggregation
-from rlhf.trainer.algorithms.credit import forward_columns, with_advantages
-from rlhf.trainer.algorithms.kl_control import kl_controller, read_controller, write_controller
 from rlhf.trainer.batching.batch import ROW_TOKENS, Batch, Minibatch, build_batch, build_minibatches, refilled
 from rlhf.trainer.batching.forward_outputs import Column, with_forward_outputs
 from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.credit.advantages import forward_columns, with_advantages
+from rlhf.trainer.credit.kl import KLController, read_controller, write_controller
+from rlhf.trainer.credit.rewards import shuffled_rewards
 from rlhf.trainer.mismatch_report import explain_disagreement
 from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.rank_answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
-from rlhf.trainer.rewards import shuffled_rewards
 from rlhf.trainer.settings import LearnerSettings, Residency, UpdateArguments
 from rlhf.types import Group, PolicyVersion, Routing, TrainedSample, Updated, Written
 from rlhf.weight_sync.types import GroupAddress, Manifest, Rendezvous, Seconds
@@ -61,7 +61,7 @@ class RemoteLearner:
         groups were played with this learner's weights (`plays`) can their log-probs be held against its own."""
         self._ranks, self._config = [WorkerHandle[LearnerWorker](worker) for worker in workers], config
         self._max_tokens, self._shuffle_seed = max_tokens, shuffle_seed
-        self._kl = kl_controller(config.kl)
+        self._kl = KLController(config.kl.coefficient, config.kl.target, config.kl.horizon)
         self._transfer_backend, self._publish_seconds = transfer_backend, publish_timeout_seconds
         self._row_tokens, self._packs = row_tokens, True
         self._plays = plays

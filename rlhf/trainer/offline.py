@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rlhf.errors import DataError
 from rlhf.runs.recorded import recorded_groups
-from rlhf.trainer.algorithms.registry import needs_of
 from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.credit.registry import needs_of
 from rlhf.types import Group
 
 

@@ -16,9 +16,9 @@ from rlhf.models.config import LoraConfig, ModelConfig, TinyModelConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import save_tiny
-from rlhf.trainer.algorithms.registry import PRESETS
 from rlhf.trainer.batching.pairs import mismatched
 from rlhf.trainer.config import PreferenceConfig, TrainerConfig
+from rlhf.trainer.credit.registry import PRESETS
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.pair_learner import PreferenceLearner
 from rlhf.trainer.rank import zero

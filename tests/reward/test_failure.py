@@ -11,7 +11,7 @@ from rlhf.config import build
 from rlhf.errors import ConfigError
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import FailuresValued, make_reward
-from rlhf.trainer.algorithms.statistics import losses_by_kind
+from rlhf.trainer.credit.statistics import losses_by_kind
 from rlhf.types import Group, Sample, Scored, Ticket, Unscored
 from tests.reward.asked import TASK, replies, scored
 from tests.reward.test_combine import Fixed

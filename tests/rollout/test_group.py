@@ -9,7 +9,7 @@ import pytest
 
 from rlhf.errors import DeadlinePassed, GenerateFailed
 from rlhf.rollout.group import GroupRollout
-from rlhf.trainer.algorithms.statistics import batch_statistics
+from rlhf.trainer.credit.statistics import batch_statistics
 from rlhf.types import (
     Completion,
     EpisodeStatus,

@@ -12,10 +12,10 @@ from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.turns import WithEnvironment, play
-from rlhf.trainer.algorithms.episodes import episodes_of
-from rlhf.trainer.algorithms.statistics import reward_statistics
 from rlhf.trainer.batching.batch import build_batch
 from rlhf.trainer.config import OverlongConfig
+from rlhf.trainer.credit.episodes import episodes_of
+from rlhf.trainer.credit.statistics import reward_statistics
 from rlhf.types import (
     EpisodeStatus,
     Failed,

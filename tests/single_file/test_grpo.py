@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlhf.trainer.advantages import group_relative
-from rlhf.trainer.losses.kl import kl_penalty
+from rlhf.trainer.credit.estimators import group_relative
+from rlhf.trainer.credit.kl import kl_in_loss
 from rlhf.trainer.losses.policy import ppo
 from tests.single_file.loaded import SOURCE, load
+from tests.trainer.credit.made import scored
 from tests.trainer.losses.made import flat, spread
 from tests.trainer.losses.summed import summed
 
@@ -79,7 +80,7 @@ def of_library(policy: Bigram, reference: Bigram, batch: list[Any], advantages: 
     actions = flat(mask, logprobs(policy), old, advantages.float()[:, None].expand(mask.shape))
     per_token, metrics = ppo(actions, clip_low=settings.clip_low, clip_high=settings.clip_high)
     assert all(metrics.sums[f"policy/clip_fraction_{side}"] > 0 for side in ("low", "high")), "else it proves nothing"
-    kl = kl_penalty(actions.logprobs, logprobs(reference).detach()[mask], "k3")
+    kl = kl_in_loss(actions.logprobs - logprobs(reference).detach()[mask], "k3")
     return summed(spread(per_token + settings.kl_coefficient * kl, mask), mask, "token_mean")
 
 
@@ -94,7 +95,7 @@ def largest(difference: Tensor) -> float:
 
 def test_advantages_are_those_of_the_library_and_equal_rewards_give_exactly_zero() -> None:
     advantages = grpo.group_advantages(torch.tensor(REWARDS, dtype=torch.float64))
-    expected = np.stack([group_relative(group, normalize_by_std=True) for group in REWARDS])
+    expected = np.stack([group_relative(scored(group), normalize_by_std=True).advantages[:, 0] for group in REWARDS])
     assert advantages.dtype == torch.float64
     assert np.abs(advantages.numpy() - expected).max() <= TOLERANCE
     assert advantages[1:3].eq(0).all()

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlhf.trainer.algorithms.credit import with_advantages
 from rlhf.trainer.batching.batch import Batch
 from rlhf.trainer.batching.batch import build_batch as bare_batch
 from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.credit.advantages import with_advantages
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, TokenKind, Trajectory, Unscored
 
 

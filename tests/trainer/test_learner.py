@@ -7,15 +7,16 @@ import pytest
 
 from rlhf.errors import DeadlinePassed, RanksHang, WorkerDied, WorkerFailed
 from rlhf.trainer import learner as learner_module
-from rlhf.trainer.advantages import group_relative
 from rlhf.trainer.batching.batch import microbatches_of, places_of
 from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig
+from rlhf.trainer.credit.estimators import group_relative
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank import learner_worker
 from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.rank_answers import RankAnswer
 from rlhf.types import Group
 from rlhf.weight_sync.types import GroupAddress
+from tests.trainer.credit.made import scored
 from tests.trainer.made import made_groups, without_score
 
 
@@ -63,7 +64,9 @@ async def test_an_update_is_one_call_a_rank_and_every_log_prob_finds_its_sample(
     found = np.concatenate([trained.logprobs for trained in updated.samples])
     np.testing.assert_array_equal(found, -np.arange(len(found), dtype=np.float32))
     rewards = [[score.value for _, _, score in group.trainable] for group in groups]
-    by_hand = [value for group in rewards for value in group_relative(group, normalize_by_std=True)]
+    by_hand = [
+        value for group in rewards for value in group_relative(scored(group), normalize_by_std=True).advantages[:, 0]
+    ]
     assert [float(trained.advantages[0]) for trained in updated.samples] == pytest.approx(by_hand)
 
 

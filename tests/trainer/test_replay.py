@@ -15,10 +15,10 @@ from rlhf.runs.ended import ended_in_update, records_of
 from rlhf.runs.episode_parts import EpisodeParts, read_episodes
 from rlhf.runs.recorded import groups_again, recorded_groups
 from rlhf.runs.records import EpisodeOutcome
-from rlhf.trainer.algorithms.statistics import batch_statistics, trained_statistics
 from rlhf.trainer.batching.batch import build_batch, build_minibatches
 from rlhf.trainer.buffer import Accounts, TicketBuffer
 from rlhf.trainer.config import ReplayConfig
+from rlhf.trainer.credit.statistics import batch_statistics, trained_statistics
 from rlhf.trainer.replay import GroupReplay, as_second_use
 from rlhf.types import Group, Sample, Scored, Ticket, TrainedSample, Updated
 from tests.small_tasks import sorting

@@ -13,7 +13,7 @@ from rlhf.errors import ConfigError
 from rlhf.recipe.planning.estimate import Estimate
 from rlhf.recipe.planning.machines import Machine, machine_of
 from rlhf.recipe.schema import Recipe
-from rlhf.trainer.algorithms.registry import adapter_layer
+from rlhf.trainer.credit.registry import adapter_layer
 
 Changes = dict[str, Any]
 """Overrides of a recipe, by dotted key."""

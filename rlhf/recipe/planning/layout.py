@@ -10,7 +10,7 @@ from rlhf.recipe.kinds import OF_EXAMPLES
 from rlhf.recipe.planning.shape import DTYPE_BYTES
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, engine_sizes, learner_device, shares_one_gpu, transfer_backend
-from rlhf.trainer.algorithms.registry import needs_reference
+from rlhf.trainer.credit.registry import needs_reference
 
 PROMPT_TOKENS = 512
 """Tokens of a prompt; recipes do not contain the length."""

@@ -21,7 +21,7 @@ from rlhf.errors import ConfigError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.translation.reading import Meaning, Table, Unread, read_settings, read_table
-from rlhf.trainer.algorithms.registry import preset_layer
+from rlhf.trainer.credit.registry import preset_layer
 
 OURS: dict[str, Any] = yaml.safe_load(resources.files(__package__).joinpath("ours.yaml").read_text())
 PLACEHOLDERS: dict[str, str] = OURS["placeholders"]

@@ -26,7 +26,7 @@ from rlhf.trainer.batching.packing import (
     pack_rows,
     tokens_before_actions,
 )
-from rlhf.trainer.rewards import EpisodeRewards, episode_rewards
+from rlhf.trainer.credit.rewards import EpisodeRewards, episode_rewards
 from rlhf.types import EpisodeStatus, Group, PolicyVersion, Routing, Segment
 
 ROW_TOKENS = 512

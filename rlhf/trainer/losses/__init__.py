@@ -1,12 +1,11 @@
 """The losses: tensors in, losses and metrics out. Pure functions, usable as a library, independent of engines and
 ranks.
 
-One module per topic: `actions` (their input), `policy` (token-level policy losses, and the critic's), `kl`,
-`off_policy` (importance weights and rejection), `preference`; `microbatch` is what a rank calls.
+One module per topic: `actions` (their input), `policy` (token-level policy losses, and the critic's), `off_policy`
+(importance weights and rejection), `preference`; `microbatch` is what a rank calls.
 """
 
 from rlhf.trainer.losses.actions import Actions, LossMetrics
-from rlhf.trainer.losses.kl import k3
 from rlhf.trainer.losses.microbatch import (
     Objective,
     aggregate,
@@ -19,6 +18,6 @@ from rlhf.trainer.losses.microbatch import (
 from rlhf.trainer.losses.policy import value_loss
 
 __all__ = [
-    "Actions", "LossMetrics", "Objective", "aggregate", "engine_difference", "k3", "off_policy_metrics", "policy_loss",
+    "Actions", "LossMetrics", "Objective", "aggregate", "engine_difference", "off_policy_metrics", "policy_loss",
     "policy_loss_of", "sft_loss", "value_loss",
 ]  # fmt: skip

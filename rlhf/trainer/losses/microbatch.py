@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlhf.trainer.algorithms.registry import LOSSES, called_with
 from rlhf.trainer.config import CorrectionConfig, KLConfig, LossConfig
+from rlhf.trainer.credit.kl import kl_estimate, kl_in_loss
+from rlhf.trainer.credit.registry import LOSSES, called_with
 from rlhf.trainer.losses.actions import Actions, LossMetrics, largest
-from rlhf.trainer.losses.kl import k3, kl_penalty
 from rlhf.trainer.losses.off_policy import corrected, masked_ratios, ratio, truncated
 
 PolicyLoss = Callable[[Actions], tuple[Tensor, LossMetrics]]
@@ -58,10 +58,8 @@ def policy_loss(
         }
         per_token = corrected(per_token, importance)
     if objective.kl is not None and actions.reference_logprobs is not None:
-        config = objective.kl
-        kl = kl_penalty(
-            actions.logprobs, actions.reference_logprobs, config.estimator, exact_gradient=config.exact_gradient
-        )
+        d = actions.logprobs - actions.reference_logprobs
+        kl = kl_in_loss(d, objective.kl.estimator, exact_gradient=objective.kl.exact_gradient)
         per_token = per_token + kl_coefficient * kl
         sums["policy/kl_reference"] = kl.detach().sum()
     if objective.entropy_coefficient:
@@ -94,10 +92,8 @@ def sft_loss(logprobs: Tensor, weights: Tensor, denominator: float) -> tuple[Ten
 
 def off_policy_metrics(logprobs: Tensor, entropy: Tensor, behaviour_logprobs: Tensor) -> LossMetrics:
     """Divergence of the policy from the one that sampled: k3 of KL(behaviour, policy), and entropy, in nats."""
-    log_ratio = logprobs.detach() - behaviour_logprobs
-    return LossMetrics(
-        logprobs.numel(), {"policy/approx_kl": k3(log_ratio).sum(), "policy/entropy": entropy.detach().sum()}
-    )
+    kl = kl_estimate(behaviour_logprobs - logprobs.detach(), "k3")
+    return LossMetrics(logprobs.numel(), {"policy/approx_kl": kl.sum(), "policy/entropy": entropy.detach().sum()})
 
 
 def engine_difference(logprobs: Tensor, behaviour_logprobs: Tensor) -> LossMetrics:

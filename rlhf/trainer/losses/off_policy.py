@@ -19,8 +19,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rlhf.trainer.credit.kl import kl_estimate
 from rlhf.trainer.losses.actions import LossMetrics, over_sequences
-from rlhf.trainer.losses.kl import k1, k3
 
 RatioLevel = Literal["token", "sequence", "geometric"]
 """`token`: each token's ratio. `sequence`: the product over the sequence, unbiased, with a variance that grows with its
@@ -67,8 +67,8 @@ def mismatch(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, high: float)
     weights = torch.exp(log_ratio)
     bounded = weights.clamp(max=high)
     sums = {
-        "mismatch/k1": k1(log_ratio).sum(),
-        "mismatch/k3": k3(log_ratio).sum(),
+        "mismatch/k1": kl_estimate(-log_ratio, "k1").sum(),
+        "mismatch/k3": kl_estimate(-log_ratio, "k3").sum(),
         "mismatch/weight_mean": bounded.sum(),
         "mismatch/weight_squared": bounded.square().sum(),
         "mismatch/truncated_fraction": (weights > high).float().sum(),

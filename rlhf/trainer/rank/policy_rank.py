@@ -23,10 +23,10 @@ from rlhf.models.probe import proved_rows
 from rlhf.models.rounding import rounded as otherwise_rounded
 from rlhf.models.routing import RouterBalance, RoutingReplay, balance_of
 from rlhf.models.scalar import check_same_vocabulary
-from rlhf.trainer.algorithms.registry import needs_of, needs_reference
 from rlhf.trainer.arrays import Floats
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch, microbatches_of
 from rlhf.trainer.batching.forward_outputs import Column
+from rlhf.trainer.credit.registry import needs_of, needs_reference
 from rlhf.trainer.losses import (
     Actions,
     Objective,

@@ -9,9 +9,9 @@ import pytest
 
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.reward.environment import summed
-from rlhf.trainer.algorithms.credit import with_advantages
 from rlhf.trainer.batching.batch import build_batch
 from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.credit.advantages import with_advantages
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Task, Ticket, Trajectory
 from tests.env.hosted import hosted
 from tests.rollout.playing import ScriptedEngine, play_alone, policy, rules

@@ -10,25 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.trainer.advantages import (
-    best_of_group,
-    group_relative,
-    kl_penalised,
-    leave_one_out,
-    length_weighted,
-    outcome_rewards,
-    over_tokens,
-    per_group,
-    reinforce_plus_plus,
-    reinforce_plus_plus_baseline,
-    remax,
-    rewards_to_go,
-)
+from rlhf.trainer.credit import estimators
+from rlhf.trainer.credit.episodes import Episodes, Estimates
 from tests.goldens.records import Answer, Record
+from tests.trainer.credit.made import at_last_action, episodes
 
 WHITENED_ATOL = 5e-6
 Floats = NDArray[np.float64]
-Estimator = Callable[[Record], Floats]
+Estimator = Callable[[Episodes, Mapping[str, Any]], Estimates]
 
 
 def answer(record: Record) -> Mapping[str, Answer]:
@@ -37,77 +26,78 @@ def answer(record: Record) -> Mapping[str, Answer]:
     returns = Answer(_returns(record), mask)
     for peer, variant, estimate, atol in ESTIMATORS:
         if fnmatchcase(record.peer, peer) and fnmatchcase(record.variant, variant):
-            return {"adv": _shaped_like(record, estimate(record), atol), "returns": returns}
+            advantages = estimate(_episodes(record), record.params).advantages
+            if record.outputs["adv"].ndim == 1:
+                return {"adv": Answer(_of_episodes(advantages, mask), atol=atol), "returns": returns}
+            return {"adv": Answer(advantages, mask, atol=atol), "returns": returns}
     return {"returns": returns}
 
 
-def _shaped_like(record: Record, advantages: Floats, atol: float) -> Answer:
-    """Sequence advantages `[B]` are spread over the tokens where the peer's are per token."""
-    if record.outputs["adv"].ndim == 1:
-        return Answer(advantages, atol=atol)
-    mask = record.inputs["mask"]
-    return Answer(over_tokens(advantages, mask) if advantages.ndim == 1 else advantages, mask, atol=atol)
+def _episodes(record: Record) -> Episodes:
+    names = {"scores": "scores", "rewards": "rewards", "index": "groups", "baseline": "baselines"}
+    given = {ours: record.inputs[theirs] for theirs, ours in names.items() if theirs in record.inputs}
+    return episodes(record.inputs["mask"], **given)
+
+
+def _of_episodes(advantages: Floats, mask: NDArray[Any]) -> Floats:
+    """Those of the first tokens, `[B]`."""
+    return advantages[np.arange(len(mask)), (mask > 0).argmax(1)]
 
 
 def _returns(record: Record) -> Floats:
     """Rewards to go; OpenRLHF's named estimators shape the score first, so that their returns are the advantages."""
-    rewards, mask, params = record.inputs["rewards"], record.inputs["mask"], record.params
+    made, params, mask = _episodes(record), record.params, record.inputs["mask"]
+    rewards = made.rewards
     if "kl_coef" in params and "estimator" not in params:
-        rewards = kl_penalised(rewards, record.inputs["kl"], mask, coefficient=params["kl_coef"])
+        rewards = np.where(made.mask, rewards - params["kl_coef"] * record.inputs["kl"].astype(np.float64), 0.0)
     if "estimator" in params:
-        shaped = SHAPED_SCORES[params["estimator"]](record)
-        rewards = outcome_rewards(shaped, mask)
-    return rewards_to_go(rewards, mask, gamma=params.get("gamma", 1.0))
+        shape = SHAPED_SCORES[params["estimator"]]
+        shaped = made.scores if shape is None else _of_episodes(shape(made, params).advantages, mask)
+        rewards = at_last_action(shaped, mask)
+    return estimators.rewards_to_go(rewards, made.mask, gamma=params.get("gamma", 1.0))
 
 
-def _group_relative(record: Record, *, by_std: bool) -> Floats:
-    epsilon = _epsilon(record.params)
-    estimate = partial(group_relative, normalize_by_std=by_std, epsilon=epsilon)
-    return per_group(estimate, record.inputs["index"], record.inputs["scores"])
+def _group_relative(made: Episodes, params: Mapping[str, Any], *, by_std: bool) -> Estimates:
+    return estimators.group_relative(made, normalize_by_std=by_std, epsilon=_epsilon(params))
 
 
 def _epsilon(params: Mapping[str, Any]) -> float:
     return float(params.get("std_eps") or params.get("eps") or 1e-6)
 
 
-def _leave_one_out(record: Record) -> Floats:
-    return per_group(leave_one_out, record.inputs["index"], record.inputs["scores"])
+def _leave_one_out(made: Episodes, params: Mapping[str, Any]) -> Estimates:
+    return estimators.leave_one_out(made)
 
 
-def _length_weighted(record: Record) -> Floats:
-    inputs = record.inputs
-    return per_group(length_weighted, inputs["index"], inputs["scores"], inputs["mask"].sum(-1))
+def _length_weighted(made: Episodes, params: Mapping[str, Any]) -> Estimates:
+    return estimators.length_weighted(made)
 
 
-def _best_of_group(record: Record) -> Floats:
-    params = record.params
-    estimate = partial(best_of_group, normalize_by_std=params["norm"], epsilon=_epsilon(params))
-    return per_group(estimate, record.inputs["index"], record.inputs["scores"])
+def _best_of_group(made: Episodes, params: Mapping[str, Any]) -> Estimates:
+    return estimators.best_of_group(made, normalize_by_std=params["norm"], epsilon=_epsilon(params))
 
 
-def _reinforce_plus_plus(record: Record, *, ddof: int) -> Floats:
-    inputs = record.inputs
-    return reinforce_plus_plus(inputs["rewards"], inputs["mask"], gamma=record.params.get("gamma", 1.0), ddof=ddof)
+def _reinforce_plus_plus(made: Episodes, params: Mapping[str, Any], *, ddof: int) -> Estimates:
+    return estimators.reinforce_pp(made, gamma=params.get("gamma", 1.0), ddof=ddof)
 
 
-def _reinforce_plus_plus_baseline(record: Record, *, ddof: int) -> Floats:
-    inputs = record.inputs
-    return reinforce_plus_plus_baseline(inputs["scores"], inputs["index"], inputs["mask"], ddof=ddof)
+def _reinforce_plus_plus_baseline(made: Episodes, params: Mapping[str, Any], *, ddof: int) -> Estimates:
+    return estimators.reinforce_pp_baseline(made, ddof=ddof)
 
 
-def _remax(record: Record) -> Floats:
-    return remax(record.inputs["rewards"], record.inputs["baseline"], record.inputs["mask"])
+def _remax(made: Episodes, params: Mapping[str, Any]) -> Estimates:
+    return estimators.remax(made)
 
 
 GRPO = partial(_group_relative, by_std=True)
 DR_GRPO = partial(_group_relative, by_std=False)
 
-SHAPED_SCORES: Mapping[str, Estimator] = {
+SHAPED_SCORES: Mapping[str, Estimator | None] = {
     "rloo": _leave_one_out,
     "reinforce_baseline": DR_GRPO,
     "dr_grpo": DR_GRPO,
     "group_norm": GRPO,
-    "reinforce": lambda record: record.inputs["scores"],
+    "reinforce": None,
 }
 """What OpenRLHF makes of a score before it becomes a token reward."""
 

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.trainer.advantages import Estimates, gae, length_adaptive_gae, masked_moments, outcome_rewards, whiten
+from rlhf.trainer.credit.episodes import Estimates
+from rlhf.trainer.credit.estimators import gae, moments, whiten
 from tests.goldens.records import Answer, Record
+from tests.trainer.credit.made import at_last_action, episodes
 
 WHITENED_ATOL = 5e-6
 
@@ -23,11 +25,11 @@ def answer(record: Record) -> Mapping[str, Answer]:
 def _estimates(record: Record) -> Mapping[str, Answer]:
     inputs, mask = record.inputs, record.inputs["mask"]
     outcome_only = record.peer == "nemo"
-    rewards = outcome_rewards(inputs["score"], mask) if outcome_only else inputs["rewards"]
+    rewards = at_last_action(inputs["score"], mask) if outcome_only else inputs["rewards"]
     estimates = _gae(rewards, inputs["values"], mask, record.params)
     advantages = Answer(estimates.advantages, mask)
     if _whitens(record.params):
-        advantages = Answer(whiten(estimates.advantages, mask), mask, atol=WHITENED_ATOL)
+        advantages = Answer(whiten(estimates.advantages, mask > 0), mask, atol=WHITENED_ATOL)
     return {
         "adv": advantages,
         "adv_raw": Answer(estimates.advantages, mask, atol=WHITENED_ATOL),
@@ -37,12 +39,10 @@ def _estimates(record: Record) -> Mapping[str, Answer]:
 
 def _gae(rewards: NDArray[Any], values: NDArray[Any], mask: NDArray[Any], params: Mapping[str, Any]) -> Estimates:
     """With `lambda_value` (VAPO) the critic has a lambda of its own and the policy's follows the length."""
-    gamma = params["gamma"]
+    made = episodes(mask, rewards=rewards, values=values)
     if "lambda_value" not in params:
-        return gae(rewards, values, mask, gamma=gamma, lam=params["lam"])
-    return length_adaptive_gae(
-        rewards, values, mask, gamma=gamma, alpha=params["alpha"], critic_lam=params["lambda_value"]
-    )
+        return gae(made, gamma=params["gamma"], lam=params["lam"])
+    return gae(made, gamma=params["gamma"], lam=params["lambda_value"], lam_length_alpha=params["alpha"])
 
 
 def _whitens(params: Mapping[str, Any]) -> bool:
@@ -50,15 +50,15 @@ def _whitens(params: Mapping[str, Any]) -> bool:
 
 
 def _whitening(record: Record) -> Mapping[str, Answer]:
-    values, mask = record.inputs["x"], record.inputs["mask"]
-    sample, population = (masked_moments(values, mask, ddof=ddof) for ddof in (1, 0))
-    row_means = [masked_moments(*row).mean for row in zip(values, mask, strict=True)]
+    values, mask = record.inputs["x"].astype(np.float64), record.inputs["mask"] > 0
+    sample, population = (moments(values, mask, ddof=ddof) for ddof in (1, 0))
+    row_means = [moments(*row)[0] for row in zip(values, mask, strict=True)]
     return {
         "y": Answer(_whitened(record, values, mask), mask, atol=WHITENED_ATOL),
-        "mean": Answer(sample.mean),
-        "var": Answer(sample.variance),
-        "var_biased": Answer(population.variance),
-        "mean_all": Answer(sample.mean),
+        "mean": Answer(sample[0]),
+        "var": Answer(sample[1]),
+        "var_biased": Answer(population[1]),
+        "mean_all": Answer(sample[0]),
         "mean_rows": Answer(row_means),
     }
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rlhf.trainer.advantages import Estimates, gae
+from rlhf.trainer.credit.episodes import Estimates
+from rlhf.trainer.credit.estimators import gae
 from tests.goldens.records import Answer, Record
+from tests.trainer.credit.made import episodes
 
 
 def answer(record: Record) -> Mapping[str, Answer]:
@@ -21,14 +23,8 @@ def answer(record: Record) -> Mapping[str, Answer]:
 def _rows(record: Record) -> Estimates:
     inputs, params = record.inputs, record.params
     bootstrap = inputs["values"][:, -1] * inputs["seq_no_eos_mask"]
-    return gae(
-        inputs["rewards"],
-        inputs["values"],
-        inputs["loss_mask"],
-        gamma=params["gamma"],
-        lam=params["lam"],
-        bootstrap=bootstrap,
-    )
+    made = episodes(inputs["loss_mask"], rewards=inputs["rewards"], values=inputs["values"], bootstrap=bootstrap)
+    return gae(made, gamma=params["gamma"], lam=params["lam"])
 
 
 def _flat(record: Record) -> Estimates:
@@ -40,12 +36,14 @@ def _flat(record: Record) -> Estimates:
     following = np.append(values[1:], 0.0) * (inputs["terminateds"] == 0)
     pieces = [
         gae(
-            rewards[None, chunk],
-            values[None, chunk],
-            np.ones((1, chunk.size)),
+            episodes(
+                np.ones((1, chunk.size)),
+                rewards=rewards[None, chunk],
+                values=values[None, chunk],
+                bootstrap=following[chunk[-1:]],
+            ),
             gamma=params["gamma"],
             lam=params["lam"],
-            bootstrap=following[chunk[-1:]],
         )
         for chunk in np.split(np.arange(values.size), cuts)
     ]

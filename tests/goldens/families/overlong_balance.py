@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rlhf.trainer.advantages import overlong_penalty
 from rlhf.trainer.batching.packing import PackedRow, deal, pack_rows
+from rlhf.trainer.config import OverlongConfig
+from rlhf.trainer.credit.episodes import overlong_penalty
 from tests.goldens.records import Answer, Record
 
 
@@ -25,9 +26,8 @@ def answer(record: Record) -> Mapping[str, Answer]:
 
 def _overlong(record: Record) -> Mapping[str, Answer]:
     lengths, params = record.inputs["lengths"], record.params
-    penalty = overlong_penalty(
-        lengths, max_tokens=params["max_len"], buffer_tokens=params["buffer"], factor=params["factor"]
-    )
+    overlong = OverlongConfig(buffer_tokens=params["buffer"], penalty_factor=params["factor"])
+    penalty = overlong_penalty(lengths, overlong, params["max_len"])
     return {"rewards": Answer(record.inputs["rewards"] + penalty), "n": Answer(int(np.count_nonzero(penalty)))}
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlhf.trainer.credit.kl import kl_in_loss
 from rlhf.trainer.losses import Actions, LossMetrics
-from rlhf.trainer.losses.kl import k1, kl_penalty
 from rlhf.trainer.losses.off_policy import corrected
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
 from tests.goldens.families.aggregations import aggregated
@@ -54,7 +54,7 @@ def _answers(
         return {"elem": Answer(numbers(rows), where=numbers(mask), rtol=rtol), "grad": Answer(gradient(rows, logprobs))}
     loss = aggregated(rows, mask, record)
     clipped = metrics.sums.get("policy/clip_fraction_low", 0.0) + metrics.sums.get("policy/clip_fraction_high", 0.0)
-    divergence = summed(spread(k1(actions.log_ratio), mask), mask, "token_mean")
+    divergence = summed(spread(-actions.log_ratio, mask), mask, "token_mean")
     return {
         "loss": Answer(numbers(loss), rtol=rtol),
         "grad": Answer(gradient(loss, logprobs), rtol=rtol),
@@ -67,7 +67,7 @@ def _answers(
 def _penalty(actions: Actions, mask: Tensor, record: Record) -> Tensor:
     """KL to the reference at every token: NeMo with the gradient of KL itself, TRL with the estimator's own."""
     reference = tensor(record.inputs["ref_logp"])[mask]
-    penalty = kl_penalty(actions.logprobs, reference, "k3", exact_gradient=record.peer == "nemo")
+    penalty = kl_in_loss(actions.logprobs - reference, "k3", exact_gradient=record.peer == "nemo")
     return penalty * torch.exp(actions.log_ratio) if record.params.get("use_bias_correction_kl") else penalty
 
 

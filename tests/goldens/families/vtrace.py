@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
-from rlhf.trainer.advantages import vtrace
+from rlhf.trainer.credit.estimators import vtrace
 from tests.goldens.records import Answer, Record
+from tests.trainer.credit.made import episodes
 
 
 def answer(record: Record) -> Mapping[str, Answer]:
     turned = {name: array.T for name, array in record.inputs.items()}
-    traced = vtrace(
-        turned["target_logp"],
-        turned["behaviour_logp"],
-        turned["rewards"],
-        turned["values"],
+    made = episodes(
         np.ones_like(turned["values"]),
-        discounts=turned["discounts"],
-        bootstrap=turned["bootstrap"],
-        rho_bar=record.params["rho_bar"],
-        c_bar=record.params["c_bar"],
-        policy_rho_bar=record.params["pg_rho_bar"],
+        proximal=turned["target_logp"],
+        behaviour=turned["behaviour_logp"],
+        **{name: turned[name] for name in ("rewards", "values", "bootstrap")},
     )
+    rho, c, policy_rho = (record.params[name] for name in ("rho_bar", "c_bar", "pg_rho_bar"))
+    rho, policy_rho = (math.inf if bar is None else bar for bar in (rho, policy_rho))
+    traced = vtrace(made, gamma=turned["discounts"], rho_bar=rho, c_bar=c, policy_rho_bar=policy_rho)
     return {"vs": Answer(traced.returns.T), "pg_adv": Answer(traced.advantages.T)}

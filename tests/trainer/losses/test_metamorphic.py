@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlhf.trainer.credit.kl import kl_in_loss
 from rlhf.trainer.losses import Actions, LossMetrics, value_loss
-from rlhf.trainer.losses.kl import kl_penalty
 from rlhf.trainer.losses.off_policy import corrected as by_weights
 from rlhf.trainer.losses.off_policy import masked_ratios, mismatch, ratio, truncated
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
@@ -44,7 +44,8 @@ def corrected(level: str, bounded: Callable[..., Tensor]) -> Loss:
 def penalty(estimator: str, exact: bool) -> Loss:
     def loss(c: Columns) -> tuple[Tensor, LossMetrics]:
         seen = mismatch(*tokens(c, "new", "behaviour"), 2.0)
-        return kl_penalty(*tokens(c, "new", "reference"), estimator, exact_gradient=exact), seen
+        new, reference = tokens(c, "new", "reference")
+        return kl_in_loss(new - reference, estimator, exact_gradient=exact), seen
 
     return loss
 

@@ -9,9 +9,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf.trainer.advantages import group_relative
-from rlhf.trainer.rewards import shuffled_rewards
+from rlhf.trainer.credit.estimators import group_relative
+from rlhf.trainer.credit.rewards import shuffled_rewards
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Task, Ticket, Trajectory, Turn, Unscored
+from tests.trainer.credit.made import scored
 from tests.trainer.made import made_batch, made_groups, without_score
 
 rewards = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=16)
@@ -22,11 +23,13 @@ def test_group_relative_agrees_with_a_plain_float64_evaluation(values: list[floa
     mean = math.fsum(values) / len(values)
     std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
     expected = [0.0 if len(set(values)) == 1 else (v - mean) / (std + 1e-6) for v in values]
-    np.testing.assert_allclose(group_relative(values, normalize_by_std=True), expected, rtol=1e-6, atol=1e-6)
+    found = group_relative(scored(values), normalize_by_std=True).advantages[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_without_std_the_advantage_is_the_distance_from_the_mean() -> None:
-    assert group_relative([1.0, 0.0, 0.0, 0.0], normalize_by_std=False).tolist() == [0.75, -0.25, -0.25, -0.25]
+    found = group_relative(scored([1, 0, 0, 0]), normalize_by_std=False).advantages
+    assert found.tolist() == [[0.75], [-0.25], [-0.25], [-0.25]]
 
 
 def test_samples_without_a_score_have_no_part_in_the_statistics() -> None:
@@ -35,7 +38,8 @@ def test_samples_without_a_score_have_no_part_in_the_statistics() -> None:
     values = [score.value for _, _, score in broken.trainable]
     batch = made_batch([broken])
     found = [float(advantages[0]) for advantages in batch.per_sample(batch.per_token.advantages)]
-    assert found == [float(np.float32(a)) for a in group_relative(values, normalize_by_std=True)]
+    expected = group_relative(scored(values), normalize_by_std=True).advantages[:, 0]
+    assert found == expected.astype(np.float32).tolist()
     assert len(whole.samples) == 4
     assert len(found) == 2
 

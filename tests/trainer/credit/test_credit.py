@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from rlhf.errors import NotFinite
-from rlhf.trainer.advantages import Estimates
-from rlhf.trainer.algorithms.credit import forward_columns, with_advantages
-from rlhf.trainer.algorithms.episodes import Episodes, episodes_of, overlong_penalty_of
-from rlhf.trainer.algorithms.registry import ESTIMATORS
 from rlhf.trainer.batching.batch import Batch, PerToken, build_batch, build_minibatches
 from rlhf.trainer.config import OverlongConfig, TrainerConfig
-from rlhf.trainer.rewards import episode_rewards
+from rlhf.trainer.credit.advantages import forward_columns, with_advantages
+from rlhf.trainer.credit.episodes import Episodes, Estimates, episodes_of, overlong_penalty
+from rlhf.trainer.credit.registry import ESTIMATORS
+from rlhf.trainer.credit.rewards import episode_rewards
 from rlhf.types import (
     EpisodeStatus,
     Group,
@@ -179,7 +178,6 @@ def test_only_episodes_cut_off_and_rewarded_by_their_turns_alone_bootstrap() -> 
     judged = episode(0.0, segment([P, A, A]), status=EpisodeStatus.TRUNCATED)
     both = replace(cut_off, score=Scored(value=1.1, turn_weight=1.0))
     found = episodes([group_of(by_turns(ended), judged, both, by_turns(cut_off))])
-    assert found.bootstrap is not None
     assert found.bootstrap.tolist() == [0.0, 0.0, 0.0, 0.5]
 
 
@@ -187,7 +185,6 @@ def test_only_episodes_cut_off_and_rewarded_by_their_turns_alone_bootstrap() -> 
 def test_a_bootstrap_does_not_depend_on_how_an_environment_writes_that_it_gave_nothing(nothing: float | None) -> None:
     silent = segment([P, A, E, A], Turn(start=1, stop=2, reward=nothing), Turn(start=3, stop=4, reward=nothing))
     found = episodes([group_of(by_turns(episode(0.0, silent, status=EpisodeStatus.TRUNCATED)))])
-    assert found.bootstrap is not None
     assert found.bootstrap.tolist() == [0.5]
 
 
@@ -287,7 +284,7 @@ def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_t
 
 def test_a_reply_beyond_the_buffer_pays_the_recipe_s_factor() -> None:
     overlong = OverlongConfig(buffer_tokens=4, penalty_factor=0.5)
-    assert overlong_penalty_of(np.array([2, 6, 8, 9]), overlong, 8).tolist() == [0.0, -0.25, -0.5, -0.5]
+    assert overlong_penalty(np.array([2, 6, 8, 9]), overlong, 8).tolist() == [0.0, -0.25, -0.5, -0.5]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlhf.trainer.algorithms.statistics import batch_statistics, repetition, response_statistics, trained_statistics
+from rlhf.trainer.credit.statistics import batch_statistics, repetition, response_statistics, trained_statistics
 from rlhf.types import (
     EpisodeStatus,
     Failed,

@@ -3,8 +3,8 @@ checks which pieces fit together.
 
 A preset is a layer of settings below the recipe's own. Estimators and losses are registered here by the names that
 recipes use, `module:function` each; user-defined ones are named the same way. They are imported where they run.
-`rlhf.trainer.algorithms.estimators` (advantages) and `rlhf.trainer.losses` document what each computes;
-docs/algorithms.md which to choose when.
+`rlhf.trainer.credit.estimators` and `rlhf.trainer.losses.policy` document what each computes, docs/algorithms.md which
+to choose when.
 """
 
 from __future__ import annotations
@@ -61,25 +61,25 @@ LOSSES: Mapping[str, Piece] = {
     "policy_gradient": Piece(function="rlhf.trainer.losses.policy:policy_gradient"),
 }
 
-_OURS = "rlhf.trainer.algorithms.estimators:"
+_OURS = "rlhf.trainer.credit.estimators:"
 _SIBLINGS = Needs(siblings=True)
 ESTIMATORS: Mapping[str, Piece] = {
-    "group_relative": Piece(function=_OURS + "from_group_relative", settings=("normalize_by_std",), needs=_SIBLINGS),
-    "leave_one_out": Piece(function=_OURS + "from_leave_one_out", needs=_SIBLINGS),
-    "length_weighted": Piece(function=_OURS + "from_length_weighted", needs=_SIBLINGS),
-    "best_of_group": Piece(function=_OURS + "from_best_of_group", settings=("normalize_by_std",), needs=_SIBLINGS),
-    "reinforce_pp": Piece(function=_OURS + "from_reinforce_pp", settings=("gamma",)),
-    "reinforce_pp_baseline": Piece(function=_OURS + "from_reinforce_pp_baseline", needs=_SIBLINGS),
-    "remax": Piece(function=_OURS + "from_remax", needs=Needs(baseline=True)),
+    "group_relative": Piece(function=_OURS + "group_relative", settings=("normalize_by_std",), needs=_SIBLINGS),
+    "leave_one_out": Piece(function=_OURS + "leave_one_out", needs=_SIBLINGS),
+    "length_weighted": Piece(function=_OURS + "length_weighted", needs=_SIBLINGS),
+    "best_of_group": Piece(function=_OURS + "best_of_group", settings=("normalize_by_std",), needs=_SIBLINGS),
+    "reinforce_pp": Piece(function=_OURS + "reinforce_pp", settings=("gamma",)),
+    "reinforce_pp_baseline": Piece(function=_OURS + "reinforce_pp_baseline", needs=_SIBLINGS),
+    "remax": Piece(function=_OURS + "remax", needs=Needs(baseline=True)),
     "gae": Piece(
-        function=_OURS + "from_gae", settings=("gamma", "lam", "per_turn", "lam_length_alpha"), needs=Needs(values=True)
+        function=_OURS + "gae", settings=("gamma", "lam", "per_turn", "lam_length_alpha"), needs=Needs(values=True)
     ),
     "vtrace": Piece(
-        function=_OURS + "from_vtrace",
+        function=_OURS + "vtrace",
         settings=("gamma", "rho_bar", "c_bar"),
         needs=Needs(values=True, proximal=True, weighted=True),
     ),
-    "distillation": Piece(function=_OURS + "from_distillation", needs=Needs(proximal=True, reference=True)),
+    "distillation": Piece(function=_OURS + "distillation", needs=Needs(proximal=True, reference=True)),
 }
 
 PRESETS: Mapping[str, Preset] = {

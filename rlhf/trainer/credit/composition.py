@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlhf.config import is_piece
-from rlhf.trainer.algorithms.registry import ESTIMATORS, LOSSES, has_own_piece, is_corrected, needs_of
 from rlhf.trainer.config import (
     AdvantageConfig,
     CorrectionConfig,
@@ -15,6 +14,7 @@ from rlhf.trainer.config import (
     ReplayConfig,
     TrainerConfig,
 )
+from rlhf.trainer.credit.registry import ESTIMATORS, LOSSES, has_own_piece, is_corrected, needs_of
 
 DISCOUNTING = ("gae", "vtrace", "reinforce_pp")
 """Estimators that assign rewards to individual actions."""

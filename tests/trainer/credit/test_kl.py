@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from rlhf.trainer.algorithms.kl_control import AdaptiveKL, FixedKL
-from rlhf.trainer.losses.kl import kl_penalty
+from rlhf.trainer.credit.kl import KLController, kl_estimate, kl_in_loss
 from tests.trainer.losses.made import MASK, NEW, REFERENCE, assert_equal, table
 
 VALUES = {"k1": lambda d: d, "k2": lambda d: d * d / 2, "k3": lambda d: math.exp(-d) - 1 + d}
@@ -22,12 +21,14 @@ def distance(row: int, column: int) -> float:
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_estimators_have_the_values_and_gradients_of_the_table(estimator: str) -> None:
     logprobs = NEW.clone().requires_grad_()
-    kl = kl_penalty(logprobs[MASK], REFERENCE[MASK], estimator)
+    kl = kl_in_loss(logprobs[MASK] - REFERENCE[MASK], estimator)
     kl.sum().backward()
     assert_equal(kl, table(lambda r, c: VALUES[estimator](distance(r, c))))
     assert_equal(logprobs.grad, table(lambda r, c: GRADIENTS[estimator](distance(r, c))))
-    exact = kl_penalty(logprobs[MASK], REFERENCE[MASK], estimator, exact_gradient=True)
+    exact = kl_in_loss(logprobs[MASK] - REFERENCE[MASK], estimator, exact_gradient=True)
     assert_equal(exact, table(lambda r, c: VALUES[estimator](distance(r, c))))
+    in_numpy = kl_estimate((NEW - REFERENCE)[MASK].numpy(), estimator)
+    assert_equal(torch.from_numpy(in_numpy), table(lambda r, c: VALUES[estimator](distance(r, c))))
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
@@ -37,13 +38,13 @@ def test_the_exact_gradient_is_that_of_the_divergence_itself_over_all_outcomes(e
     logprobs = torch.log_softmax(logits, 0)
     divergence = (logprobs.exp() * (logprobs - reference)).sum()
     (expected,) = torch.autograd.grad(divergence, logits, retain_graph=True)
-    kl = kl_penalty(logprobs, reference, estimator, exact_gradient=True)
+    kl = kl_in_loss(logprobs - reference, estimator, exact_gradient=True)
     (found,) = torch.autograd.grad((logprobs.exp().detach() * kl).sum(), logits)
     torch.testing.assert_close(found, expected)
 
 
 def test_the_adaptive_coefficient_follows_its_target_by_a_fifth_at_most_a_horizon() -> None:
-    controller = AdaptiveKL(0.2, target=6.0, horizon=1000)
+    controller = KLController(0.2, target=6.0, horizon=1000)
     assert controller.after(6.0, 500).coefficient == pytest.approx(0.2)
     assert controller.after(6.6, 500).coefficient == pytest.approx(0.2 * (1 + 0.1 * 0.5))
     assert controller.after(60.0, 1000).coefficient == pytest.approx(0.24)
@@ -51,4 +52,4 @@ def test_the_adaptive_coefficient_follows_its_target_by_a_fifth_at_most_a_horizo
 
 
 def test_the_fixed_coefficient_stays() -> None:
-    assert FixedKL(0.05).after(9.0, 512) == FixedKL(0.05)
+    assert KLController(0.05, None, 1000).after(9.0, 512).coefficient == 0.05

@@ -11,8 +11,8 @@ import pytest
 
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe, recipe_from
-from rlhf.trainer.algorithms.registry import ESTIMATORS, LOSSES, PRESETS, Piece, called_with, needs_reference
 from rlhf.trainer.config import AdvantageConfig, CorrectionConfig, LossConfig, TrainerConfig
+from rlhf.trainer.credit.registry import ESTIMATORS, LOSSES, PRESETS, Piece, called_with, needs_reference
 from tests.small_tasks import sorting, sorting_pairs
 
 ROOT = Path(__file__).parents[3]
