@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlhf.api import Trainer
+    from rlhf.apps.sweeps.python import sweep
+    from rlhf.apps.sweeps.trial import trainable
     from rlhf.controller.run import Callback
-    from rlhf.sweeps.python import sweep
-    from rlhf.sweeps.trial import trainable
 
 __version__ = "0.1.0"
 __all__ = ["Callback", "Trainer", "__version__", "sweep", "trainable"]
 _HOMES = {
-    "Callback": "rlhf.controller.run", "Trainer": "rlhf.api", "sweep": "rlhf.sweeps.python",
-    "trainable": "rlhf.sweeps.trial",
+    "Callback": "rlhf.controller.run", "Trainer": "rlhf.api", "sweep": "rlhf.apps.sweeps.python",
+    "trainable": "rlhf.apps.sweeps.trial",
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def run_rlhf() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     gc.set_threshold(IMPORTED_OBJECTS)  # a collection for every 700 new objects takes a fifth of the time of imports
     try:
-        from rlhf.cli import main
+        from rlhf.apps.cli.main import main
     except KeyboardInterrupt:
         sys.exit(130)
     main()

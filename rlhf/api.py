@@ -31,8 +31,8 @@ from rlhf.runs.folder import RunFolder
 from rlhf.runs.live import make_view
 from rlhf.runs.model_card import export_model
 from rlhf.runs.summary import Summary
-from rlhf.runs.tracing import Clock
 from rlhf.runs.view import BothViews, PlainView
+from rlhf.tracing import Clock
 from rlhf.trainer.checkpoint import model_folder
 
 

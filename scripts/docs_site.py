@@ -63,7 +63,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     shown = {file for page, text in made.items() for file in linked(page, text) if page_of(file).startswith("files/")}
     made |= {page_of(file): source(file) for file in shown if (ROOT / file).is_file()}
     made["reference/options.md"] = options(ours("rlhf", "options"))
-    made["reference/commands.md"] = ours("typer", "rlhf.cli", "utils", "docs", "--name", "rlhf")
+    made["reference/commands.md"] = ours("typer", "rlhf.apps.cli.main", "utils", "docs", "--name", "rlhf")
     for page, names in API.items():
         made[f"reference/{page}.md"] = f"# {page.capitalize()}\n" + "".join(f"\n::: {name}\n" for name in names.split())
     for page, text in made.items():

@@ -25,7 +25,7 @@ LONG = (
     "tests/integration/",
     "tests/single_file/",
     "tests/env/test_faults",
-    "tests/deploy/test_node",
+    "tests/apps/deploy/test_node",
 )
 TEST_SECONDS = 300
 """What a test has that names no time of its own, on the machine for which all these times were chosen."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.chat.tool_calls import Spoken
 from rlhf.data.learnability import TaskChoices
-from rlhf.rollout.tool_calls import Spoken
 from rlhf.types import (
     Completion,
     Failed,

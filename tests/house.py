@@ -1,10 +1,9 @@
-"""`python -m tests.house`: the house in numbers, held against their bounds; the last line is `RESULT {…}`.
+"""`python -m tests.house`: what is wrong with the house at any size, and its sizes; the last line is `RESULT {…}`.
 
-Files and functions are counted in lines, docstrings and comments included. A circle is a set of modules that import one
-another, directly or through others; imports inside functions count. A name clashes when two modules of `rlhf` define a
-class, a type alias or a public function of that name. A small single-use file has fewer than 40 lines and one importer.
-A token passes through the classes of `CONTAINERS` from vLLM's output to the loss; the list is checked against the code.
-At most `SAME_NAMES` folders may have a module of the same name, except for the names that every part has.
+Wrong are: an import that goes upwards in the layers of pyproject.toml, a circle of modules that import one another
+(imports inside functions count), an import of `apps` by the core, a class, type alias or public function that two
+modules define, a module name in more than `SAME_NAMES` folders, a function of more than 60 lines, and a private name
+that is used outside its module. Sizes are printed with their change since the last release note, without a bound.
 """
 
 from __future__ import annotations
@@ -15,104 +14,104 @@ import re
 import sys
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-BOUNDS = {
-    "lines": 62_000, "test_lines": 62_000, "reward_code_lines": 1_045, "sandbox_lines": 1_920, "http_lines": 1_085,
-    "env_lines": 4_640, "cluster_lines": 3_000, "gpu_checks_lines": 950, "planning_lines": 2_020, "containers": 11,
-    "circles": 0, "clashes": 0, "small_single_use_files": 20, "modules": 8, "folders": 17, "layers": 14,
-    "longest_file": 600, "longest_function": 60, "imports_in_functions_per_kloc": 1.7, "broad_excepts_per_kloc": 0.3,
-}  # fmt: skip
-FOLDERS = {
-    "reward_code_lines": "reward/code", "sandbox_lines": "sandbox", "http_lines": "http", "env_lines": "env",
-    "cluster_lines": "cluster", "gpu_checks_lines": "commands/gpu_checks", "planning_lines": "recipe/planning",
-}  # fmt: skip
-SMALL = 40
+RELEASED = {"lines": 60_690, "test_lines": 61_180, "files": 524, "containers": 18}
+"""The sizes at the last release note."""
+LONGEST_FUNCTION = 60
 SAME_NAMES = 3
 EVERYWHERE = {"config", "types", "server", "client", "wire", "__init__"}
+ENTRY_POINTS = {"rlhf", "rlhf.__main__"}
 CAMEL_CASE = re.compile(r"[A-Z]\w*[a-z]\w*")
-BROAD = {"Exception", "BaseException"}
 CONTAINERS = (
-    "types.Completion", "rollout.context.Context", "types.Segment", "types.Trajectory", "types.Sample", "types.Group",
-    "trainer.batching.batch.Batch", "trainer.batching.batch.PerToken", "trainer.batching.batch.MicroBatch",
-    "trainer.batching.batch.Minibatch", "trainer.losses.actions.Actions",
+    "types.Prompt", "engines.vllm.settings.GenerateRequest", "engines.vllm.sampled.SampledReply", "types.Completion",
+    "rollout.context.Context", "types.Segment", "types.Trajectory", "types.Sample", "types.Group",
+    "trainer.batching.batch.Batch", "trainer.batching.batch.PerToken", "trainer.credit.rewards.EpisodeRewards",
+    "trainer.credit.episodes.Episodes", "trainer.credit.episodes.Estimates", "trainer.batching.packing.PackedRow",
+    "trainer.batching.batch.MicroBatch", "trainer.batching.batch.Minibatch", "trainer.losses.actions.Actions",
 )  # fmt: skip
-"""The classes that hold a token, in order, from vLLM's output to the loss."""
-BESIDE_THE_WAY = {
-    "types.Prompt": "a request", "rollout.vllm.settings.GenerateRequest": "a request",
-    "rollout.engine._Pending": "a request", "types.Failed": "not trained", "types.Filtered": "not trained",
-    "types.SampledTokens": "of replies that are not complete",
-    "rollout.vllm.sampled.SampledReply": "of replies that are not complete",
-    "types.TokenLogprobs": "the canary's answer", "rollout.evaluation.SetResult": "of an evaluation",
-    "types.TrainedSample": "the way back to the records",
-    "trainer.rank_answers.RankAnswer": "the way back to the records",
-    "trainer.batching.pairs.PairOfSegments": "of preference pairs", "trainer.offline.Recording": "of recorded episodes",
-}  # fmt: skip
-"""Other classes with per-token arrays, and what these are."""
-TOKEN_MODULES = ("types.", "rollout.", "trainer.")
-ENDPOINT = "rollout.endpoint."
-"""An agent's conversations, from which it makes segments."""
-TOKEN_FIELDS = {"token_ids", "input_ids", "logprobs", "behaviour_logprobs", "versions"}
+"""Every class through which a token's columns pass, from the task to the loss."""
 Tree = dict[str, ast.Module]
 
 
 def main() -> int:
-    """Print every number and whether it exceeds its bound. Return 1 if one does."""
-    package = ROOT / "rlhf"
-    files = sorted(package.rglob("*.py"))
+    """Print the sizes and what is wrong. Return 1 if anything is."""
+    files = sorted((ROOT / "rlhf").rglob("*.py"))
     trees = {_module(file): ast.parse(file.read_text()) for file in files}
-    lines = {_module(file): len(file.read_text().splitlines()) for file in files}
-    found = measured(package, trees, lines)
-    for name, value in found.items():
-        print(f"{name:<32}{value:g}" + ("" if value <= BOUNDS[name] else f"  (at most {BOUNDS[name]})"))
-    crowded = {name: count for name, count in module_names(trees).items() if count > SAME_NAMES}
-    for name, count in crowded.items():
-        print(f"module name {name!r} stands in {count} folders  (at most {SAME_NAMES})")
-    print("RESULT", json.dumps(found))
-    return int(bool(crowded) or any(value > BOUNDS[name] for name, value in found.items()))
-
-
-def measured(package: Path, trees: Tree, lines: Mapping[str, int]) -> dict[str, float]:
-    """Return the numbers of `BOUNDS`, and print what is behind some of them."""
-    thousands = sum(lines.values()) / 1000
-    functions = {f"{module}.{f.name}": _length(f) for module, tree in trees.items() for f in _functions(tree)}
-    _print_most("longest files", lines)
-    _print_most("longest functions", functions)
-    circles = circles_of(import_graph(trees))
-    for circle in circles:
-        print("circle:", " ".join(sorted(circle)))
-    clashing = clashes(trees)
-    for name, modules in clashing.items():
-        print(f"{name} is defined in {', '.join(modules)}")
-    unlisted = unlisted_containers(trees)
-    for name in unlisted:
-        print("container of tokens that tests/house.py does not list:", name)
-    small = small_single_use_files(trees, lines)
-    print("small files with one importer:", ", ".join(small))
-    return {
-        "lines": sum(lines.values()),
-        "test_lines": _lines_below(ROOT / "tests"),
-        **{name: _lines_below(package / folder) for name, folder in FOLDERS.items()},
-        "containers": len(CONTAINERS) + len(unlisted),
-        "circles": len(circles),
-        "clashes": len(clashing),
-        "small_single_use_files": len(small),
-        "modules": len(list(package.glob("*.py"))),
-        "folders": len([folder for folder in package.iterdir() if any(folder.glob("*.py"))]),
-        "layers": layers(),
-        "longest_file": max(lines.values()),
-        "longest_function": max(functions.values()),
-        "imports_in_functions_per_kloc": round(sum(map(imports_inside, trees.values())) / thousands, 2),
-        "broad_excepts_per_kloc": round(sum(map(broad_excepts, trees.values())) / thousands, 2),
+    graph = import_graph(trees)
+    wrong = {
+        "upward_arrows": list(upward_arrows(graph, layers())),
+        "circles": [" ".join(sorted(circle)) for circle in circles_of(graph)],
+        "core_to_apps": [f"{one} -> {other}" for one, other in arrows(graph) if in_apps(other) and not in_apps(one)],
+        "clashes": [f"{name} in {', '.join(modules)}" for name, modules in clashes(trees).items()],
+        "crowded_names": [name for name, count in module_names(trees).items() if count > SAME_NAMES],
+        "long_functions": list(long_functions(trees)),
+        "private_names": list(private_names(trees)),
+        "no_containers": sorted(set(CONTAINERS) - set(class_names(trees))),
     }
+    for name, cases in wrong.items():
+        print(f"{name:<20}{len(cases)}", *cases, sep="\n  " if cases else "")
+    sizes = {
+        "lines": _lines(files), "test_lines": _lines((ROOT / "tests").rglob("*.py")), "files": len(files),
+        "containers": len(CONTAINERS),
+    }  # fmt: skip
+    for room in sorted({file.relative_to(ROOT / "rlhf").parts[0] for file in files}):
+        place = ROOT / "rlhf" / room
+        print(f"{room:<20}{_lines([place] if place.is_file() else place.rglob('*.py'))}")
+    for name, size in sizes.items():
+        print(f"{name:<20}{size}  ({size - RELEASED[name]:+})")
+    print("RESULT", json.dumps({**{name: len(cases) for name, cases in wrong.items()}, **sizes}))
+    return int(any(wrong.values()))
 
 
-def layers() -> int:
-    """Of the import contract that holds the parts apart."""
+def layers() -> list[list[str]]:
+    """Return the layers of the import contract, the highest first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    return max(len(one.get("layers", ())) for one in contracts)
+    return [re.findall(r"[\w.]+", layer) for layer in next(one["layers"] for one in contracts if "layers" in one)]
+
+
+def upward_arrows(graph: Mapping[str, set[str]], floors: list[list[str]]) -> Iterator[str]:
+    """Yield the imports that go to a higher layer."""
+    floor = {room: place for place, rooms in enumerate(floors) for room in rooms}
+
+    def of(module: str) -> int | None:
+        parts = module.split(".")
+        return next((floor[room] for i in range(len(parts), 1, -1) if (room := ".".join(parts[:i])) in floor), None)
+
+    for one, other in arrows(graph):
+        below, above = of(one), of(other)
+        if below is not None and above is not None and above < below:
+            yield f"{one} -> {other}"
+
+
+def arrows(graph: Mapping[str, set[str]]) -> Iterator[tuple[str, str]]:
+    """Yield each module with each that it imports."""
+    return ((one, other) for one, others in graph.items() for other in sorted(others))
+
+
+def in_apps(module: str) -> bool:
+    return module.startswith("rlhf.apps") or module.removesuffix(".__init__") in ENTRY_POINTS
+
+
+def class_names(trees: Tree) -> Iterator[str]:
+    """Yield the classes of all modules, as `CONTAINERS` names them."""
+    for module, tree in trees.items():
+        yield from (f"{module.removeprefix('rlhf.')}.{one.name}" for one in tree.body if isinstance(one, ast.ClassDef))
+
+
+def long_functions(trees: Tree) -> Iterator[str]:
+    for module, tree in trees.items():
+        yield from (f"{module}.{f.name}" for f in _functions(tree) if _length(f) > LONGEST_FUNCTION)
+
+
+def private_names(trees: Tree) -> Iterator[str]:
+    """Yield the private names that a module imports from another module of `rlhf`."""
+    for module, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rlhf"):
+                yield from (f"{module}: {alias.name}" for alias in node.names if re.match(r"_[a-z]", alias.name))
 
 
 def module_names(trees: Tree) -> Counter[str]:
@@ -138,60 +137,6 @@ def _public_name(statement: ast.stmt) -> str:
             return "" if isinstance(value, ast.Call) else name  # a call makes a TypeVar
         case _:
             return ""
-
-
-def small_single_use_files(trees: Tree, lines: Mapping[str, int]) -> list[str]:
-    """Modules of fewer than `SMALL` lines that exactly one other module imports."""
-    importers = Counter(name for names in import_graph(trees).values() for name in names)
-    return sorted(
-        module for module, length in lines.items()
-        if length < SMALL and importers[module] == 1 and not module.endswith("__init__")
-    )  # fmt: skip
-
-
-def unlisted_containers(trees: Tree) -> list[str]:
-    """Classes outside the two lists that hold tokens, and listed classes that do not exist.
-
-    A class holds tokens if it has a field of `TOKEN_FIELDS` or a field whose type is one of `CONTAINERS`.
-    """
-    classes = {
-        f"{module.removeprefix('rlhf.')}.{node.name}": node
-        for module, tree in trees.items()
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-    }
-    listed = {*CONTAINERS, *BESIDE_THE_WAY}
-    types = {name.rpartition(".")[2] for name in CONTAINERS}
-    holders = {
-        name
-        for name, node in classes.items()
-        if name.startswith(TOKEN_MODULES) and not name.startswith(ENDPOINT) and _holds_tokens(node, types)
-    }
-    return sorted((holders - listed) | (listed - classes.keys()))
-
-
-def _holds_tokens(node: ast.ClassDef, types: Container[str]) -> bool:
-    fields = [(field.target, field.annotation) for field in node.body if isinstance(field, ast.AnnAssign)]
-    return any(
-        (isinstance(target, ast.Name) and target.id in TOKEN_FIELDS)
-        or any(isinstance(part, ast.Name) and part.id in types for part in ast.walk(annotation))
-        for target, annotation in fields
-    )
-
-
-def imports_inside(tree: ast.Module) -> int:
-    """Import statements within functions."""
-    return sum(isinstance(node, ast.Import | ast.ImportFrom) for f in _functions(tree) for node in ast.walk(f))
-
-
-def broad_excepts(tree: ast.Module) -> int:
-    """`except Exception`, `except BaseException`, alone or among others, and a bare `except`."""
-    handlers = [node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)]
-    return sum(one.type is None or bool(_names(one.type) & BROAD) for one in handlers)
-
-
-def _names(caught: ast.expr) -> set[str]:
-    return {node.id for node in ast.walk(caught) if isinstance(node, ast.Name)}
 
 
 def import_graph(trees: Tree) -> dict[str, set[str]]:
@@ -257,13 +202,8 @@ def _module(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts)
 
 
-def _lines_below(folder: Path) -> int:
-    return sum(len(file.read_text().splitlines()) for file in folder.rglob("*.py"))
-
-
-def _print_most(title: str, sizes: Mapping[str, int], count: int = 3) -> None:
-    told = ", ".join(f"{name} {size}" for name, size in Counter(sizes).most_common(count))
-    print(f"{title}: {told}")
+def _lines(files: Iterable[Path]) -> int:
+    return sum(len(file.read_text().splitlines()) for file in files)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf.apps.deploy.ray_start import linked_interpreter
 from rlhf.cluster.interfaces import own_address
 from rlhf.cluster.ray_connection import LEAST_STORE_BYTES, PRIVATE_RAY
-from rlhf.deploy.ray_start import linked_interpreter
 from tests.pace import scaled
 
 ROOT = Path(__file__).parents[1]

@@ -9,9 +9,9 @@ import pytest
 
 from rlhf import Callback, Trainer, api
 from rlhf.controller.context import RunContext
+from rlhf.durable import synced
 from rlhf.errors import CheckpointError, ConfigError, DataError, UserError
 from rlhf.recipe.schema import Recipe
-from rlhf.runs.durable import synced
 from rlhf.runs.stored_run import read_run
 from rlhf.trainer.checkpoint import write_checkpoint
 from rlhf.types import Written

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.colocation.account import Account, account, by_state, told
 from benchmarks.colocation.memory import Sample, Span, by_phase, watched
-from rlhf.commands.plan import planned
+from rlhf.apps.cli.plan import planned
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.machines import here
 

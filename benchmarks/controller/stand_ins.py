@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.engines.vllm.settings import EngineFacts, GenerateRequest
 from rlhf.errors import WorkerDied
-from rlhf.rollout.vllm.settings import EngineFacts, GenerateRequest
 from rlhf.trainer.batching.batch import Minibatch, places_of
 from rlhf.trainer.rank_answers import RankAnswer
 from rlhf.trainer.settings import UpdateArguments

@@ -16,26 +16,26 @@ import numpy as np
 import psutil
 
 from benchmarks.controller.stand_ins import AnsweringRank, PublishedAtOnce, SleepingEngine
+from rlhf.chat.renderer import ChatRenderer
 from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.instrumentation import ObservedBuffer, ObservedLearner, ObservedRollout
 from rlhf.controller.notices import LossNotices, OpeningNotices, SampleEpisodes, SignalNotices
 from rlhf.controller.responsive import responsive
+from rlhf.engines.config import RolloutConfig
+from rlhf.engines.engine import RemoteEngine
+from rlhf.engines.router import Router
 from rlhf.env.hosting.hosted import HostedEnvironments, isolation_of
 from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.protocols import WeightSync
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
-from rlhf.rollout.config import RolloutConfig
-from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.episode import AnswerOnce, EpisodeRunner
 from rlhf.rollout.group import GroupRollout
-from rlhf.rollout.renderer import ChatRenderer
-from rlhf.rollout.router import Router
 from rlhf.rollout.turns import TurnRules, WithEnvironment
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView
+from rlhf.tracing import Clock
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner

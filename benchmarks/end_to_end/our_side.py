@@ -20,12 +20,12 @@ from benchmarks.end_to_end.workload import (
     Precision,
     reply_tokens,
 )
+from rlhf.chat.renderer import ChatRenderer
+from rlhf.engines.router import Router
 from rlhf.recipe.loading import recipe_from
-from rlhf.rollout.renderer import ChatRenderer
-from rlhf.rollout.router import Router
 from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
-from rlhf.runs.tracing import Span, busy_seconds
+from rlhf.tracing import Span, busy_seconds
 from rlhf.types import Completion, Prompt, Sampling
 
 LEARNER_PHASES = ("weight_sync", "train", "wait")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.end_to_end.workload import PROMPTS_PER_UPDATE, SAMPLES_PER_UPDATE, Lengths, Precision, reply_tokens
-from rlhf.models.chat import prompt_ids
+from rlhf.chat.templates import prompt_ids
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.types import Message
 

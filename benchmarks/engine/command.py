@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.end_to_end.model import save_start_model
-from rlhf.rollout.vllm.environment import engine_environment
+from rlhf.engines.vllm.environment import engine_environment
 
 SIDES = ("bare", "ours", "every_step")
 RATE_BOUND, OUTSIDE_BOUND = 0.97, 0.5

@@ -16,9 +16,9 @@ DEADLINE_SECONDS = 600.0
 
 
 def settings_of(model: str, sequences: int) -> Any:
+    from rlhf.engines.config import RolloutConfig
+    from rlhf.engines.vllm.settings import EngineSettings
     from rlhf.models.config import ModelConfig
-    from rlhf.rollout.config import RolloutConfig
-    from rlhf.rollout.vllm.settings import EngineSettings
 
     rollout = RolloutConfig(max_sequences=sequences, kv_cache_megabytes=1024, max_context_tokens=128)
     return EngineSettings(model_path=model, model=ModelConfig(path=model, dtype="float32"), rollout=rollout)
@@ -31,8 +31,8 @@ def prompts_of(sequences: int) -> list[list[int]]:
 
 def ours(model: str, sequences: int, timer: Timer) -> Callable[[], int]:
     """Our engine as a worker: requests in, replies out."""
-    from rlhf.rollout.vllm.engine_worker import EngineWorker
-    from rlhf.rollout.vllm.settings import GenerateRequest
+    from rlhf.engines.vllm.engine_worker import EngineWorker
+    from rlhf.engines.vllm.settings import GenerateRequest
     from rlhf.types import Completion
 
     worker = EngineWorker("engine-0", settings_of(model, sequences))
@@ -58,7 +58,7 @@ def bare(model: str, sequences: int, timer: Timer) -> Callable[[], int]:
 
     import vllm
 
-    from rlhf.rollout.vllm.engine_arguments import engine_args
+    from rlhf.engines.vllm.engine_arguments import engine_args
 
     arguments = engine_args(settings_of(model, sequences))
     llm = vllm.LLM(**{one.name: getattr(arguments, one.name) for one in fields(arguments)})
@@ -73,7 +73,7 @@ def every_step(model: str, sequences: int, timer: Timer) -> Callable[[], int]:
     from vllm.inputs.engine import tokens_input
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    from rlhf.rollout.vllm.engine_arguments import engine_args
+    from rlhf.engines.vllm.engine_arguments import engine_args
 
     engine = LLMEngine.from_engine_args(engine_args(settings_of(model, sequences)))
     timer(engine.engine_core.engine_core)

@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 
 from benchmarks.end_to_end.command import pin
-from rlhf.commands.trials import Trials
+from rlhf.apps.cli.trials import Trials
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.candidates import candidate_axes
 from rlhf.recipe.planning.estimating import estimator

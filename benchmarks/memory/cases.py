@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.memory.models import MODELS
-from rlhf.rollout.vllm.environment import engine_environment
+from rlhf.engines.vllm.environment import engine_environment
 
 SECONDS = 900
 RETURNED = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}

@@ -74,9 +74,9 @@ def made_batch(sequences: int) -> Any:
 
 def generate(case: dict[str, Any]) -> None:
     """Replies to 64 prompts at once."""
+    from rlhf.engines.vllm.settings import EngineSettings, GenerateRequest
+    from rlhf.engines.vllm.vllm_engine import VllmEngine
     from rlhf.recipe.loading import load_recipe
-    from rlhf.rollout.vllm.settings import EngineSettings, GenerateRequest
-    from rlhf.rollout.vllm.vllm_engine import VllmEngine
 
     recipe = load_recipe(Path("recipes/quickstart.yaml"), case["overrides"]).recipe
     engine = VllmEngine(

@@ -22,11 +22,11 @@ from benchmarks.overlap.stand_ins import DrawnEngine, SlowCalls, SyncSeconds, Tr
 from rlhf.controller.callbacks import idle_shares
 from rlhf.controller.instrumentation import ObservedWeights
 from rlhf.controller.responsive import responsive
-from rlhf.rollout.engine import RemoteEngine
+from rlhf.engines.engine import RemoteEngine
 from rlhf.rollout.episode import AnswerOnce
 from rlhf.rollout.turns import TurnRules, WithEnvironment
-from rlhf.runs.tracing import Clock, Span
 from rlhf.runs.view import PlainView
+from rlhf.tracing import Clock, Span
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.types import PolicyVersion, Updated
 from rlhf.weight_sync.canary import Canary

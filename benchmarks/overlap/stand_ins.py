@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.controller.stand_ins import CONTEXT, VOCABULARY, AnsweringRank, SleepingEngine, Turns
+from rlhf.engines.vllm.settings import EngineFacts, GenerateRequest
 from rlhf.protocols import Environment
-from rlhf.rollout.vllm.settings import EngineFacts, GenerateRequest
 from rlhf.trainer.batching.batch import Minibatch
 from rlhf.trainer.rank_answers import RankAnswer
 from rlhf.trainer.settings import UpdateArguments

@@ -18,13 +18,13 @@ from benchmarks.publish.baselines import own_reload, raw_gloo
 from benchmarks.publish.figures import Measured, Round, missed, result, table
 from benchmarks.publish.model import CONTEXT_TOKENS, PARAMETERS, VOCABULARY, save_model
 from benchmarks.publish.processes import ProcessWorker
+from rlhf.engines.config import RolloutConfig
+from rlhf.engines.engine import RemoteEngine
+from rlhf.engines.vllm.environment import engine_environment
+from rlhf.engines.vllm.settings import EngineSettings
 from rlhf.models.config import ModelConfig
 from rlhf.models.cpu_memory import CPU_MEMORY
-from rlhf.rollout.config import RolloutConfig
-from rlhf.rollout.engine import RemoteEngine
-from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.rollout.vllm.settings import EngineSettings
-from rlhf.runs.tracing import Clock
+from rlhf.tracing import Clock
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank.process_memory import rank_environment
@@ -97,7 +97,7 @@ async def figures(case: Case, folder: Path, rounds: int) -> Measured:
     )
     plain = {name: value for name, value in engine_environment("cpu").items() if name not in CPU_MEMORY}
     engine_class, rank_class = (
-        "rlhf.rollout.vllm.engine_worker:EngineWorker",
+        "rlhf.engines.vllm.engine_worker:EngineWorker",
         "rlhf.trainer.rank.learner_worker:LearnerWorker",
     )
     engine = ProcessWorker("engine-0", engine_class, engine_environment("cpu"), settings=settings)

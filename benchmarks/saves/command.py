@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks.memory_of_ranks.command import make
 from benchmarks.memory_of_ranks.rank import step
+from rlhf.durable import files_below, synced
 from rlhf.models.config import ModelConfig
-from rlhf.runs.durable import files_below, synced
 from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig
 from rlhf.trainer.rank import snapshot
 from rlhf.trainer.rank.learner_worker import LearnerWorker

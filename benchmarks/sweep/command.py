@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.end_to_end.command import pin
-from rlhf.sweeps.results import SweepResults, read_results
+from rlhf.apps.sweeps.results import SweepResults, read_results
 
 BOUND = 0.6
 RATES = [1e-6, 5e-6, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 2e-3]

@@ -22,8 +22,8 @@ from rlhf.controller.start_model import starting_model
 from rlhf.data.tasks import chosen_tasks, held_out_problems, load_sets
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
-from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView
+from rlhf.tracing import Clock
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Loop
 from rlhf.types import Group, PolicyVersion, Updated, Written

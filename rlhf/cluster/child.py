@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.errors import DeadlinePassed
-from rlhf.http.untrusted_text import InvalidJson, read_json
+from rlhf.untrusted_text import InvalidJson, read_json
 
 EXIT_SECONDS = 1.0
 """A child that closed its socket has ended, or will within this time."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from rlhf import errors
 from rlhf.errors import Raised, RlhfError, WorkerFailed, catch_awaiting, describe_error, log_traceback, traceback_of
-from rlhf.runs.tracing import trace_worker
+from rlhf.tracing import trace_worker
 
 
 @dataclass(frozen=True, slots=True)

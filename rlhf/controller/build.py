@@ -13,6 +13,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
+from rlhf.chat.renderer import ChatRenderer
+from rlhf.chat.taught_format import format_for
 from rlhf.cluster.config import ClusterConfig
 from rlhf.cluster.local import LocalCluster
 from rlhf.cluster.ray_cluster import RayCluster
@@ -23,6 +25,9 @@ from rlhf.controller.engine_keeper import EngineKeeper
 from rlhf.controller.environments import Surroundings, started_surroundings
 from rlhf.data.config import DataConfig
 from rlhf.data.tasks import Tell
+from rlhf.engines.engine import RemoteEngine
+from rlhf.engines.router import Router
+from rlhf.engines.vllm.settings import EngineFacts, EngineSettings
 from rlhf.errors import ConfigError, ModelError, RlhfError
 from rlhf.http.outages import Outages
 from rlhf.models.config import LoraConfig, RoutingMode
@@ -42,15 +47,10 @@ from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelSettings
 from rlhf.reward.reward import make_reward
 from rlhf.rollout.dry_run import opening_of
-from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
 from rlhf.rollout.group import GroupRollout
-from rlhf.rollout.renderer import ChatRenderer
-from rlhf.rollout.router import Router
-from rlhf.rollout.taught_format import format_for
-from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings
-from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
+from rlhf.tracing import Clock
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings, Trained
 from rlhf.types import Sampling, Task, Tool

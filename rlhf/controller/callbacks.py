@@ -14,7 +14,7 @@ from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import Loggers
 from rlhf.runs.overview import evaluation_line
 from rlhf.runs.summary import Summary
-from rlhf.runs.tracing import Span, busy_seconds
+from rlhf.tracing import Span, busy_seconds
 from rlhf.trainer.config import FIRST_SAVE_SECONDS, WAITS_PER_SAVE
 from rlhf.types import PolicyVersion
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlhf.controller.trainer_state import TRAINER_STATE, TrainerState, read_trainer_state, write_trainer_state
+from rlhf.durable import sync_file, sync_folder, synced
 from rlhf.errors import CheckpointError, DeadlinePassed, DiskFailed, SaveFailed, WorkerFailed
 from rlhf.protocols import Saves
-from rlhf.runs.durable import sync_file, sync_folder, synced
 from rlhf.runs.folder import RunFolder
 from rlhf.trainer.checkpoint import checkpoints, is_whole, prune, read_checkpoint, unfinished, write_checkpoint
 from rlhf.types import PolicyVersion, Written

@@ -12,13 +12,13 @@ from rlhf.config import Origins
 from rlhf.controller.attempt import Attempt
 from rlhf.controller.preemption import Leaving
 from rlhf.controller.resume import ResumePoint, resume_point, rewind
-from rlhf.http.untrusted_text import escape_controls
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.provenance import Provenance, check_provenance, provenance
-from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
+from rlhf.tracing import Clock
 from rlhf.trainer.checkpoint import CHECKPOINTS
+from rlhf.untrusted_text import escape_controls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 from rlhf.cluster.restarting import STARTS
+from rlhf.engines.engine import RemoteEngine
+from rlhf.engines.router import Router
 from rlhf.errors import EnginesLost, RlhfError, UserError, WorkerDied
-from rlhf.rollout.engine import RemoteEngine
-from rlhf.rollout.router import Router
 
 CANCEL_SECONDS = 1.0
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from rlhf.controller.engine_keeper import EngineKeeper
 from rlhf.controller.run import Callback, Run
 from rlhf.data.tasks import Tell
+from rlhf.engines.config import EngineBoundsConfig
 from rlhf.errors import RlhfError
-from rlhf.rollout.config import EngineBoundsConfig
 
 WAITS_OFTEN, WAITS_SELDOM = 0.5, 0.1
 """Shares of the time that the learner waited for groups: above the first an engine is added, below the second one may

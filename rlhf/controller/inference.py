@@ -13,12 +13,12 @@ from rlhf.cluster.watch import while_alive
 from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import Serving, started_cluster, started_serving
 from rlhf.data.tasks import Tell, asking_tasks, held_out_problems, load_sets
+from rlhf.engines.vllm.environment import installed_device
 from rlhf.errors import UserError, logged_in
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import playing_roles
 from rlhf.rollout.evaluation import Evaluation
-from rlhf.rollout.vllm.environment import installed_device
 from rlhf.runs.view import PlainView
 from rlhf.types import Message, Sampling, Task
 

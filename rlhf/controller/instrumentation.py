@@ -14,8 +14,8 @@ from rlhf.protocols import Learner, Rollout, WeightSync
 from rlhf.rollout.evaluation import Evaluation, Evaluator
 from rlhf.runs.ended import ended_in_evaluation
 from rlhf.runs.episode_parts import EpisodeParts
-from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
+from rlhf.tracing import Clock
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.credit.statistics import batch_statistics, trained_statistics
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Updated, Written

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from rlhf.config import flatten
 from rlhf.errors import FailureBudgetSpent
-from rlhf.http.untrusted_text import escape_controls, escape_to_line
 from rlhf.rollout.agent import AGENT_FAILURE
 from rlhf.rollout.group import unlike_openings
 from rlhf.runs.alarms import alarms
@@ -20,6 +19,7 @@ from rlhf.runs.lost_samples import Failure, Reason, commonest_failure, failures_
 from rlhf.runs.metric_catalogue import find_metric
 from rlhf.runs.stored_run import MetricRow
 from rlhf.types import ROUNDING, Failed, Filtered, Group, PolicyVersion, Scored, Trajectory, Unscored
+from rlhf.untrusted_text import escape_controls, escape_to_line
 
 MOST_TOLD = 20
 """Reasons that are told: their text may come from a policy, which must not flood the terminal."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlhf.protocols import Learner
-from rlhf.runs.tracing import Clock
+from rlhf.tracing import Clock
 from rlhf.trainer.settings import Residency
 from rlhf.types import Group, PolicyVersion, Updated, Written
 

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 
+from rlhf.chat.reply_tokens import ReplyEncoder
+from rlhf.chat.templates import arguments_with_tools, check_parts, comparison
+from rlhf.chat.turn_end import turn_end
 from rlhf.cluster.worker import Worker
 from rlhf.controller.build import learner_of, start_ranks
 from rlhf.controller.dataset_trainer import DatasetUpdate
@@ -18,9 +21,6 @@ from rlhf.data.preference import PreferencePair
 from rlhf.data.sources import load_pairs
 from rlhf.data.tasks import Tell, mixed
 from rlhf.errors import DataError
-from rlhf.models.chat import arguments_with_tools, check_parts, comparison
-from rlhf.models.reply_tokens import ReplyEncoder
-from rlhf.models.turn_end import turn_end
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult
 from rlhf.trainer.batching.pairs import PairOfSegments

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Any
 
+from rlhf.chat.taught_format import told_of_tools
 from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import (
     Serving,
@@ -55,7 +56,6 @@ from rlhf.errors import RlhfError, UserError, WorkerFailed
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_roles, learner_starts_first
 from rlhf.rollout.evaluation import Evaluation
-from rlhf.rollout.taught_format import told_of_tools
 from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.loggers import EpisodeRow

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from rlhf.chat.reply_tokens import ReplyEncoder, conversation
+from rlhf.chat.templates import ChatTokenizer, arguments_with_tools, check_parts, demonstration, prompt_ids
+from rlhf.chat.turn_end import turn_end
 from rlhf.cluster.worker import Worker
 from rlhf.controller.build import make_learner, start_ranks
 from rlhf.controller.dataset_trainer import DatasetUpdate
@@ -17,9 +20,6 @@ from rlhf.data.selection import doubtful, of_right_length
 from rlhf.data.sources import load_demonstrations
 from rlhf.data.tasks import Tell, mixed
 from rlhf.errors import DataError, ModelError
-from rlhf.models.chat import ChatTokenizer, arguments_with_tools, check_parts, demonstration, prompt_ids
-from rlhf.models.reply_tokens import ReplyEncoder, conversation
-from rlhf.models.turn_end import turn_end
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult
 from rlhf.trainer.learner import RemoteLearner

@@ -13,7 +13,7 @@ from rlhf.reward.live import LiveReward
 from rlhf.rollout.episode import EpisodeRunner, PolicyClient
 from rlhf.rollout.turns import WithEnvironment
 from rlhf.runs.summary import Summary
-from rlhf.runs.tracing import CURRENT, CurrentSpan, Traces, trace_worker, traced, within
+from rlhf.tracing import CURRENT, CurrentSpan, Traces, trace_worker, traced, within
 from rlhf.types import Completion, Failed, Message, Observation, Prompt, Sampling, Scored, Task, Trajectory, Unscored
 
 

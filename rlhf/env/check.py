@@ -16,8 +16,8 @@ from rlhf.env.client.pool import get_object
 from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
 from rlhf.env.wire import Code, Json, Undecodable
 from rlhf.errors import EnvironmentFailed, UserError
-from rlhf.http.untrusted_text import InvalidJson
 from rlhf.types import EnvironmentSpec
+from rlhf.untrusted_text import InvalidJson
 
 CHECK_SECONDS, POLL_SECONDS = 120.0, 0.1
 MOST_SESSIONS, MOST_STEPS = 257, 6

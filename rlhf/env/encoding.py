@@ -8,8 +8,8 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_json
 
 from rlhf.env.wire import Action, CallData, Json, MessageData, ObservationAnswer, SpecAnswer, TaskData, validate_answer
-from rlhf.http.untrusted_text import InvalidJson, escape_json, replace_surrogates
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
+from rlhf.untrusted_text import InvalidJson, escape_json, replace_surrogates
 
 MESSAGE_BYTES = 64 * 2**20
 """Longest message of an environment's process or server, and of a client. An observation holds its text twice."""

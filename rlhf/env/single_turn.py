@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from rlhf.chat.conversation import joined
 from rlhf.config import load_piece
-from rlhf.models.conversation import joined
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 ScoreReply = Callable[[str, Mapping[str, Any]], float]

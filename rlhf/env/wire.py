@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from rlhf.env.tool_schemas import problem_of_schema
 from rlhf.errors import RlhfError
-from rlhf.http.untrusted_text import read_json
+from rlhf.untrusted_text import read_json
 
 Json = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)

@@ -14,8 +14,8 @@ from starlette.websockets import WebSocketClose
 
 from rlhf.errors import LOG
 from rlhf.http.binding import LOOPBACK, Access, may_be_asked_as, server_names
-from rlhf.http.untrusted_text import escape_to_line
-from rlhf.runs.tracing import continued
+from rlhf.tracing import continued
+from rlhf.untrusted_text import escape_to_line
 
 OPEN = ("GET", "/health")
 """Answered without a token: load balancers have none, and the answer reveals nothing to them. A wrong token is refused

@@ -19,8 +19,8 @@ from rlhf.http.binding import is_loopback
 from rlhf.http.config import HttpConfig, RecordingConfig
 from rlhf.http.outages import RETRIED, Availability, JsonRequest, Outages
 from rlhf.http.recording import RecordedFailure, Recorder, Replay, open_recording
-from rlhf.http.untrusted_text import InvalidJson, read_json, replace_surrogates
-from rlhf.runs.tracing import trace_headers
+from rlhf.tracing import trace_headers
+from rlhf.untrusted_text import InvalidJson, read_json, replace_surrogates
 
 JSON = {"Content-Type": "application/json"}
 CONNECT_SECONDS = 10.0

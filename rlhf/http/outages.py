@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rlhf.errors import HttpFailed
-from rlhf.http.untrusted_text import escape_to_line
+from rlhf.untrusted_text import escape_to_line
 
 RETRIED = frozenset({"refused", "busy", "timeout", "lost", "server"})
 """Kinds of failure after which another attempt may succeed."""

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rlhf.durable import private
 from rlhf.errors import RecordingError
 from rlhf.http.config import RecordingConfig, check_recording
-from rlhf.runs.durable import private
 
 Encode = Callable[[Any], str]
 """Writes plain data as one line of JSON."""

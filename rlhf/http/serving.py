@@ -20,7 +20,7 @@ from starlette.websockets import WebSocketClose
 from rlhf.errors import DeadlinePassed, UserError
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, Access
-from rlhf.http.untrusted_text import read_json
+from rlhf.untrusted_text import read_json
 
 BACKLOG = 4096
 """Connections that the kernel queues while a server is busy: a thousand clients may start at once."""

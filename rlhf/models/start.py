@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from rlhf.durable import files_below, sync_file, sync_folder, sync_tree
 from rlhf.errors import ModelError
 from rlhf.models.config import ModelConfig
-from rlhf.runs.durable import files_below, sync_file, sync_folder, sync_tree
 
 FORMAT = 1
 """Increased whenever the same recipe would make a model with other weights."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf.rollout.config import RolloutConfig
+from rlhf.engines.config import RolloutConfig
 from rlhf.trainer.config import TrainerConfig
 
 

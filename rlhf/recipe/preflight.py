@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rlhf.chat.tool_calls import check_tool_format
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.roles import check_resources
 from rlhf.config import check_found, is_piece, load_bound, load_piece, read_yaml
@@ -18,6 +19,8 @@ from rlhf.data.own_tasks import check_tasks
 from rlhf.data.preference import pair_from_row
 from rlhf.data.rows import task_from_row
 from rlhf.data.sources import local_files, read_rows
+from rlhf.engines.vllm.environment import installed_device
+from rlhf.engines.vllm.user_arguments import check_arguments, check_variables
 from rlhf.errors import ConfigError, ModelError, PlacementError
 from rlhf.http.binding import token_from
 from rlhf.http.config import check_recording
@@ -40,9 +43,6 @@ from rlhf.models.model_types import brings_code, check_generates, check_remote_c
 from rlhf.recipe.kinds import start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_one_gpu, transfer_backend
-from rlhf.rollout.tool_calls import check_tool_format
-from rlhf.rollout.vllm.environment import installed_device
-from rlhf.rollout.vllm.user_arguments import check_arguments, check_variables
 from rlhf.runs.loggers import check_loggers
 from rlhf.runs.recorded import recorded_episodes
 

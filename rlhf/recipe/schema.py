@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from rlhf.cluster.config import ClusterConfig
 from rlhf.config import Config, is_piece
 from rlhf.data.config import DataConfig
+from rlhf.engines.config import RolloutConfig, SamplingConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.http.binding import LOOPBACK, is_loopback
 from rlhf.http.config import Url
@@ -17,7 +18,6 @@ from rlhf.models.config import ModelConfig
 from rlhf.recipe.devices import check_colocation, check_rank_gpus
 from rlhf.recipe.kinds import FROM_DATA, OF_EXAMPLES, PLAYED
 from rlhf.reward.config import RewardConfig
-from rlhf.rollout.config import RolloutConfig, SamplingConfig
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.runs.loggers import LIBRARIES
 from rlhf.trainer.config import TrainerConfig

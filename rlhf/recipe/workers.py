@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Literal
 
 from rlhf.cluster.roles import Role
+from rlhf.engines.vllm.environment import engine_environment
 from rlhf.env.config import ENVIRONMENT
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import ScorerConfig
-from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.runs.trace_export import ENDPOINT
 from rlhf.trainer.rank.process_memory import rank_environment
 
@@ -60,8 +60,8 @@ def engine_roles(recipe: Recipe) -> tuple[Role, ...]:
         Role(
             name=name,
             count=counts[size],
-            factory="rlhf.rollout.vllm.engine_worker:EngineWorker",
-            imports="rlhf.rollout.vllm.engine_worker:import_engine",
+            factory="rlhf.engines.vllm.engine_worker:EngineWorker",
+            imports="rlhf.engines.vllm.engine_worker:import_engine",
             cpus=rollout.cpus_per_engine * size,
             gpus=rollout.gpus_per_engine * size,
             env=engine_environment(engine_device(recipe), recipe.model.dtype) | own,

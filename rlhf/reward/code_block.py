@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from rlhf.models.thinking import after_thinking
+from rlhf.chat.thinking import after_thinking
 
 FENCES = ("```", "~~~")
 MOST_QUOTES = 9

@@ -14,8 +14,8 @@ from latex2sympy2_extended.math_normalization import NormalizationConfig, normal
 from latex2sympy2_extended.sets import FiniteSet
 from math_verify import grader, parse, parser, verify
 
+from rlhf.chat.thinking import after_thinking
 from rlhf.errors import NoReference, Raised, catch
-from rlhf.models.thinking import after_thinking
 from rlhf.reward.choices import TOGETHER, Choice, choice_of, chosen_in
 from rlhf.reward.conditions import BUILDER, alternatives, same_condition
 from rlhf.reward.expression_size import TooLarge, check_reply, check_size, check_text, written_form

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from rlhf.cluster.child import Child, ChildEnded
 from rlhf.cluster.loop_thread import BackgroundLoop
 from rlhf.errors import ConfigError, DataError, DeadlinePassed
-from rlhf.http.untrusted_text import InvalidJson
 from rlhf.reward.row_lines import row_line
 from rlhf.types import Scored, Unscored, finite_number
+from rlhf.untrusted_text import InvalidJson
 
 T = TypeVar("T")
 START_TIMEOUT_SECONDS = 120.0

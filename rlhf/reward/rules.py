@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from rlhf.chat.thinking import after_thinking, where_thinking_ends
 from rlhf.errors import NoReference
-from rlhf.models.thinking import after_thinking, where_thinking_ends
 
 
 def reference_of(row: Mapping[str, Any]) -> str:

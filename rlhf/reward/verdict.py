@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from rlhf.models.thinking import after_thinking
+from rlhf.chat.thinking import after_thinking
 from rlhf.reward.config import JudgeConfig
 from rlhf.reward.wire import task_text
 from rlhf.types import Message, Task, Trajectory, Unscored

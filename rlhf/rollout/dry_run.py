@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from rlhf.chat.renderer import ChatRenderer
 from rlhf.errors import ConfigError
 from rlhf.rollout.episode import EpisodeRunner
-from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.seeds import environment_seed
 from rlhf.rollout.timed_environment import TimedEnvironment
 from rlhf.rollout.turns import WithEnvironment

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rlhf.chat.thinking import after_thinking
 from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import RlhfError
-from rlhf.models.thinking import after_thinking
 from rlhf.rollout.at_k import average, majority_at, pass_at, passes, vote_of
 from rlhf.rollout.group import GroupRollout, lost_to_environment
 from rlhf.runs.lost_samples import commonest_failure, failures_of

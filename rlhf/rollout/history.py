@@ -9,15 +9,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.chat.conversation import joined
+from rlhf.chat.thinking import HEADER_TOKENS, begun_thinking
+from rlhf.chat.tool_calls import Spoken
 from rlhf.errors import ModelError
-from rlhf.models.conversation import joined
-from rlhf.models.thinking import begun_thinking
 from rlhf.rollout.context import Context
-from rlhf.rollout.tool_calls import Spoken
 from rlhf.types import Completion, Message, Prompt, Segment, Tool
-
-HEADER_TOKENS = 16
-"""Enough for the end of a reply's header, a `<think>` in letters included."""
 
 
 class Renderer(Protocol):

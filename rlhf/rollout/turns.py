@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rlhf.chat.tool_calls import Spoken, new_id, taken_ids, with_ids
 from rlhf.errors import EnvironmentFailed, ModelError
 from rlhf.protocols import Environment, Environments
 from rlhf.rollout.episode import AGENT, EpisodeState, PolicyClient, Unplayable, generate_reply, open_episode
 from rlhf.rollout.history import conclude
 from rlhf.rollout.timed_environment import TimedEnvironment
-from rlhf.rollout.tool_calls import Spoken, new_id, taken_ids, with_ids
 from rlhf.types import (
     Completion,
     EpisodeStatus,

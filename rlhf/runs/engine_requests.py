@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
+from rlhf.durable import write_durably
 from rlhf.errors import DeadlinePassed, UserError
-from rlhf.runs.durable import write_durably
 
 ASKED, TAKEN, ANSWERED = ".asked", ".taken", ".answered"
 POLL_SECONDS = 0.2

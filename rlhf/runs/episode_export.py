@@ -11,12 +11,12 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rlhf.durable import whole
 from rlhf.errors import DataError, UserError
-from rlhf.http.untrusted_text import escape_json
-from rlhf.runs.durable import whole
 from rlhf.runs.episode_parts import REPEATING
 from rlhf.runs.episode_table import SCHEMA, records_in
 from rlhf.runs.records import as_row
+from rlhf.untrusted_text import escape_json
 
 
 def as_recorded(answer: pa.RecordBatchReader) -> pa.RecordBatchReader:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.config import Config, Origins, module_file, named_modules, read_yaml
+from rlhf.durable import private_folder, write_durably
 from rlhf.errors import UserError
-from rlhf.runs.durable import private_folder, write_durably
 from rlhf.runs.owner import FOLDER as OWNER
 from rlhf.runs.owner import Notify, Owner, silent
 from rlhf.runs.resolved import resolved_yaml

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rlhf.durable import private, unguarded
 from rlhf.errors import DataError, DiskFailed
-from rlhf.http.untrusted_text import escape_json
-from rlhf.runs.durable import private, unguarded
+from rlhf.untrusted_text import escape_json
 
 BUFFERED_LINES = 1024
 """Maximum number of buffered lines, which a killed run loses."""

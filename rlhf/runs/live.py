@@ -15,8 +15,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from rlhf.http.untrusted_text import escape_controls, escape_to_line
 from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, View, duration, format_number
+from rlhf.untrusted_text import escape_controls, escape_to_line
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 48

@@ -14,8 +14,8 @@ from threading import Thread
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from rlhf.config import load_piece
+from rlhf.durable import unguarded, write_durably
 from rlhf.errors import ConfigError, Raised, catch, logged_error
-from rlhf.runs.durable import unguarded, write_durably
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter, finite
 

@@ -6,6 +6,7 @@ https://huggingface.co/docs/hub/model-cards
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from importlib import metadata
@@ -18,12 +19,12 @@ import yaml
 from rlhf.config import load_yaml
 from rlhf.errors import UserError
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.provenance import Provenance
-from rlhf.runs.report import provenance_of
-from rlhf.runs.report_markdown import fenced, inline
+from rlhf.runs.provenance import Provenance, recorded_provenance
 from rlhf.runs.stored_run import StoredRun, read_run
+from rlhf.untrusted_text import escape_controls, escape_to_line
 
 CARD = "README.md"
+MARKUP = re.compile(r"[\\`*_{}\[\]()<>#|!&~]")
 OF_THE_MACHINE = {"run", "cluster", "python_path", "cache_dir", "url", "urls", "token_env"}
 """Keys that say where a run was, not what it trained."""
 
@@ -40,7 +41,7 @@ def export_model(model: str, output: Path) -> Path:
     run = RunFolder(source.parent.parent.parent)
     if run.checkpoints == source.parent.parent and run.recipe.is_file() and not (output / CARD).exists():
         version = int(source.parent.name.removeprefix("version-"))
-        (output / CARD).write_text(model_card(read_run(run.path), source, version, dict(provenance_of(run))))
+        (output / CARD).write_text(model_card(read_run(run.path), source, version, recorded_provenance(run)))
     return output
 
 
@@ -85,6 +86,17 @@ def model_card(run: StoredRun, model: Path, version: int, digests: Provenance) -
         made[-1][2],
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def inline(text: str) -> str:
+    """Return text of any origin on one line, without effect on what surrounds it."""
+    return MARKUP.sub(lambda found: f"\\{found[0]}", escape_to_line(text))
+
+
+def fenced(text: str, language: str = "text") -> str:
+    """Return text of any origin as a block, with a fence that is longer than any in it."""
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
+    return f"{fence}{language}\n{escape_controls(text)}\n{fence}"
 
 
 def _sets(data: Mapping[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from rlhf.errors import ConfigError
-from rlhf.runs.tracing import Span, SpanIds
+from rlhf.tracing import Span, SpanIds
 
 CLOSE_SECONDS = 5.0
 """Time to send what waits at the end; a request that has begun ends within its own timeout."""

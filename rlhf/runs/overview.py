@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.text import Text
 
 from rlhf.data.config import HELD_OUT
-from rlhf.http.untrusted_text import escape_to_line
 from rlhf.runs.alarms import alarms, series
 from rlhf.runs.live import curve
 from rlhf.runs.metric_catalogue import find_metric
 from rlhf.runs.stored_run import MetricRow
 from rlhf.runs.view import EvaluationLine, UpdateLine
+from rlhf.untrusted_text import escape_to_line
 
 PLAYED = "groups/failed"
 """A metric of every update that engines played for."""

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from rlhf.data.config import DataConfig, DatasetConfig
 from rlhf.data.sources import local_files, read_rows
+from rlhf.durable import checksum
 from rlhf.errors import ConfigError
-from rlhf.runs.durable import checksum
 from rlhf.runs.episode_parts import parts_in
+from rlhf.runs.folder import RunFolder
 from rlhf.runs.recorded import recorded_episodes
 
 BLOCK_BYTES, BLOCKS = 1 << 20, 64
@@ -48,6 +49,15 @@ def check_provenance(run: Path, began: Provenance, found: Provenance) -> None:
             f"{', '.join(dict.fromkeys(others))}: not what {run} began with, even under the same name; a "
             "resumed run keeps its data, chat template, start model and reference: restore it, or begin another run"
         )
+
+
+def recorded_provenance(folder: RunFolder) -> Provenance:
+    """Return the digests that the newest checkpoint of a run has."""
+    states = sorted(folder.checkpoints.glob("version-*/trainer_state.json"))
+    try:
+        return json.loads(states[-1].read_text()).get("provenance") or {} if states else {}
+    except (OSError, ValueError):
+        return {}
 
 
 def data_digest(config: DatasetConfig) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
-from rlhf.http.untrusted_text import escape_controls
+from rlhf.untrusted_text import escape_controls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

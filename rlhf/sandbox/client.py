@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from rlhf.errors import HttpFailed, SandboxBroken, SandboxBusy, SandboxUnavailable
 from rlhf.http.client import HttpClient
 from rlhf.http.config import HttpConfig
-from rlhf.http.untrusted_text import escape_to_line
 from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner
 from rlhf.sandbox.wire import RunCodeResponse, request_of, run_of
+from rlhf.untrusted_text import escape_to_line
 
 AGAIN_SECONDS = 1.0
 

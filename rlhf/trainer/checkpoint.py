@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rlhf.durable import checksums, sizes, sync_folder, sync_tree, unguarded, write_durably
 from rlhf.errors import CheckpointError
-from rlhf.runs.durable import checksums, sizes, sync_folder, sync_tree, unguarded, write_durably
 from rlhf.types import Written
 
 MANIFEST = "manifest.json"

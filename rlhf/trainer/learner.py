@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker, WorkerHandle
+from rlhf.durable import synced
 from rlhf.errors import DeadlinePassed, PolicyMismatch, RanksHang, WorkerDied
-from rlhf.runs.durable import synced
 from rlhf.trainer.aggregation import Aggregation
 from rlhf.trainer.batching.batch import ROW_TOKENS, Batch, Minibatch, build_batch, build_minibatches, refilled
 from rlhf.trainer.batching.forward_outputs import Column, with_forward_outputs

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.runs.tracing import Sums, reduce
+from rlhf.tracing import Sums, reduce
 from rlhf.weight_sync.tolerance import LogprobTolerance
 
 WEIGHT_MEAN, WEIGHT_SQUARED = "mismatch/weight_mean", "mismatch/weight_squared"

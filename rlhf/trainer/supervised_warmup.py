@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from rlhf.chat.reply_tokens import ReplyEncoder, conversation
 from rlhf.cluster.worker import Worker
 from rlhf.models.config import WarmupConfig
-from rlhf.models.reply_tokens import ReplyEncoder, conversation
 from rlhf.trainer.config import OptimizerConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import EnginesLost, TransferError, UserError, WeightSyncError, WorkerDied
-from rlhf.runs.tracing import Clock
+from rlhf.tracing import Clock
 from rlhf.types import PolicyVersion, Routing
 from rlhf.weight_sync.canary import VERIFY_FACTOR, WHOLE_EVERY, Canary, Start, difference, disagreement, few, staleness
 from rlhf.weight_sync.tolerance import LogprobTolerance, measured

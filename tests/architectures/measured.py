@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from rlhf.engines.vllm.environment import engine_environment
 from rlhf.errors import ConfigError, EngineBroken, ModelError, TransferError, WeightSyncError
 from rlhf.models.attention import decoder_of
 from rlhf.models.config import LoraConfig
@@ -23,7 +24,6 @@ from rlhf.models.lora import lora_for_model
 from rlhf.models.policy import PolicyModel, logits_of
 from rlhf.models.probe import proved_rows
 from rlhf.models.scalar import HEAD, ScalarHead, load_scalar
-from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.weight_sync.canary import canary, tolerance_for
 from rlhf.weight_sync.publish import Publisher
 from tests.architectures.families import SHAPE, Family, save

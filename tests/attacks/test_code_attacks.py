@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rlhf.commands.hostile_programs import hostile_programs
+from rlhf.apps.checks.hostile_programs import hostile_programs
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.read_tests import PythonTests, read_tests
 from rlhf.reward.code.scoring import CodeScorer

@@ -8,7 +8,7 @@ from benchmarks.end_to_end.figures import FIGURES, figures, missed
 from benchmarks.end_to_end.measurement import Measurement, best, summarize
 from benchmarks.end_to_end.our_side import steady_state
 from benchmarks.end_to_end.workload import Lengths, Precision
-from rlhf.runs.tracing import Span
+from rlhf.tracing import Span
 
 
 def measured(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from rlhf.dashboard.app import dashboard_app
-from rlhf.dashboard.library import Library, find_runs
+from rlhf.apps.dashboard.app import dashboard_app
+from rlhf.apps.dashboard.library import Library, find_runs
 from tests.browser.watched import CHROMIUM, Watched
 from tests.end_to_end.running import ROOT
 from tests.servers import running

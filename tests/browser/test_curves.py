@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.dashboard.app import dashboard_app
-from rlhf.dashboard.library import Library, find_runs
+from rlhf.apps.dashboard.app import dashboard_app
+from rlhf.apps.dashboard.library import Library, find_runs
 from tests.browser.watched import Watched
 from tests.runs.made_run import made_run
 from tests.servers import running

@@ -14,8 +14,8 @@ from playwright.sync_api import Page
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from rlhf.dashboard.app import dashboard_app
-from rlhf.dashboard.library import Library, find_runs
+from rlhf.apps.dashboard.app import dashboard_app
+from rlhf.apps.dashboard.library import Library, find_runs
 from rlhf.runs.records import EpisodeRecord
 from tests.browser.watched import Watched
 from tests.hostile_texts import HOSTILE_TEXTS, MARK, unseen

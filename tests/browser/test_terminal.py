@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.http.untrusted_text import escape_controls
+from rlhf.untrusted_text import escape_controls
 from tests.hostile_texts import HOSTILE_TEXTS as BY_NAME
 from tests.pace import scaled
 from tests.runs.made_run import made_run
@@ -33,7 +33,7 @@ STATE = """\
 """What commands of a terminal change."""
 CONSOLE = """\
 import sys
-from rlhf.commands.failures import print_failure
+from rlhf.apps.failures import print_failure
 from rlhf.errors import EnvironmentFailed
 from rlhf.runs.live import LiveView
 from rlhf.runs.view import PlainView

@@ -14,7 +14,7 @@ import pytest
 from rlhf.cluster.roles import Role
 from rlhf.cluster.worker import Cluster
 from rlhf.errors import DataError, DeadlinePassed, PlacementError, WorkerFailed
-from rlhf.runs.tracing import CurrentSpan, SpanIds, Traces, within
+from rlhf.tracing import CurrentSpan, SpanIds, Traces, within
 from tests.pace import scaled
 
 WORKERS = "tests.cluster.workers"

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf.cluster.supervisor import Ended
 from rlhf.controller.attempt import Attempt, RestartRule
-from rlhf.runs.durable import synced
+from rlhf.durable import synced
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.restarts import Restart, read_restarts
 from rlhf.trainer.checkpoint import write_checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.commands.check import check_taught_format
+from rlhf.apps.cli.check import check_taught_format
 from rlhf.config import build
 from rlhf.controller.build import (
     context_reached,
@@ -20,14 +20,14 @@ from rlhf.controller.build import (
     stop_engines,
 )
 from rlhf.data.tasks import asking_tasks
+from rlhf.engines.config import RolloutConfig
+from rlhf.engines.engine import RemoteEngine
+from rlhf.engines.vllm.settings import EngineFacts
 from rlhf.env.tools import CALCULATOR
 from rlhf.errors import ConfigError, DeadlinePassed, ModelError
 from rlhf.http.outages import Outages
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import REWARD, reward_roles
-from rlhf.rollout.config import RolloutConfig
-from rlhf.rollout.engine import RemoteEngine
-from rlhf.rollout.vllm.settings import EngineFacts
 from rlhf.types import Message, Scored, Task
 from tests.models.vocabularies import tokenizer_of
 from tests.models.wire import WIRES

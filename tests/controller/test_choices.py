@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from rlhf.apps.audit.audit_run import AuditCheck, updates_again
 from rlhf.controller import rl as training
-from rlhf.controller.audit import AuditCheck, updates_again
 from rlhf.controller.callbacks import Checkpoints
 from rlhf.controller.context import RunContext, begin, run_folder
 from rlhf.controller.run import Run
@@ -35,8 +35,8 @@ from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from rlhf.runs.stored_run import read_run
 from rlhf.runs.summary import Summary
-from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView
+from rlhf.tracing import Clock
 from rlhf.types import Group, Sampling, Scored, Task, Trajectory, Updated
 from tests.fakes import FakeEngine, FakeRenderer
 from tests.runs.test_power_cut import BEGAN, FakePublisher, SavingLearner

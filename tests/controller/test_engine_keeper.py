@@ -13,9 +13,9 @@ import pytest
 from rlhf.cluster.restarting import STARTS
 from rlhf.controller.engine_commands import obeying
 from rlhf.controller.engine_keeper import EngineKeeper
+from rlhf.engines.engine import RemoteEngine
+from rlhf.engines.router import Router
 from rlhf.errors import DeadlinePassed, EnginesLost, RlhfError, UserError, WorkerDied
-from rlhf.rollout.engine import RemoteEngine
-from rlhf.rollout.router import Router
 from rlhf.runs.engine_requests import EnginesRequest, ask_run
 
 

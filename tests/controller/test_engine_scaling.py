@@ -13,8 +13,8 @@ import pytest
 from rlhf.controller.engine_keeper import ended
 from rlhf.controller.engine_scaling import REST_SECONDS, UPDATES, EngineScaling, UpdateLoad, engines_to_add
 from rlhf.controller.run import Pace
+from rlhf.engines.config import EngineBoundsConfig
 from rlhf.errors import PlacementError, RlhfError
-from rlhf.rollout.config import EngineBoundsConfig
 
 BOUNDS = EngineBoundsConfig(min=1, max=3)
 

@@ -26,7 +26,7 @@ from rlhf.controller.rl import batch_notices
 from rlhf.errors import FailureBudgetSpent
 from rlhf.recipe.loading import recipe_from
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.tracing import Clock
+from rlhf.tracing import Clock
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.types import Failed, Message, Sample, Scored, Task, Unscored
 from tests.small_tasks import sorting

@@ -24,8 +24,8 @@ from rlhf.rollout.group import GroupRollout
 from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.summary import Summary
-from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView
+from rlhf.tracing import Clock
 from rlhf.types import Sampling, Scored, Task, Trajectory, Unscored
 from tests.fakes import FakeEngine, FakeRenderer, FakeTasks
 from tests.pace import scaled

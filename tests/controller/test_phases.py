@@ -12,7 +12,7 @@ import pytest
 
 from rlhf.controller.phases import DeviceTurns
 from rlhf.errors import SaveFailed
-from rlhf.runs.tracing import Clock
+from rlhf.tracing import Clock
 from rlhf.trainer.settings import Residency
 from rlhf.types import Group, PolicyVersion, Updated, Written
 

@@ -10,10 +10,10 @@ import pytest
 from rlhf.controller.context import run_folder
 from rlhf.controller.resume import ResumePoint, changes, plan_of, resume_point, rewind
 from rlhf.controller.trainer_state import TrainerState, check_records, read_trainer_state, write_trainer_state
+from rlhf.durable import synced
 from rlhf.errors import CheckpointError, ConfigError
 from rlhf.recipe.loading import LoadedRecipe, recipe_from
 from rlhf.rollout.evaluation import Evaluation, SetResult
-from rlhf.runs.durable import synced
 from rlhf.runs.folder import RunFolder
 from rlhf.trainer.buffer import Accounts
 from rlhf.trainer.checkpoint import read_checkpoint, write_checkpoint

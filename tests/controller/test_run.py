@@ -24,15 +24,15 @@ from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.train import reports
 from rlhf.controller.trainer_state import read_trainer_state
 from rlhf.controller.user_callbacks import user_callbacks
+from rlhf.durable import synced
 from rlhf.errors import CallbackFailed, ConfigError, SaveFailed, TrainingDiverged
 from rlhf.recipe.loading import recipe_from
 from rlhf.rollout.evaluation import Evaluation, EvaluationFailed, SetResult
-from rlhf.runs.durable import synced
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.loggers import EpisodeRow
 from rlhf.runs.summary import Summary
-from rlhf.runs.tracing import Clock, Span
 from rlhf.runs.view import PlainView, UpdateLine
+from rlhf.tracing import Clock, Span
 from rlhf.trainer.checkpoint import checkpoints
 from rlhf.trainer.loop import Boundary
 from rlhf.types import Updated

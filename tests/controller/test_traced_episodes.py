@@ -10,7 +10,7 @@ import numpy as np
 
 from rlhf.controller.traced_episodes import TracedPlay
 from rlhf.rollout.episode import PolicyClient
-from rlhf.runs.tracing import CurrentSpan, SpanIds, Traces, within
+from rlhf.tracing import CurrentSpan, SpanIds, Traces, within
 from rlhf.types import Failed, Prompt, Sampling, Task, Tool, Trajectory
 from tests.fakes import TASK, FakeEngine, FakeRenderer
 

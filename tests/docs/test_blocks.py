@@ -21,8 +21,8 @@ import typer
 import yaml
 from typer.core import TyperGroup
 
-from rlhf.cli import app
-from rlhf.commands.init import run_init
+from rlhf.apps.cli.init import run_init
+from rlhf.apps.cli.main import app
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.shipped import recipe_file
@@ -69,6 +69,12 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
     ours = {one for one in named if one.split("/")[0] in PARTS and not one.startswith("runs/quickstart")}
     roots = (ROOT, ROOT / "rlhf", ROOT / "rlhf" / "trainer")
     assert {one for one in ours if not any((root / one).exists() for root in roots)} == set()
+
+
+def test_the_reading_spine_is_short() -> None:
+    spine = re.findall(r"^\d+\. `([\w/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+    assert 15 <= len(spine) <= 25
+    assert sum(len((ROOT / "rlhf" / file).read_text().splitlines()) for file in spine) <= 4_500
 
 
 @of("python", run=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf.commands.audit import run_audit
-from rlhf.controller.audit import AuditCheck, audit_run
+from rlhf.apps.audit.audit_run import AuditCheck, audit_run
+from rlhf.apps.cli.audit import run_audit
 from rlhf.recipe.loading import load_recipe
 from rlhf.runs.episode_parts import parts_in, read_episodes, write_part
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from recipes.tasks import sorting
-from rlhf.models.chat import prompt_ids
+from rlhf.chat.templates import prompt_ids
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.tiny import save_tiny

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.audit import run_audit
+from rlhf.apps.cli.audit import run_audit
 from rlhf.controller.attempt import updates_of
 from rlhf.runs.episode_parts import read_episodes
 from tests.end_to_end.running import QUICKSTART, ROOT, RUN_SECONDS, command, environment

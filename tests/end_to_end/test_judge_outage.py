@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from fastapi import FastAPI
 
-from rlhf.commands.audit import run_audit
+from rlhf.apps.cli.audit import run_audit
 from rlhf.runs.records import EpisodeOutcome
 from tests.end_to_end.running import SMALL, train
 from tests.servers import running

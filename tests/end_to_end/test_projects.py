@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.init import run_init
+from rlhf.apps.cli.init import run_init
 from tests.end_to_end.running import train
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(600)]

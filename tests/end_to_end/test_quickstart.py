@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipes.tasks import sorting
+from rlhf.apps.reports.report import report_of
 from rlhf.runs.episode_parts import read_episodes
-from rlhf.runs.report import report_of
 from rlhf.runs.stored_run import read_run
 from tests.end_to_end.running import Run, largest_difference, run_warm, train, versions_of
 

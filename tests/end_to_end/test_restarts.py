@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlhf.commands.audit import run_audit
+from rlhf.apps.cli.audit import run_audit
 from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.restarts import read_restarts
 from tests.end_to_end.running import ROOT, RUN_SECONDS, logs, warm_environment

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlhf.commands.audit import run_audit
+from rlhf.apps.cli.audit import run_audit
 from rlhf.controller.resume import IDLE, TIMES
 from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.records import EpisodeRecord, as_row

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rlhf.apps.sweeps.results import SweepResults, read_results
 from rlhf.recipe.loading import load_recipe
-from rlhf.sweeps.results import SweepResults, read_results
 from tests.end_to_end.running import QUICKSTART, ROOT, SMALL, command, environment, run_cold
 from tests.end_to_end.test_clean_ends import MARK, marked, until
 from tests.pace import scaled

@@ -21,8 +21,8 @@ from rlhf.rollout.turns import TurnRules, WithEnvironment
 from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
-from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView
+from rlhf.tracing import Clock
 from rlhf.trainer.buffer import Accounts, TicketBuffer
 from rlhf.trainer.loop import Loop
 from rlhf.types import Group, PolicyVersion, Sampling, TrainedSample, Updated

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rlhf.cli import app
+from rlhf.apps.cli.main import app
 from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.records import EpisodeRecord
 from tests.pace import scaled
@@ -137,8 +137,8 @@ def test_the_command_is_one_of_the_command_line(trained: Path, episodes: list[Ep
     files = documented()
     names: dict[str, Any] = {"app": app}
     before = list(app.registered_commands)
-    exec(files["rlhf/commands/longest.py"], names)
-    exec(files["rlhf/cli.py"], names)
+    exec(files["rlhf/apps/cli/longest.py"], names)
+    exec(files["rlhf/apps/cli/main.py"], names)
     try:
         told = CliRunner().invoke(app, ["longest", str(trained), "--count", "2"])
     finally:

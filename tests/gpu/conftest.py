@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from rlhf.apps.gpu_checks.machine import GpuMachine
 from rlhf.cluster.machine import this_machines_gpus
-from rlhf.commands.gpu_checks.machine import GpuMachine
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlhf.commands.gpu_checks.machine import GpuMachine
-from rlhf.commands.gpu_checks.made_model import checked_model
+from rlhf.apps.gpu_checks.machine import GpuMachine
+from rlhf.apps.gpu_checks.made_model import checked_model
 from rlhf.models.loading import load_policy
 from rlhf.models.policy import PolicyModel
 from rlhf.models.rounding import rounded

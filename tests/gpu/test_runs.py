@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlhf.commands.gpu_checks.machine import GpuMachine
-from rlhf.commands.gpu_checks.table import COLOCATED, HALVES, WHOLE
-from rlhf.commands.gpu_checks.training import publishes, run_command, run_end, train_run
+from rlhf.apps.gpu_checks.machine import GpuMachine
+from rlhf.apps.gpu_checks.table import COLOCATED, HALVES, WHOLE
+from rlhf.apps.gpu_checks.training import publishes, run_command, run_end, train_run
 from rlhf.types import Message
 
 pytestmark = [pytest.mark.gpu, pytest.mark.engine, pytest.mark.timeout(1000)]

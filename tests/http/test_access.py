@@ -16,7 +16,7 @@ from starlette.types import Message, Scope
 
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import Access, HttpLimits
-from rlhf.runs.tracing import CurrentSpan, Traces, within
+from rlhf.tracing import CurrentSpan, Traces, within
 
 MOST = 1000
 JSON = {"Content-Type": "application/json"}

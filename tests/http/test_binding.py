@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.server_options import access_of, check_reach
+from rlhf.apps.server_options import access_of, check_reach
 from rlhf.errors import ConfigError, RecordingError
 from rlhf.http.binding import (
     Access,

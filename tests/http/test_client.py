@@ -12,7 +12,7 @@ import pytest
 from rlhf.errors import HttpFailed
 from rlhf.http.client import HttpClient
 from rlhf.http.config import HttpConfig
-from rlhf.runs.tracing import CurrentSpan, SpanIds, Traces, within
+from rlhf.tracing import CurrentSpan, SpanIds, Traces, within
 from tests.pace import scaled
 from tests.servers import DROP, HANG, Asked, Reply, nobody, response, scripted
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlhf.engines.vllm.settings import GenerateRequest
 from rlhf.models.config import LoraConfig, ModelConfig, TinyModelConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.tiny import save_tiny
-from rlhf.rollout.vllm.settings import GenerateRequest
 from rlhf.trainer.config import DeepSpeedConfig, OptimizerConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings
@@ -30,9 +30,9 @@ from rlhf.types import (
 )
 from rlhf.weight_sync.canary import canary, tolerance_for
 from rlhf.weight_sync.publish import Publisher
+from tests.engines.vllm.made import ended
 from tests.integration.learner_ranks import ProcessWorker
 from tests.integration.torch_learner import ThreadedEngine
-from tests.rollout.vllm.made import ended
 
 CONTEXT, REPLY_TOKENS, SAMPLES = 96, 24, 4
 PROMPTS = (4, 9, 17, 30, 50, 60)

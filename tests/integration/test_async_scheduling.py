@@ -18,18 +18,18 @@ import pytest
 import torch
 from torch import nn
 
+from rlhf.engines.vllm.engine_worker import import_engine
+from rlhf.engines.vllm.environment import engine_environment
+from rlhf.engines.vllm.process import undisturbed_process
+from rlhf.engines.vllm.settings import GenerateRequest
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
-from rlhf.rollout.vllm.engine_worker import import_engine
-from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.rollout.vllm.process import undisturbed_process
-from rlhf.rollout.vllm.settings import GenerateRequest
 from rlhf.types import Completion
 from rlhf.weight_sync.types import Manifest
-from tests.rollout.vllm.made import made_settings
+from tests.engines.vllm.made import made_settings
 
 if TYPE_CHECKING:
-    from rlhf.rollout.vllm.vllm_engine import VllmEngine
+    from rlhf.engines.vllm.vllm_engine import VllmEngine
 
 pytestmark = pytest.mark.engine
 
@@ -67,7 +67,7 @@ def asynchronous() -> Iterator[None]:
 def started(model: Path) -> Iterator[VllmEngine]:
     with undisturbed_process():
         import_engine()
-        from rlhf.rollout.vllm.vllm_engine import VllmEngine
+        from rlhf.engines.vllm.vllm_engine import VllmEngine
 
         engine = VllmEngine(made_settings(model, kv_cache_megabytes=32, stop_token_ids=(40,)))
     try:

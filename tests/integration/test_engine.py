@@ -15,19 +15,19 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from rlhf.engines.vllm.engine_worker import EngineWorker
+from rlhf.engines.vllm.environment import engine_environment
+from rlhf.engines.vllm.settings import UNPUBLISHED, GenerateRequest, RefusedRequest
 from rlhf.errors import EngineBroken, ModelError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, save_tiny
-from rlhf.rollout.vllm.engine_worker import EngineWorker
-from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.rollout.vllm.settings import UNPUBLISHED, GenerateRequest, RefusedRequest
 from rlhf.types import Completion, FinishReason, SampledTokens
 from rlhf.weight_sync.types import Manifest
+from tests.engines.vllm.made import ended, made_settings
 from tests.pace import scaled
-from tests.rollout.vllm.made import ended, made_settings
 
 if TYPE_CHECKING:
-    from rlhf.rollout.vllm.vllm_engine import VllmEngine
+    from rlhf.engines.vllm.vllm_engine import VllmEngine
 
 pytestmark = pytest.mark.engine
 
@@ -174,7 +174,7 @@ def test_the_same_request_gives_the_same_reply_whatever_runs_beside_it(engine: S
 def test_what_another_engine_goes_on_with_is_what_the_first_would_have_said(
     engine: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlhf.rollout.vllm.vllm_engine.PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("rlhf.engines.vllm.vllm_engine.PROGRESS_SECONDS", 0.0)
     asked = request("whole", seed=3, max_tokens=40)
     engine.worker.submit([asked])
     arrived: list[SampledTokens] = []

@@ -18,17 +18,17 @@ import torch
 
 from rlhf.cluster.host import WorkerHost
 from rlhf.cluster.local import LocalWorker
+from rlhf.engines.engine import RemoteEngine
+from rlhf.engines.vllm.environment import engine_environment
 from rlhf.errors import TransferError, WorkerFailed
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
-from rlhf.rollout.engine import RemoteEngine
-from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.types import Completion, Prompt, Sampling
 from rlhf.weight_sync.broadcast import BroadcastSender
 from rlhf.weight_sync.types import Manifest
 from rlhf.weight_sync.weights import published_tensors
+from tests.engines.vllm.made import made_settings
 from tests.integration.torch_learner import TorchLearner, assert_sampled_by
-from tests.rollout.vllm.made import made_settings
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -51,7 +51,7 @@ async def publish(learner: TorchLearner, engine: RemoteEngine) -> None:
 async def joined(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Joined]:
     config = TinyModelConfig(architecture="qwen2", hidden_size=64, heads=2, tie_word_embeddings=False)
     folder = save_tiny(config, 0, tmp_path_factory.mktemp("model"))
-    worker = LocalWorker("engine-0", WorkerHost("rlhf.rollout.vllm.engine_worker:EngineWorker", 8))
+    worker = LocalWorker("engine-0", WorkerHost("rlhf.engines.vllm.engine_worker:EngineWorker", 8))
     settings = made_settings(folder, kv_cache_megabytes=KV_CACHE_BYTES >> 20, weight_transfer="gloo")
     await worker.construct({"name": "engine-0", "settings": settings}, 60)
     engine = RemoteEngine(worker, settings.rollout)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlhf.commands.score import run_score
+from rlhf.apps.cli.score import run_score
 from rlhf.errors import ConfigError, DataError
 from tests.datasets import GSM8K
 
@@ -84,5 +84,5 @@ def test_missing_files_and_columns_are_named(tmp_path: Path) -> None:
 
 def test_scoring_needs_no_heavy_library() -> None:
     heavy = "{'torch', 'ray', 'vllm', 'datasets', 'transformers'}"
-    script = f"import rlhf.commands.score, sys; print(*{heavy} & set(sys.modules))"
+    script = f"import rlhf.apps.cli.score, sys; print(*{heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "\n"

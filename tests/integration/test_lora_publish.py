@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from rlhf.engines.vllm.environment import engine_environment
 from rlhf.errors import EngineBroken, ModelError, WeightSyncError
 from rlhf.models.config import LoraConfig, TinyModelConfig
 from rlhf.models.lora import add_lora
 from rlhf.models.tiny import save_tiny
-from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.weight_sync.canary import canary, tolerance_for
 from rlhf.weight_sync.publish import Publisher
 from rlhf.weight_sync.types import Manifest

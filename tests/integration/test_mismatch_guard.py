@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from rlhf.engines.vllm.environment import engine_environment
 from rlhf.errors import PolicyMismatch
 from rlhf.models import policy as policy_module
 from rlhf.models.config import LoraConfig
 from rlhf.models.tiny import save_tiny
-from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.weight_sync.perturbation import add_noise
 from tests.integration.learner_ranks import ProcessWorker

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlhf.durable import sizes
 from rlhf.errors import CheckpointError, ModelError
 from rlhf.models.config import ModelConfig
 from rlhf.models.loading import load_tokenizer
 from rlhf.models.scalar import load_scalar
-from rlhf.runs.durable import sizes
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank.policy_rank import Rank

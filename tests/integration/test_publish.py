@@ -14,10 +14,10 @@ import pytest
 from torch import Tensor
 from torch.nn.functional import linear
 
+from rlhf.engines.vllm.environment import engine_environment
 from rlhf.errors import WeightSyncError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
-from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.weight_sync.canary import canary, tolerance_for
 from rlhf.weight_sync.publish import Publisher
 from tests.integration.sampled import HOT, hot_folder

@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlhf.engines.vllm.environment import engine_environment
+from rlhf.engines.vllm.settings import GenerateRequest
 from rlhf.models.config import RoutingMode, TinyModelConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.policy import PolicyModel
 from rlhf.models.routing import REPLAYED, RoutingReplay
 from rlhf.models.tiny import save_tiny
-from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.rollout.vllm.settings import GenerateRequest
 from rlhf.types import Completion
 from tests.architectures.families import FAMILIES, save
+from tests.engines.vllm.made import ended
 from tests.integration.torch_learner import ThreadedEngine
-from tests.rollout.vllm.made import ended
 
 pytestmark = pytest.mark.engine
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rlhf.engines.vllm.environment import engine_environment
 from rlhf.models.config import LoraConfig
 from rlhf.models.lora import lora_for_model
-from rlhf.rollout.vllm.environment import engine_environment
 from tests.architectures.families import Family
 from tests.architectures.measured import engine_after_update
 from tests.integration.torch_learner import ROUNDING

@@ -13,16 +13,16 @@ import psutil
 import pytest
 import torch
 
+from rlhf.engines.vllm.engine_worker import EngineWorker
+from rlhf.engines.vllm.environment import engine_environment
 from rlhf.errors import TransferError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
-from rlhf.rollout.vllm.engine_worker import EngineWorker
-from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.weight_sync.broadcast import BroadcastSender
 from rlhf.weight_sync.weights import published_tensors
+from tests.engines.vllm.made import made_settings
 from tests.integration.test_senders import Wire
 from tests.integration.torch_learner import TorchLearner
-from tests.rollout.vllm.made import made_settings
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from rlhf.engines.vllm.engine_worker import EngineWorker
 from rlhf.models.rounding import rounded
-from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
 from rlhf.weight_sync import weights
 from rlhf.weight_sync.broadcast import BroadcastSender
 from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
-from tests.rollout.vllm.made import made_settings
+from tests.engines.vllm.made import made_settings
 from tests.weight_sync.transports import rendezvous
 
 BUCKET_BYTES = 2**16

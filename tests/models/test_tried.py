@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from rlhf.chat.reply_tokens import ReplyEncoder, conversation
+from rlhf.chat.taught_format import format_for
+from rlhf.chat.templates import NONE, arguments_with_tools, comparison, demonstration, prompt_ids, prompt_text
 from rlhf.errors import ModelError
-from rlhf.models.chat import NONE, arguments_with_tools, comparison, demonstration, prompt_ids, prompt_text
-from rlhf.models.reply_tokens import ReplyEncoder, conversation
-from rlhf.rollout.taught_format import format_for
 from rlhf.types import Message, Segment, Tool, ToolCall
 from tests.models.tried import (
     ADD,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from rlhf.chat.renderer import ChatRenderer
+from rlhf.chat.reply_tokens import ReplyEncoder
+from rlhf.chat.templates import prompt_text
+from rlhf.chat.turn_end import mark_text
 from rlhf.errors import ModelError
-from rlhf.models.chat import prompt_text
-from rlhf.models.reply_tokens import ReplyEncoder
-from rlhf.models.turn_end import mark_text
-from rlhf.rollout.renderer import ChatRenderer
 from rlhf.types import Message, Tool
 from tests.models.vocabularies import tokenizer_of
 from tests.models.wire import Wire

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.deploy.heartbeat import LOST_SECONDS
+from rlhf.apps.deploy.heartbeat import LOST_SECONDS
 from rlhf.runs.restarts import read_restarts
 from rlhf.trainer.checkpoint import checkpoints, read_checkpoint
 from tests.end_to_end.test_clean_ends import marked, until

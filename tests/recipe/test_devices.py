@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from rlhf.cluster.placement import bundles_of
+from rlhf.engines.vllm import environment
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.preflight import check_devices
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import learner_starts_first, playing_roles, roles_of, transfer_backend
-from rlhf.rollout.vllm import environment
 from tests.end_to_end.running import QUICKSTART, ROOT
 
 GPUS = ("rollout.gpus_per_engine=1", "trainer.deepspeed.gpus_per_rank=1")

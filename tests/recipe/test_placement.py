@@ -10,11 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlhf.apps.cli.check import run_check
+from rlhf.apps.cli.init import run_init
+from rlhf.apps.cli.plan import planned, run_plan
 from rlhf.cluster.roles import Resources
-from rlhf.commands.check import run_check
-from rlhf.commands.init import run_init
-from rlhf.commands.plan import planned, run_plan
 from rlhf.config import flatten
+from rlhf.engines.vllm import environment
 from rlhf.errors import ConfigError, PlacementError
 from rlhf.recipe import preflight
 from rlhf.recipe.loading import LoadedRecipe, load_recipe, recipe_from
@@ -25,7 +26,6 @@ from rlhf.recipe.planning.layout import PROMPT_TOKENS
 from rlhf.recipe.planning.machines import machine_of
 from rlhf.recipe.resolve import located
 from rlhf.recipe.workers import engine_device, learner_device
-from rlhf.rollout.vllm import environment
 from tests.end_to_end.running import QUICKSTART, ROOT
 from tests.nvml import GIB, FakeGpu, FakeNvml, install_nvml
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from rlhf.durable import synced
 from rlhf.errors import CheckpointError, ConfigError
 from rlhf.recipe.loading import load_recipe, recipe_from
 from rlhf.recipe.resolve import located
-from rlhf.runs.durable import synced
 from rlhf.runs.folder import RunFolder
 from rlhf.trainer.checkpoint import write_checkpoint
 from rlhf.types import Written

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from rlhf.chat.renderer import ChatRenderer
+from rlhf.chat.tool_calls import Spoken, hermes
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
 from rlhf.rollout.episode import PolicyClient
-from rlhf.rollout.renderer import ChatRenderer
-from rlhf.rollout.tool_calls import Spoken, hermes
 from rlhf.rollout.turns import TurnRules, play
 from rlhf.types import (
     Completion,

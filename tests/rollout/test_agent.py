@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from rlhf.chat.renderer import ChatRenderer
 from rlhf.controller.environments import started_endpoint
 from rlhf.errors import EngineBroken, GenerateFailed
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.rollout.group import GroupRollout, lost_to_environment
-from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.seeds import request_seed
 from rlhf.types import (
     EpisodeStatus,

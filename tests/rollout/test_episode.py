@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from rlhf.chat.renderer import ChatRenderer
+from rlhf.chat.templates import arguments_with_tools, prompt_ids
 from rlhf.errors import EnvironmentFailed
-from rlhf.models.chat import arguments_with_tools, prompt_ids
 from rlhf.models.tiny import CHAT_TEMPLATE, byte_tokenizer
 from rlhf.rollout.episode import AnswerOnce
-from rlhf.rollout.renderer import ChatRenderer
 from rlhf.types import EpisodeStatus, Failed, Message, Observation, Sampling, Task, TokenKind, Tool, Trajectory
 from tests.models.templates import CHATML_TOOLS, FORGETS_THINKING, NO_SYSTEM_LATER, tokenizer_with
 from tests.rollout.playing import TASK, ScriptedEngine, ScriptedEnvironment, play_alone, policy, rules, says

@@ -6,11 +6,11 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from recipes.tasks.tictactoe import ROLES, TicTacToeEnvironment
+from rlhf.chat.renderer import ChatRenderer
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.group import GroupRollout
-from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.turns import WithEnvironment, play
 from rlhf.trainer.batching.batch import build_batch
 from rlhf.trainer.config import OverlongConfig

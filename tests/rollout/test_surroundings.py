@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from rlhf.chat.renderer import ChatRenderer
 from rlhf.controller.notices import OpeningNotices
 from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import EnvironmentFailed
@@ -16,7 +17,6 @@ from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.dry_run import opening_of
 from rlhf.rollout.evaluation import EvaluationFailed, EvaluationSet, evaluate_set
 from rlhf.rollout.group import GroupRollout
-from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.turns import WithEnvironment
 from rlhf.types import Failed, Group, Message, Observation, Sampling, Scored, Task, Ticket, Trajectory
 from tests.env.behaving import Hangs

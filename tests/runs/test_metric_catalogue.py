@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.options import all_options
+from rlhf.apps.cli.options import all_options
 from rlhf.runs.metric_catalogue import catalogue, find_metric, nearest_metric, search_metrics
 from tests.warm.command_line import rlhf
 

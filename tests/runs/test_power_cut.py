@@ -26,16 +26,16 @@ from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption
 from rlhf.controller.context import RunContext, begin, run_folder
 from rlhf.controller.run import Run
 from rlhf.controller.train import reports
+from rlhf.durable import synced
 from rlhf.http.outages import Outages
 from rlhf.recipe.loading import recipe_from
 from rlhf.rollout.group import GroupRollout
 from rlhf.runs import owner
-from rlhf.runs.durable import synced
 from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.summary import Summary
-from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView
+from rlhf.tracing import Clock
 from rlhf.types import Sampling, Written
 from tests.env.looping import WholeLearner
 from tests.fakes import FakeEngine, FakeRenderer, FakeReward, FakeTasks

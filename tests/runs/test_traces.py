@@ -14,7 +14,7 @@ import pytest
 from rlhf.errors import ConfigError
 from rlhf.runs import otlp
 from rlhf.runs.trace_export import ENDPOINT, exporting
-from rlhf.runs.tracing import Clock, Traces, trace_headers, trace_worker, traced
+from rlhf.tracing import Clock, Traces, trace_headers, trace_worker, traced
 from tests.collector import collecting
 from tests.commanded import commanded
 from tests.pace import scaled
@@ -76,7 +76,7 @@ def test_the_environment_names_a_collector(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.waits
 def test_without_a_collector_nothing_is_imported_and_nothing_is_traced() -> None:
     program = (
-        "import sys; from rlhf.runs.trace_export import exporting; from rlhf.runs.tracing import CURRENT, traced\n"
+        "import sys; from rlhf.runs.trace_export import exporting; from rlhf.tracing import CURRENT, traced\n"
         "with exporting('controller') as traces, traced('x'): assert traces is None and CURRENT.get() is None\n"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
@@ -90,7 +90,7 @@ def test_a_collector_that_is_down_is_one_line_and_no_wait(silent: bool, told: st
     """Silent: it takes connections and never answers."""
     program = (
         "import sys, time; from rlhf.runs import otlp; from rlhf.runs.trace_export import exporting\n"
-        "from rlhf.runs.tracing import CURRENT, Span, SpanIds\n"
+        "from rlhf.tracing import CURRENT, Span, SpanIds\n"
         "otlp.CLOSE_SECONDS = 0.2\n"
         "with exporting('controller', sys.argv[1]) as traces:\n"
         "    for _ in range(30): traces.export(Span(name='x', start=1.0, seconds=1.0), SpanIds(1, 2), None, None)\n"

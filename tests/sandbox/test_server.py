@@ -20,8 +20,8 @@ from rlhf.sandbox.program import Program, TerminationReason
 pytestmark = pytest.mark.engine
 TOKEN = "a-token"
 SERVE = (
-    "import typer; from rlhf.commands.failures import reporting_failures; "
-    "from rlhf.commands.serve_sandbox import sandbox; "
+    "import typer; from rlhf.apps.failures import reporting_failures; "
+    "from rlhf.apps.cli.serve_sandbox import sandbox; "
     "import sys; app = typer.Typer(); app.command()(sandbox); "
     "sys.exit(reporting_failures(lambda: app(standalone_mode=False) or 0)())"
 )

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from rlhf.durable import synced
 from rlhf.errors import CheckpointError, RunTaken
-from rlhf.runs.durable import synced
 from rlhf.trainer.checkpoint import checkpoints, newest_checkpoint, prune, read_checkpoint, verify, write_checkpoint
 from rlhf.types import Written
 

@@ -20,7 +20,7 @@ import psutil
 
 from rlhf.cluster.fork_client import SOCKET
 from rlhf.cluster.ray_connection import PRIVATE_RAY
-from rlhf.rollout.vllm.environment import engine_environment
+from rlhf.engines.vllm.environment import engine_environment
 from rlhf.trainer.rank.process_memory import rank_environment
 from tests.pace import scaled
 
@@ -33,7 +33,7 @@ PACKET_BYTES = 1 << 16
 IMPORTS = (
     "tests.older_processor:pretend",
     "rlhf.trainer.rank.learner_worker:import_ranks",
-    "rlhf.rollout.vllm.engine_worker:import_engine",
+    "rlhf.engines.vllm.engine_worker:import_engine",
     "tests.warm.imports:import_commands",
 )
 IMPORTED_WITH = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}

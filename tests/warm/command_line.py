@@ -15,7 +15,7 @@ from tests.pace import scaled
 from tests.warm.client import ROOT, Ended, run
 
 SECONDS = scaled(60)
-MODULES = ("rlhf.cli", "rlhf.commands.check", "rlhf.commands.score")
+MODULES = ("rlhf.apps.cli.main", "rlhf.apps.cli.check", "rlhf.apps.cli.score")
 
 
 def rlhf(*words: object, folder: Path = ROOT, environment: Mapping[str, str] = os.environ) -> Ended:

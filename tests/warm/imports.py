@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 MODULES = (
-    "rlhf.cli",
+    "rlhf.apps.cli.main",
     "rlhf.api",
     "rlhf.controller.rl",
     "rlhf.trainer.rank.pair_ranks",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlhf.errors import EnginesLost, ModelError, RlhfError, TransferError, WeightSyncError, WorkerDied
-from rlhf.runs.tracing import Clock
+from rlhf.tracing import Clock
 from rlhf.types import Completion, FinishReason, TokenLogprobs
 from rlhf.weight_sync.canary import Canary
 from rlhf.weight_sync.publish import Publisher

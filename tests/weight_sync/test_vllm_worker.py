@@ -40,7 +40,7 @@ def made_worker(**fails: Exception) -> Any:
 
 
 def made_engine(*workers: Any) -> Any:
-    from rlhf.rollout.vllm.vllm_engine import VllmEngine
+    from rlhf.engines.vllm.vllm_engine import VllmEngine
 
     def collective_rpc(method: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> list[Any]:
         return [getattr(worker, method)(*args, **(kwargs or {})) for worker in workers]

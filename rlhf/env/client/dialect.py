@@ -9,8 +9,8 @@ from typing import Any
 
 from rlhf.env.encoding import action_data, observation_from, part_text, spec_from, task_data
 from rlhf.env.wire import EXTRAS_VERSION, NAME_LENGTH, TEXT_LENGTH, Json, StockAnswer, Undecodable, validate_answer
-from rlhf.http.untrusted_text import InvalidJson, read_json
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
+from rlhf.untrusted_text import InvalidJson, read_json
 
 SHOWN = 4000
 """Maximum characters of a schema, or of an error in an action, that the policy reads."""

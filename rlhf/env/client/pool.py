@@ -16,8 +16,8 @@ from rlhf.env.hosting.hosted import SlotEnvironment
 from rlhf.env.wire import Json, Undecodable
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.http.client import client, send_request
-from rlhf.http.untrusted_text import InvalidJson, escape_to_line, read_json
 from rlhf.protocols import Environment
+from rlhf.untrusted_text import InvalidJson, escape_to_line, read_json
 
 PROBE_SECONDS = 10.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0

@@ -15,9 +15,9 @@ from rlhf.env.encoding import MESSAGE_BYTES, dumps
 from rlhf.env.hosting.isolation import Deadlines
 from rlhf.env.wire import Code, ErrorAnswer, Json, Undecodable, validate_answer
 from rlhf.errors import EnvironmentFailed
-from rlhf.http.untrusted_text import InvalidJson, read_json
-from rlhf.runs.tracing import trace_headers
+from rlhf.tracing import trace_headers
 from rlhf.types import Message, Observation, Task
+from rlhf.untrusted_text import InvalidJson, read_json
 
 TOO_BIG = 1009
 """Code with which either side closes a connection that had a message beyond its limit."""

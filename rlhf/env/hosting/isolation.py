@@ -15,9 +15,9 @@ from rlhf.config import check_call, load_piece
 from rlhf.env.encoding import dumps, spec_data, spec_from
 from rlhf.env.wire import Undecodable
 from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch, describe_error
-from rlhf.http.untrusted_text import InvalidJson, has_surrogate, read_json
 from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_number
+from rlhf.untrusted_text import InvalidJson, has_surrogate, read_json
 
 T = TypeVar("T")
 START_SECONDS = 120.0

@@ -12,9 +12,9 @@ from rlhf.env.encoding import MESSAGE_BYTES, action_data, dumps, observation_fro
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.wire import Json, Undecodable
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed, log_traceback
-from rlhf.http.untrusted_text import InvalidJson
 from rlhf.protocols import Environment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
+from rlhf.untrusted_text import InvalidJson
 
 
 class ProcessIsolation:

@@ -7,8 +7,8 @@ import jsonschema
 from rlhf.env.encoding import action_from, answer_data, dumps, joined_text, tool_data
 from rlhf.env.server.sessions import EnvironmentSession
 from rlhf.env.wire import CallTool, Code, EnvironmentRefused, Json, ListTools, parse_action
-from rlhf.http.untrusted_text import InvalidJson
 from rlhf.types import EnvironmentSpec, Message, ToolCall
+from rlhf.untrusted_text import InvalidJson
 
 NOT_FOUND = "tool_not_found"
 """Error of a call of an unknown tool, in OpenEnv's words."""

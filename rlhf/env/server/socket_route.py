@@ -11,7 +11,7 @@ from rlhf.env.encoding import answer_data, dumps
 from rlhf.env.server.acting import act, answer_text
 from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions
 from rlhf.env.wire import Code, EnvironmentRefused, Frame, Json, ResetData, parse_frame, validated
-from rlhf.runs.tracing import traced
+from rlhf.tracing import traced
 
 NORMAL, BROKEN, TRY_AGAIN = 1000, 1011, 1013
 

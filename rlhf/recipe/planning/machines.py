@@ -14,8 +14,8 @@ from itertools import pairwise
 import psutil
 
 from rlhf.cluster.machine import this_machine, this_machines_gpus
+from rlhf.engines.vllm.environment import installed_device
 from rlhf.errors import ConfigError
-from rlhf.rollout.vllm.environment import installed_device
 
 GIB = 2**30
 CUDA_CONTEXT = round(0.6 * GIB)

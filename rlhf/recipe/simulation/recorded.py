@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.engines.router import Router
 from rlhf.errors import UserError
 from rlhf.recipe.simulation.clock import Cores, Flow, SimulatedLoop
 from rlhf.recipe.simulation.run import Durations, EpisodeWork, GroupWork, Sampled, SimulatedEngine, play_episode
-from rlhf.rollout.router import Router
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
-from rlhf.runs.tracing import Span
+from rlhf.tracing import Span
 
 PLAYED = """
 SELECT ordinal, update, outcome = 'filtered', coalesce(engine, ''), coalesce(generate_seconds, 0),

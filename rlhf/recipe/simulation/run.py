@@ -13,13 +13,13 @@ from math import inf
 
 import numpy as np
 
+from rlhf.engines.engine import Draft
+from rlhf.engines.router import Router
 from rlhf.errors import EngineBroken, GenerateFailed
 from rlhf.protocols import RolloutEngine
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.simulation.clock import Cores, Flow, SimulatedLoop
 from rlhf.recipe.workers import engine_device, engine_roles
-from rlhf.rollout.engine import Draft
-from rlhf.rollout.router import Router
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.loop import Loop
 from rlhf.types import (

@@ -17,7 +17,6 @@ from typing import Any
 
 from rlhf.errors import ConfigError, SandboxBroken, SandboxBusy
 from rlhf.http.binding import token_from
-from rlhf.http.untrusted_text import escape_to_line
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.read_tests import Pairs, PythonTests, Tests, TestsError, read_tests, solution_of, with_prefix
 from rlhf.reward.code.run_tests import LENGTH_DIGITS
@@ -26,6 +25,7 @@ from rlhf.sandbox.client import RemoteSandbox, RetryingRunner
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import MIB, Program, ProgramResult, ProgramRunner, SandboxLimits, TerminationReason
 from rlhf.types import Scored, Unscored
+from rlhf.untrusted_text import escape_to_line
 
 PROGRAM = Path(__file__).with_name("run_tests.py").read_text(encoding="utf-8")
 """Runs tests in the sandbox, as one text: it reads no file."""

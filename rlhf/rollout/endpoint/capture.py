@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.chat.tool_calls import Spoken, with_ids
 from rlhf.errors import ModelError
 from rlhf.rollout.context import Context
 from rlhf.rollout.endpoint.marks import AgentRequest, Mark, extended, message_marks
 from rlhf.rollout.history import Renderer, reply_text
-from rlhf.rollout.tool_calls import Spoken, with_ids
 from rlhf.types import Completion, EpisodeStatus, FinishReason, Message, Task, Timings, Trajectory
 
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from rlhf.chat.tool_format_names import ToolFormatName
 from rlhf.config import Config, is_piece
-from rlhf.models.tool_format_names import ToolFormatName
 
 ClientStop = Literal["refuse", "cut"]
 """What becomes of a request with `stop` texts."""
@@ -30,7 +30,7 @@ class AgentConfig(Config):
     """How the model writes tool calls. `auto`: as its chat template does; `hermes` where that writes none. By name:
     `hermes` (Hermes, Qwen), `llama3_json`, `mistral`, `deepseek_v3`, `deepseek_v31`, `glm4_0414`, `harmony` (gpt-oss),
     `qwen3_coder` (also Qwen 3.5), `glm45`, another of vLLM's tool parsers, `none`, or `module:function` of yours,
-    `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where a request offers tools."""
+    `(text) -> rlhf.chat.tool_calls.Spoken`. Read where a request offers tools."""
     client_stop: ClientStop = "refuse"
     """What becomes of a request with `stop` texts. `refuse`: it gets an error. `cut`: the reply ends where it says one;
     the tokens up to there are trained, and the episode counts the reply in `cut_replies`."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 
-from rlhf.models.thinking import MARK, thought_and_said
+from rlhf.chat.thinking import MARK, thought_and_said
 from rlhf.types import Message, Tool
 
 Mark = bytes

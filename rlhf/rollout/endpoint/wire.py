@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from rlhf.rollout.call_json import json_of, serialisable
+from rlhf.chat.call_json import json_of, serialisable
 from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.types import Message, Tool, ToolCall
 

@@ -14,6 +14,7 @@ import torch.distributed
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlhf.durable import files_below
 from rlhf.errors import CheckpointError
 from rlhf.models.failures import naming_model
 from rlhf.models.loading import bare_tokenizer
@@ -22,7 +23,6 @@ from rlhf.models.model_files import UNNAMED_CONTEXT, context_tokens
 from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import ScalarHead, pad_alike
 from rlhf.models.towers import copy_processors, towers
-from rlhf.runs.durable import files_below
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.ema import Average
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlhf.cluster.child_side import die_with_parent
-from rlhf.runs.durable import checksums, sync_file
+from rlhf.durable import checksums, sync_file
 
 NICENESS = 5
 """Training goes first where cores are few."""

@@ -16,7 +16,7 @@ UNPICKLERS = frozenset(
     ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal", "joblib", "pandas", "multiprocessing")
 )
 """Modules that open pickles or code objects, or send pickles to other processes."""
-OWN_CHILDREN = {("rlhf/commands/gpu_checks/communication.py", "multiprocessing")}
+OWN_CHILDREN = {("rlhf/apps/gpu_checks/communication.py", "multiprocessing")}
 """A pool of processes that it starts itself, with arguments and results of its own."""
 OWN_FUNCTIONS = {("rlhf/recipe/from_python.py", name) for name in ("cloudpickle", "pickle")}
 """It writes functions of the user's program to the user's own cache folder, for the run's processes."""

@@ -87,9 +87,9 @@ def engine_config(recipe: Recipe, model: Path) -> dict[str, Any]:
     from vllm.v1.executor import Executor
 
     from rlhf.controller.build import engine_settings
+    from rlhf.engines.vllm.engine_arguments import engine_args, usage_context
+    from rlhf.engines.vllm.settings import requests_have_seeds
     from rlhf.recipe.workers import engine_roles, engine_sizes
-    from rlhf.rollout.vllm.engine_arguments import engine_args, usage_context
-    from rlhf.rollout.vllm.settings import requests_have_seeds
 
     (role,) = engine_roles(recipe)
     os.environ.pop("VLLM_USE_V2_MODEL_RUNNER", None)

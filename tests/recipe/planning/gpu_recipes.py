@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rlhf.commands.plan import planned
+from rlhf.apps.cli.plan import planned
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.estimate import Estimate
 from rlhf.recipe.planning.machines import GIB, machine_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.plan import plan_lines, planned, run_plan
+from rlhf.apps.cli.plan import plan_lines, planned, run_plan
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe, recipe_from
 from rlhf.recipe.planning.estimate import NO_ACTIVATIONS, Estimate, shortages

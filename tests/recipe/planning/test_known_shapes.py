@@ -20,8 +20,8 @@ def test_a_well_known_model_is_planned_without_any_heavy_library() -> None:
     heavy = "{'torch', 'transformers', 'deepspeed', 'ray', 'vllm', 'datasets'}"
     plan = "['plan', 'recipes/llama_70b_16_nodes.yaml', '--gpus', '8x80GB', '--nodes', '16']"
     script = (
-        f"import atexit, sys, rlhf.cli; atexit.register(lambda: print({heavy} & set(sys.modules))); "
-        f"sys.argv[1:] = {plan}; rlhf.cli.main()"
+        f"import atexit, sys, rlhf.apps.cli.main; atexit.register(lambda: print({heavy} & set(sys.modules))); "
+        f"sys.argv[1:] = {plan}; rlhf.apps.cli.main.main()"
     )
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert ended.stdout.splitlines()[-2:] == ["it fits", "set()"], ended.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf.commands.plan import plan_lines, rate_lines, seconds_text
+from rlhf.apps.cli.plan import plan_lines, rate_lines, seconds_text
 from rlhf.recipe.planning.machines import CARDS
 from rlhf.recipe.planning.processes import bytes_at
 from rlhf.recipe.planning.rates import MeasuredRates, Range, Rate, cpu_rates, gpu_rates, with_measured

@@ -15,7 +15,7 @@ from rlhf.recipe.simulation.recorded import fitted_steps, recorded_times, replay
 from rlhf.recipe.simulation.run import Durations, EpisodeWork, GroupWork
 from rlhf.runs.episode_parts import write_part
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.tracing import Attribute, Span
+from rlhf.tracing import Attribute, Span
 from tests.runs.test_episode_parts import PLAYED
 
 STEP = Durations(step=0.02, sequence=0.0005, prompt_token=1e-4, train_token=0.01, weight_sync=0.5, rest=0.5, restart=60)

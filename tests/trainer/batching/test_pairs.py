@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf.models.chat import comparison
-from rlhf.models.reply_tokens import ReplyEncoder
+from rlhf.chat.reply_tokens import ReplyEncoder
+from rlhf.chat.templates import comparison
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.trainer.batching.batch import build_minibatches
 from rlhf.trainer.batching.pairs import PairOfSegments, mismatched, pair_batch

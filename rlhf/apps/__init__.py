@@ -1,0 +1,1 @@
+"""Programs around a run. The core never imports them."""

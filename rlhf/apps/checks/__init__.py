@@ -1,0 +1,1 @@
+"""What `rlhf check` and `rlhf reward check` look at."""

@@ -1,0 +1,85 @@
+"""`rlhf reward check` for unit tests finds incorrect programs that pass some of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from rlhf.apps.arguments import recipe_if_named
+from rlhf.apps.checks.hostile_programs import HostileProgram, hostile_programs
+from rlhf.data.columns import Row
+from rlhf.data.sources import load_tasks
+from rlhf.errors import DataError
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.read_tests import PythonTests, Tests, TestsError, read_tests
+from rlhf.reward.code.scoring import CodeScorer
+from rlhf.types import Scored, Unscored
+
+EXAMPLE = ("assert add(1, 2) == 3", "assert add(-1, 8) == 7", "assert abs(add(0.5, 2) - 2.5) < 1e-9")
+ROWS = 3
+"""Number of rows whose tests are attacked."""
+
+
+def rows_of(name: str, overrides: Sequence[str], config: CodeRewardConfig) -> list[Row]:
+    """Return the first training rows of a recipe; an example row if no recipe is named."""
+    recipe = recipe_if_named(name, overrides)
+    if recipe is None:
+        return [{config.tests_column: list(EXAMPLE), config.entry_point_column or "entry_point": "add"}]
+    sets = recipe.data.train_sets.values()
+    return [task.row for dataset in sets for task in islice(load_tasks(dataset), ROWS)][:ROWS]
+
+
+def program_check(
+    config: CodeRewardConfig, rows: Sequence[Row], programs: Mapping[str, HostileProgram] | None = None
+) -> int:
+    """Print the scores that the tests of `rows` give to hostile programs; return 1 if one is above 0. Raises
+    `UserError`, also for a row without tests."""
+    for place, row in enumerate(rows, 1):
+        try:
+            print(f"tests of row {place}: {described_tests(read_tests(row, config))}")
+        except TestsError as error:
+            raise DataError(f"row {place}: {error}") from None
+    programs = hostile_programs() if programs is None else programs
+    scores = asyncio.run(_scores(CodeScorer(config), programs, rows))
+    best = {name: max(map(_worth, found)) for name, found in scores.items()}
+    for name, program in programs.items():
+        print(f"{name:<36}{best[name]:<10.3g}{f'ACCEPTED: {program.advice}' if best[name] > 0 else ''}".rstrip())
+    accepted = sum(worth > 0 for worth in best.values())
+    print(f"\n{accepted} of {len(best)} hostile programs are accepted")
+    return 1 if accepted else 0
+
+
+def described_tests(tests: Tests) -> str:
+    """Describe how a row's tests run, in one line."""
+    if not isinstance(tests, PythonTests):
+        return f"{len(tests)} pairs of input and output"
+    if tests.form == "script":
+        return f"beside the code, which can replace what they check: {tests.why}"
+    return f"{sum(is_test for _, is_test in tests.steps)}, apart from the code"
+
+
+def names_of(row: Row, config: CodeRewardConfig) -> tuple[str, ...]:
+    """Return the names that the row's tests take from the code."""
+    tests = read_tests(row, config)
+    return tests.names if isinstance(tests, PythonTests) else ()
+
+
+async def _scores(
+    scorer: CodeScorer, programs: Mapping[str, HostileProgram], rows: Sequence[Row]
+) -> dict[str, list[Scored | Unscored]]:
+    try:
+        await scorer.start()
+        scores = {
+            name: await asyncio.gather(
+                *(scorer.score(f"```python\n{program.naming(names_of(row, scorer.config))}\n```", row) for row in rows)
+            )
+            for name, program in programs.items()
+        }
+        return {name: list(found) for name, found in scores.items()}
+    finally:
+        await scorer.close()
+
+
+def _worth(score: Scored | Unscored) -> float:
+    return score.value if isinstance(score, Scored) else 0.0

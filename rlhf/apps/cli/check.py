@@ -1,0 +1,249 @@
+"""`rlhf check` validates a recipe and describes the run, without running it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlhf.apps.checks.check_rows import check_rows
+from rlhf.apps.checks.check_training import LabelledText, describe_gpus, training
+from rlhf.apps.checks.check_unit_tests import describe_unit_tests
+from rlhf.apps.checks.gold import describe_golds, try_functions
+from rlhf.apps.checks.own_pieces import import_own_pieces
+from rlhf.chat.tool_format_names import AUTO
+from rlhf.cluster.roles import role_table
+from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig
+from rlhf.env.config import EnvironmentConfig
+from rlhf.models.config import ModelConfig
+from rlhf.models.model_files import GENERATION, Values, parameters, tensor_shapes
+from rlhf.models.supported_families import measurements
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.placement import describe_placement
+from rlhf.recipe.planning.memory_check import check_memory
+from rlhf.recipe.preflight import is_hub_name, preflight, read_model_config
+from rlhf.recipe.resolve import located
+from rlhf.recipe.schema import Recipe
+from rlhf.recipe.workers import roles_of
+from rlhf.rollout.endpoint.config import AgentConfig
+from rlhf.trainer.config import CorrectionConfig
+
+ISOLATED = {"thread": "in threads", "process": "each session in a process"}
+"""Descriptions of the values of `environment.isolation`."""
+
+
+def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
+    """Validate a recipe; print its derived values and its workers. Raises `UserError`."""
+    found = located(load_recipe(recipe, overrides))
+    loaded, roles = found.recipe, roles_of(found.recipe)
+    preflight(loaded)
+    import_own_pieces(loaded)
+    try_functions(loaded)
+    check_memory(loaded)
+    check_taught_format(loaded)
+    about_rows = [("rows", told) for told in check_rows(loaded)]
+    updates = [*(derived(loaded) if loaded.plays else from_data(loaded)), *describe_pauses(loaded)]
+    about_training = [*training(found), *describe_gpus(loaded, roles), *describe_placement(found)]
+    print_rows([("recipe", str(recipe)), *parts(loaded), *about_rows, *updates, *about_training])
+    print()
+    print(role_table(roles))
+    if loaded.cluster.address:
+        print(f"the run checks whether they fit when it joins the cluster at {loaded.cluster.address}")
+    return 0
+
+
+def check_taught_format(recipe: Recipe) -> None:
+    """Check that the chat template writes tool calls in the format that is parsed, as the run does at its start. The
+    tools of an environment are not known here, so only a format that its recipe names is checked. Raises `ConfigError`.
+    """
+    named = recipe.environment is not None and recipe.environment.tool_format not in (AUTO, "none")
+    path = recipe.model.path
+    if not (named or recipe.agent) or path is None or is_hub_name(path):
+        return
+    from rlhf.chat.taught_format import PROBE
+    from rlhf.controller.build import load_renderer
+
+    load_renderer(recipe, os.path.expanduser(path), [PROBE])
+
+
+def print_rows(rows: Sequence[LabelledText]) -> None:
+    """Print labels and texts in two columns."""
+    for label, text in rows:
+        print(f"{label:<15}{text}")
+
+
+def parts(recipe: Recipe) -> list[LabelledText]:
+    """Return the model, the data, the environment and the run folder."""
+    held_out = [describe_evaluation(name, dataset, recipe) for name, dataset in recipe.data.eval_sets.items()]
+    return [
+        ("run", f"{recipe.name}, kind {recipe.kind}, in {recipe.run_dir}"),
+        ("model", describe_model(recipe.model)),
+        *describe_folder(recipe.model),
+        *(
+            ("training data", describe_dataset(config) + (f", weight {config.weight:g}" if config.weight else ""))
+            for config in recipe.data.train_sets.values()
+        ),
+        *([("episodes", recipe.data.episodes)] if recipe.data.episodes else []),
+        *(describe_environment(recipe.environment) if recipe.environment else []),
+        *([("agent", describe_agent(recipe.agent))] if recipe.agent else []),
+        *[("unit tests", text) for text in describe_unit_tests(recipe)],
+        *[("gold answers", text) for text in describe_golds(recipe)],
+        *(("held out", text) for text in held_out or ["none: the run will not be evaluated"]),
+    ]
+
+
+def derived(recipe: Recipe) -> list[LabelledText]:
+    """Return the batch sizes and counts that follow from the recipe."""
+    trainer, tokens, replay = recipe.trainer, recipe.sampling.max_tokens, recipe.trainer.replay
+    reused = f"{count(replay.groups, 'group')} an update, within {count(replay.max_age, 'update')} of their first"
+    return [
+        (
+            "an update",
+            f"{count(trainer.groups_per_update, 'group')} x {count(trainer.group_size, 'sample')} = "
+            f"{count(trainer.samples_per_update, 'sample')} of at most {count(tokens, 'token')}",
+        ),
+        (
+            "steps",
+            f"{count(trainer.epochs, 'epoch')} x {count(trainer.minibatches, 'minibatch')} = "
+            f"{count(trainer.epochs * trainer.minibatches, 'optimizer step')}, "
+            f"micro-batches of at most {count(trainer.tokens_per_microbatch, 'token')} a rank",
+        ),
+        (
+            "the run",
+            f"{count(trainer.updates, 'update')} = {count(trainer.updates * trainer.samples_per_update, 'sample')}, "
+            f"{count(trainer.optimizer_steps, 'optimizer step')}",
+        ),
+        (
+            "in flight",
+            f"{count(trainer.tickets, 'group')} at once, at most {count(trainer.max_staleness, 'update')} stale",
+        ),
+        *([("second uses", f"at most {reused}")] if trainer.replay.groups else []),
+        *([("correction", describe_correction(trainer.correction))] if trainer.old_logprobs == "recomputed" else []),
+    ]
+
+
+def from_data(recipe: Recipe) -> list[LabelledText]:
+    """Return what follows from the recipe of a run that learns from data."""
+    updates, each = recipe.trainer.updates, recipe.trainer.groups_per_update
+    return [("the run", f"{count(updates, 'update')} of {each:,} from the data: {updates * each:,} in all")]
+
+
+def describe_correction(config: CorrectionConfig) -> str:
+    """Describe the treatment of tokens whose log-probs differ between engine and learner."""
+    if config.method == "none":
+        return "none: the difference of engine and learner is measured only"
+    weighed = {
+        "token": "tokens weighed by learner over engine",
+        "sequence": "sequences weighed by learner over engine",
+        "geometric": "sequences weighed by the geometric mean of learner over engine",
+    }[config.level]
+    bound = "at most" if config.method == "truncate" else f"left out below {config.low:g} and above"
+    return f"{weighed}, {bound} {config.high:g}"
+
+
+def count(number: int, thing: str) -> str:
+    """Return `1 batch` or `4,096 batches`."""
+    plural = "" if number == 1 else "es" if thing.endswith("tch") else "s"
+    return f"{number:,} {thing}{plural}"
+
+
+def and_every(updates: int) -> str:
+    """Return the text for a repeated action; empty for 0 updates."""
+    return f", and every {count(updates, 'update')}" if updates else ""
+
+
+def describe_pauses(recipe: Recipe) -> list[LabelledText]:
+    """Return when a run evaluates and saves."""
+    trainer, every = recipe.trainer, recipe.trainer.save_every
+    evaluated = "before and after" + and_every(trainer.eval_every) if recipe.data.eval else "none"
+    often = ", and as often as costs 2 % of the time" if every == "auto" else and_every(every)
+    if minutes := trainer.save_every_minutes:
+        often += f", at the latest {minutes:g} minutes after the last one"
+    saved = f"at the end{often}, the newest {trainer.keep_checkpoints} are kept"
+    return [("evaluation", evaluated), ("checkpoints", saved)]
+
+
+def describe_model(model: ModelConfig) -> str:
+    """Return the model in one line."""
+    if model.tiny is None:
+        return f"{model.path}, {model.dtype}"
+    tiny = model.tiny
+    warmup = f", warmed up for {count(model.warmup.updates, 'update')}" if model.warmup else ", not warmed up"
+    return (
+        f"tiny {tiny.architecture}: {tiny.layers} layers of {tiny.hidden_size}, "
+        f"context of {tiny.max_position_embeddings} tokens, {model.dtype}{warmup}"
+    )
+
+
+def describe_folder(model: ModelConfig) -> list[LabelledText]:
+    """Return family and size of a model folder; nothing for tiny models and for names on the hub."""
+    if model.path is None or is_hub_name(model.path):
+        return []
+    folder = Path(model.path).expanduser()
+    config, shapes = read_model_config(folder), tensor_shapes(folder)
+    size = "unknown without safetensors files" if shapes is None else f"{parameters(shapes):,}"
+    return [
+        ("family", f"{describe_family(config)}: {measurements().verdict_text(config)}"),
+        ("parameters", size),
+        *describe_exports(folder),
+    ]
+
+
+def describe_exports(folder: Path) -> list[LabelledText]:
+    """Say what exports of this model leave out; nothing where they have all."""
+    if not (folder / GENERATION).exists():
+        return []
+    from rlhf.models.loading import unsaved_settings
+
+    left = ", ".join(unsaved_settings(str(folder)))
+    return [("exports", f"leave out {left} of {GENERATION}, which transformers does not save again")] if left else []
+
+
+def describe_family(config: Values) -> str:
+    """Return the family, for instance `qwen2 (Qwen2ForCausalLM)`."""
+    architectures = config.get("architectures")
+    return str(config["model_type"]) + (f" ({', '.join(map(str, architectures))})" if architectures else "")
+
+
+def describe_environment(config: EnvironmentConfig) -> list[LabelledText]:
+    """Return the environment, the rules of its turns, and where it runs."""
+    seen = "all of it" if config.last_n is None else f"the last {count(config.last_n, 'turn')}"
+    if config.last_n == 0:
+        seen = "the latest observation"
+    rules = f"at most {count(config.max_turns, 'turn')}, of which the policy sees {seen}"
+    return [("environment", f"{config.shown}, {rules}"), ("it runs", describe_hosting(config))]
+
+
+def describe_hosting(config: EnvironmentConfig) -> str:
+    """Say where the environment's code runs, and whether it is recorded or replayed."""
+    if config.recording and config.is_replayed:
+        return f"replayed from {config.recording.path}"
+    where = f"on {count(config.servers, 'server')} of this run" if config.servers else "beside the controller"
+    place = "on servers that run already" if config.urls else f"{where}, {ISOLATED[config.isolation]}"
+    return place + (f", recorded in {config.recording.path}" if config.recording else "")
+
+
+def describe_agent(config: AgentConfig) -> str:
+    """Return the agent in one line."""
+    at_once = f"{count(config.max_agents, 'episode')} at once"
+    return f"{config.program}, at most {at_once}, each of {config.timeout_seconds:g} s"
+
+
+def describe_evaluation(name: str, config: EvaluationSetConfig, recipe: Recipe) -> str:
+    """Return the evaluation set in one line: its rows, and how replies to them are sampled, if they are."""
+    described = ("" if name == HELD_OUT else f"{name}: ") + describe_dataset(config)
+    if not recipe.plays:
+        return described
+    sampled = "greedily" if config.temperature == 0 else f"at temperature {config.temperature:g}"
+    return f"{described}; {count(config.samples, 'sample')} of each problem, {sampled}"
+
+
+def describe_dataset(config: DatasetConfig) -> str:
+    """Return the dataset in one line."""
+    limit = f", the first {config.limit:,} rows" if config.limit else ""
+    if config.tasks is not None:
+        arguments = ", ".join(f"{name} {value}" for name, value in config.arguments.items())
+        return config.tasks + (f" ({arguments})" if arguments else "") + limit
+    if config.seeds is not None:
+        return f"{count(config.seeds, 'seed')} of the environment{limit}"
+    return f"{config.path}, split {config.split}{limit}"

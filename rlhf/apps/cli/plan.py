@@ -1,0 +1,199 @@
+"""`rlhf plan` estimates the memory that a recipe needs, without a GPU, from the `config.json` of its model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import chain
+from pathlib import Path
+
+from rlhf.apps import cli as commands
+from rlhf.apps.failures import reporting_failures
+from rlhf.cluster.roles import role_table, table
+from rlhf.cluster.supervisor import supervise
+from rlhf.config import shown_value
+from rlhf.errors import UserError
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.placement import PlacementTarget, describe_placement
+from rlhf.recipe.planning.estimate import Estimate
+from rlhf.recipe.planning.estimating import estimator
+from rlhf.recipe.planning.fitting import Changes, EstimateOf, changes_that_fit, smallest_machine, with_changes
+from rlhf.recipe.planning.layout import PROMPT_TOKENS
+from rlhf.recipe.planning.machines import GIB, Machine, machine_here_or
+from rlhf.recipe.planning.processes import PHASES, MemoryByPhase, Place, bytes_at
+from rlhf.recipe.planning.rates import MeasuredRates, Range
+from rlhf.recipe.resolve import located
+from rlhf.recipe.schema import Recipe
+
+IMPOSSIBLE = 1
+"""Exit code of a plan that does not fit."""
+LORA: Changes = {"model.lora.rank": 32}
+ADAPTED = ("rl", "distill", "offline", "sft", "preference")
+"""Kinds of runs that can train adapters."""
+
+
+def run_plan(
+    recipe: Path,
+    overrides: Sequence[str] = (),
+    *,
+    gpus: str | None = None,
+    nodes: int = 1,
+    cores: int | None = None,
+    memory_gb: int | None = None,
+    config: Path | None = None,
+    prompt_tokens: int = PROMPT_TOKENS,
+    as_json: bool = False,
+    measure: bool = False,
+) -> int:
+    """Print the plan of a recipe on a machine, by default this one, with rates that are measured here if `measure`.
+    `cores` and `memory_gb` (GiB) are those of a node that is not this one. Raises `UserError`."""
+    machine = machine_here_or(gpus, nodes)
+    machine = replace(
+        machine, cores=cores or machine.cores, host_memory=memory_gb * GIB if memory_gb else machine.host_memory
+    )
+    target = PlacementTarget(machine=machine, config=config, prompt_tokens=prompt_tokens, must_fit=False)
+    origins = located(load_recipe(recipe, overrides), target=target)
+    loaded = origins.recipe
+    if measure and gpus:
+        raise UserError("--measure measures this machine, and --gpus plans for another: leave one of them out")
+
+    def shown() -> int:
+        measured = commands.measuring.measured_rates(loaded) if measure else None
+        found, problem = planned(loaded, machine, config=config, prompt_tokens=prompt_tokens, measured=measured)
+        if as_json:
+            print(json.dumps(asdict(found) | {"fits": found.fits, "problem": problem}, indent=1))
+        else:
+            chosen = [f"{label}  {text}" for label, text in describe_placement(origins)]
+            print("\n".join([*chosen, *plan_lines(found, problem), *(rate_lines(found) if measure else [])]))
+        return 0 if found.fits else IMPOSSIBLE
+
+    return supervise(reporting_failures(shown)) if measure else shown()
+
+
+def planned(
+    recipe: Recipe,
+    machine: Machine,
+    *,
+    config: Path | None = None,
+    prompt_tokens: int = PROMPT_TOKENS,
+    measured: MeasuredRates | None = None,
+) -> tuple[Estimate, str]:
+    """Return the estimate, and what to change where something does not fit. Raises `ModelError`."""
+    estimate_of = estimator(recipe, config, prompt_tokens, measured)
+    found = estimate_of(recipe, machine)
+    return found, "" if found.fits else _advice(recipe, found, estimate_of)
+
+
+def plan_lines(found: Estimate, problem: str) -> list[str]:
+    """Return the plan as lines of text."""
+    shape, run = found.shape, found.run
+    several = len(run.engines) > 1
+    engines = [
+        memory_table(f"a process of an engine of {layout.parallel}" if several else "an engine's process", phases)
+        for layout, phases in zip(run.engines, found.engines, strict=True)
+    ]
+    lines = [
+        f"model      {shape.name}, {shape.architecture}: {shape.parameters / 1e9:.2f}e9 parameters in {shape.layers} "
+        "layers",
+        f"machine    {found.machine.described}",
+        f"an update  {run.samples:,} samples of {run.prompt} + at most {run.reply:,} tokens",
+        "",
+        role_table(found.roles),
+        "",
+        *memory_table("a rank", found.learner),
+        *chain(*engines),
+        *(limits := list(limit_lines(found))),
+        *([""] if limits else []),
+        *time_lines(found),
+    ]
+    lacking = [found.placement] if found.placement else []
+    lines += [f"does not fit: {one}" for one in (*lacking, *(short.described for short in found.shortages))]
+    return [*lines, *(f"what to do: {one}" for one in problem.splitlines())] if problem else [*lines, "it fits"]
+
+
+def memory_table(process: str, phases: MemoryByPhase) -> list[str]:
+    """Make a table of the GiB of every part, with a column for each phase: device memory first, then host memory."""
+    lines = []
+    places: dict[Place, str] = {"device": "on its device", "host": "in host memory"}
+    for place, named in places.items():
+        parts = list(dict.fromkeys(part.what for name in PHASES for part in phases[name] if part.place == place))
+        if not parts:
+            continue
+        rows: list[tuple[str, ...]] = [(f"{process}, {named}, GiB", *PHASES)]
+        for what in parts:
+            sums = [sum(p.bytes for p in phases[name] if p.what == what and p.place == place) for name in PHASES]
+            rows.append((what, *(f"{bytes / GIB:.2f}" if bytes else "-" for bytes in sums)))
+        rows.append(("all", *(f"{bytes_at(phases[name], place) / GIB:.2f}" for name in PHASES)))
+        lines += [table(rows, text_columns=1), ""]
+    return lines
+
+
+def limit_lines(found: Estimate) -> Iterable[str]:
+    """Describe the largest micro-batch and KV cache that fit."""
+    run = found.run
+    if found.microbatch is not None:
+        fits = f"at most {found.microbatch:,} fit; longest sequence {found.context:,} tokens"
+        yield f"micro-batch  {run.learner.tokens:,} tokens a rank; {fits if found.context else 'no sequence fits'}"
+    for layout, tokens in zip(run.engines, found.cache_tokens, strict=True):
+        each, size = tokens // run.longest, f" of {layout.parallel}" if len(run.engines) > 1 else ""
+        yield f"KV cache     {tokens:,} tokens an engine{size}: {each:,} sequences of full length at once"
+
+
+def time_lines(found: Estimate) -> Iterable[str]:
+    """Describe the times of an update."""
+    times = found.times
+    named = {
+        "generate": times.generate, "train": times.train, "gather and reduce": times.gathering,
+        "weight sync": times.weight_sync, "rest": times.rest,
+    }  # fmt: skip
+    parts = ", ".join(f"{name} {seconds_text(one)}" for name, one in named.items() if one.high)
+    overlap = "; engines play while the learner trains" if times.overlapping else ""
+    yield f"time         {seconds_text(times.update)} an update with replies of full length{overlap}"
+    yield f"             {parts}"
+
+
+def rate_lines(found: Estimate) -> Iterable[str]:
+    """List the rates of the times with their sources."""
+    yield ""
+    for name, rate in asdict(found.rates).items():
+        low, high = (f"{rate[end]:.2g}" for end in ("low", "high"))
+        yield f"{name:9s}  {low if low == high else f'{low} to {high}'} ({rate['source']})"
+
+
+def seconds_text(seconds: Range) -> str:
+    """Return a range of seconds with two digits."""
+    low, high = (f"{float(f'{bound:.2g}'):,g}" for bound in (seconds.low, seconds.high))
+    return f"{low} s" if low == high else f"{low} to {high} s"
+
+
+def _advice(recipe: Recipe, found: Estimate, estimate_of: EstimateOf) -> str:
+    """Recommend changes that make it fit, else name the smallest machine that has settings that fit."""
+    machine = found.machine
+    if machine.card is None and not (recipe.trainer.deepspeed.gpus_per_rank or recipe.rollout.gpus_per_engine):
+        caches = [short.needed for short in found.shortages if short.where.startswith("an engine's KV cache")]
+        larger = f"rollout.kv_cache_megabytes={-(-max(caches) // 2**20)}, " if caches else ""
+        return f"{larger}a smaller model, or a machine with more memory"
+    changes = changes_that_fit(recipe, machine, estimate_of) if machine.card else None
+    if changes:
+        return as_overrides(changes)
+    if changes is not None:
+        return "fewer cores (rollout.cpus_per_engine, trainer.deepspeed.cpus_per_rank), or a machine with more"
+    advice = ["no settings of this recipe fit this machine"]
+    if machine.card and recipe.kind in ADAPTED and recipe.model.lora is None:
+        adapted = with_changes(recipe, LORA)
+        changes = changes_that_fit(adapted, machine, estimate_of)
+        if changes is not None:
+            advice.append(f"with adapters beside frozen weights it fits: {as_overrides(LORA | changes)}")
+    smallest = smallest_machine(recipe, machine, estimate_of)
+    if smallest:
+        there, changes = smallest
+        advice.append(f"the smallest machine that fits is {there.bought}: {as_overrides(changes)}")
+    if recipe.model.lora:
+        advice.append("frozen weights of 4 bits (QLoRA), which would need a quarter of the memory, are not supported")
+    return "\n".join(advice)
+
+
+def as_overrides(changes: Mapping[str, str]) -> str:
+    """Return changes as the command line takes them."""
+    return " ".join(f"{key}={shown_value(value)}" for key, value in changes.items()) or "the recipe's own settings"

@@ -1,0 +1,78 @@
+"""`rlhf reward check` finds hostile replies that a reward accepts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from rlhf.apps.checks.named_reward import named_reward, reward_here
+from rlhf.apps.checks.program_check import program_check, rows_of
+from rlhf.errors import UserError
+from rlhf.reward.adversarial import Quiz, adversarial_replies
+from rlhf.reward.asking import score_replies
+from rlhf.reward.bodies import ReplyToScore
+from rlhf.reward.live import LiveReward
+from rlhf.types import Scored, Unscored
+from rlhf.untrusted_text import escape_to_line
+
+RIGHT, WRONG = "the right answer", "a wrong answer"
+
+
+def run_reward_check(
+    reward: str,
+    overrides: Sequence[str] = (),
+    *,
+    prompt: str = "What is 6 times 7?",
+    answer: str = "42",
+    wrong: Sequence[str] = ("41", "43", "24", "67"),
+    reply: str = "{answer}",
+) -> int:
+    """Print the scores of hostile replies, or of hostile programs if unit tests score; return 1 if one is accepted.
+
+    A reply is accepted if its score is nearer to the right answer's than to a wrong one's; a program if its score is
+    above 0. Raises `UserError` for a reward that gives right and wrong answers the same score.
+    """
+    config = named_reward(reward, overrides)
+    if config.kind == "code":
+        return program_check(config.code, rows_of(reward, overrides, config.code))
+    quiz = Quiz(prompt=prompt, answer=answer, wrong=tuple(wrong), reply=reply)
+    scores = asyncio.run(_scores(reward_here(config), quiz))
+    middle = halfway(scores)
+    accepted = [name for name, score in scores.items() if name not in (RIGHT, WRONG) and accepts(score, middle)]
+    for name, score in scores.items():
+        print(f"{name:<42}{escape_to_line(score_text(score)):<28}{'ACCEPTED' if name in accepted else ''}".rstrip())
+    hostile = len(scores) - 2
+    print(f"\n{len(accepted)} of {hostile} hostile replies are accepted")
+    return 1 if accepted else 0
+
+
+def halfway(scores: Mapping[str, Scored | Unscored]) -> float:
+    """Return the score halfway between the right answer's and a wrong one's."""
+    right, wrong = scores[RIGHT], scores[WRONG]
+    if isinstance(right, Scored) and isinstance(wrong, Scored) and right.value > wrong.value:
+        return (right.value + wrong.value) / 2
+    raise UserError(
+        f"the reward does not tell right from wrong: {RIGHT} has {score_text(right)}, {WRONG} has {score_text(wrong)}; "
+        "say how a reply states its answer with --reply, for instance '#### {answer}'"
+    )
+
+
+def accepts(score: Scored | Unscored, middle: float) -> bool:
+    """Whether a score is above `middle`."""
+    return isinstance(score, Scored) and score.value > middle
+
+
+def score_text(score: Scored | Unscored) -> str:
+    """Return the score as text."""
+    return f"{score.value:g}" if isinstance(score, Scored) else f"no number ({score.kind})"
+
+
+async def _scores(reward: LiveReward, quiz: Quiz) -> dict[str, Scored | Unscored]:
+    """Return the score of every reply to one question; the right answer and a wrong one come first."""
+    replies = {RIGHT: quiz.saying(quiz.answer), WRONG: quiz.saying(quiz.wrong[0]), **adversarial_replies(quiz)}
+    questions = [ReplyToScore(prompt=quiz.prompt, response=text, label=quiz.answer) for text in replies.values()]
+    try:
+        await reward.start()
+        return dict(zip(replies, await score_replies(reward, questions), strict=True))
+    finally:
+        await reward.close()

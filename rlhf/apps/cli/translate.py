@@ -1,0 +1,54 @@
+"""Print the recipe that a configuration of another system becomes, and what became of its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlhf.apps.translation.translating import Translation, translated
+from rlhf.config import dump_yaml
+from rlhf.errors import UserError
+
+HEADINGS = {"taken": "taken", "same": "done here anyway", "without": "without a counterpart", "unknown": "UNKNOWN"}
+
+
+def run_translate(configuration: Path, output: Path | None, gpus: int | None) -> int:
+    """Print the recipe and, as comments, the account; or write the recipe to the new file `output`."""
+    if output is not None and output.exists():
+        raise UserError(f"{output} exists; give the name of a new file")
+    found = translated(configuration, gpus)
+    recipe = dump_yaml(dict(found.values), sort_keys=False, allow_unicode=True)
+    recipe = f"# {configuration.name} of {found.title}, translated by `rlhf translate`.\n{recipe}"
+    if output is None:
+        print(recipe, *(f"# {line}".rstrip() for line in account_of(found)), sep="\n")
+    else:
+        output.write_text(recipe)
+        print(*account_of(found), f"wrote {output}; check it with: rlhf check {output}", sep="\n")
+    return 0
+
+
+def account_of(found: Translation) -> Iterator[str]:
+    """Iterate over the lines of the account: every setting by what became of it."""
+    for outcome, heading in HEADINGS.items():
+        rows = [row for row in found.rows if row.outcome == outcome]
+        if rows:
+            yield f"{heading} ({len(rows)})"
+        for row in rows:
+            names = [name for name in row.names if name in found.given]
+            theirs = ", ".join(f"{found.spelled[name]} {shown(found.given[name])}" for name in names)
+            ours = ", ".join(f"{key} {shown(value)}" for key, value in row.values.items())
+            theirs = theirs or f"{', '.join(row.names)} (their default)"
+            yield f"  {theirs} -> {ours}" if ours else f"  {theirs}"
+            if row.why:
+                yield f"      {row.why}"
+    yield ""
+    if found.to_name:
+        yield f"for you to name: {', '.join(found.to_name)}"
+    if found.problem:
+        yield f"the recipe is refused: {found.problem}"
+
+
+def shown(value: Any) -> str:
+    """Return a value as a recipe writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

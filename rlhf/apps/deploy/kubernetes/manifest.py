@@ -1,0 +1,105 @@
+"""Renders a KubeRay job from a recipe and the template `scripts/kubernetes/rayjob.yaml`: a pure function."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from rlhf.apps.deploy.heartbeat import HEARTBEAT
+from rlhf.cluster.roles import Resources, check_resources, role_table
+from rlhf.errors import ConfigError
+from rlhf.recipe.by_size import with_sizes
+from rlhf.recipe.loading import LoadedRecipe, load_recipe
+from rlhf.recipe.placement import PlacementTarget, placed
+from rlhf.recipe.planning.machines import machine_of_job
+from rlhf.recipe.workers import roles_of
+from rlhf.runs.resolved import resolved_yaml
+
+ROOT = Path(__file__).parents[4]
+TEMPLATE = ROOT / "scripts" / "kubernetes" / "rayjob.yaml"
+PINS = ROOT / "requirements" / "gpu.txt"
+RECIPE_FOLDER = "/etc/rlhf"
+DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,45}[a-z0-9])?")
+"""Valid name of a RayJob: KubeRay appends to it, and a Kubernetes name has at most 63 characters."""
+QUANTITY = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti|M|G|T)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesJob:
+    """The resources of a Kubernetes job: `nodes` pods of one size, a volume mounted in all of them, a Secret."""
+
+    name: str
+    image: str
+    nodes: int
+    cpus: int
+    gpus: int
+    memory: str
+    claim: str
+    secret: str
+    workspace: str
+    retries: int
+
+
+def load_for(job: KubernetesJob, recipe: Path, overrides: Sequence[str]) -> LoadedRecipe:
+    """Return the recipe as the pods read it: all files that it writes are on the shared volume, and workers are placed
+    on the nodes' GPUs, which count as those of 80 GB. Raises `ConfigError`, `PlacementError`."""
+    shared = [f"model.cache_dir={job.workspace}/models", f"cluster.nodes={job.nodes}"]
+    loaded = load_recipe(recipe, [*shared, *overrides])
+    run = Path(job.workspace) / loaded.recipe.run_dir
+    loaded = load_recipe(recipe, [*shared, *overrides, f"run.dir={run}"])
+    target = PlacementTarget(machine=machine_of_job(job.nodes, job.gpus, job.cpus))
+    model = loaded.recipe.model
+    return with_sizes(placed(loaded, model, target), model)
+
+
+def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:
+    """Return the ConfigMap with the recipe and the RayJob that trains it, as YAML. Raises `ConfigError` for values that
+    Kubernetes would refuse, and `PlacementError` for too few or too small nodes."""
+    check_kubernetes_job(job)
+    roles = roles_of(loaded.recipe)
+    check_resources(
+        roles, [Resources(node=f"node-{index}", cpus=job.cpus, gpus=job.gpus) for index in range(job.nodes)]
+    )
+    heartbeat = "\n".join(f'- {{name: {name}, value: "{value}"}}' for name, value in HEARTBEAT.items())
+    entrypoint = ["rlhf", "train", f"{RECIPE_FOLDER}/recipe.yaml", "--address", "auto", "--resume"]
+    return Template(template()).substitute(
+        name=job.name,
+        image=json.dumps(job.image),
+        nodes=job.nodes, workers=job.nodes - 1, cpus=job.cpus, gpus=job.gpus, memory=job.memory,
+        claim=job.claim, secret=job.secret, workspace=job.workspace, retries=job.retries,
+        recipe_folder=RECIPE_FOLDER,
+        entrypoint=json.dumps(shlex.join(entrypoint)),
+        ray_version=ray_version(PINS.read_text()),
+        heartbeat=textwrap.indent(heartbeat, 16 * " "),
+        roles=textwrap.indent(role_table(roles), "# "),
+        recipe=textwrap.indent(resolved_yaml(loaded.recipe, loaded.origins), 4 * " ").rstrip("\n"),
+    )  # fmt: skip
+
+
+def check_kubernetes_job(job: KubernetesJob) -> None:
+    """Check names and quantities against the rules of Kubernetes. Raises `ConfigError`."""
+    for option, name in (("--name", job.name), ("--claim", job.claim), ("--secret", job.secret)):
+        if not DNS_NAME.fullmatch(name):
+            raise ConfigError(f"{option} {name!r} is no name of Kubernetes: small letters, digits, hyphens, at most 47")
+    if not QUANTITY.fullmatch(job.memory):
+        raise ConfigError(f"--memory-per-node {job.memory!r} is no quantity of Kubernetes, such as 64Gi")
+    if not re.fullmatch(r"/[\w./-]+", job.workspace):
+        raise ConfigError(f"--workspace {job.workspace!r} must be an absolute path of letters, digits and ./_-")
+
+
+def ray_version(pins: str) -> str:
+    """Return the version of Ray in a requirements file, the one that images are built from."""
+    return next(line.removeprefix("ray==") for line in pins.splitlines() if line.startswith("ray=="))
+
+
+def template() -> str:
+    """Return the template's text. Raises `ConfigError` if rlhf was installed without its checkout."""
+    if not TEMPLATE.is_file():
+        raise ConfigError(f"{TEMPLATE} is missing: rlhf kubernetes needs a checkout of this repository")
+    return TEMPLATE.read_text()

@@ -1,0 +1,1 @@
+"""A run as one file to keep or to send."""

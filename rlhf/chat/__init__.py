@@ -1,0 +1,1 @@
+"""Between messages and tokens: chat templates, thinking, tool-call formats."""

@@ -1,0 +1,171 @@
+"""Messages to tokens by the model's chat template: prompts, and demonstrations with exactly the tokens that would be
+sampled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from jinja2 import TemplateError
+
+from rlhf.errors import ModelError, Raised, catch
+from rlhf.types import Message, Segment, TokenKind, Tool
+from rlhf.untrusted_text import has_surrogate
+
+NONE: Mapping[str, Any] = {}
+ReplyTokens = Callable[[str], Sequence[int]]
+"""Encodes a response as the tokens that the policy would have sampled, with its end of turn:
+`ReplyEncoder.token_ids`."""
+
+
+class ChatTokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that rendering needs. The methods' own signatures depend on their
+    arguments."""
+
+    bos_token_id: int | None
+    eos_token_id: int | None
+    pad_token_id: int | None
+
+    @property
+    def chat_template(self) -> Any: ...
+    @property
+    def all_special_ids(self) -> Sequence[int]: ...
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, Any]: ...
+    @property
+    def apply_chat_template(self) -> Callable[..., Any]: ...
+    @property
+    def encode(self) -> Callable[..., Any]: ...
+    @property
+    def decode(self) -> Callable[..., Any]: ...
+    @property
+    def save_pretrained(self) -> Callable[..., Any]: ...
+
+
+def prompt_ids(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE) -> list[int]:
+    """Return the tokens of the conversation and the header of the assistant's reply, by the model's own chat template.
+
+    `arguments` are the template's arguments besides the messages (`enable_thinking: false`, `tools`). Raises
+    `ModelError` when the template rejects the conversation, or a text is none.
+    """
+    return list(_applied(tokenizer, messages, return_dict=False, **arguments))
+
+
+def prompt_text(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE) -> str:
+    """Return the same as text. With `add_generation_prompt: False` among the arguments there is no reply header."""
+    return str(_applied(tokenizer, messages, tokenize=False, **arguments))
+
+
+def check_parts(tokenizer: ChatTokenizer, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+    """Check that the chat template reads the tools, tool calls and reasoning of a row. Raises `ModelError`."""
+    parts = {
+        "tools": (bool(tools), "write tools_column: null to leave them out"),
+        "tool_calls": (any(one.tool_calls for one in messages), "write them into the content"),
+        "reasoning_content": (any(one.reasoning_content for one in messages), "write it into the content"),
+    }
+    for part, (is_there, advice) in parts.items():
+        if is_there and part not in str(tokenizer.chat_template):
+            raise ModelError(
+                f"the rows have {part}, which the chat template does not read; {advice}, or use a model whose template "
+                "reads them"
+            )
+
+
+def _applied(tokenizer: ChatTokenizer, messages: Sequence[Message], **arguments: Any) -> Any:
+    conversation = [as_chat(message) for message in messages]
+    refuse_surrogates(conversation, f"a conversation of {', '.join(message.role for message in messages)}")
+    given = {"add_generation_prompt": True, **arguments}
+    applied = catch(lambda: tokenizer.apply_chat_template(conversation, **given))
+    has_calls = any(message.tool_calls for message in messages)
+    if isinstance(applied, Raised) and isinstance(applied.error, TypeError) and has_calls:
+        with_text = [_with_text_arguments(one) for one in conversation]  # as DeepSeek's templates take arguments
+        applied = catch(lambda: tokenizer.apply_chat_template(with_text, **given))
+    if isinstance(applied, Raised):  # a template may raise any error of Python
+        error, roles = applied.error, ", ".join(message.role for message in messages)
+        why = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+        raise ModelError(f"the chat template refuses a conversation of {roles}: {why}") from error
+    return applied
+
+
+def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    calls = [
+        call | {"function": call["function"] | {"arguments": json.dumps(call["function"]["arguments"])}}
+        for call in message.get("tool_calls", ())
+    ]
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+def refuse_surrogates(given: Any, what: str) -> None:
+    """Raise `ModelError` for messages or text with half a character, which no tokenizer reads."""
+    if has_surrogate(given):
+        shown = str(given).encode(errors="backslashreplace").decode()
+        raise ModelError(f"{what} has half a character, a lone surrogate, which no tokenizer reads: {shown:.200}")
+
+
+def as_chat(message: Message) -> dict[str, Any]:
+    """Return a message as chat templates expect it; keys that do not apply are left out."""
+    calls = [
+        {"type": "function"}
+        | ({"id": call.id} if call.id else {})
+        | {"function": {"name": call.name, "arguments": dict(call.arguments)}}
+        for call in message.tool_calls
+    ]
+    return (
+        {"role": message.role, "content": message.content}
+        | ({"tool_calls": calls} if calls else {})
+        | ({"tool_call_id": message.tool_call_id} if message.tool_call_id is not None else {})
+        | ({"reasoning_content": message.reasoning_content} if message.reasoning_content is not None else {})
+    )
+
+
+def arguments_with_tools(arguments: Mapping[str, Any], tools: Sequence[Tool]) -> Mapping[str, Any]:
+    """Return the template's arguments, with the tools that the policy may call in the format of templates."""
+    functions = [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+            | dict(tool.other),
+        }
+        for tool in tools
+    ]
+    return {**arguments, "tools": functions} if functions else arguments
+
+
+def demonstration(
+    tokenizer: ChatTokenizer,
+    messages: Sequence[Message],
+    response: str,
+    arguments: Mapping[str, Any] = NONE,
+    *,
+    replies: ReplyTokens,
+) -> Segment:
+    """Return the chat prompt as PROMPT tokens, then the response with its end of turn as ACTION tokens, encoded by
+    `replies`."""
+    return _answered(prompt_ids(tokenizer, messages, arguments), replies(response))
+
+
+def comparison(
+    tokenizer: ChatTokenizer,
+    messages: Sequence[Message],
+    chosen: str,
+    rejected: str,
+    arguments: Mapping[str, Any] = NONE,
+    *,
+    replies: ReplyTokens,
+) -> tuple[Segment, Segment]:
+    """Return the demonstrations of two responses to one prompt, which is rendered once."""
+    prompt = prompt_ids(tokenizer, messages, arguments)
+    return _answered(prompt, replies(chosen)), _answered(prompt, replies(rejected))
+
+
+def _answered(prompt: Sequence[int], reply: Sequence[int]) -> Segment:
+    length = len(prompt) + len(reply)
+    kinds = [TokenKind.PROMPT] * len(prompt) + [TokenKind.ACTION] * len(reply)
+    return Segment(
+        token_ids=np.array([*prompt, *reply], np.int32),
+        kinds=np.array(kinds, np.int8),
+        logprobs=np.zeros(length, np.float32),
+        versions=np.full(length, -1, np.int32),
+    )

@@ -1,0 +1,114 @@
+"""Tool formats that vLLM's own parsers parse, behind checks of what those parsers drop without a word."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from rlhf.chat.call_json import Malformed, call_of
+from rlhf.chat.templates import NONE, ChatTokenizer, arguments_with_tools
+from rlhf.chat.thinking import NO_MARKS
+from rlhf.chat.tool_calls import TOOL_CALL, Spoken, ToolFormat
+from rlhf.errors import ConfigError
+from rlhf.types import Tool, ToolCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XmlCalls:
+    """How a format writes calls: what opens a call and an argument, and what closes them. `unclosed` finds an
+    argument whose end is missing; `closed` replaces it."""
+
+    call: re.Pattern[str]
+    argument: re.Pattern[str]
+    closing: str
+    argument_closing: str
+    unclosed: re.Pattern[str] | None = None
+    closed: str = ""
+
+
+XML_CALLS = {
+    "qwen3_coder": XmlCalls(
+        call=re.compile(r"<tool_call>\s*<function="),
+        argument=re.compile(r"<parameter="),
+        closing="</function>",
+        argument_closing="</parameter>",
+        unclosed=re.compile(r"(<parameter=[^>\n]*>(?:(?!</?parameter|</function>).)*?)\s*(?=</function>)", re.DOTALL),
+        closed=r"\1\n</parameter>\n",
+    ),
+    "glm45": XmlCalls(
+        call=re.compile(r"<tool_call>"),
+        argument=re.compile(r"<arg_key>"),
+        closing="</tool_call>",
+        argument_closing="</arg_value>",
+    ),
+}
+
+
+def vllm_format(name: str, tokenizer: ChatTokenizer, setting: str) -> ToolFormat:
+    """Return the format that vLLM's tool parser of that name parses. It imports vLLM, which takes seconds.
+
+    Raises `ConfigError` for a tokenizer that lacks the format's tokens.
+    """
+    _vllm()
+    from vllm.tool_parsers import ToolParserManager
+
+    parser: Any = ToolParserManager.get_tool_parser(name)
+    xml = XML_CALLS.get(name)
+    try:
+        parser(tokenizer)
+    except (RuntimeError, ValueError, KeyError, AttributeError, TypeError, ImportError) as error:
+        raise ConfigError(f"{setting} is {name!r}, which this model's tokenizer cannot write: {error}") from None
+
+    def parse(text: str, tools: Sequence[Tool]) -> Spoken:
+        if xml and xml.unclosed:
+            text = xml.unclosed.sub(xml.closed, text)
+        request = _request(tools)
+        found = parser(tokenizer, request.tools).extract_tool_calls(text, request)
+        calls = tuple(_call(call) for call in found.tool_calls)
+        if xml:
+            _check_nothing_dropped(xml, text, calls, tools)
+        return Spoken(calls=calls, beside=(found.content or "").strip()) if calls else Spoken()
+
+    return ToolFormat(name=name, parse=parse, marks=TOOL_CALL if xml else NO_MARKS)
+
+
+def _check_nothing_dropped(xml: XmlCalls, text: str, calls: Sequence[ToolCall], tools: Sequence[Tool]) -> None:
+    """Check that all calls and arguments that the text begins were read. Raises `Malformed`."""
+    begun = len(xml.call.findall(text))
+    if begun > len(calls) or (TOOL_CALL.opening in text and not calls):
+        names = ", ".join(tool.name for tool in tools)
+        raise Malformed(f"{len(calls)} of {begun or 1} calls can be read; the tools are: {names}")
+    if calls and xml.closing not in text[max((one.start() for one in xml.call.finditer(text)), default=0) :]:
+        raise Malformed(f"{xml.closing} is missing")
+    arguments, read = len(xml.argument.findall(text)), sum(len(call.arguments) for call in calls)
+    if arguments > read:
+        raise Malformed(f"{read} of {arguments} arguments can be read")
+    for end, ended in ((xml.closing, len(calls)), (xml.argument_closing, read)):
+        if calls and text.count(end) > ended:
+            raise Malformed(f"an argument contains {end}, which ends it there")
+
+
+def _call(found: Any) -> ToolCall:
+    """Return a call as vLLM found it, without the random id that vLLM gives it. Raises `Malformed`."""
+    return call_of({"name": found.function.name.strip(), "arguments": found.function.arguments})
+
+
+def _request(tools: Sequence[Tool]) -> Any:
+    """Return a request that offers these tools: vLLM's parsers read the types of arguments from it."""
+    offered = arguments_with_tools(NONE, tools).get("tools")
+    protocol = _vllm().ChatCompletionRequest
+    return protocol(messages=[{"role": "user", "content": ""}], tools=offered)
+
+
+@cache
+def _vllm() -> ModuleType:
+    """Import the part of vLLM that parses. Its logger is silent: what cannot be read is told to the policy."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
+    from vllm.entrypoints.openai.chat_completion import protocol
+
+    return protocol

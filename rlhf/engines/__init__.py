@@ -1,0 +1,1 @@
+"""The vLLM engines as the controller sees them, and in their workers."""

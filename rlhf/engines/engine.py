@@ -1,0 +1,368 @@
+"""Client of a remote engine: many coroutines generate, and their requests are batched into few calls.
+
+A `submit` takes all requests that have come while the last one was under way. Each `collect` returns all replies that
+have finished since the last, so the number of calls does not grow with the number of samples.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.cluster.worker import Worker, WorkerHandle
+from rlhf.engines.config import RolloutConfig
+from rlhf.engines.vllm.engine_worker import Delivered, EngineWorker
+from rlhf.engines.vllm.settings import CPU_SEQUENCES, EngineFacts, GenerateRequest
+from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, ModelError, RlhfError, WorkerDied, WorkerFailed
+from rlhf.types import Completion, FinishReason, PolicyVersion, Prompt, SampledTokens, Sampling, TokenLogprobs
+from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
+
+R = TypeVar("R")
+
+POLL_SECONDS = 1.0
+"""How long one `collect` waits for a first reply."""
+CALL_SECONDS = 30.0
+"""Time added to the deadline of a call, for the round trip and one step of the model."""
+SHORTEST_WAIT_SECONDS = 0.02
+"""Minimum time between two checks of a wait that reaches its deadline during a pause."""
+SETTLED_AT_ONCE = 8
+"""Replies whose episodes go on in one turn of the event loop."""
+BEAT_SECONDS = 2.0
+"""Time between two questions whether an engine's process runs."""
+NOTHING = SampledTokens(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32))
+
+
+class Draft:
+    """A reply that is not complete: the tokens of it that have arrived here. Another engine can go on after them."""
+
+    def __init__(self) -> None:
+        self._parts: list[SampledTokens] = []
+
+    @property
+    def sampled(self) -> SampledTokens:
+        return SampledTokens(*map(np.concatenate, zip(*self._parts, strict=True))) if self._parts else NOTHING
+
+    def add(self, part: SampledTokens) -> None:
+        self._parts.append(part)
+
+
+class RunningClock:
+    """Counts the `seconds` that an engine has run: time paused for a weight sync does not count against a reply's
+    deadline. A nested pause has no effect."""
+
+    def __init__(self) -> None:
+        self._began, self._paused_seconds = time.monotonic(), 0.0
+        self._paused_at: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        now = time.monotonic() if self._paused_at is None else self._paused_at
+        return now - self._began - self._paused_seconds
+
+    def pause(self) -> None:
+        """Stop the clock; no effect if it is stopped already."""
+        if self._paused_at is None:
+            self._paused_at = time.monotonic()
+
+    def restart(self) -> None:
+        """Restart the clock; no effect if it runs."""
+        if self._paused_at is not None:
+            self._paused_seconds += time.monotonic() - self._paused_at
+            self._paused_at = None
+
+    async def within(self, future: asyncio.Future[Any], seconds: float) -> bool:
+        """Whether `future` is done before the clock advances by `seconds`; the future's result is not read. A pause
+        ends within the deadlines of a weight sync, or with the run."""
+        until = self.seconds + seconds
+        while not future.done():
+            left = until - self.seconds
+            if left <= 0:
+                return False
+            await _done_or_late(future, max(left, SHORTEST_WAIT_SECONDS))
+        return True
+
+
+async def _done_or_late(future: asyncio.Future[Any], seconds: float) -> None:
+    """Do as `asyncio.wait` does with one future, in two thirds of its time: every reply waits here."""
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    future.add_done_callback(wake)
+    timer = loop.call_later(seconds, wake)
+    try:
+        await woken
+    finally:
+        timer.cancel()
+        future.remove_done_callback(wake)
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A request in flight: `taken` is resolved when the engine has it, `reply` with a completion or a named error. The
+    caller may be cancelled in the same tick: then both futures have no waiter. The `draft` gets what arrives before."""
+
+    session: str
+    draft: Draft
+    taken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    reply: asyncio.Future[Completion] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def take(self) -> None:
+        if not self.taken.done():
+            self.taken.set_result(None)
+
+    def finish(self, completion: Completion) -> None:
+        self.take()
+        if not self.reply.done():
+            self.reply.set_result(completion)
+
+    def fail(self, error: BaseException) -> None:
+        self.take()
+        if not self.reply.done():
+            self.reply.set_exception(error)
+
+
+class RemoteEngine:
+    """A `RolloutEngine` and a `PublishTarget` over a worker that runs an `EngineWorker`.
+
+    A reply's deadline is `generate_timeout_seconds` from when the engine has the request; time paused for weight syncs
+    does not count. A reply that exceeds it is cut off, and keeps the tokens sampled so far. `generate` raises
+    `GenerateFailed` when only this request cannot be answered, `DeadlinePassed` when no token was sampled in that time,
+    `EngineBroken` or `WorkerDied` when the engine can answer no further request: it is lost, and `until_lost` returns.
+    """
+
+    def __init__(self, worker: Worker, config: RolloutConfig, *, transfer_ranks: int = 1) -> None:
+        self.name, self.transfer_ranks = worker.name, transfer_ranks
+        self.worker = worker
+        self._worker = WorkerHandle[EngineWorker](worker)
+        self._silence_seconds = config.silence_timeout_seconds
+        self._lost: RlhfError | None = None
+        self._noticed = asyncio.Event()
+        self._start_seconds, self._generate_seconds = config.start_timeout_seconds, config.generate_timeout_seconds
+        self._publish_seconds = config.weight_sync_timeout_seconds
+        self.places, self.version = config.max_sequences or CPU_SEQUENCES, 0
+        self._clock = RunningClock()
+        self._ids = itertools.count()
+        self._outbox: list[GenerateRequest] = []
+        self._pending: dict[str, _Pending] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._submitter: asyncio.Task[None] | None = None
+        self._collector: asyncio.Task[None] | None = None
+
+    async def start(self) -> EngineFacts:
+        """Load the model; returns the facts that the engine reports."""
+        facts = await self._worker.call(lambda engine: engine.start(), timeout_seconds=self._start_seconds)
+        self.places = facts.max_sequences
+        return facts
+
+    async def generate(
+        self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, draft: Draft | None = None
+    ) -> Completion:
+        """Return one reply; `seed` determines all its draws. It begins with the tokens of `draft`, which gets further
+        ones as they arrive. Raises `ModelError` for a prompt with images."""
+        if prompt.images:
+            raise ModelError(f"the prompt of session {session} has images, and engines are given text alone")
+        if self._lost:
+            raise self._lost
+        draft = draft or Draft()
+        request_id, before = f"{session}/{next(self._ids)}", draft.sampled
+        pending = self._pending[request_id] = _Pending(session, draft)
+        self._post(
+            GenerateRequest(
+                request_id,
+                np.concatenate([prompt.token_ids, before.token_ids]) if len(before.token_ids) else prompt.token_ids,
+                sampling.temperature,
+                sampling.max_tokens - len(before.token_ids),
+                seed,
+                sampled=len(before.token_ids),
+            )
+        )
+        seconds = min(self._generate_seconds, sampling.max_seconds or self._generate_seconds)
+        try:
+            await pending.taken
+            if not await self._clock.within(pending.reply, seconds):
+                # The engine returns the tokens sampled so far as the reply, which may also be complete already.
+                await self._call(lambda engine: engine.cut_off([request_id]))
+                await asyncio.wait((pending.reply,), timeout=CALL_SECONDS)
+        finally:
+            if self._pending.pop(request_id, None):
+                self._spawn(self._call(lambda engine: engine.abort([request_id])))
+        completion = _after(before, pending.reply.result()) if pending.reply.done() else None
+        if completion is None or (completion.finish_reason is FinishReason.TIME and not len(completion.token_ids)):
+            raise DeadlinePassed(f"{self.name} (session {session})", seconds)
+        return completion
+
+    async def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
+        """Return log-probs of given tokens at temperature 1."""
+        return await self._call(lambda engine: engine.token_logprobs(token_ids))
+
+    async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
+        """Sample `tokens` more tokens after `token_ids`, at temperature 1."""
+        return await self._call(lambda engine: engine.extend(token_ids, tokens))
+
+    async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
+        """Join the transfer group; this engine's ranks start at `first_rank`."""
+        await self._phase(lambda engine: engine.connect(rendezvous, first_rank))
+
+    async def sleep(self) -> None:
+        """Pause sampling and give back the engine's memory, until the next weight sync."""
+        self._clock.pause()
+        await self._phase(lambda engine: engine.sleep())
+
+    async def prepare(self, manifest: Manifest) -> Load:
+        """Pause sampling and acknowledge the manifest; requests in flight are kept. Returns the load since the last
+        call."""
+        self._clock.pause()
+        return await self._phase(lambda engine: engine.prepare(manifest))
+
+    async def receive(self, manifest: Manifest) -> Seconds:
+        """Receive the tensors while the learner sends them."""
+        return await self._phase(lambda engine: engine.receive(manifest))
+
+    async def commit(self, version: PolicyVersion) -> None:
+        """Stamp tokens sampled from here on with `version`."""
+        await self._phase(lambda engine: engine.commit(version))
+        self.version = version
+
+    async def resume(self) -> None:
+        await self._phase(lambda engine: engine.resume())
+        self._clock.restart()
+
+    def lose(self, error: RlhfError) -> None:
+        """Take the engine out of service: all its requests fail, now and from now on."""
+        if not isinstance(error, (EngineBroken, WorkerDied)):
+            error = EngineBroken(self.name, str(error))
+        self._lost = self._lost or error
+        self._noticed.set()
+        self._fail(self._lost)
+
+    async def until_lost(self) -> RlhfError:
+        """Wait until the engine can serve no more, and return why: its process ended or does not answer, or it broke. A
+        process that answers nothing is stopped, or hangs as a whole."""
+        watching = [asyncio.ensure_future(one) for one in (self._noticed.wait(), self._died(), self._silent())]
+        try:
+            await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in watching:
+                task.cancel()
+        assert self._lost is not None, "each of them sets it"
+        return self._lost
+
+    async def _died(self) -> None:
+        self.lose(await self.worker.until_death())
+
+    async def _silent(self) -> None:
+        """Return when the process has not answered for its time."""
+        while True:
+            try:
+                await self._worker.call(lambda engine: engine.beat(), timeout_seconds=self._silence_seconds)
+            except DeadlinePassed:
+                seconds = self._silence_seconds
+                return self.lose(WorkerDied(self.name, f"its process has not answered for {seconds:g} s"))
+            except RlhfError as error:
+                return self.lose(error)
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def stop(self) -> None:
+        """Abort all requests in flight and free the model."""
+        self._fail(EngineBroken(self.name, "it was stopped"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._worker.call(lambda engine: engine.close(), timeout_seconds=CALL_SECONDS)
+
+    async def _phase(self, ask: Callable[[EngineWorker], R]) -> R:
+        return await self._worker.call(ask, timeout_seconds=self._publish_seconds)
+
+    def _post(self, request: GenerateRequest) -> None:
+        self._outbox.append(request)
+        if self._submitter is None or self._submitter.done():
+            self._submitter = self._spawn(self._submit())
+
+    async def _submit(self) -> None:
+        """Send the requests that have come, and then those that have come meanwhile."""
+        while self._outbox:
+            batch, self._outbox = self._outbox, []
+            await self._send([request for request in batch if request.id in self._pending])
+
+    async def _send(self, batch: Sequence[GenerateRequest]) -> None:
+        """Send requests, and make sure that a collector waits for their replies."""
+        if not batch:
+            return
+        await self._call(lambda engine: engine.submit(batch))
+        for request in batch:
+            if pending := self._pending.get(request.id):
+                pending.take()
+        if self._collector is None or self._collector.done():
+            self._collector = self._spawn(self._collect())
+
+    async def _collect(self) -> None:
+        while self._pending:
+            replies = await self._call(lambda engine: engine.collect(POLL_SECONDS))
+            for first in range(0, len(replies), SETTLED_AT_ONCE):
+                for request_id, reply in replies[first : first + SETTLED_AT_ONCE]:
+                    self._settle(request_id, reply)
+                await asyncio.sleep(0)
+
+    async def _call(self, ask: Callable[[EngineWorker], R]) -> R:
+        """Call the worker; the deadline allows for a weight sync that runs meanwhile."""
+        return await self._worker.call(ask, timeout_seconds=self._publish_seconds + CALL_SECONDS)
+
+    def _settle(self, request_id: str, reply: Delivered) -> None:
+        if isinstance(reply, SampledTokens):
+            if unfinished := self._pending.get(request_id):
+                unfinished.draft.add(reply)
+            return
+        pending = self._pending.pop(request_id, None)
+        if pending is None:
+            return
+        if isinstance(reply, Completion):
+            pending.finish(reply)
+        elif reply.broken:
+            pending.fail(EngineBroken(self.name, reply.detail))
+            self.lose(EngineBroken(self.name, reply.detail))
+        else:
+            pending.fail(GenerateFailed(self.name, pending.session, reply.detail))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        # In a context of its own: the call is for many episodes, and belongs to the trace of none.
+        task = asyncio.get_running_loop().create_task(work, context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Fail all pending requests if the call failed: none of them would be answered."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            if isinstance(error, (WorkerDied, WorkerFailed)):
+                self.lose(error)
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        lost, self._pending = self._pending, {}
+        for pending in lost.values():
+            pending.fail(error)
+
+
+def _after(before: SampledTokens, completion: Completion) -> Completion:
+    """Return the whole reply, of which an engine sampled the rest."""
+    if not len(before.token_ids):
+        return completion
+    return replace(
+        completion,
+        token_ids=np.concatenate([before.token_ids, completion.token_ids]),
+        logprobs=np.concatenate([before.logprobs, completion.logprobs]),
+        versions=np.concatenate([before.versions, completion.versions]),
+    )

@@ -1,0 +1,192 @@
+"""Route requests over several engines, which may come and go and have a limited number of places."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from rlhf.engines.engine import Draft
+from rlhf.errors import EngineBroken, EnginesLost, GenerateFailed, WorkerDied
+from rlhf.types import Completion, PolicyVersion, Prompt, Sampling
+
+REMEMBERED_SESSIONS = 65_536
+STALE_LOADS = 16
+"""Entries of the heap of loads for each engine, after which it is made anew."""
+MOST_LOSSES = 3
+"""Engines that may be lost with a request before it fails: it may be the cause."""
+
+
+class DraftingEngine(Protocol):
+    """A `RolloutEngine` with `places` for requests and weights of a `version`, that can go on after what another has
+    sampled. It raises `EngineBroken` or `WorkerDied` when it can answer no further request."""
+
+    name: str
+    places: int
+    version: PolicyVersion
+
+    async def generate(
+        self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, draft: Draft | None = None
+    ) -> Completion: ...
+
+
+@dataclass(slots=True)
+class _Session:
+    """The requests of one episode. `version` had the engines at the first one, and `home` is the engine of the last."""
+
+    version: PolicyVersion
+    home: DraftingEngine | None = None
+
+
+_Waiting = tuple[int, int, _Session, asyncio.Future[DraftingEngine]]
+"""A request that waits for a place: the version of its session, its number, its session, and the engine to come."""
+
+
+class Router:
+    """Sends a session to the engine with the fewest requests in flight, and keeps it there: its prefix is cached there.
+    Where all places are taken, requests wait here, and those of sessions that began at an older version go first, for
+    these are trained first. Among equals the first one goes first: an episode that is late may be a long one. A session
+    without an engine goes to the first that has a place.
+
+    The requests of an engine that is lost go on at another, after the tokens that have arrived of them; if none is
+    left, they wait for one to be added, or for `end`, if the router `fails_over`; else they raise the loss. The least
+    recently used sessions are forgotten first.
+    """
+
+    def __init__(self, engines: Iterable[DraftingEngine], *, remembered_sessions: int = REMEMBERED_SESSIONS) -> None:
+        self.engines = list(engines)
+        self.fails_over = False
+        if not self.engines:
+            raise ValueError("a router needs an engine")
+        self._under_way: Counter[str] = Counter()
+        self._working = 0
+        self._orders: dict[DraftingEngine, int] = {}
+        self._by_load: list[tuple[int, int, DraftingEngine]] = []
+        self._busy_seconds, self._counted_at = 0.0, time.monotonic()
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        self._remembered = remembered_sessions
+        self._numbers = itertools.count()
+        self._lines: defaultdict[DraftingEngine | None, list[_Waiting]] = defaultdict(list)
+        self._end: EnginesLost | None = None
+
+    async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
+        """Return one reply. Raises `GenerateFailed` for a request with which too many engines were lost, `EnginesLost`
+        after `end`, and what else an engine raises."""
+        draft, losses, spent = Draft(), 0, 0.0
+        while True:
+            engine = await self._place(session)
+            began = time.monotonic()
+            try:
+                left = _time_left(sampling, spent) if losses else sampling
+                return await engine.generate(prompt, sampling=left, seed=seed, session=session, draft=draft)
+            except (EngineBroken, WorkerDied) as error:
+                if self.engines == [engine] and not self.fails_over:
+                    raise  # it raises its loss for those who come, too
+                self.remove(engine)
+                losses, spent = losses + 1, spent + time.monotonic() - began
+                if losses == MOST_LOSSES:
+                    raise GenerateFailed(engine.name, session, f"{losses} engines were lost with it: {error}") from None
+            finally:
+                self._leave(engine)
+
+    def busy_seconds(self) -> float:
+        """Return how long engines have had requests, summed over engines."""
+        now = time.monotonic()
+        self._busy_seconds, self._counted_at = self._busy_seconds + self._working * (now - self._counted_at), now
+        return self._busy_seconds
+
+    def add(self, engine: DraftingEngine) -> None:
+        """Send requests to this engine, too."""
+        self.engines.append(engine)
+        self._orders, self._by_load = {}, []
+        self._fill(engine)
+
+    def remove(self, engine: DraftingEngine) -> None:
+        """Send no further request to this engine; no effect if it is removed already."""
+        if engine in self.engines:
+            self.engines.remove(engine)
+            self._orders, self._by_load = {}, []
+            for waiting in self._lines.pop(engine, ()):
+                heapq.heappush(self._lines[None], waiting)
+            for other in self.engines:
+                self._fill(other)
+
+    def end(self, error: EnginesLost) -> None:
+        """Fail all requests that wait for an engine, and all that come."""
+        self._end = error
+        for _, _, _, place in itertools.chain.from_iterable(self._lines.values()):
+            if not place.done():
+                place.set_exception(error)
+
+    async def _place(self, name: str) -> DraftingEngine:
+        """Take a place at the engine of a session; where there is none, wait for it."""
+        if self._end:
+            raise self._end
+        session = self._sessions.pop(name, None) or _Session(self.engines[0].version if self.engines else 0)
+        self._sessions[name] = session
+        if len(self._sessions) > self._remembered:
+            self._sessions.popitem(last=False)
+        if session.home and session.home not in self.engines:
+            session.home = None
+        engine = session.home or (self._least_loaded() if self.engines else None)
+        if engine and self._under_way[engine.name] < engine.places:
+            return self._enter(session, engine)
+        place: asyncio.Future[DraftingEngine] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._lines[session.home], (session.version, next(self._numbers), session, place))
+        try:  # every reply has a deadline, and so has each replacement's start
+            return await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled() and not place.exception():
+                self._leave(place.result())
+            raise
+
+    def _enter(self, session: _Session, engine: DraftingEngine) -> DraftingEngine:
+        session.home = engine
+        self._count(engine, 1)
+        return engine
+
+    def _leave(self, engine: DraftingEngine) -> None:
+        self._count(engine, -1)
+        if (self._lines.get(engine) or self._lines[None]) and engine in self.engines:
+            self._fill(engine)
+
+    def _fill(self, engine: DraftingEngine) -> None:
+        """Give the free places of an engine to those who wait for it, or for any, in their order."""
+        while self._under_way[engine.name] < engine.places:
+            lines = [line for line in (self._lines[engine], self._lines[None]) if line]
+            if not lines:
+                return
+            _, _, session, place = heapq.heappop(min(lines, key=lambda line: line[0][:2]))
+            if not place.done():  # who was cancelled waits no more
+                place.set_result(self._enter(session, engine))
+
+    def _count(self, engine: DraftingEngine, requests: int) -> None:
+        self.busy_seconds()  # until now with those that were under way
+        before = self._under_way[engine.name]
+        self._under_way[engine.name] = after = before + requests
+        self._working += (after > 0) - (before > 0)
+        if engine in self._orders:
+            heapq.heappush(self._by_load, (after, self._orders[engine], engine))
+
+    def _least_loaded(self) -> DraftingEngine:
+        """Return the engine with the fewest requests in flight, the first of equal ones. The heap has every load that
+        an engine has had since it was made: those that are not true any more are dropped when they come to the top."""
+        if not 0 < len(self._by_load) <= STALE_LOADS * len(self.engines):
+            self._orders = {engine: order for order, engine in enumerate(self.engines)}
+            self._by_load = [(self._under_way[engine.name], order, engine) for engine, order in self._orders.items()]
+            heapq.heapify(self._by_load)
+        while self._by_load[0][0] != self._under_way[self._by_load[0][2].name]:
+            heapq.heappop(self._by_load)
+        return self._by_load[0][2]
+
+
+def _time_left(sampling: Sampling, spent: float) -> Sampling:
+    """Take the time that a reply has had from what it may have; it has a moment at least, to return what it has."""
+    if sampling.max_seconds is None:
+        return sampling
+    return replace(sampling, max_seconds=max(sampling.max_seconds - spent, 0.01))

@@ -1,0 +1,82 @@
+"""`rlhf check` reads every row as the run will, and says what is wrong with its file and number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf.apps.cli.check import run_check
+from rlhf.errors import UserError
+
+GOOD = {"question": "1 + 1?", "answer": "2"}
+LONG = GOOD | {"question": "x" * 110}
+CHAT = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "4"}] * 2}
+SFT = ("kind=sft", "data.train.response_column=answer")
+WHOLE = ("kind=sft", "data.train.prompt_column=messages")
+PAIRS = (
+    "kind=reward_model", "data.train.chosen_column=answer", "data.train.rejected_column=other",
+)  # fmt: skip
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("\n\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+def checked(recipe: Path, *overrides: str) -> str:
+    with pytest.raises(UserError) as caught:
+        run_check(recipe, overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "overrides", "message"),
+    [
+        (GOOD | {"answer": ["2"]}, (), "it reads ['2']; write answer_column: answer.0"),
+        (GOOD | {"question": ""}, (), "the question in column 'question' is blank"),
+        ({"question": "?"}, (), "has no column 'answer'"),
+        (LONG, (), "the prompt has 129 tokens, and the context of 128 leaves no room for a reply; shorten it, or"),
+        (LONG, SFT, "the demonstration has 131 tokens, more than the model's context of 128"),
+        (GOOD | {"answer": ""}, SFT, "a reply to imitate is blank"),
+        (GOOD | {"other": 3, "answer": {"a": 1}}, PAIRS, "must be text or a list of messages"),
+        ({"messages": CHAT["messages"][:1]}, WHOLE, "ends with the user's message, and there is no reply to imitate"),
+        (CHAT | {"tools": [{"name": "add"}]}, WHOLE, "the rows have tools, which the chat template does not read"),
+    ],
+)  # fmt: skip
+def test_a_row_far_behind_is_named(
+    recipe: Path, rows: Path, row: dict[str, Any], overrides: tuple[str, ...], message: str
+) -> None:
+    good = GOOD | {"other": "3"} | CHAT
+    written(rows, [good, good, good, row])
+    error = checked(recipe, *overrides)
+    assert "rows.jsonl, row 7: " in error or "rows.jsonl, row 7 has" in error
+    assert message in error
+
+
+def test_a_long_question_of_an_evaluation_set_is_named(recipe: Path, rows: Path, tmp_path: Path) -> None:
+    held_out = written(tmp_path / "held_out.jsonl", [GOOD, LONG])
+    error = checked(recipe, f"data.eval.path={held_out}")
+    assert error.startswith(f"data.eval: {held_out}, row 3: the prompt has 129 tokens")
+    assert error.endswith("leave such rows out with data.eval.max_prompt_tokens: 127")
+    assert run_check(recipe, (f"data.eval.path={held_out}", "data.eval.max_prompt_tokens=127")) == 0
+
+
+def test_what_the_run_will_leave_out_is_told(recipe: Path, rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(rows, [GOOD, LONG, GOOD])
+    limit = "data.train.max_prompt_tokens=100"
+    assert run_check(recipe, (limit,)) == 0
+    assert "rows           data.train: 1 of 3 rows left out (1 above 100 prompt tokens)\n" in capsys.readouterr().out
+    assert run_check(recipe, (limit, *SFT)) == 0
+    assert "rows           data.train: 1 of 3 rows left out (1 above 100 prompt tokens)\n" in capsys.readouterr().out
+    written(rows, [GOOD | {"other": "3"}, GOOD | {"other": "2"}])
+    assert run_check(recipe, PAIRS) == 0
+    assert "rows           1 of 2 pairs dropped: 1 where both replies are the same\n" in capsys.readouterr().out
+
+
+def test_whole_conversations_are_demonstrations(recipe: Path, rows: Path) -> None:
+    written(rows, [CHAT] * 3)
+    assert run_check(recipe, WHOLE) == 0

@@ -1,0 +1,178 @@
+"""Reports of made runs: what is in them, that they stand alone, and that no text of a model does anything in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from markdown_it import MarkdownIt
+
+from rlhf.apps.reports.report import LONGEST_TEXT, Report, report_of
+from rlhf.apps.reports.report_html import html_report
+from rlhf.apps.reports.report_markdown import markdown_report
+from rlhf.apps.reports.svg import MOST_POINTS, curve_svg, thinned
+from rlhf.runs.alarms import Series
+from rlhf.runs.model_card import fenced
+from rlhf.runs.stored_run import read_run
+from tests.hostile_texts import HOSTILE_TEXTS, unseen
+from tests.runs.made_run import RECIPE, made_run
+from tests.runs.test_episode_parts import FAILED, PLAYED, written
+
+HOSTILE = {**HOSTILE_TEXTS, "entities": "&lt;b&gt;", "a longer fence": "````html\n<b>\n", "the end of data": "]]>"}
+del HOSTILE["one long line"]  # a test of its own shortens it
+ROWS = [
+    {"reward/mean": 0.25, "policy/entropy": 0.5, "policy/logprob_difference": 0.02, "seconds/train": 1.0, "mine": 2.0}
+] * 4
+SUMMARY = {
+    "outcome": "finished", "samples": 64, "wall_seconds": 3723.0,
+    "evaluations": {"hard": {"problems": 8, "start": {"avg@1": 0.25}, "end": {"avg@1": 0.75}}},
+}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """The elements, attributes and text of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def reported(folder: Path) -> Report:
+    return report_of(read_run(folder))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run whose last update has five episodes; the rewards of the one before are more extreme."""
+    folder = made_run(tmp_path / "run", ROWS, summary=SUMMARY)
+    episodes = [
+        replace(PLAYED, update=2, ordinal=9, sample=n, reward=reward, response=f"reply {reward}", conversation=None)
+        for n, reward in enumerate([0.5, 0.0, 0.25, 1.0, 0.75])
+    ]
+    written(folder / "episodes", [replace(PLAYED, update=1, reward=9.0), FAILED], episodes)
+    (folder / "code").mkdir()
+    (folder / "code" / "graded.py").write_text("def reward(response, row): ...\n")
+    state = folder / "checkpoints" / "version-000004" / "trainer_state.json"
+    state.parent.mkdir(parents=True)
+    state.write_text('{"provenance": {"model.path": "9b43"}}')
+    return folder
+
+
+@pytest.mark.parametrize("form", [html_report, markdown_report])
+def test_a_report_says_what_became_of_the_run(folder: Path, form: Callable[[Report], str]) -> None:
+    report = form(reported(folder))
+    shown = Page(report).text if form is html_report else report.replace("\\", "")
+    parts = (
+        "made", "finished", "4 of 40", "64", "1:02:03", "evaluation hard: avg@1", "0.25 → 0.75",
+        "engine and learner differ by 0.02 nats since update 1", "policy/entropy", "0.5 nats", "mine",
+        "at least 0.01 nats", "best", "reply 1.0", "middle", "reply 0.5", "worst", "reply 0.0", "exact 1, format 0",
+        "6*7?", "42", RECIPE, "model.path", "9b43", "graded.py",
+        "def reward(response, row): ...",
+    )  # fmt: skip
+    assert [part for part in parts if part not in shown] == []
+    assert [reply for reply in ("reply 0.25", "reply 0.75", "9 (") if reply in shown] == []
+
+
+def test_the_page_stands_alone(folder: Path) -> None:
+    page = Page(html_report(reported(folder)))
+    assert page.attributes & {"src", "href", "srcset", "action", "data", "onclick"} == set()
+    assert page.tags & {"script", "link", "img", "iframe", "object", "form", "base"} == set()
+    assert "http" not in html_report(reported(folder)).replace("http-equiv", "")
+    assert "prefers-color-scheme: dark" in html_report(reported(folder))
+
+
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
+def test_no_text_of_others_does_anything(tmp_path: Path, folder: Path, hostile: str) -> None:
+    plain = reported(folder)
+    said = [{"role": hostile, "content": hostile, "tool_calls": [{"name": hostile, "arguments": {hostile: hostile}}]}]
+    episode = replace(
+        PLAYED, update=3, task=hostile, answer=hostile, reward_detail=hostile, conversation=said,
+        reward_parts={hostile: 1.0}, status="terminated",
+    )  # fmt: skip
+    written(folder / "episodes", [episode])
+    made_run(folder, [{**ROWS[0], hostile: None}] * 4, SUMMARY | {"outcome": hostile})
+    (folder / "code" / "graded.py").write_text(hostile, errors="replace")
+    (folder / "code" / "<script>.py").write_text("")
+    report = reported(folder)
+    assert len(report.episodes) == 1
+    page, before = Page(html_report(report)), Page(html_report(plain))
+    assert (page.tags - before.tags, page.attributes - before.attributes) == (set(), set())
+    kinds = {token.type for token in MarkdownIt("commonmark").enable("table").parse(markdown_report(plain))}
+    tokens = MarkdownIt("commonmark").enable("table").parse(markdown_report(report))
+    inner = {child.type for token in tokens for child in token.children or ()}
+    assert {token.type for token in tokens} - kinds == set()
+    assert inner <= {"text", "softbreak", "text_special", "strong_open", "strong_close"}
+    assert len([token for token in tokens if token.type == "heading_open"]) == 9
+    for text in (html_report(report), markdown_report(report)):
+        assert unseen(text) == set()
+
+
+def test_a_long_text_is_shortened_and_says_so(folder: Path) -> None:
+    long = "a" * 1_000_000
+    written(folder / "episodes", [replace(PLAYED, update=3, response=long + "end", conversation=None)])
+    (episode,) = reported(folder).episodes
+    assert episode.said[-1][1].endswith("aend")
+    assert len(episode.said[-1][1]) < LONGEST_TEXT + 100
+    assert f"… {1_000_003 - LONGEST_TEXT} characters left out …" in episode.said[-1][1]
+
+
+def test_a_run_without_episodes_metrics_or_end_is_reported_too(tmp_path: Path) -> None:
+    report = reported(made_run(tmp_path / "run", []))
+    assert dict(report.facts) == {"outcome": "its process ended without a summary", "updates": "0 of 40"}
+    assert "Episodes" not in html_report(report) + markdown_report(report)
+
+
+def test_episodes_that_cannot_be_read_are_told(folder: Path) -> None:
+    for part in (folder / "episodes").iterdir():
+        part.write_bytes(b"PAR")
+    report = reported(folder)
+    assert report.episodes == []
+    assert "damaged" in report.untold[0]
+    assert "damaged" in html_report(report)
+
+
+@pytest.mark.parametrize(
+    ("points", "shapes", "texts"),
+    [
+        ([(1, 0.0), (2, 1.0), (3, 0.5)], ["polyline"], ["1", "0", "update 1 to 3"]),
+        ([(1, 0.0), (2, None), (3, 0.5), (4, 0.25)], ["circle", "polyline"], ["0.5", "0", "update 1 to 4"]),
+        ([(7, 2.0)], ["circle"], ["2", "update 7"]),
+        ([(1, 2.0), (2, 2.0)], ["polyline"], ["2", "update 1 to 2"]),
+        ([(1, -1e-9), (2, 1e300)], ["polyline"], ["1e+300", "-1e-09", "update 1 to 2"]),
+    ],
+)
+def test_a_curve_is_drawn_with_its_gaps_and_bounds(points: Series, shapes: list[str], texts: list[str]) -> None:
+    drawing = ElementTree.fromstring(curve_svg(points, "<reward> & more"))
+    assert [part.tag for part in drawing if part.tag != "text"] == shapes
+    assert [part.text for part in drawing if part.tag == "text"] == texts
+
+
+def test_a_curve_marks_the_bounds_that_it_crosses_and_nothing_has_no_curve() -> None:
+    assert curve_svg([(1, 0.0), (2, 1.0)], "", low=0.5, high=2.0).count('class="bound"') == 1
+    assert curve_svg([(1, None)], "") == curve_svg([], "") == ""
+
+
+def test_a_long_curve_is_drawn_as_means() -> None:
+    drawn = thinned([(update, float(update)) for update in range(10_000)])
+    assert len(drawn) == MOST_POINTS
+    assert drawn[-1][0] == 9999
+    assert drawn[0][1] == pytest.approx(16.0)
+
+
+def test_a_fence_is_longer_than_any_in_the_text() -> None:
+    assert fenced("a ````` b").splitlines()[0] == "``````text"
+    assert fenced("none").splitlines()[0] == "```text"
