@@ -1,4 +1,4 @@
-"""Read the JSON of tool calls, as far as it can be written again. Pure."""
+"""Parse the JSON of tool calls; only JSON that can be serialised again is accepted. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlhf.types import ToolCall
 DEEPEST = 100
 """Maximum nesting depth of lists and objects: less than what the wire format of environments carries."""
 LENIENT = json.JSONDecoder(strict=False)
-"""Accepts line breaks in strings: models write programs so."""
+"""Accepts line breaks in strings: models write programs with them."""
 
 
 class Malformed(ValueError):
@@ -19,16 +19,16 @@ class Malformed(ValueError):
 
 
 def decoded(text: str, at: int) -> tuple[Any, int]:
-    """Return the JSON value that begins at that position, and where it ends. Raises `Malformed`."""
+    """Return the JSON value that begins at position `at`, and where it ends. Raises `Malformed`."""
     while text[at : at + 1].isspace():
         at += 1
     try:
         value, end = LENIENT.raw_decode(text, at)
         return serialisable(value), end
     except RecursionError:
-        raise Malformed("it is not JSON (it is nested too deeply)") from None
+        raise Malformed("invalid JSON (nested too deeply)") from None
     except ValueError as error:
-        raise Malformed(f"it is not JSON ({error})") from None
+        raise Malformed(f"invalid JSON ({error})") from None
 
 
 def json_of(text: str) -> Any:
@@ -36,23 +36,23 @@ def json_of(text: str) -> Any:
     try:
         return serialisable(json.loads(text))
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("nested too deeply") from None
 
 
 def serialisable(value: Any) -> Any:
-    """Return a parsed value if it can be serialised again: Python's parser also accepts NaN, numbers beyond the range
-    of floats and lone surrogates, which are refused here, as is nesting deeper than `DEEPEST`. Raises `ValueError`."""
+    """Return a parsed value if it can be serialised again. Python's parser accepts NaN, numbers beyond the range of
+    floats and lone surrogates; this refuses them, and nesting deeper than `DEEPEST`. Raises `ValueError`."""
     if _nested_deeper(value, DEEPEST):
-        raise ValueError("it is nested too deeply")
+        raise ValueError("nested too deeply")
     json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     return value
 
 
 def call_of(value: Any) -> ToolCall:
-    """Return the call that an object describes; its id is empty where it has none. Raises `Malformed`."""
+    """Return the call that an object describes; a missing id is empty. Raises `Malformed`."""
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(name, str) or not name.strip():
-        raise Malformed('it needs a "name" that is text')
+        raise Malformed('"name" must be a string')
     given = value.get("id")
     return ToolCall(id=given if isinstance(given, str) else "", name=name, arguments=_arguments(value))
 
@@ -64,9 +64,9 @@ def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             given = json_of(given) if given.strip() else {}
         except ValueError:
-            raise Malformed('its "arguments" are text that is not JSON') from None
+            raise Malformed('"arguments" is a string that is not JSON') from None
     if not isinstance(given, dict):
-        raise Malformed('its "arguments" must be a JSON object')
+        raise Malformed('"arguments" must be a JSON object')
     return given
 
 

@@ -23,13 +23,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 REMEMBERED = 256
-"""Of each kind: the samples of a group ask the same, and environments repeat themselves."""
+"""Cached texts of each kind: the samples of a group share a prompt, and environments repeat themselves."""
 WHOLE_MARK = re.compile(r".*[\n>\]]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyAsWritten:
-    """A reply as the chat template writes it, without ends; `thinking`: the header before it opens the thinking."""
+    """A reply as the chat template writes it, without end tokens; `thinking`: its header opens the thinking."""
 
     text: str
     thinking: bool
@@ -66,8 +66,7 @@ class ChatRenderer:
         return ChatRenderer(self.tokenizer, self._without_tools, self._tools, self._declared_ends, read)
 
     def spoken(self, text: str, before: NDArray[np.int32]) -> Spoken:
-        """Return the tool calls in a reply's marked text, which followed the tokens `before`. Without tools there are
-        none."""
+        """Return the tool calls in the marked text of a reply to the tokens `before`; none without tools."""
         header = self.whole_text(before[-HEADER_TOKENS:])
         return self._read(text, self._tools, thinking=bool(begun_thinking(header))) if self._tools else Spoken()
 
@@ -79,7 +78,7 @@ class ChatRenderer:
         except ModelError:
             return None
         same, thinking = prompt, bool(begun_thinking(prompt))
-        if not whole.startswith(prompt):  # the template writes a header of its own before such a reply
+        if not whole.startswith(prompt):  # the template writes another header before such a reply
             differ = next((n for n, (one, other) in enumerate(zip(prompt, whole, strict=False)) if one != other), 0)
             begun = WHOLE_MARK.match(whole[:differ])
             same, thinking = begun[0] if begun else "", False
@@ -95,17 +94,17 @@ class ChatRenderer:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """Notes for the user: on which tokens end a reply, and on tools that the template does not render."""
+        """Notes for the user about the tokens that end a reply, and tools that the template does not render."""
         try:
             prompt = prompt_text(self.tokenizer, [QUESTION], self._arguments)
         except ModelError:  # some templates need more than one user message
             return self._end.told
         unsaid = ", ".join(tool.name for tool in self._tools if tool.name not in prompt)
-        note = f"the chat template does not show the policy its tools {unsaid}; the environment must"
+        note = f"the chat template does not show the policy its tools {unsaid}; the environment must describe them"
         return (*self._end.told, *([note] if unsaid else []))
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
-        """Return the conversation so far, and the header of the assistant's reply; cached, and so not to be changed."""
+        """Return the conversation so far and the header of the assistant's reply; cached, so do not change it."""
 
         def rendered() -> Prompt:
             token_ids = np.asarray(prompt_ids(self.tokenizer, messages, self._arguments), dtype=np.int32)
@@ -115,8 +114,8 @@ class ChatRenderer:
         return _remembered(self._prompts, repr(messages), rendered)
 
     def increment(self, messages: Sequence[Message], last: int) -> NDArray[np.int32]:
-        """Return the tokens that follow a reply which stopped with the token `last`: the end of its turn, where it
-        stopped at something else (`sampling.stop`), the messages, and the header of the next reply.
+        """Return the tokens that follow a reply which stopped with the token `last`: the end of its turn if it stopped
+        at something else (`sampling.stop`), the messages, and the header of the next reply.
 
         Raises `ModelError` when the template does more than append.
         """
@@ -132,13 +131,13 @@ class ChatRenderer:
         return self._increments.verdict(roles)
 
     def prompt_tokens(self, task: Task) -> int:
-        """Return the length of a task's prompt. Raises `ModelError` if the template does not read all its parts."""
+        """Return the length of a task's prompt. Raises `ModelError` if the template ignores a part of it."""
         check_parts(self.tokenizer, task.messages, task.tools)
         arguments = arguments_with_tools(self._arguments, task.tools)
         return len(prompt_ids(self.tokenizer, task.messages, arguments))
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
-        """Return the text that people and rewards read: without the tokens that frame a turn."""
+        """Return the text for people and rewards, without the tokens that frame a turn."""
         return self._decoded(self._without(token_ids, self._frame))
 
     def marked_text(self, token_ids: NDArray[np.int32]) -> str:
@@ -146,7 +145,7 @@ class ChatRenderer:
         return self.whole_text(self._without(token_ids, self.stop_token_ids))
 
     def whole_text(self, token_ids: NDArray[np.int32]) -> str:
-        """Return the decoded text, special tokens included; cached where it is as short as a header."""
+        """Return the decoded text, special tokens included; cached if it is as short as a header."""
         if len(token_ids) > HEADER_TOKENS:
             return self._decoded(token_ids)
         key = tuple(token_ids.tolist())
@@ -163,7 +162,7 @@ class ChatRenderer:
 
 
 def _remembered(known: dict[K, V], key: K, make: Callable[[], V]) -> V:
-    """Return what was made for this key, made now unless it is known; the oldest is forgotten."""
+    """Return the value for this key, made now unless cached; the oldest entry is dropped."""
     if key not in known:
         made = make()
         if len(known) >= REMEMBERED:

@@ -1,4 +1,4 @@
-"""Choose the format that tool calls are parsed in: a call that the chat template renders must be parsed back."""
+"""Choose the format of tool calls: parsing must recover a call that the chat template renders."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ SHOWN_CHARACTERS = 120
 
 
 def format_for(renderer: ChatRenderer, name: str, setting: str) -> ToolFormat:
-    """Return the format of that name, which `setting` gives; with `auto` the one in which the chat template writes
-    calls, and `hermes` where the template writes none.
+    """Return the format that `setting` names. `auto` is the format in which the chat template writes calls, or `hermes`
+    if it writes none.
 
-    Raises `ConfigError` for a template that writes calls in another format, and names that.
+    Raises `ConfigError` if the template writes calls in another format, which the error names.
     """
     check_tool_format(name, setting)
     if is_piece(name):
@@ -44,8 +44,8 @@ def format_for(renderer: ChatRenderer, name: str, setting: str) -> ToolFormat:
     right = next((one for one in _formats(renderer, setting) if _reads(one, written)), None)
     if right is not None and name == AUTO:
         return right
-    use = f"set {setting}: {right.name}" if right else f"set {setting} to your own module:function, or to none"
-    read = "no known format reads" if name == AUTO else f"{setting} is {name}, which does not read"
+    use = f"set {setting}: {right.name}" if right else f"set {setting} to a module:function of yours, or to none"
+    read = "no known format parses" if name == AUTO else f"{setting} is {name}, which does not parse"
     raise ConfigError(
         f"{read} the tool calls that this model's chat template writes ({written.text.strip()[:SHOWN_CHARACTERS]!r}); "
         f"{use}"
@@ -53,12 +53,15 @@ def format_for(renderer: ChatRenderer, name: str, setting: str) -> ToolFormat:
 
 
 def told_of_tools(renderer: ChatRenderer) -> tuple[str, ...]:
-    """Return a note for agents, which offer their tools in requests, if the chat template does not show them."""
+    """Return a note if the chat template does not show the policy the tools that agents offer in their requests."""
     try:
         shown = renderer.whole_text(renderer.offering([PROBE]).prompt([ASKED]).token_ids)
     except ModelError:  # some templates need more than one user message
         return ()
-    note = "the chat template does not show the policy the tools that requests offer; an agent must describe its own"
+    note = (
+        "the chat template does not show the policy the tools in a request; the agent must describe them in its "
+        "messages"
+    )
     return () if PROBE.name in shown else (note,)
 
 
@@ -67,16 +70,16 @@ def _named(name: str, renderer: ChatRenderer, setting: str) -> ToolFormat:
 
 
 def _formats(renderer: ChatRenderer, setting: str) -> Iterator[ToolFormat]:
-    """Iterate over the formats that this model's tokenizer can write, this library's first."""
+    """Yield the formats that this model's tokenizer can write, this library's first."""
     yield from FORMATS.values()
     for name in VLLM_FORMATS:
         try:
             yield vllm_format(name, renderer.tokenizer, setting)
-        except ConfigError:  # its tokenizer lacks a token
+        except ConfigError:  # the tokenizer lacks a token
             continue
 
 
 def _reads(read: ToolFormat, written: ReplyAsWritten) -> bool:
-    """Whether the call that the template wrote, and nothing else, is parsed from it."""
+    """Whether parsing finds exactly the call that the template wrote."""
     spoken = read(written.text, [PROBE], thinking=written.thinking)
     return [(call.name, call.arguments) for call in spoken.calls] == [(CALL.name, CALL.arguments)]

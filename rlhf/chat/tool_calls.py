@@ -22,7 +22,7 @@ LLAMA_ENDS = re.compile(r"(?:<\|eom_id\|>|<\|eot_id\|>|\s)+\Z")
 LLAMA_BEGINS = re.compile(
     r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"([^"]*)"\s*(?:,\s*(?:"(?:parameters|arguments)|\Z)|\Z)'
 )
-"""The beginning of a call that is not whole."""
+"""The beginning of an incomplete call."""
 GLM4_CALL = re.compile(r"\s*(?P<name>[^\s{]+)[ \t]*\n\s*(?=\{)")
 CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 RECIPIENT = re.compile(r"\bto=(?:functions\.)?(\S+?)(?=\s|<\||\Z)")
@@ -34,8 +34,8 @@ CALLS = re.compile(f"<{BAR}tool▁calls▁(?:begin|end){BAR}>")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spoken:
-    """A parsed reply: its tool calls with the text `beside` them, or the `problem` with them. Without either it is
-    plain text: `beside` where the format writes marks around it, else the whole reply."""
+    """A parsed reply: its tool calls and the text `beside` them, or the `problem` with them. Without either, the reply
+    is plain text: `beside` if the format puts marks around it, else the whole reply."""
 
     calls: tuple[ToolCall, ...] = ()
     beside: str = ""
@@ -43,12 +43,12 @@ class Spoken:
 
 
 Parse = Callable[[str, Sequence[Tool]], Spoken]
-"""Parses what a reply says; the tools are those offered, none where they are not known. Raises `Malformed`."""
+"""Parses what a reply says. The tools are those offered, or none if they are unknown. Raises `Malformed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """A format of tool calls. With `only_offered` a call of another name than the tools offered is malformed."""
+    """A format of tool calls. With `only_offered`, a call of a tool that was not offered is malformed."""
 
     name: str
     parse: Parse
@@ -56,7 +56,8 @@ class ToolFormat:
     only_offered: bool = True
 
     def __call__(self, text: str, tools: Sequence[Tool] = (), *, thinking: bool = False) -> Spoken:
-        """Return what a reply says. What it thinks is no call; `thinking`: its header has opened the thinking."""
+        """Parse a reply; calls within its thinking do not count. `thinking`: the reply's header already opened the
+        thinking."""
         thought, said = thought_and_said(text, self.marks, thinking=thinking)
         try:
             spoken = self.parse(said, tools)
@@ -68,16 +69,15 @@ class ToolFormat:
 
 
 def refuse_unknown(calls: Sequence[ToolCall], tools: Sequence[Tool]) -> None:
-    """Check that every call is of one of the tools, if these are known. Raises `Malformed`."""
+    """Check that every call names one of the tools, if these are known. Raises `Malformed`."""
     names = [tool.name for tool in tools]
     for call in calls:
         if names and call.name not in names:
-            raise Malformed(f"there is no tool {call.name!r:.80}; there are: {', '.join(names)}")
+            raise Malformed(f"there is no tool {call.name!r:.80}; use one of {', '.join(names)}")
 
 
 def with_ids(calls: Sequence[ToolCall], earlier: Sequence[Message]) -> tuple[ToolCall, ...]:
-    """Give each call an id that is new in a conversation with these `earlier` messages; the policy's own id is kept
-    where it is new."""
+    """Give each call an id that no `earlier` message uses; a new id of the policy's own is kept."""
     taken, given = taken_ids(earlier), list[ToolCall]()
     for call in calls:
         given.append(replace(call, id=call.id if call.id and call.id not in taken else new_id(taken)))
@@ -86,7 +86,7 @@ def with_ids(calls: Sequence[ToolCall], earlier: Sequence[Message]) -> tuple[Too
 
 
 def new_id(taken: Collection[str]) -> str:
-    """Return an id that is not taken. It has nine letters and digits, the only form that Mistral's templates accept."""
+    """Return an unused id of nine letters and digits, the only form that Mistral's templates accept."""
     number = len(taken)
     while (name := f"call{number:05d}") in taken:
         number += 1
@@ -94,7 +94,7 @@ def new_id(taken: Collection[str]) -> str:
 
 
 def taken_ids(messages: Sequence[Message]) -> set[str]:
-    """Return the ids of all calls in a conversation, and of what was answered to them."""
+    """Return the ids of all calls in a conversation, and of their results."""
     calls = {call.id for message in messages for call in message.tool_calls}
     return calls | {message.tool_call_id for message in messages if message.tool_call_id}
 
@@ -104,8 +104,8 @@ class JsonCalls:
     """A format whose calls are JSON after `mark`. `head` matches from there to the JSON, and `tail` what follows it;
     `closing` is the tail's name in errors.
 
-    With a `name` in the head, the JSON is the arguments, else a call, or with `lists` a list of calls. `around` is what
-    stands around all calls of a reply.
+    If the head contains a `name`, the JSON is the arguments; else it is a call, or with `lists` a list of calls.
+    `around` matches the text around all calls of a reply.
     """
 
     mark: str
@@ -116,13 +116,13 @@ class JsonCalls:
     around: re.Pattern[str] | None = None
 
     def __call__(self, text: str, tools: Sequence[Tool]) -> Spoken:
-        """Return the calls, and the text beside them. Raises `Malformed`: one malformed call invalidates all."""
+        """Return the calls and the text around them. Raises `Malformed`: one malformed call invalidates all."""
         calls, beside, at = list[ToolCall](), list[str](), 0
         while (start := text.find(self.mark, at)) >= 0:
             beside.append(text[at:start])
             head = self.head.match(text, start)
             if head is None:
-                raise Malformed(f"after {self.mark} stands no call")
+                raise Malformed(f"expected a call after {self.mark}")
             value, end = decoded(text, head.end())
             tail = self.tail.match(text, end)
             if tail is None:
@@ -142,9 +142,9 @@ class JsonCalls:
 
 
 def _llama3_json(text: str, tools: Sequence[Tool]) -> Spoken:
-    """Return the calls of a reply that is nothing but JSON objects `{"name": …, "parameters": {…}}`, separated by `;`.
+    """Return the calls of a reply that consists of JSON objects `{"name": …, "parameters": {…}}`, separated by `;`.
 
-    JSON that is no call of a tool offered is an answer.
+    JSON that does not call an offered tool is an answer.
     """
     body = LLAMA_ENDS.sub("", text).strip()
     tagged = body.startswith(PYTHON_TAG)
@@ -161,9 +161,9 @@ def _llama3_json(text: str, tools: Sequence[Tool]) -> Spoken:
         return Spoken()
     calls = [one for one in objects if _calls_a_tool(one, names)]
     if tagged and not calls:
-        raise Malformed(f"after {PYTHON_TAG} stands no call of a tool that is offered")
+        raise Malformed(f"expected a call of an offered tool after {PYTHON_TAG}")
     if calls and len(calls) < len(objects):
-        raise Malformed("beside a call stands other JSON")
+        raise Malformed("unexpected JSON next to the call")
     return Spoken(calls=tuple(map(call_of, calls)))
 
 
@@ -185,7 +185,7 @@ def _calls_a_tool(value: Any, names: Sequence[str]) -> bool:
 
 
 def _glm4_0414(text: str, tools: Sequence[Tool]) -> Spoken:
-    """Return the calls of a reply that begins with a tool's name in a line of its own, followed by its arguments."""
+    """Return the calls of a reply that begins with a tool's name on its own line, followed by its arguments."""
     names, calls, at = {tool.name for tool in tools}, list[ToolCall](), 0
     while (head := GLM4_CALL.match(text, at)) and (head["name"] in names or not names):
         arguments, at = decoded(text, head.end())
@@ -194,7 +194,7 @@ def _glm4_0414(text: str, tools: Sequence[Tool]) -> Spoken:
 
 
 def _harmony(text: str, tools: Sequence[Tool]) -> Spoken:
-    """Return the calls of a reply in channels: messages with a recipient. What it says to the user is `beside`."""
+    """Return the calls of a reply in channels: messages with a recipient. Text for the user is `beside`."""
     calls, beside = list[ToolCall](), list[str]()
     for message in text.split("<|start|>"):
         header, has_body, rest = message.partition("<|message|>")
@@ -212,7 +212,7 @@ def _called(name: str, body: str, has_body: str) -> ToolCall:
         raise Malformed("<|message|> is missing")
     arguments, end = decoded(body, 0) if body.strip() else ({}, len(body))
     if body[end:].strip():
-        raise Malformed("behind its arguments stands other text")
+        raise Malformed("unexpected text after the arguments")
     return call_of({"name": name, "arguments": arguments})
 
 
@@ -276,7 +276,7 @@ FORMATS: Mapping[str, ToolFormat] = {
 
 
 def own_format(name: str, setting: str) -> ToolFormat:
-    """Import the user's format `module:function`, which `setting` names. Raises `ConfigError`."""
+    """Import the user's format `module:function`, the value of `setting`. Raises `ConfigError`."""
     piece = load_piece(name, setting)
     if isinstance(piece, ToolFormat):
         return piece
@@ -284,7 +284,7 @@ def own_format(name: str, setting: str) -> ToolFormat:
 
 
 def check_tool_format(name: str, setting: str) -> None:
-    """Check that there is a format of that name, which `setting` gives. Raises `ConfigError`."""
+    """Check that this value of `setting` names a format. Raises `ConfigError`."""
     if is_piece(name):
         own_format(name, setting)
     elif name not in (*FORMATS, *VLLM_FORMATS, "auto"):

@@ -1,4 +1,4 @@
-"""Tool formats that vLLM's own parsers parse, behind checks of what those parsers drop without a word."""
+"""Tool formats that vLLM's parsers read, with checks for what those parsers drop silently."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rlhf.types import Tool, ToolCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XmlCalls:
-    """How a format writes calls: what opens a call and an argument, and what closes them. `unclosed` finds an
-    argument whose end is missing; `closed` replaces it."""
+    """How a format writes calls: what opens and closes a call and an argument. `unclosed` finds an argument without an
+    end; `closed` replaces it."""
 
     call: re.Pattern[str]
     argument: re.Pattern[str]
@@ -50,7 +50,7 @@ XML_CALLS = {
 
 
 def vllm_format(name: str, tokenizer: ChatTokenizer, setting: str) -> ToolFormat:
-    """Return the format that vLLM's tool parser of that name parses. It imports vLLM, which takes seconds.
+    """Return the format of vLLM's tool parser of that name. Importing vLLM takes seconds.
 
     Raises `ConfigError` for a tokenizer that lacks the format's tokens.
     """
@@ -62,7 +62,7 @@ def vllm_format(name: str, tokenizer: ChatTokenizer, setting: str) -> ToolFormat
     try:
         parser(tokenizer)
     except (RuntimeError, ValueError, KeyError, AttributeError, TypeError, ImportError) as error:
-        raise ConfigError(f"{setting} is {name!r}, which this model's tokenizer cannot write: {error}") from None
+        raise ConfigError(f"{setting} is {name!r}, but this model's tokenizer cannot write it: {error}") from None
 
     def parse(text: str, tools: Sequence[Tool]) -> Spoken:
         if xml and xml.unclosed:
@@ -78,19 +78,19 @@ def vllm_format(name: str, tokenizer: ChatTokenizer, setting: str) -> ToolFormat
 
 
 def _check_nothing_dropped(xml: XmlCalls, text: str, calls: Sequence[ToolCall], tools: Sequence[Tool]) -> None:
-    """Check that all calls and arguments that the text begins were read. Raises `Malformed`."""
+    """Check that every call and argument that the text begins was parsed. Raises `Malformed`."""
     begun = len(xml.call.findall(text))
     if begun > len(calls) or (TOOL_CALL.opening in text and not calls):
         names = ", ".join(tool.name for tool in tools)
-        raise Malformed(f"{len(calls)} of {begun or 1} calls can be read; the tools are: {names}")
+        raise Malformed(f"only {len(calls)} of {begun or 1} calls can be parsed; the tools are {names}")
     if calls and xml.closing not in text[max((one.start() for one in xml.call.finditer(text)), default=0) :]:
         raise Malformed(f"{xml.closing} is missing")
     arguments, read = len(xml.argument.findall(text)), sum(len(call.arguments) for call in calls)
     if arguments > read:
-        raise Malformed(f"{read} of {arguments} arguments can be read")
+        raise Malformed(f"only {read} of {arguments} arguments can be parsed")
     for end, ended in ((xml.closing, len(calls)), (xml.argument_closing, read)):
         if calls and text.count(end) > ended:
-            raise Malformed(f"an argument contains {end}, which ends it there")
+            raise Malformed(f"an argument contains {end}, which ends the argument")
 
 
 def _call(found: Any) -> ToolCall:
@@ -107,7 +107,7 @@ def _request(tools: Sequence[Tool]) -> Any:
 
 @cache
 def _vllm() -> ModuleType:
-    """Import the part of vLLM that parses. Its logger is silent: what cannot be read is told to the policy."""
+    """Import vLLM's parsers, with their logger silenced: the policy gets the errors."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
     from vllm.entrypoints.openai.chat_completion import protocol
 

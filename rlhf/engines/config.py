@@ -20,7 +20,7 @@ class SamplingConfig(Config):
     max_tokens: int = Field(16, ge=1)
     """Maximum length of a reply in tokens."""
     stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    """Token ids that end a reply, besides the end of a turn in the model's chat template."""
+    """Token ids that end a reply, in addition to the end of a turn in the model's chat template."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Texts that end a reply; the last token of such a text is part of the reply."""
 
@@ -30,8 +30,8 @@ class SamplingConfig(Config):
         for key in REFUSED:
             if isinstance(values, dict) and key in values:
                 raise ValueError(
-                    f"{key} is refused for training: log-probs must be those of the whole distribution "
-                    "that was sampled from; use temperature"
+                    f"{key} is refused for training: it changes the distribution, and log-probs must be those of the "
+                    "whole one; use temperature"
                 )
         return values
 
@@ -43,7 +43,7 @@ class EngineBoundsConfig(Config):
     """Bounds of a number of engines that follows the measured load."""
 
     min: int = Field(ge=1)
-    """Engines that the run starts with, and keeps."""
+    """Number of engines at the start, and the minimum."""
     max: int = Field(ge=1)
     """Most engines. The run adds one where the learner waited for groups for more than half of the last four updates,
     and removes one where it waited for less than a tenth and an engine had nothing to do."""
@@ -72,8 +72,8 @@ class RolloutConfig(Config):
     """GPUs (or CPU processes) of one node that an engine is split over. A list has one for every engine, for instance
     `[1, 1, 2]`, and its length is then the default of `engines`."""
     cpus_per_engine: float = Field(0.5, gt=0)
-    """CPU cores reserved for an engine; the number of threads is this rounded down, at least 1. With values below 1,
-    engines and ranks share cores."""
+    """CPU cores reserved for an engine. It runs this many threads, rounded down, at least 1. Below 1, engines and ranks
+    share cores."""
     gpus_per_engine: float = Field(0, ge=0)
     """GPUs that an engine reserves, for each tensor-parallel rank."""
     kv_cache_megabytes: int = Field(256, ge=8)
@@ -81,38 +81,37 @@ class RolloutConfig(Config):
     gpu_memory_utilization: float = Field(0.5, gt=0, le=1)
     """Share of a GPU's memory that an engine reserves."""
     max_sequences: int | None = Field(None, ge=1)
-    """Maximum number of sequences that an engine runs at once; default: 256 on a CPU, vLLM's own choice on a GPU (1024
-    with 70 GB and more, but on an A100; else 256)."""
+    """Maximum number of sequences that an engine runs at once. Default: 256 on a CPU, vLLM's choice on a GPU (1024 from
+    70 GB on, except on an A100; else 256)."""
     max_context_tokens: int | None = Field(None, ge=8)
     """Maximum length of prompt plus reply in tokens; default: the model's own limit."""
     repeatable: bool = False
-    """Draw every reply by its seed also where that is slow: on GPUs with vLLM's model runner 1, which then
-    samples a request at a time. Elsewhere seeds cost nothing, and every reply has one. On a CPU a run repeats bit by
-    bit; on GPUs log-probs still depend on what runs beside a request."""
+    """Seed every reply even where that is slow: on GPUs with vLLM's model runner 1, which then samples one request at a
+    time. Elsewhere seeds cost nothing, and every reply has one. On a CPU a run repeats bit by bit; on GPUs log-probs
+    still depend on the other requests in the batch."""
     routing: Literal["auto", "replay", "compare", "ignore"] = "auto"
     """Mixture of experts: the learner uses the experts that the engine chose for each token (`replay`); or it chooses
     itself, and the difference is measured (`compare`) or not (`ignore`). `auto` replays for model families whose
     recorded choices were verified to match the engine's, on CPUs with engines of one process, and ignores them
     elsewhere."""
     max_concurrent_groups: int | None = Field(None, ge=1)
-    """Groups played at once; default: the number of tickets."""
+    """Number of groups played at once; default: the number of tickets."""
     start_timeout_seconds: float = Field(300, gt=0)
     """Deadline for an engine to start."""
     generate_timeout_seconds: float = Field(300, gt=0)
-    """Deadline for one reply, from when the engine has the request; time paused for weight syncs does not count. A
-    reply that exceeds it is truncated there, and keeps the tokens sampled so far."""
+    """Deadline for one reply, from when the engine receives the request, without pauses for weight syncs. A reply that
+    exceeds it is truncated and keeps the tokens sampled so far."""
     weight_sync_timeout_seconds: float = Field(120, gt=0)
     """Deadline for each phase of a weight sync."""
     silence_timeout_seconds: float = Field(30, ge=1)
-    """Time after which an engine whose process does not answer is lost. Another is started in its place, and its
-    requests go on elsewhere."""
+    """An engine whose process does not answer for this time is lost. A new engine replaces it, and other engines take
+    over its requests."""
     min_engines: int = Field(1, ge=1)
-    """A run ends when fewer engines than this are left, because no other could be started in the place of those that
-    were lost."""
+    """The run ends when fewer engines than this are left and the lost ones could not be replaced."""
     vllm: dict[str, Any] = Field({})
     """Further arguments of vLLM's engine, by its own names (`EngineArgs`, those of `vllm serve` with underscores), for
-    instance `{enforce_eager: true, max_num_batched_tokens: 32768}`. Arguments that the system decides are refused,
-    with the key to use instead."""
+    instance `{enforce_eager: true, max_num_batched_tokens: 32768}`. Arguments that this library sets itself are
+    refused; the error names the key to use instead."""
     env_vars: dict[str, str | int] = Field({})
     """Further environment variables of the engines' processes, for instance `{VLLM_USE_V2_MODEL_RUNNER: 0}`."""
 
@@ -140,7 +139,7 @@ class RolloutConfig(Config):
                 f"{len(self.tensor_parallel_sizes)}; leave engines out, or list a size for every engine"
             )
         if self.min_engines > first:
-            raise ValueError(f"min_engines is {self.min_engines}, and there are {first} engines")
+            raise ValueError(f"min_engines is {self.min_engines}, but there are only {first} engines")
         return self
 
     @property

@@ -1,7 +1,6 @@
-"""Client of a remote engine: many coroutines generate, and their requests are batched into few calls.
-
-A `submit` takes all requests that have come while the last one was under way. Each `collect` returns all replies that
-have finished since the last, so the number of calls does not grow with the number of samples.
+"""Client of a remote engine: many coroutines generate, and few calls carry their requests. Each `submit` sends the
+requests that arrived during the last one, and each `collect` returns the replies that finished since the last, so the
+number of calls does not grow with the number of samples.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ CALL_SECONDS = 30.0
 SHORTEST_WAIT_SECONDS = 0.02
 """Minimum time between two checks of a wait that reaches its deadline during a pause."""
 SETTLED_AT_ONCE = 8
-"""Replies whose episodes go on in one turn of the event loop."""
+"""Replies delivered in one turn of the event loop."""
 BEAT_SECONDS = 2.0
-"""Time between two questions whether an engine's process runs."""
+"""Time between two checks that an engine's process runs."""
 NOTHING = SampledTokens(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32))
 
 
@@ -91,7 +90,7 @@ class RunningClock:
 
 
 async def _done_or_late(future: asyncio.Future[Any], seconds: float) -> None:
-    """Do as `asyncio.wait` does with one future, in two thirds of its time: every reply waits here."""
+    """`asyncio.wait` for one future, in two thirds of the time: every reply waits here."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
 
@@ -172,7 +171,7 @@ class RemoteEngine:
         """Return one reply; `seed` determines all its draws. It begins with the tokens of `draft`, which gets further
         ones as they arrive. Raises `ModelError` for a prompt with images."""
         if prompt.images:
-            raise ModelError(f"the prompt of session {session} has images, and engines are given text alone")
+            raise ModelError(f"the prompt of session {session} has images; engines take only text")
         if self._lost:
             raise self._lost
         draft = draft or Draft()
@@ -192,7 +191,7 @@ class RemoteEngine:
         try:
             await pending.taken
             if not await self._clock.within(pending.reply, seconds):
-                # The engine returns the tokens sampled so far as the reply, which may also be complete already.
+                # The engine returns the tokens sampled so far as the reply, unless it is complete already.
                 await self._call(lambda engine: engine.cut_off([request_id]))
                 await asyncio.wait((pending.reply,), timeout=CALL_SECONDS)
         finally:
@@ -216,7 +215,7 @@ class RemoteEngine:
         await self._phase(lambda engine: engine.connect(rendezvous, first_rank))
 
     async def sleep(self) -> None:
-        """Pause sampling and give back the engine's memory, until the next weight sync."""
+        """Pause sampling and release the engine's memory until the next weight sync."""
         self._clock.pause()
         await self._phase(lambda engine: engine.sleep())
 
@@ -248,8 +247,7 @@ class RemoteEngine:
         self._fail(self._lost)
 
     async def until_lost(self) -> RlhfError:
-        """Wait until the engine can serve no more, and return why: its process ended or does not answer, or it broke. A
-        process that answers nothing is stopped, or hangs as a whole."""
+        """Wait until the engine is lost, and return why: its process ended or does not answer, or it broke."""
         watching = [asyncio.ensure_future(one) for one in (self._noticed.wait(), self._died(), self._silent())]
         try:
             await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
@@ -263,7 +261,7 @@ class RemoteEngine:
         self.lose(await self.worker.until_death())
 
     async def _silent(self) -> None:
-        """Return when the process has not answered for its time."""
+        """Return once the process has not answered for its time limit."""
         while True:
             try:
                 await self._worker.call(lambda engine: engine.beat(), timeout_seconds=self._silence_seconds)
@@ -291,13 +289,13 @@ class RemoteEngine:
             self._submitter = self._spawn(self._submit())
 
     async def _submit(self) -> None:
-        """Send the requests that have come, and then those that have come meanwhile."""
+        """Send the waiting requests, then those that arrived meanwhile."""
         while self._outbox:
             batch, self._outbox = self._outbox, []
             await self._send([request for request in batch if request.id in self._pending])
 
     async def _send(self, batch: Sequence[GenerateRequest]) -> None:
-        """Send requests, and make sure that a collector waits for their replies."""
+        """Send requests, and ensure that a collector waits for their replies."""
         if not batch:
             return
         await self._call(lambda engine: engine.submit(batch))
@@ -316,7 +314,7 @@ class RemoteEngine:
                 await asyncio.sleep(0)
 
     async def _call(self, ask: Callable[[EngineWorker], R]) -> R:
-        """Call the worker; the deadline allows for a weight sync that runs meanwhile."""
+        """Call the worker; the deadline allows for a concurrent weight sync."""
         return await self._worker.call(ask, timeout_seconds=self._publish_seconds + CALL_SECONDS)
 
     def _settle(self, request_id: str, reply: Delivered) -> None:
@@ -336,7 +334,7 @@ class RemoteEngine:
             pending.fail(GenerateFailed(self.name, pending.session, reply.detail))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        # In a context of its own: the call is for many episodes, and belongs to the trace of none.
+        # In its own context: the call serves many episodes and belongs to no single trace.
         task = asyncio.get_running_loop().create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._ended)

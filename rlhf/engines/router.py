@@ -1,4 +1,4 @@
-"""Route requests over several engines, which may come and go and have a limited number of places."""
+"""Route requests over several engines that may come and go and have limited capacity."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rlhf.types import Completion, PolicyVersion, Prompt, Sampling
 
 REMEMBERED_SESSIONS = 65_536
 STALE_LOADS = 16
-"""Entries of the heap of loads for each engine, after which it is made anew."""
+"""Entries per engine after which the heap of loads is rebuilt."""
 MOST_LOSSES = 3
-"""Engines that may be lost with a request before it fails: it may be the cause."""
+"""A request fails after this many engines were lost while serving it: it may be the cause."""
 
 
 class DraftingEngine(Protocol):
-    """A `RolloutEngine` with `places` for requests and weights of a `version`, that can go on after what another has
-    sampled. It raises `EngineBroken` or `WorkerDied` when it can answer no further request."""
+    """A `RolloutEngine` with `places` for requests and weights of a `version`, which can continue another engine's
+    partial reply. It raises `EngineBroken` or `WorkerDied` when it can answer no further request."""
 
     name: str
     places: int
@@ -37,25 +37,24 @@ class DraftingEngine(Protocol):
 
 @dataclass(slots=True)
 class _Session:
-    """The requests of one episode. `version` had the engines at the first one, and `home` is the engine of the last."""
+    """The requests of one episode: `version` is that of the engines at the first one, `home` the engine of the last."""
 
     version: PolicyVersion
     home: DraftingEngine | None = None
 
 
 _Waiting = tuple[int, int, _Session, asyncio.Future[DraftingEngine]]
-"""A request that waits for a place: the version of its session, its number, its session, and the engine to come."""
+"""A request that waits for a place: its session's version, its number, its session, and the future engine."""
 
 
 class Router:
-    """Sends a session to the engine with the fewest requests in flight, and keeps it there: its prefix is cached there.
-    Where all places are taken, requests wait here, and those of sessions that began at an older version go first, for
-    these are trained first. Among equals the first one goes first: an episode that is late may be a long one. A session
-    without an engine goes to the first that has a place.
+    """Sends a session to the engine with the fewest requests in flight, and keeps it there for the cached prefix. When
+    all places are taken, requests wait. Those of sessions that began at an older version have priority because they are
+    trained first; ties are first come, first served. A session without an engine gets the first free place.
 
-    The requests of an engine that is lost go on at another, after the tokens that have arrived of them; if none is
-    left, they wait for one to be added, or for `end`, if the router `fails_over`; else they raise the loss. The least
-    recently used sessions are forgotten first.
+    Another engine continues the requests of a lost one after the tokens that have arrived. If none is left, they wait
+    for a new engine or for `end` if the router `fails_over`; else they raise the loss. The least recently used sessions
+    are forgotten first.
     """
 
     def __init__(self, engines: Iterable[DraftingEngine], *, remembered_sessions: int = REMEMBERED_SESSIONS) -> None:
@@ -75,8 +74,8 @@ class Router:
         self._end: EnginesLost | None = None
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
-        """Return one reply. Raises `GenerateFailed` for a request with which too many engines were lost, `EnginesLost`
-        after `end`, and what else an engine raises."""
+        """Return one reply. Raises `GenerateFailed` for a request that lost too many engines, `EnginesLost` after
+        `end`, and what an engine raises."""
         draft, losses, spent = Draft(), 0, 0.0
         while True:
             engine = await self._place(session)
@@ -86,16 +85,18 @@ class Router:
                 return await engine.generate(prompt, sampling=left, seed=seed, session=session, draft=draft)
             except (EngineBroken, WorkerDied) as error:
                 if self.engines == [engine] and not self.fails_over:
-                    raise  # it raises its loss for those who come, too
+                    raise  # it raises its loss for later requests, too
                 self.remove(engine)
                 losses, spent = losses + 1, spent + time.monotonic() - began
                 if losses == MOST_LOSSES:
-                    raise GenerateFailed(engine.name, session, f"{losses} engines were lost with it: {error}") from None
+                    raise GenerateFailed(
+                        engine.name, session, f"{losses} engines were lost while serving it: {error}"
+                    ) from None
             finally:
                 self._leave(engine)
 
     def busy_seconds(self) -> float:
-        """Return how long engines have had requests, summed over engines."""
+        """Return the seconds that engines have had requests, summed over engines."""
         now = time.monotonic()
         self._busy_seconds, self._counted_at = self._busy_seconds + self._working * (now - self._counted_at), now
         return self._busy_seconds
@@ -117,14 +118,14 @@ class Router:
                 self._fill(other)
 
     def end(self, error: EnginesLost) -> None:
-        """Fail all requests that wait for an engine, and all that come."""
+        """Fail all requests that wait for an engine, and all later ones."""
         self._end = error
         for _, _, _, place in itertools.chain.from_iterable(self._lines.values()):
             if not place.done():
                 place.set_exception(error)
 
     async def _place(self, name: str) -> DraftingEngine:
-        """Take a place at the engine of a session; where there is none, wait for it."""
+        """Take a place at the engine of a session, waiting if there is none."""
         if self._end:
             raise self._end
         session = self._sessions.pop(name, None) or _Session(self.engines[0].version if self.engines else 0)
@@ -156,17 +157,17 @@ class Router:
             self._fill(engine)
 
     def _fill(self, engine: DraftingEngine) -> None:
-        """Give the free places of an engine to those who wait for it, or for any, in their order."""
+        """Give an engine's free places to the requests that wait for it or for any engine, in order."""
         while self._under_way[engine.name] < engine.places:
             lines = [line for line in (self._lines[engine], self._lines[None]) if line]
             if not lines:
                 return
             _, _, session, place = heapq.heappop(min(lines, key=lambda line: line[0][:2]))
-            if not place.done():  # who was cancelled waits no more
+            if not place.done():  # cancelled
                 place.set_result(self._enter(session, engine))
 
     def _count(self, engine: DraftingEngine, requests: int) -> None:
-        self.busy_seconds()  # until now with those that were under way
+        self.busy_seconds()  # up to now with the earlier number of requests
         before = self._under_way[engine.name]
         self._under_way[engine.name] = after = before + requests
         self._working += (after > 0) - (before > 0)
@@ -175,7 +176,7 @@ class Router:
 
     def _least_loaded(self) -> DraftingEngine:
         """Return the engine with the fewest requests in flight, the first of equal ones. The heap has every load that
-        an engine has had since it was made: those that are not true any more are dropped when they come to the top."""
+        an engine has had since the heap was built; outdated entries are dropped when they reach the top."""
         if not 0 < len(self._by_load) <= STALE_LOADS * len(self.engines):
             self._orders = {engine: order for order, engine in enumerate(self.engines)}
             self._by_load = [(self._under_way[engine.name], order, engine) for engine, order in self._orders.items()]
@@ -186,7 +187,7 @@ class Router:
 
 
 def _time_left(sampling: Sampling, spent: float) -> Sampling:
-    """Take the time that a reply has had from what it may have; it has a moment at least, to return what it has."""
+    """Subtract the elapsed time from a reply's deadline; a moment remains to return its tokens."""
     if sampling.max_seconds is None:
         return sampling
     return replace(sampling, max_seconds=max(sampling.max_seconds - spent, 0.01))

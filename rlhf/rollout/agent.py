@@ -52,25 +52,25 @@ class WithAgent:
         return (self._outcome(task, session, returned),)
 
     def _outcome(self, task: Task, session: AgentSession, returned: Any) -> Trajectory | Failed:
-        """Return the outcome of the episode. Raises the engine's error where a request failed: an agent that went on
-        without a reply earned nothing by it, and its return value is not the policy's."""
+        """Return the outcome of the episode. Raises the engine's error if a request failed: an agent that continued
+        without a reply returns a value that the policy did not earn."""
         if isinstance(returned, NotStarted):
-            return _failed("refused", task, "agent.max_agents agents were given up and have not come back: they hang")
+            return _failed("refused", task, "agent.max_agents programs exceeded their timeouts and still hang")
         if session.failure:
             raise session.failure
         if isinstance(returned, Late) and session.capture.replies:
             return replace(session.trajectory(task, None, ended=False), out_of_time=True)
         if isinstance(returned, Late):
             return _failed(
-                "timeout", task, f"the agent had no reply, and did not end within {self.timeout_seconds:g} s"
+                "timeout", task, f"the agent received no reply and did not end within {self.timeout_seconds:g} s"
             )
         if isinstance(returned, Raised):
             return _failed("raised", task, logged_error(returned.error))
         if not session.capture.replies:
-            return _failed("silent", task, "the agent has ended and was never given a reply")
+            return _failed("silent", task, "the agent ended without receiving a reply")
         reward = finite_number(returned)
         if reward is None and returned is not None:
-            return _failed("protocol", task, f"the agent returned {returned!r:.80}, which is not a reward")
+            return _failed("protocol", task, f"the agent returned {returned!r:.80}, not a reward")
         return session.trajectory(task, reward)
 
 

@@ -34,12 +34,12 @@ class Context:
         self.hear(completion.token_ids)
         self._replies.append(completion)
         if completion.routing is not None:
-            # Earlier sampled tokens keep the experts that they were sampled with.
+            # Tokens sampled earlier keep their experts.
             self._routing.append(completion.routing[sum(map(len, self._routing)) :])
         self._turns.append(Turn(start=start, stop=len(self)))
 
     def hear(self, token_ids: NDArray[np.int32]) -> None:
-        """Append what the environment said, and the header of the next reply."""
+        """Append the environment's messages and the header of the next reply."""
         self.token_ids = np.concatenate([self.token_ids, token_ids], dtype=np.int32)
 
     def reward_turn(self, reward: float | None) -> None:
@@ -47,7 +47,7 @@ class Context:
         self._turns[-1] = replace(self._turns[-1], reward=reward)
 
     def end(self, earned: float | None = None) -> None:
-        """Mark the last turn as terminal, and pay it the reward of the whole episode in addition to its own reward."""
+        """Mark the last turn as terminal, and add the reward of the whole episode to its own."""
         last = self._turns[-1]
         paid = last.reward if earned is None else earned + (last.reward or 0.0)
         self._turns[-1] = replace(last, reward=paid, terminated=True)

@@ -14,7 +14,7 @@ from rlhf.types import Task
 async def opening_of(
     play: EpisodeRunner, task: Task, renderer: ChatRenderer, *, run_seed: int, max_context_tokens: int
 ) -> str | None:
-    """Reset one environment as training will, close it, and return its rendered prompt with special tokens; None
+    """Reset one environment as training will, and close it. Return its rendered prompt with special tokens; None
     without an environment.
 
     Raises `ConfigError` when the prompt leaves no room for a reply, `EnvironmentFailed`, and `ModelError` for a chat
@@ -31,7 +31,7 @@ async def opening_of(
     token_ids = renderer.prompt(first.messages).token_ids
     if len(token_ids) >= max_context_tokens:
         raise ConfigError(
-            f"what the environment asks has {len(token_ids)} tokens, and the context is {max_context_tokens}: there is "
-            "no room for a reply; raise rollout.max_context_tokens"
+            f"the environment's first prompt has {len(token_ids)} tokens, which leaves no room for a reply in a "
+            f"context of {max_context_tokens}; raise rollout.max_context_tokens"
         )
-    return f"the first episode is asked ({len(token_ids)} tokens):\n{renderer.whole_text(token_ids)}"
+    return f"prompt of the first episode ({len(token_ids)} tokens):\n{renderer.whole_text(token_ids)}"

@@ -29,12 +29,11 @@ from rlhf.types import (
 )
 
 ENVIRONMENT_ATTEMPTS = 3
-"""Attempts for a problem whose environment fails; an environment that fails one call in a hundred then stops no
-evaluation."""
+"""Attempts for a problem whose environment fails: a failure in one call of a hundred must not stop an evaluation."""
 
 
 class EvaluationFailed(RlhfError):
-    """A problem of an evaluation has no score: an average over the others would be a different evaluation."""
+    """A problem has no score: an average over the others would be a different evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +151,7 @@ def reply_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 async def _asked(one: EvaluationSet, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
-    """Play one problem, and retry failures of the environment with the same seeds: they say nothing about the
+    """Play one problem; failures of the environment are retried with the same seeds, because they say nothing about the
     policy."""
     for _ in range(ENVIRONMENT_ATTEMPTS - 1):
         outcome = await one.rollout(task, ticket)
@@ -170,14 +169,14 @@ def _played(one: EvaluationSet, task: Task, outcome: Group | Filtered | Failed) 
     needed = max((1, *one.config.pass_at, *one.config.majority_at))
     if len(group.trainable) < needed:
         raise EvaluationFailed(
-            f"evaluation on {one.name}: task {task.id}: {needed} scored replies are needed and {len(group.trainable)} "
-            f"of {one.config.samples} are scored; {commonest_failure(failures_of(group))}{_cure(group.samples)}"
+            f"evaluation on {one.name}: task {task.id} needs {needed} scored replies and has {len(group.trainable)} "
+            f"of {one.config.samples}; {commonest_failure(failures_of(group))}{_cure(group.samples)}"
         )
     return group
 
 
 def _cure(samples: Sequence[Sample]) -> str:
-    """Say what gives a number to replies that made their scorer fail; empty where none did."""
+    """Name the setting that scores replies that make their scorer fail; empty if none did."""
     if not any(isinstance(one.score, Unscored) and one.score.kind in CAUSED_BY_REPLIES for one in samples):
         return ""
-    return "; an evaluation needs a score: correct the reward, or give such replies one by reward.on_scorer_failure"
+    return "; an evaluation needs every score: correct the reward, or score such replies with reward.on_scorer_failure"

@@ -44,7 +44,9 @@ class GroupRollout:
 
     def __post_init__(self) -> None:
         if self.greedy_baseline and len(self.play.roles) > 1:
-            raise ConfigError(f"a greedy baseline (remax) is of one role; this environment has {len(self.play.roles)}")
+            raise ConfigError(
+                f"a greedy baseline (remax) needs an environment with one role; this one has {len(self.play.roles)}"
+            )
 
     @property
     def samples(self) -> int:
@@ -104,7 +106,7 @@ class GroupRollout:
         if len(group.trainable) < min(2, self.samples):
             return Failed(kind="too_few_survivors", detail=describe_losses(group), samples=group.samples)
         if group.baseline and (loss := group.baseline.failure_kind):
-            return Failed(kind="no_baseline", detail=f"the greedy episode was lost: {loss}", samples=group.samples)
+            return Failed(kind="no_baseline", detail=f"lost the greedy episode: {loss}", samples=group.samples)
         if self.filter_equal_rewards and group.all_equal:
             return Filtered(group=group, reason="equal rewards")
         return group
@@ -119,8 +121,8 @@ def describe_losses(group: Group) -> str:
 
 
 def unlike_openings(group: Group) -> str:
-    """Say where episodes of one task, which share a seed, began with different observations; empty where none did. With
-    several roles the first words of one may follow from another's replies."""
+    """Return a note if episodes of one task began with different observations although they share a seed; else empty.
+    With several roles, one role's first observation may depend on another's replies."""
     openings = {
         tuple(takewhile(lambda message: message.role != "assistant", trajectory.conversation))
         for _, trajectory, _ in group.trainable
@@ -129,12 +131,12 @@ def unlike_openings(group: Group) -> str:
     if len(openings) < 2:
         return ""
     return (
-        f"the episodes of task {group.task.id} began with {len(openings)} different observations, though they share a "
-        "seed: their rewards are compared as if the question were one; let task and seed decide what is asked first"
+        f"the episodes of task {group.task.id} share a seed but began with {len(openings)} different observations, "
+        "so their rewards cannot be compared; derive the first observation from task and seed alone"
     )
 
 
 def lost_to_environment(sample: Sample) -> bool:
-    """Whether the environment, or the agent, caused the failure of this sample."""
+    """Whether the environment or the agent caused this sample's failure."""
     outside = (ENVIRONMENT_FAILURE, AGENT_FAILURE)
     return isinstance(sample.trajectory, Failed) and sample.trajectory.kind.startswith(outside)

@@ -16,6 +16,9 @@ from rlhf.errors import ModelError
 from rlhf.rollout.context import Context
 from rlhf.types import Completion, Message, Prompt, Segment, Tool
 
+HEADER_TOKENS = 16
+"""Enough for the end of a reply's header, including a `<think>` tokenized letter by letter."""
+
 
 class Renderer(Protocol):
     """Messages to tokens, and sampled tokens to text. `increment` is what is appended after a reply that stopped with
@@ -32,8 +35,8 @@ class Renderer(Protocol):
 
 
 def reply_text(renderer: Renderer, context: Context, completion: Completion) -> str:
-    """Return a reply to the context as text. The `<think>` that the template wrote itself is its beginning: without it,
-    nobody could tell a reply that never stops thinking from one that never began."""
+    """Return a reply to the context as text. It begins with the `<think>` that the template itself wrote: it
+    distinguishes a reply that never stops thinking from one that never began."""
     header = renderer.whole_text(context.token_ids[-HEADER_TOKENS:])
     return begun_thinking(header) + renderer.text(completion.token_ids)
 
@@ -116,10 +119,10 @@ class LastTurns:
 
 
 def conclude(renderer: Renderer, context: Context, heard: Sequence[Message], max_tokens: int) -> None:
-    """Append the last messages of an episode that was cut off, for a critic to value, where there is room."""
+    """Append the last messages of a truncated episode for a critic to value, if there is room."""
     try:
         increment = renderer.increment(heard, context.last) if heard else np.zeros(0, np.int32)
-    except ModelError:  # not sampled from: only the critic is less precise
+    except ModelError:  # nothing is sampled from them; only the critic is less precise
         return
     if len(context) + len(increment) <= max_tokens:
         context.hear(increment)

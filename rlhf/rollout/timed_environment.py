@@ -15,7 +15,7 @@ class TimedEnvironment:
     """`seconds` is how long the episode has waited for the environment so far; `timeout_seconds` is the limit.
 
     After the timeout `step` returns None. Raises `EnvironmentFailed`: of kind `timeout` where `reset` exceeds the
-    limit, of kind `protocol` where it says nothing to reply to, or pays; what the environment raises passes through.
+    limit, of kind `protocol` where it has no message or has a reward; what the environment raises passes through.
     """
 
     def __init__(self, environment: Environment, name: str, timeout_seconds: float) -> None:
@@ -25,13 +25,15 @@ class TimedEnvironment:
     async def reset(self, task: Task, seed: int) -> Observation:
         first = await self._answer(self._environment.reset(task, seed=seed))
         if first is None:
-            detail = f"its reset took more than the {self._timeout_seconds:g} s that an episode may wait for it"
+            detail = f"its reset took more than {self._timeout_seconds:g} s, the limit for one episode"
             raise EnvironmentFailed(self._name, "timeout", detail)
         if first.done or not first.messages:
             ended = "ended the episode" if first.done else "said nothing"
-            raise EnvironmentFailed(self._name, "protocol", f"its reset {ended}: there is nothing to reply to")
+            raise EnvironmentFailed(self._name, "protocol", f"its reset {ended}, so there is nothing to reply to")
         if first.reward:
-            raise EnvironmentFailed(self._name, "protocol", f"its reset pays {first.reward:g}, which no action earned")
+            raise EnvironmentFailed(
+                self._name, "protocol", f"its reset has the reward {first.reward:g}, but no action earned it"
+            )
         return first
 
     async def step(self, action: Message) -> Observation | None:

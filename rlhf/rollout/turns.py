@@ -26,7 +26,7 @@ from rlhf.types import (
 
 PLAYS = 3
 REWARDS = "rewards"
-"""Key of `info` for the final rewards of an environment with several roles: `info["rewards"]`, by role."""
+"""Key of `info` with the final rewards by role, for environments with several roles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,9 @@ class TurnRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithEnvironment:
-    """Episode runner with an environment: every episode has its own environment, and the policy plays all of
-    its roles. An episode whose environment is lost is played again from its start, with the same seeds; `PLAYS` times
-    in all, since its own actions may end the environment."""
+    """Episode runner with an environment: every episode has its own environment, and the policy plays all of its roles.
+    An episode whose environment is lost is replayed with the same seeds, at most `PLAYS` times in all: its own actions
+    may end the environment."""
 
     environments: Environments
     rules: TurnRules
@@ -125,7 +125,7 @@ class MultiAgentState:
         if len(self.rules.roles) == 1:
             return self.rules.roles[0]
         if heard.role not in self.rules.roles:
-            detail = f"it is the turn of {heard.role!r}, and the roles are {', '.join(self.rules.roles)}"
+            detail = f"it gives the turn to {heard.role!r}, but the roles are {', '.join(self.rules.roles)}"
             raise EnvironmentFailed(self.rules.environment, "protocol", detail)
         return heard.role
 
@@ -183,8 +183,8 @@ async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, heard: O
 async def _answered(
     state: EpisodeState, completion: Completion, agents: MultiAgentState, timed: TimedEnvironment
 ) -> Observation | None:
-    """Return the environment's observation after a reply, None at its timeout. Malformed tool calls are not passed to
-    the environment."""
+    """Return the environment's observation after a reply, None at its timeout. The environment never sees malformed
+    tool calls."""
     renderer, before = agents.policy.renderer, state.history.context.token_ids[: -len(completion.token_ids)]
     spoken = renderer.spoken(renderer.marked_text(completion.token_ids), before)
     action = _action(spoken, state)
@@ -207,13 +207,15 @@ def final_rewards(info: Mapping[str, object], rules: TurnRules) -> dict[str, flo
     """Return the final reward of each role. Raises `EnvironmentFailed` for a value that is not a finite number."""
     given = info.get(REWARDS, {})
     if not isinstance(given, Mapping):
-        raise EnvironmentFailed(rules.environment, "protocol", f"info[{REWARDS!r}] is {given!r:.80}, not one by role")
+        raise EnvironmentFailed(
+            rules.environment, "protocol", f"info[{REWARDS!r}] is {given!r:.80}, not a mapping from role to reward"
+        )
     return {str(role): _earned(role, reward, rules) for role, reward in given.items()}
 
 
 def _earned(role: object, reward: object, rules: TurnRules) -> float:
     number = finite_number(reward)
     if number is None:
-        detail = f"the reward of {role} is {reward!r:.40}, which is not a number"
+        detail = f"the reward of {role} is {reward!r:.40}, not a number"
         raise EnvironmentFailed(rules.environment, "protocol", detail)
     return number

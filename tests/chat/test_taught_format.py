@@ -84,14 +84,16 @@ def test_another_format_than_the_templates_is_refused_and_the_right_one_named(
     template: str, name: str, right: str
 ) -> None:
     renderer = renderer_with(template) if template == QWEN_CODER else wire_renderer(template)
-    with pytest.raises(ConfigError, match=rf"tool_format is {name}, which does not read .*; set {SETTING}: {right}$"):
+    with pytest.raises(ConfigError, match=rf"tool_format is {name}, which does not parse .*; set {SETTING}: {right}$"):
         format_for(renderer, name, SETTING)
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("name", ["auto", "hermes"])
 def test_a_template_whose_calls_nothing_reads_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"call get_weather with .* now'\); set .* module:function, or to none"):
+    with pytest.raises(
+        ConfigError, match=r"call get_weather with .* now'\); set .* module:function of yours, or to none"
+    ):
         format_for(renderer_with(UNKNOWN), name, SETTING)
 
 
@@ -118,13 +120,17 @@ def test_what_the_recipe_reads_itself_or_not_at_all_is_not_compared_with_the_tem
     [
         ("qwen3_coder", "<tool_call><function=drop></function></tool_call>", "there is no tool 'drop'"),
         ("qwen3_coder", "<tool_call><function=get_weather>\n<parameter=city>\nBerlin", "</function> is missing"),
-        ("qwen3_coder", '<tool_call>{"name": "get_weather", "arguments": {}}</tool_call>', "0 of 1 calls can be read"),
-        ("qwen3_coder", "<tool_call></tool_call>", "0 of 1 calls can be read"),
-        ("glm45", "<tool_call>drop</tool_call>", "0 of 1 calls can be read; the tools are: get_weather"),
+        (
+            "qwen3_coder",
+            '<tool_call>{"name": "get_weather", "arguments": {}}</tool_call>',
+            "0 of 1 calls can be parsed",
+        ),
+        ("qwen3_coder", "<tool_call></tool_call>", "0 of 1 calls can be parsed"),
+        ("glm45", "<tool_call>drop</tool_call>", "0 of 1 calls can be parsed; the tools are get_weather"),
         (
             "glm45",
             "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Berlin</tool_call>",
-            "0 of 1 arguments can be read",
+            "0 of 1 arguments can be parsed",
         ),
         ("kimi_k2", "hm", None),
     ],

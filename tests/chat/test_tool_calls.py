@@ -60,22 +60,22 @@ def test_a_reply_without_a_call_is_plain_text(text: str) -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("{'name': 'f'}", "it is not JSON"),
-        ("", "it is not JSON"),
-        ("[" * 100_000, "it is not JSON"),
-        ("[1]", 'needs a "name"'),
-        ('{"name": 3}', 'needs a "name"'),
-        ('{"name": "", "arguments": {}}', 'needs a "name"'),
-        ('[{"name": "f"}]', 'needs a "name"'),
+        ("{'name': 'f'}", "invalid JSON"),
+        ("", "invalid JSON"),
+        ("[" * 100_000, "invalid JSON"),
+        ("[1]", '"name" must be'),
+        ('{"name": 3}', '"name" must be'),
+        ('{"name": "", "arguments": {}}', '"name" must be'),
+        ('[{"name": "f"}]', '"name" must be'),
         ('{"name": "f", "arguments": [1]}', "must be a JSON object"),
-        ('{"name": "f", "arguments": "x"}', "are text that is not JSON"),
+        ('{"name": "f", "arguments": "x"}', "is a string that is not JSON"),
         ('{"name": "f", "arguments": null}', "must be a JSON object"),
-        ('{"name": "f", "arguments": {"x": NaN}}', "it is not JSON"),
-        ('{"name": "f", "arguments": {"x": -Infinity}}', "it is not JSON"),
-        ('{"name": "f", "arguments": {"x": 1e999}}', "it is not JSON"),
-        (r'{"name": "f", "arguments": {"x": "\ud800"}}', "it is not JSON"),
-        (r'{"name": "\ud800", "arguments": {}}', "it is not JSON"),
-        ('{"name": "f", "arguments": "{\\"x\\": NaN}"}', "are text that is not JSON"),
+        ('{"name": "f", "arguments": {"x": NaN}}', "invalid JSON"),
+        ('{"name": "f", "arguments": {"x": -Infinity}}', "invalid JSON"),
+        ('{"name": "f", "arguments": {"x": 1e999}}', "invalid JSON"),
+        (r'{"name": "f", "arguments": {"x": "\ud800"}}', "invalid JSON"),
+        (r'{"name": "\ud800", "arguments": {}}', "invalid JSON"),
+        ('{"name": "f", "arguments": "{\\"x\\": NaN}"}', "is a string that is not JSON"),
         (f'{{"name": "f", "arguments": {{"x": {nested(300)}}}}}', "nested too deeply"),
     ],
 )
@@ -129,29 +129,29 @@ def test_thinking_stays_in_the_text_beside_a_call() -> None:
     [
         ("llama3_json", '{"type": "function", "name": "add", "parameters": {"x": 1}}', [{"x": 1}], None),
         ("llama3_json", '{"name": "add", "arguments": {"x": 1}}<|eot_id|>', [{"x": 1}], None),
-        ("llama3_json", '{"name": "add", "parameters": {"x": 1}} {"name": "Alice"}', [], "stands other JSON"),
+        ("llama3_json", '{"name": "add", "parameters": {"x": 1}} {"name": "Alice"}', [], "unexpected JSON"),
         ("llama3_json", '{"name": "drop", "parameters": {"x": 1}}', [], None),
         ("llama3_json", '{"name": "add"}', [], None),
-        ("llama3_json", '{"name": "add", "parameters": "x"}', [], "text that is not JSON"),
-        ("llama3_json", '<|python_tag|>{"name": "drop", "parameters": {}}', [], "no call of a tool"),
+        ("llama3_json", '{"name": "add", "parameters": "x"}', [], "a string that is not JSON"),
+        ("llama3_json", '<|python_tag|>{"name": "drop", "parameters": {}}', [], "expected a call of an offered tool"),
         ("llama3_json", '[{"name": "add"}, 1]', [], None),
         ("llama3_json", '{"name": "Alice", "age": ', [], None),
         ("mistral", '[TOOL_CALLS]add[CALL_ID]abcdefghi[ARGS]{"x": 1}', [{"x": 1}], None),
         ("mistral", '[TOOL_CALLS]add{"x": "[TOOL_CALLS]"}', [{"x": "[TOOL_CALLS]"}], None),
-        ("mistral", '[TOOL_CALLS] [{"name": "add", "arguments": {"x": 1}}', [], "it is not JSON"),
-        ("mistral", '[TOOL_CALLS]drop[ARGS]{"x": 1}', [], "there is no tool 'drop'; there are: add"),
-        ("mistral", "[TOOL_CALLS]add", [], "stands no call"),
+        ("mistral", '[TOOL_CALLS] [{"name": "add", "arguments": {"x": 1}}', [], "invalid JSON"),
+        ("mistral", '[TOOL_CALLS]drop[ARGS]{"x": 1}', [], "there is no tool 'drop'; use one of add"),
+        ("mistral", "[TOOL_CALLS]add", [], "expected a call after"),
         ("deepseek_v31", f'{BEGIN}add{SEP}{{\n  "x": 1\n}}{END}', [{"x": 1}], None),
         ("deepseek_v31", f'{BEGIN}add{SEP}{{"x": 1}}', [], "is missing"),
-        ("deepseek_v31", f"{BEGIN}add", [], "stands no call"),
+        ("deepseek_v31", f"{BEGIN}add", [], "expected a call after"),
         ("deepseek_v3", f'{BEGIN}function{SEP}add\n```json\n{{\n"x": 1}}\n```{END}', [{"x": 1}], None),
         ("deepseek_v3", f"{BEGIN}function{SEP}drop\n```json\n{{}}\n```{END}", [], "there is no tool"),
         ("glm4_0414", 'add\n{"x": 1}', [{"x": 1}], None),
         ("glm4_0414", 'Alice\n{"x": 1}', [], None),
-        ("glm4_0414", 'add\n{"x": ', [], "it is not JSON"),
+        ("glm4_0414", 'add\n{"x": ', [], "invalid JSON"),
         ("harmony", ' to=functions.add<|channel|>commentary json<|message|>{"x": 1}', [{"x": 1}], None),
         ("harmony", "<|channel|>commentary to=browser.open<|message|>{}", [], "there is no tool"),
-        ("harmony", "<|channel|>commentary to=functions.add<|message|>x = 1", [], "it is not JSON"),
+        ("harmony", "<|channel|>commentary to=functions.add<|message|>x = 1", [], "invalid JSON"),
         ("harmony", "<|channel|>analysis<|message|>I could write to=functions.add", [], None),
     ],
 )
@@ -181,8 +181,8 @@ def test_a_llama3_call_is_the_whole_reply(mark: str) -> None:
 
 
 def test_a_llama3_reply_that_begins_like_a_call_and_is_none_is_malformed() -> None:
-    assert "not JSON" in str(llama3_json('{"name": "f", ').problem)
-    assert "not JSON" in str(llama3_json("<|python_tag|>print(1)").problem)
+    assert "invalid JSON" in str(llama3_json('{"name": "f", ').problem)
+    assert "invalid JSON" in str(llama3_json("<|python_tag|>print(1)").problem)
     assert llama3_json("The answer is {3}.").problem is None
 
 

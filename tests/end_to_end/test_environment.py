@@ -33,7 +33,7 @@ def test_it_trains_and_the_accounts_balance(run: Run) -> None:
 
 def test_what_the_policy_will_be_asked_is_shown_before_training(run: Run) -> None:
     told = (run.folder / "logs" / "controller.log").read_text()
-    assert "the first episode is asked (" in told
+    assert "prompt of the first episode (" in told
     assert told.index("<|im_start|>user\n") < told.index("update 1/2")
 
 

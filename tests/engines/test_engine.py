@@ -135,7 +135,7 @@ async def test_a_refused_request_names_engine_session_and_reason_and_harms_no_ot
 
 async def test_a_prompt_with_images_is_refused() -> None:
     prompt = Prompt(token_ids=np.array([1], dtype=np.int32), images=(b"png",))
-    with pytest.raises(ModelError, match="the prompt of session s has images, and engines are given text alone"):
+    with pytest.raises(ModelError, match="the prompt of session s has images; engines take only text"):
         await RemoteEngine(FakeWorker(), RolloutConfig()).generate(prompt, sampling=Sampling(), seed=0, session="s")
 
 

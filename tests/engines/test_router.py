@@ -157,7 +157,7 @@ async def test_a_request_with_which_three_engines_died_fails_alone() -> None:
     alive.gate.set()
     router = Router([dead("0"), dead("1"), dead("2"), alive])
     with pytest.raises(
-        GenerateFailed, match="2 could not answer session a: 3 engines were lost with it: engine-2 died"
+        GenerateFailed, match="2 could not answer session a: 3 engines were lost while serving it: engine-2 died"
     ):
         await ask(router, "a")
     assert (await ask(router, "b")).engine == "3"

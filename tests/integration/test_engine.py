@@ -198,7 +198,7 @@ def test_a_prompt_that_is_too_long_is_refused_at_once_and_others_are_answered(en
     too_long, fine = request("long", length=128), request("fine")
     engine.worker.submit([too_long, fine])
     replies = collect(engine.worker, 2)
-    assert replies["long"] == RefusedRequest("a prompt of 128 tokens leaves no room in a context of 128")
+    assert replies["long"] == RefusedRequest("a prompt of 128 tokens leaves no room for a reply in a context of 128")
     assert isinstance(replies["fine"], Completion)
     with pytest.raises(ValueError, match="engine-0 cannot give log-probs: a prompt of 128 tokens"):
         engine.worker.token_logprobs(tokens(0, 128))

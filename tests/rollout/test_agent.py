@@ -129,7 +129,7 @@ async def test_an_async_agent_that_samples_at_once_has_a_segment_for_each(progra
         ("aborts", "agent_raised", "task t: Abort: enough"),
         ("aborts_later", "agent_raised", "task t: Abort: enough"),
         ("guesses", "agent_raised", "AuthenticationError"),
-        ("silent", "agent_silent", "was never given a reply"),
+        ("silent", "agent_silent", "without receiving a reply"),
         pytest.param("hangs_later", "agent_timeout", "did not end within 1 s", marks=pytest.mark.waits),
         pytest.param("hangs_decorated", "agent_timeout", "did not end within 1 s", marks=pytest.mark.waits),
     ],

@@ -192,7 +192,7 @@ async def test_a_reset_that_asks_nothing_is_a_failure(
 
 
 async def test_a_reward_before_any_action_is_a_failure(tokenizer: PreTrainedTokenizerBase) -> None:
-    with pytest.raises(EnvironmentFailed, match=r"protocol: its reset pays 0\.25, which no action earned"):
+    with pytest.raises(EnvironmentFailed, match=r"protocol: its reset has the reward 0\.25, but no action earned it"):
         await played(tokenizer, ["one"], ScriptedEnvironment(says("go", reward=0.25)))
 
 
@@ -229,7 +229,7 @@ async def test_an_environment_whose_reset_takes_the_whole_time_of_its_episode_is
             await asyncio.sleep(5)
             return says("go")
 
-    with pytest.raises(EnvironmentFailed, match=r"timeout: its reset took more than the 0\.1 s"):
+    with pytest.raises(EnvironmentFailed, match=r"timeout: its reset took more than 0\.1 s"):
         await played(tokenizer, ["again"], Slow(), timeout_seconds=0.1)
 
 

@@ -117,7 +117,7 @@ async def test_a_problem_without_any_number_leaves_the_evaluation_without_one() 
 
 async def test_fewer_scored_replies_than_a_metric_needs_leave_the_evaluation_without_a_number() -> None:
     one = evaluation_set(FakeEngine(), FakeReward(1, None, 1), samples=3, temperature=1.0, pass_at=(3,))
-    with pytest.raises(EvaluationFailed, match=r"3 scored .* 2 of 3 are scored.*on_scorer_failure$"):
+    with pytest.raises(EvaluationFailed, match=r"needs 3 scored replies and has 2 of 3.*on_scorer_failure$"):
         await evaluate_set(one, version=0)
 
 

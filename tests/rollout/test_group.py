@@ -141,7 +141,7 @@ async def test_a_greedy_baseline_is_played_beside_the_group_and_scored_with_it()
 async def test_a_group_whose_baseline_has_no_number_is_failed() -> None:
     outcome = await rollout(FakeEngine(), FakeReward(1.0, 0.0, 0.5, None), greedy_baseline=True)(TASK, TICKET)
     assert isinstance(outcome, Failed)
-    assert (outcome.kind, outcome.detail) == ("no_baseline", "the greedy episode was lost: raised")
+    assert (outcome.kind, outcome.detail) == ("no_baseline", "lost the greedy episode: raised")
     assert len(outcome.samples) == 3
 
 
@@ -152,7 +152,7 @@ async def test_a_group_whose_baseline_broke_is_failed() -> None:
 
     outcome = await rollout(FakeEngine(fail), FakeReward(1.0, 0.0, 0.5), greedy_baseline=True)(TASK, TICKET)
     assert isinstance(outcome, Failed)
-    assert (outcome.kind, outcome.detail) == ("no_baseline", "the greedy episode was lost: timeout")
+    assert (outcome.kind, outcome.detail) == ("no_baseline", "lost the greedy episode: timeout")
 
 
 @pytest.mark.parametrize("baseline", [0.0, 1.0])

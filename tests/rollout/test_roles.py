@@ -91,10 +91,10 @@ async def test_a_role_whose_turn_never_came_is_failed(tokenizer: PreTrainedToken
 @pytest.mark.parametrize(
     ("heard", "words"),
     [
-        (Observation(messages=(Message(role="user", content="?"),), role="z"), "turn of 'z'"),
+        (Observation(messages=(Message(role="user", content="?"),), role="z"), "the turn to 'z'"),
         (over({"x": float("nan")}), "not a number"),
         (over({"x": 10**400}), "not a number"),
-        (over([1.0, -1.0]), "not one by role"),
+        (over([1.0, -1.0]), "not a mapping from role to reward"),
     ],
 )
 async def test_nonsense_about_roles_is_the_environments_failure(

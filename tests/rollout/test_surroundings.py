@@ -182,7 +182,7 @@ async def test_a_group_whose_members_began_differently_is_told() -> None:
         for version in (1, 2):
             notices.notice(version, [group], {})
         assert len(words) == told
-        assert all("task seeds/7 began with 3 different observations" in line for line in words)
+        assert all("task seeds/7 share a seed but began with 3 different observations" in line for line in words)
 
 
 @pytest.mark.parametrize("when", ["reset", "step"])
@@ -229,7 +229,7 @@ async def test_a_dry_run_shows_what_training_will_ask_and_closes_it() -> None:
     told, _, text = str(openings[0]).partition("\n")
     assert text.startswith("<|im_start|>user\n")
     assert text.endswith("<|im_start|>assistant\n")
-    assert told == f"the first episode is asked ({len(byte_tokenizer().encode(text))} tokens):"
+    assert told == f"prompt of the first episode ({len(byte_tokenizer().encode(text))} tokens):"
 
 
 @pytest.mark.parametrize(

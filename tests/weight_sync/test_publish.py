@@ -322,7 +322,7 @@ async def fails() -> None:
 
 
 async def refuses() -> None:
-    raise ModelError("engine-1: vllm cannot follow a learner with phi on a CPU")
+    raise ModelError("engine-1: vllm cannot receive new weights of phi on a CPU")
 
 
 async def hangs() -> None:
@@ -405,7 +405,7 @@ async def test_after_a_death_the_others_are_told_to_give_up_the_transfer_and_are
 async def test_a_model_that_an_engine_does_not_know_is_the_users_to_change() -> None:
     stage = Stage()
     stage.wire.faults["engine-1", "prepare"] = refuses
-    with pytest.raises(ModelError, match="cannot follow a learner with phi"):
+    with pytest.raises(ModelError, match="cannot receive new weights of phi"):
         await stage.connect_and_publish()
 
 

@@ -1,4 +1,4 @@
-"""Continue on a CPU what another engine has begun to sample: the next draw is the one that it would have made."""
+"""Continue another engine's partial reply on a CPU with the draw that it would have made next."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SEEDS = 2**31
 
 
 def skip_draws(worker: Any) -> None:
-    """Make the generator of every new request of this vLLM worker skip the draws of the tokens that it came with. vLLM
-    makes generators when it first schedules a request, and has no call for this."""
+    """Make each new request's generator skip the draws of the tokens it came with. vLLM makes generators when it first
+    schedules a request, and has no call for this."""
     runner = worker.model_runner
     update_states = runner._update_states
 

@@ -39,19 +39,19 @@ def engine_args(settings: EngineSettings, kind: ModelKind = ModelKind()) -> Engi
         "trust_remote_code": model.trust_remote_code,
         "dtype": model.dtype,
         "generation_config": "vllm",
-        "language_model_only": True,  # of a model that also sees, without its towers
+        "language_model_only": True,  # of a multimodal model, without its towers
         "logprobs_mode": "processed_logprobs",
         "max_model_len": rollout.max_context_tokens,
         "max_num_seqs": rollout.max_sequences or (CPU_SEQUENCES if on_cpu else None),
         "tensor_parallel_size": settings.tensor_parallel_size,
-        # Left to itself vLLM takes Ray in a Ray worker, with a placement group that is not its own, and refuses.
+        # By default vLLM chooses Ray inside a Ray worker, finds a foreign placement group, and refuses.
         "distributed_executor_backend": "mp" if settings.tensor_parallel_size > 1 else None,
         "enforce_eager": on_cpu,
         "gpu_memory_utilization": CPU_MEMORY_SHARE if on_cpu else rollout.gpu_memory_utilization,
         "kv_cache_memory_bytes": rollout.kv_cache_megabytes * 2**20 if on_cpu else None,
         "weight_transfer_config": _weight_transfer(settings),
         "worker_extension_cls": WORKER_EXTENSION,
-        "enable_prefix_caching": not (on_cpu and kind.carries_state),  # of states, only with chunked prefill
+        "enable_prefix_caching": not (on_cpu and kind.carries_state),  # states need chunked prefill
         # vLLM rewinds the generator of a prompt split over two steps, which a CPU generator cannot do: prompts stay
         # whole.
         "enable_chunked_prefill": not on_cpu,
@@ -62,7 +62,7 @@ def engine_args(settings: EngineSettings, kind: ModelKind = ModelKind()) -> Engi
         "sleep_preserve_parameter_names": ["draft.*"] if settings.sleeps and not on_cpu else [],  # never sent
     }
     if on_cpu and kind.latent_attention:
-        # vLLM's kernel for rotary embeddings on CPUs reads a part of each head, as latent attention has it, as a whole.
+        # vLLM's CPU kernel for rotary embeddings misreads heads that only partly rotate, as in latent attention.
         ours["compilation_config"] = {"custom_ops": ["-rotary_embedding"]}
     return EngineArgs(**(ours | lora_arguments(settings) | rollout.vllm))
 

@@ -37,8 +37,8 @@ class EngineWorker:
     `submit` takes a batch and returns at once; `collect` waits for replies that have ended since. A weight sync is
     `connect` where the members have changed, then `prepare`, `receive`, `commit`, (`token_logprobs`,) `resume`. When a
     step or a phase fails or exceeds its deadline, the engine is broken: every request in flight is refused, and every
-    later call raises `EngineBroken`. An engine whose peers failed in a transfer (`TransferError`) is not: it waits for
-    another weight sync.
+    later call raises `EngineBroken`. An engine whose peers failed in a transfer (`TransferError`) is not broken: it
+    waits for another weight sync.
     """
 
     def __init__(self, name: str, settings: EngineSettings) -> None:
@@ -66,10 +66,10 @@ class EngineWorker:
         self._thread.run(lambda engine: self._take(engine, requests), awaited="submit", timeout_seconds=self._seconds)
 
     async def beat(self) -> None:
-        """Answer, whatever the engine's thread is doing: this process runs."""
+        """Answer, whatever the engine's thread is doing, to show that this process runs."""
 
     def collect(self, timeout_seconds: float) -> list[tuple[str, Delivered]]:
-        """Return all replies since the last call, each with its request, and what was sampled of unfinished ones; waits
+        """Return all replies since the last call, each with its request, and the new tokens of unfinished ones. Waits
         at most `timeout_seconds` for the first."""
         try:
             replies = [self._outbox.get(timeout=timeout_seconds)]
@@ -112,7 +112,7 @@ class EngineWorker:
         self._phase("connect", lambda engine: engine.connect(rendezvous, first_rank))
 
     def sleep(self) -> None:
-        """Stop sampling, keep the requests, and give back the memory of weights and KV cache until a weight sync."""
+        """Stop sampling, keep the requests, and release the memory of weights and KV cache until a weight sync."""
         self._phase("sleep", lambda engine: engine.sleep())
 
     def prepare(self, manifest: Manifest) -> Load:
@@ -121,7 +121,7 @@ class EngineWorker:
         return self._phase("prepare", lambda engine: engine.prepare(manifest))
 
     def receive(self, manifest: Manifest) -> Seconds:
-        """Receive the tensors while the learner sends them; returns what took how long."""
+        """Receive the tensors while the learner sends them; returns the seconds of each part."""
         return self._phase("receive", lambda engine: engine.receive(manifest))
 
     def commit(self, version: PolicyVersion) -> None:
@@ -153,12 +153,12 @@ class EngineWorker:
                 raise done.error
             self._break(f"{name} failed with {_one_line(done.error)}")
             if not self._has_resumed and isinstance(done.error, (ModelError, *OF_CODE)):
-                raise ModelError(f"{self._cannot('follow a learner with')}: {cause_of(done.error)}") from done.error
+                raise ModelError(f"{self._cannot('receive new weights of')}: {cause_of(done.error)}") from done.error
             raise EngineBroken(self.name, self._cause) from done.error
         return done
 
     def _cannot(self, act: str) -> str:
-        """Say that vLLM cannot do something with this model."""
+        """Return a sentence that vLLM cannot do something with this model."""
         device = {"cpu": "a CPU", "cuda": "a GPU"}[self.settings.device]
         family = family_of(self.settings.model_path)
         return f"{self.name}: vllm {installed_version()} cannot {act} {family} on {device}"
@@ -226,11 +226,11 @@ def why_refused(request: GenerateRequest, facts: EngineFacts) -> str:
     if length == 0:
         return "the prompt has no tokens"
     if length >= facts.max_context_tokens:
-        return f"a prompt of {length} tokens leaves no room in a context of {facts.max_context_tokens}"
+        return f"a prompt of {length} tokens leaves no room for a reply in a context of {facts.max_context_tokens}"
     if not (request.token_ids.min() >= 0 and request.token_ids.max() < facts.vocab_size):
         return f"a prompt token is outside the vocabulary of {facts.vocab_size}"
     if request.max_tokens < 1:
-        return f"max_tokens is {request.max_tokens}, at least 1 is needed"
+        return f"max_tokens is {request.max_tokens}; give at least 1"
     if request.temperature != 0 and request.temperature < COLDEST:
         return f"temperature is {request.temperature}; give 0 (greedy) or at least {COLDEST}"
     return ""

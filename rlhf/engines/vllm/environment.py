@@ -10,15 +10,15 @@ from rlhf.models.cpu_memory import CPU_MEMORY
 
 
 def engine_environment(device: Literal["cpu", "cuda"], dtype: str = "float32") -> dict[str, str]:
-    """Return environment variables for the process of one engine; the cluster sets its threads.
+    """Return environment variables for one engine's process; the cluster sets its threads.
 
     The engine runs inside its worker's process: a child process of vLLM costs half a minute of further imports, and its
-    death is not noticed. On a CPU the compiler is off, since it delays the first token by 10 s and saves no time later;
-    tensor-parallel processes keep the threads they are given, since vLLM would require a NUMA node for each; torch's
-    message about the NUMA node of its memory is silenced; and freed memory is kept (`CPU_MEMORY`).
+    death is not noticed. On a CPU the compiler is off, because it delays the first token by 10 s and saves no time
+    later. Tensor-parallel processes keep their threads: vLLM would require a NUMA node for each. Torch's message about
+    NUMA memory is silenced, and freed memory is kept (`CPU_MEMORY`).
 
-    On a GPU vLLM computes the attention of float32 models by a Triton kernel, whose products Triton rounds to TF32 (10
-    bits) by default. Those of the learner are exact: log-probs would differ by 0.005 nats, and 0.0001 are tolerated.
+    On a GPU vLLM computes the attention of float32 models with a Triton kernel, which rounds products to TF32 (10 bits)
+    by default. The learner's are exact: log-probs would differ by 0.005 nats, and 0.0001 are tolerated.
     """
     environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
     on_cpu = CPU_MEMORY | {
@@ -38,7 +38,7 @@ def installed_version() -> str:
 
 
 def installed_device() -> Literal["cpu", "cuda"]:
-    """Return the device of the installed package: vLLM has one for GPUs and others for CPUs. `cpu` where none is
+    """Return the device of the installed package: vLLM has separate builds for GPUs and CPUs. `cpu` if none is
     installed. Nothing is imported."""
     try:
         return "cpu" if "+cpu" in version("vllm") else "cuda"

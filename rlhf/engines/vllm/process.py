@@ -39,7 +39,7 @@ def undisturbed_process() -> Iterator[None]:
 @contextmanager
 def same_preloads() -> Iterator[None]:
     """Preserve LD_PRELOAD, to which vLLM adds libraries for its own processes on a CPU: every child of this process
-    would load them too, and complain about a path with a space."""
+    would load them too, and warn about a path with a space."""
     preloaded = os.environ.get("LD_PRELOAD")
     try:
         yield
@@ -61,7 +61,8 @@ def without_collecting() -> Iterator[None]:
 
 
 def quieten_imports() -> None:
-    """Silence the remarks of torch and vLLM at every start on a CPU: missing Triton, and a deprecated name in torch."""
+    """Silence the warnings of torch and vLLM at every start on a CPU: missing Triton, and a deprecated name in
+    torch."""
     logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", r"`torch\.distributed\.reduce_op` is deprecated", FutureWarning)
 
@@ -82,8 +83,8 @@ def uncompiled_classes() -> Iterator[None]:
 
 @contextmanager
 def without_torchvision() -> Iterator[None]:
-    """Let vLLM's classes of models that also see be imported where torchvision is not installed: they import an image
-    processor of transformers, which imports torchvision. Text needs neither, and the stand-in does nothing."""
+    """Let vLLM's multimodal models be imported without torchvision, which the image processors of transformers import.
+    Text needs neither; the stand-in does nothing."""
     absent = [] if find_spec("torchvision") else [_Absent(name) for name in TORCHVISION]
     sys.modules.update({module.__name__: module for module in absent})
     try:

@@ -70,7 +70,7 @@ def _whole_context(config: Any) -> tuple[int, FullAttentionSpec, str]:
     for number, group in enumerate(config.kv_cache_groups):
         if isinstance(group.kv_cache_spec, FullAttentionSpec):
             return number, group.kv_cache_spec, group.layer_names[0]
-    raise ValueError("no layer of this model keeps its whole context: write rollout.routing: ignore")
+    raise ValueError("no layer of this model keeps its whole context; set rollout.routing: ignore")
 
 
 def _routers(model: torch.nn.Module) -> dict[int, BaseRouter]:
@@ -79,8 +79,8 @@ def _routers(model: torch.nn.Module) -> dict[int, BaseRouter]:
     for module in model.modules():
         if isinstance(module, MoERunner):
             if module.is_monolithic or not isinstance(module.router, BaseRouter):
-                raise ValueError("vLLM does not say which experts this model chooses: write rollout.routing: ignore")
+                raise ValueError("vLLM does not say which experts this model chooses; set rollout.routing: ignore")
             routers[module.layer_id] = module.router
     if not routers:
-        raise ValueError("this model has no experts: write rollout.routing: ignore")
+        raise ValueError("this model has no experts; set rollout.routing: ignore")
     return routers

@@ -1,4 +1,4 @@
-"""What an engine has sampled of each unfinished request.
+"""The tokens that an engine has sampled for each unfinished request.
 
 vLLM's own output processor builds objects for every token, which cost as much processor time as its scheduler; here
 the numbers that its core returns go into plain arrays.
@@ -21,8 +21,8 @@ from rlhf.types import Completion, FinishReason, PolicyVersion, Routing, Sampled
 
 @dataclass(slots=True, kw_only=True)
 class SampledReply:
-    """The tokens of a request with their log-probs and the versions of the weights that sampled them. Only a reply that
-    a text may end has a `detokenizer`."""
+    """The tokens of a request with their log-probs and the versions of the weights that sampled them. Only a reply with
+    stop texts has a `detokenizer`."""
 
     prompt_tokens: int
     detokenizer: IncrementalDetokenizer | None
@@ -36,7 +36,7 @@ class SampledReply:
     """Number of tokens that `progress` has returned."""
 
     def extend(self, output: EngineCoreOutput, version: PolicyVersion) -> Ended | None:
-        """Take what one step gave; returns the reason if it ended the reply, which may be a text in it."""
+        """Add the tokens of one step; returns the reason if they end the reply, for example by a stop text."""
         if output.prefill_stats is not None:
             self.cached_tokens = output.prefill_stats.num_cached_tokens
         if output.new_prompt_logprobs_tensors is not None:
@@ -53,7 +53,7 @@ class SampledReply:
         return ended
 
     def progress(self) -> SampledTokens | None:
-        """Return the tokens that were not returned before, if there are any."""
+        """Return the tokens since the last call, if there are any."""
         first, self.reported = self.reported, len(self.token_ids)
         return self._tokens(first) if first < self.reported else None
 

@@ -19,12 +19,12 @@ CPU_SEQUENCES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """Settings of one engine: the recipe's `model` and `rollout`, and what follows from other parts of the recipe.
+    """Settings of one engine: the recipe's `model` and `rollout`, and values derived from other parts of the recipe.
 
     A reply ends at any of `stop_token_ids`, after any of the texts `stop`, or at its token budget. `weight_transfer`
     names vLLM's backend for weight syncs; an engine without one only evaluates. With `model.lora`, resolved for this
     model's layers, a weight sync sends only adapters. With `records_routing`, replies report which experts were chosen
-    for each token. An engine that `sleeps` can give its memory back between two weight syncs.
+    for each token. An engine that `sleeps` can release its memory between two weight syncs.
     """
 
     model_path: str
@@ -40,7 +40,7 @@ class EngineSettings:
 
 
 def requests_have_seeds(settings: EngineSettings, *, model_runner: int) -> bool:
-    """Whether every request draws by its own seed: where that costs nothing, or the settings ask for it. vLLM's model
+    """Whether every request draws with its own seed: if that costs nothing, or the settings ask for it. vLLM's model
     runner 2 draws by a counter; runner 1 keeps a generator for every seed, and on a GPU launches a kernel for each."""
     return settings.device == "cpu" or model_runner == 2 or settings.rollout.repeatable
 
@@ -57,8 +57,8 @@ class EngineFacts(NamedTuple):
 
 
 class GenerateRequest(NamedTuple):
-    """One prompt to continue: `token_ids` `int32 [P]`. Temperature 0 is greedy. The last `sampled` tokens were sampled
-    with this seed already, by another engine."""
+    """One prompt to continue: `token_ids` `int32 [P]`. Temperature 0 is greedy. Another engine sampled the last
+    `sampled` tokens with this seed."""
 
     id: str
     token_ids: NDArray[np.int32]
@@ -69,8 +69,7 @@ class GenerateRequest(NamedTuple):
 
 
 class RefusedRequest(NamedTuple):
-    """A request without a reply. `broken` distinguishes an engine that can answer no further request from one invalid
-    request."""
+    """A request without a reply. `broken`: the engine can answer no further request; else only this one is invalid."""
 
     detail: str
     broken: bool = False

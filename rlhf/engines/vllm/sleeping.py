@@ -1,9 +1,9 @@
-"""Sleep of an engine that shares its GPU with a learner rank: it gives its memory back, and wakes in two steps.
+"""Sleep of an engine that shares its GPU with a learner rank: it releases its memory, and wakes in two steps.
 
-On a GPU this is vLLM's sleep mode. At level 2 weights and KV cache are dropped: a weight sync brings the weights, vLLM
-keeps buffers, and what neither brings back is kept here. At level 1 the weights go to host memory: with adapters a
-weight sync sends no base. On a CPU vLLM has no such mode; there the same storages are emptied by `rlhf.models.offload`,
-but a base stays, since vLLM multiplies by packed copies of it.
+On a GPU this is vLLM's sleep mode. At level 2 weights and KV cache are dropped: a weight sync restores the weights,
+vLLM keeps buffers, and this module keeps the rest. At level 1 the weights go to host memory: with adapters a weight
+sync sends no base. On a CPU vLLM has no such mode; there the same storages are emptied by `rlhf.models.offload`, but a
+base stays, since vLLM multiplies by packed copies of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from rlhf.models.offload import OffloadedStorages, give_back
 
 Tag = Literal["weights", "kv_cache"]
-"""The two parts that wake apart: weights to receive into, and the KV cache when they are there."""
+"""The two parts that wake separately: first the weights, then, once received, the KV cache."""
 KEEP_BASE, DROP_ALL = 1, 2
 """Levels of vLLM's sleep."""
 
@@ -40,7 +40,7 @@ class Sleeper:
         self._asleep: set[Tag] = set()
 
     def sleep(self) -> None:
-        """Give back weights and KV cache. The weights are not defined afterwards, unless they are a base."""
+        """Release weights and KV cache. The weights are undefined afterwards, unless they are a base."""
         if self._asleep:
             return
         if self._level == DROP_ALL:
@@ -51,7 +51,7 @@ class Sleeper:
         self._asleep = {"weights", "kv_cache"}
 
     def wake(self, tag: Tag) -> None:
-        """Take the memory of one part again, if it sleeps. The engine stays paused."""
+        """Reallocate one part's memory if it sleeps. The engine stays paused."""
         if tag not in self._asleep:
             return
         self._engine.wake_up(tags=[tag])
@@ -70,7 +70,7 @@ def keep_unsent_tensors(worker: Any) -> None:
 
 
 def restore_unsent_tensors(worker: Any) -> None:
-    """Undo what the sleep did to them. vLLM calls this in each worker."""
+    """Restore what the sleep lost. vLLM calls this in each worker."""
     with torch.inference_mode():  # some were made in it
         for tensor, copy in _kept.pop(worker):
             tensor.copy_(copy)
@@ -129,4 +129,4 @@ def kv_tensors(worker: Any) -> Iterator[Tensor]:
 
 
 def _asleep(*arguments: Any) -> Tensor:
-    raise RuntimeError("the engine sleeps, and was asked to compute")
+    raise RuntimeError("the engine was asked to compute while it sleeps")

@@ -1,7 +1,7 @@
-"""Check the arguments and variables of vLLM that a recipe gives itself, without importing vLLM.
+"""Check the vLLM arguments and variables in a recipe, without importing vLLM.
 
-Names are read from vLLM's source. Everything that vLLM knows passes, except what the system decides: what learner and
-weight sync must agree to, and arguments with another key in the recipe.
+Names are read from vLLM's source. Everything that vLLM knows passes, except what this library sets: what the learner
+and the weight sync depend on, and arguments that have another key in the recipe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from rlhf.errors import ConfigError
 
 _ENGINES = "engines are workers of the recipe: use rollout.engines and rollout.tensor_parallel_size"
-_STEPPED = "the engine is stepped in its worker, which counts on vLLM's own classes"
+_STEPPED = "the worker steps the engine and relies on vLLM's own classes"
 _REASONS: Mapping[str, str] = {
     "the learner trains and sends this model: use model.path": (
         "model model_weights revision code_revision hf_config_path config_format hf_overrides model_class_overrides "
@@ -25,7 +25,7 @@ _REASONS: Mapping[str, str] = {
     "prompts and replies are tokens, and only texts in sampling.stop need a tokenizer": (
         "tokenizer tokenizer_mode tokenizer_revision skip_tokenizer_init tokens_only"
     ),
-    "learner and engines have one type: use model.dtype": "dtype",
+    "learner and engines share one type: use model.dtype": "dtype",
     "use model.trust_remote_code": "trust_remote_code",
     "use rollout.max_context_tokens": "max_model_len",
     "use rollout.max_sequences": "max_num_seqs",
@@ -37,7 +37,7 @@ _REASONS: Mapping[str, str] = {
         "distributed_executor_backend device_ids ray_workers_use_nsight"
     ),
     _ENGINES: "pipeline_parallel_size prefill_context_parallel_size decode_context_parallel_size enable_elastic_ep",
-    "an engine is on one node: vLLM's processes on several accept pickles from anyone who reaches their ports": (
+    "an engine runs on one node: across nodes, vLLM's processes accept pickles from anyone who reaches their ports": (
         "nnodes node_rank master_addr master_port"
     ),
     _STEPPED: (
@@ -59,7 +59,7 @@ _REASONS: Mapping[str, str] = {
         "enable_lora max_loras max_lora_rank lora_target_modules lora_dtype fully_sharded_loras max_cpu_loras "
         "specialize_active_lora default_mm_loras"
     ),
-    "models are trained on text alone: of one that also sees, engines have the language part": (
+    "models are trained on text alone: engines load only the language part": (
         "language_model_only mm_encoder_only enable_mm_embeds"
     ),
     "an engine sleeps where it shares its GPU with the learner: use cluster.placement": (
@@ -81,11 +81,11 @@ DECIDED_VARIABLES: Mapping[str, str] = {
 
 
 def check_arguments(given: Iterable[str], setting: str, known: Callable[[], list[str]] | None = None) -> None:
-    """Check names of arguments of vLLM's engine; `known` lists those that vLLM has. Raises `ConfigError`."""
+    """Check names of vLLM's engine arguments; `known` lists those that vLLM has. Raises `ConfigError`."""
     for name in given:
         reason = _ENGINES if name.startswith("data_parallel") else DECIDED.get(name)
         if reason:
-            raise ConfigError(f"{setting}.{name} is decided by the system: {reason}")
+            raise ConfigError(f"{setting}.{name} is set by this library: {reason}")
         if name not in (there := (known or vllm_arguments)()):
             raise ConfigError(f"{setting}.{name} is not an argument of vLLM's engine{_did_you_mean(name, there)}")
 
@@ -95,7 +95,7 @@ def check_variables(given: Iterable[str], setting: str, known: Callable[[], list
     `ConfigError`."""
     for name in given:
         if reason := DECIDED_VARIABLES.get(name):
-            raise ConfigError(f"{setting}.{name} is decided by the system: {reason}")
+            raise ConfigError(f"{setting}.{name} is set by this library: {reason}")
         if name.startswith("VLLM_") and name not in (there := (known or vllm_variables)()):
             raise ConfigError(f"{setting}.{name} is not a variable of vLLM{_did_you_mean(name, there)}")
 

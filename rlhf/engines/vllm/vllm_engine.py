@@ -46,7 +46,7 @@ from rlhf.weight_sync.rehearsal import rehearse
 from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
 
 PROGRESS_SECONDS = 1.0
-"""How often an engine returns what it has sampled of unfinished replies, which it would take with it if it died."""
+"""How often an engine returns the tokens of unfinished replies, which would be lost if it died."""
 NAMED = 3
 """Maximum number of tensors that an error names, of each kind."""
 
@@ -58,7 +58,7 @@ class VllmEngine:
     """Continues token ids, computes their log-probs, and receives new weights.
 
     While it is paused nothing is sampled: requests keep their tokens, their random state and their position. Only
-    log-prob requests run then, alone, which is how a canary is answered between commit and resume.
+    log-prob requests run then, alone: the canary between commit and resume uses them.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -116,10 +116,10 @@ class VllmEngine:
         return bool(self._finished) or (not self._paused and working)
 
     def add(self, request: GenerateRequest) -> None:
-        if request.sampled and not self._continues_draws:  # the same draws would favour the tokens that they gave
+        if request.sampled and not self._continues_draws:  # the same draws would favour the tokens they produced
             request = request._replace(seed=request.seed + request.sampled)
         reply = self._add(request.id, request.token_ids, sampling_params(request, self._settings, seeded=self._seeded))
-        if request.sampled and reply.detokenizer:  # a stop text may have begun in what was sampled elsewhere
+        if request.sampled and reply.detokenizer:  # a stop text may have begun in tokens sampled elsewhere
             detokenizer: Any = reply.detokenizer
             detokenizer.output_text = self._engine.get_tokenizer().decode(
                 request.token_ids[-request.sampled :].tolist()
@@ -141,7 +141,7 @@ class VllmEngine:
 
     def step(self) -> dict[str, Completion | SampledTokens]:
         """Run one step of the scheduler and the model; returns the replies that ended since the last step, by request,
-        and from time to time what was sampled meanwhile of the others."""
+        and from time to time the new tokens of the others."""
         if not self._paused:
             self._step()
         finished, self._finished = self._finished, {}
@@ -156,7 +156,7 @@ class VllmEngine:
         return _scored(list(replies.values()), token_ids.shape[:-1])
 
     def extend(self, request: GenerateRequest, *, timeout_seconds: float) -> Completion:
-        """Return a reply that only its token budget ends, sampled alone while the engine is paused.
+        """Return a reply of exactly its token budget, sampled alone while the engine is paused.
 
         It leaves the process's random state unchanged: a learner in the same process shares that state, and a resumed
         run makes one more such call than an uninterrupted one.
@@ -181,7 +181,7 @@ class VllmEngine:
         return counter.load
 
     def sleep(self) -> None:
-        """Stop sampling and give back the memory of weights and KV cache; a weight sync takes it again."""
+        """Stop sampling and release the memory of weights and KV cache; a weight sync reallocates it."""
         self._pause()
         self._sleeper.sleep()
 
@@ -210,8 +210,8 @@ class VllmEngine:
         _unless_failed(self._engine.collective_rpc("join_transfer", args=(rendezvous, first_rank)))
 
     def receive(self, manifest: Manifest) -> Seconds:
-        """Receive all tensors of one weight sync; adapters are activated after them. Returns what the slowest worker
-        spent on what."""
+        """Receive all tensors of one weight sync, then activate adapters. Returns the slowest worker's seconds by
+        part."""
         adapter = {"adapter": self._adapter is not None}
         spent: list[Seconds] = _unless_failed(
             self._engine.collective_rpc("receive_update", args=(manifest,), kwargs=adapter)
@@ -238,7 +238,7 @@ class VllmEngine:
             segment.unlink(missing_ok=True)
 
     def _progress(self) -> dict[str, SampledTokens]:
-        """Return the tokens of unfinished replies that were not returned before, by request; often nothing."""
+        """Return the new tokens of unfinished replies, by request; often none."""
         now = time.monotonic()
         if now - self._reported_at < PROGRESS_SECONDS:
             return {}
@@ -284,7 +284,7 @@ class VllmEngine:
             reply = self._unfinished.get(output.request_id)
             if reply and (ended := reply.extend(output, version)) is not None:
                 self._end(output.request_id, reply, ended)
-                if not output.finished:  # a text ended it
+                if not output.finished:  # ended by a stop text
                     self._engine.engine_core.abort_requests([output.request_id])
         scheduler = self._core.scheduler
         self._counter.step(len(scheduler.running), len(scheduler.waiting), scheduler.kv_cache_manager.usage)

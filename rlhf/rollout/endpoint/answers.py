@@ -73,7 +73,7 @@ class ChatResponse:
 
     @property
     def _logprobs(self) -> dict[str, Any] | None:
-        """Log-probs of all sampled tokens, in the distribution that they were sampled from."""
+        """Log-probs of all sampled tokens, under the distribution they were sampled from."""
         if not self.request.logprobs:
             return None
         completion = self.replied.completion

@@ -33,7 +33,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ThreadPosition:
-    """The first `length` tokens of a thread: the position of an earlier request, or the end of an earlier reply."""
+    """The first `length` tokens of a thread, up to an earlier request or to the end of an earlier reply."""
 
     thread: Thread
     length: int
@@ -112,8 +112,8 @@ class Capture:
             question.thread.taken = None
 
     def answer(self, question: TokenizedRequest, completion: Completion) -> Replied:
-        """Append the reply to its thread; returns it as the message that the agent reads. Of a reply that says a stop
-        text of the request, the tokens up to there are kept."""
+        """Append the reply to its thread; returns it as the message that the agent reads. A reply that contains a stop
+        text of the request is cut there."""
         stopped = self._stopped(completion, question.asked.stop)
         completion, cut = stopped or completion, stopped is not None
         thread = question.thread
@@ -206,7 +206,7 @@ class Capture:
         return Message(role="assistant", content=spoken.beside, tool_calls=calls)
 
     def _stopped(self, completion: Completion, stop: Sequence[str]) -> Completion | None:
-        """Return the completion up to the token in which a stop text ends; None where it says none."""
+        """Return the completion up to the token in which a stop text ends; None if it contains none."""
 
         def says_one(length: int) -> bool:
             text = self._renderer.text(completion.token_ids[:length])

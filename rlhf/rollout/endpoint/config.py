@@ -10,29 +10,29 @@ from rlhf.chat.tool_format_names import ToolFormatName
 from rlhf.config import Config, is_piece
 
 ClientStop = Literal["refuse", "cut"]
-"""What becomes of a request with `stop` texts."""
+"""How a request with `stop` texts is treated."""
 
 
 class AgentConfig(Config):
-    """Your agent program, which calls the policy over OpenAI's API, and how it is run."""
+    """Your agent program, which calls the policy over OpenAI's API, and its limits."""
 
     program: str
-    """`module:function` `(task, base_url, api_key, **arguments)`, plain or async, that plays one episode and returns
-    its reward, which `reward.kind: environment` takes; with any other kind the last reply is scored, so return None."""
+    """`module:function` `(task, base_url, api_key, **arguments)`, plain or async, that plays one episode. It returns
+    the reward if `reward.kind` is `environment`; any other kind scores the last reply, so return None."""
     arguments: dict[str, Any] = Field({})
     """Further keyword arguments of the program."""
     timeout_seconds: float = Field(600, gt=0)
     """Timeout of one episode. An episode that exceeds it is truncated, and keeps all turns so far."""
     max_agents: int = Field(256, ge=1)
     """Maximum number of agents that run at once; other episodes wait. A plain (not async) program runs in its own
-    thread. While this many threads hang beyond their timeouts, no further program is started: its episode is lost."""
+    thread. While this many threads hang beyond their timeouts, no program is started, and its episode is lost."""
     tool_format: ToolFormatName = "auto"
-    """How the model writes tool calls. `auto`: as its chat template does; `hermes` where that writes none. By name:
+    """How the model writes tool calls. `auto`: as its chat template does, or `hermes` if that writes none. By name:
     `hermes` (Hermes, Qwen), `llama3_json`, `mistral`, `deepseek_v3`, `deepseek_v31`, `glm4_0414`, `harmony` (gpt-oss),
     `qwen3_coder` (also Qwen 3.5), `glm45`, another of vLLM's tool parsers, `none`, or `module:function` of yours,
-    `(text) -> rlhf.chat.tool_calls.Spoken`. Read where a request offers tools."""
+    `(text) -> rlhf.rollout.tool_calls.Spoken`. Used for requests with tools."""
     client_stop: ClientStop = "refuse"
-    """What becomes of a request with `stop` texts. `refuse`: it gets an error. `cut`: the reply ends where it says one;
+    """How a request with `stop` texts is treated. `refuse`: with an error. `cut`: the reply ends at the first of them;
     the tokens up to there are trained, and the episode counts the reply in `cut_replies`."""
 
     @model_validator(mode="after")

@@ -64,7 +64,7 @@ class Front:
 
     def end(self, session: AgentSession, reward: float | None, *, ended: bool = True) -> dict[str, Any]:
         """Close the session and save its episode; returns the response for the client. An episode that lost a request
-        to an engine error has no reward: its client went on without a reply."""
+        to an engine error has no reward: its client continued without a reply."""
         self._sessions.close(session)
         self._alone.discard(session)
         if not session.capture.replies:

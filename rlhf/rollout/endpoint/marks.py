@@ -1,4 +1,4 @@
-"""Marks (hashes) of conversations: two conversations have the same mark where all messages so far are equal. Pure."""
+"""Marks (hashes) of conversations: conversations whose messages are all equal have the same mark. Pure."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def said(message: Message) -> str:
     """Return what identifies a message: role, text, and tool calls by name and arguments, independent of their format.
 
     Ids of calls are excluded, since frameworks generate new ones; a tool result is identified by its position. Numbers
-    are compared by value: an agent in JavaScript writes 1 where the policy wrote 1.0. The thinking of a reply is the
-    same within its text and beside it, in `reasoning_content`.
+    are compared by value: an agent in JavaScript writes 1 where the policy wrote 1.0. Thinking counts the same within a
+    reply's text and in `reasoning_content`.
     """
     calls = [[call.name, json.loads(json.dumps(call.arguments), parse_float=_number)] for call in message.tool_calls]
     if message.role != "assistant":

@@ -24,13 +24,12 @@ from rlhf.types import Completion, Prompt, Task, Timings, Trajectory
 
 REMEMBERED_ENDS = 65_536
 REPLYING_SHARE = 0.95
-"""Share of an episode's time after which a running reply is cut off, so that it is recorded before the episode's
-timeout."""
+"""Share of an episode's time after which a running reply is cut off, to record it before the episode's timeout."""
 SHORTEST_REPLY_SECONDS = 0.05
 
 
 class ChatRefused(RlhfError):
-    """A request that receives an error response: its `status`, one word as `code`, and what was wrong with `param`."""
+    """A request answered with an error: its `status`, one word as `code`, and the parameter `param` at fault."""
 
     def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -161,7 +160,7 @@ class AgentSession:
         most = self._policy.sampling.max_tokens
         wanted = min(question.asked.max_tokens or most, most)
         if length >= context:
-            # OpenAI's words: agents and their libraries recognise the error by them.
+            # OpenAI's wording: agents and their libraries recognise the error by it.
             why = (
                 f"This model's maximum context length is {context} tokens. However, you requested {length + wanted} "
                 f"tokens ({length} in the messages, {wanted} in the completion). Please reduce the length of the "
@@ -172,8 +171,8 @@ class AgentSession:
 
 
 class AgentSessions:
-    """All open sessions, at most `capacity`, and the ids of sessions that have ended. `client_stop` is what becomes of
-    requests with stop texts."""
+    """All open sessions, at most `capacity`, and the ids of sessions that have ended. `client_stop` is how requests
+    with stop texts are treated."""
 
     def __init__(self, *, capacity: int, client_stop: ClientStop = "refuse") -> None:
         self._capacity, self.client_stop = capacity, client_stop
@@ -194,9 +193,7 @@ class AgentSessions:
         """Open a new session, for an episode that may take `seconds`. Raises `ChatRefused` when `capacity` is
         reached."""
         if self.full:
-            raise ChatRefused(
-                503, "capacity", f"{len(self._open)} sessions are open, which is all there may be; end some"
-            )
+            raise ChatRefused(503, "capacity", f"{len(self._open)} sessions are open, the maximum; end one first")
         session = AgentSession(policy, seconds)
         self._open[session.id] = session
         return session

@@ -12,19 +12,19 @@ from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.types import Message, Tool, ToolCall
 
 NEVER_SAMPLED = {
-    "n": "n is {value}: one reply is given a request; ask again for another",
-    "top_logprobs": "top_logprobs is {value}: only the log-probs of the sampled tokens are known",
-    "functions": "functions are the tools of long ago; send tools",
-    "audio": "audio is nothing that a language model says",
+    "n": "n is {value}: a request gets one reply; send more requests",
+    "top_logprobs": "top_logprobs is {value}: only sampled tokens have log-probs",
+    "functions": "functions is deprecated; send tools",
+    "audio": "audio is not supported: the policy writes text",
 }
 """Fields that cannot be supported and whose absence a client would notice."""
 NOTHING: dict[str, tuple[Any, ...]] = {"n": (1,), "top_logprobs": (0,), "functions": ([],)}
 """Values of such fields that request nothing."""
 STOP = (
-    "stop is {value}: a reply ends where the model ends it, since its tokens are trained as they are; with "
-    "agent.client_stop: cut (rlhf serve policy --client-stop cut) it ends at such a text, and the episode says so"
+    "stop is {value}: the policy's tokens are trained as sampled, so only the model ends a reply; to cut replies at "
+    "such texts set agent.client_stop: cut (rlhf serve policy --client-stop cut)"
 )
-"""Why stop texts are refused unless the user chose otherwise."""
+"""Why stop texts are refused by default."""
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 """Field names that are safe to repeat in a header."""
 
@@ -39,7 +39,7 @@ def content_text(content: Any) -> Any:
 def _part(part: Any) -> str:
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     if kind != "text" or not isinstance(part.get("text"), str):
-        raise ValueError(f"parts of type text are read, and this is {kind!r:.40}")
+        raise ValueError(f"only parts of type text are supported, not {kind!r:.40}")
     return str(part["text"])
 
 
@@ -65,7 +65,7 @@ class FunctionCall(BaseModel):
     def _an_object(cls, arguments: Any) -> Any:
         read = json_of(arguments) if isinstance(arguments, str) and arguments.strip() else serialisable(arguments or {})
         if not isinstance(read, dict):
-            raise ValueError("the arguments of a call are a JSON object, or its text")
+            raise ValueError("a call's arguments must be a JSON object, or its text")
         return read
 
 

@@ -20,7 +20,7 @@ def request(*tokens: int, temperature: float = 1.0, max_tokens: int = 4) -> Gene
     ("refused", "why"),
     [
         (request(), "no tokens"),
-        (request(*range(8)), "8 tokens leaves no room in a context of 8"),
+        (request(*range(8)), "8 tokens leaves no room for a reply in a context of 8"),
         (request(10), "outside the vocabulary of 10"),
         (request(-1), "outside the vocabulary of 10"),
         (request(1, max_tokens=0), "max_tokens is 0"),

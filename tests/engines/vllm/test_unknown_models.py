@@ -105,7 +105,7 @@ def test_a_model_that_cannot_follow_is_refused_until_its_engine_has_sampled(
         worker.start()
     with pytest.raises(ModelError) as raised:
         first.prepare({"names": []})
-    assert str(raised.value) == refused("follow a learner with", cause)
+    assert str(raised.value) == refused("receive new weights of", cause)
     later.resume()
     with pytest.raises(EngineBroken, match=f"prepare failed with {type(error).__name__}"):
         later.prepare({"names": []})

@@ -50,7 +50,7 @@ def test_an_argument_that_vllm_does_not_have_is_refused_with_the_nearest_one() -
     ],
 )
 def test_an_argument_that_the_system_decides_is_refused_with_the_reason(name: str, instead: str) -> None:
-    with pytest.raises(ConfigError, match=rf"rollout\.vllm\.{name} is decided by the system: .*{instead}"):
+    with pytest.raises(ConfigError, match=rf"rollout\.vllm\.{name} is set by this library: .*{instead}"):
         check_engines(recipe(vllm={name: 1}))
 
 
@@ -62,7 +62,7 @@ def test_a_variable_is_refused_where_vllm_does_not_have_it_or_the_system_decides
     check_variables(["VLLM_USE_V2_MODEL_RUNNER", "NCCL_DEBUG"], "rollout.env_vars")
     with pytest.raises(ConfigError, match="did you mean VLLM_USE_V2_MODEL_RUNNER"):
         check_engines(recipe(env_vars={"VLLM_USE_V2_MODEL_RUNER": 0}))
-    with pytest.raises(ConfigError, match="VLLM_ENABLE_V1_MULTIPROCESSING is decided by the system"):
+    with pytest.raises(ConfigError, match="VLLM_ENABLE_V1_MULTIPROCESSING is set by this library"):
         check_engines(recipe(env_vars={"VLLM_ENABLE_V1_MULTIPROCESSING": 1}))
 
 

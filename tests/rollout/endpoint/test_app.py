@@ -195,9 +195,9 @@ async def test_a_client_that_sends_a_seed_decides_the_draws_of_that_reply() -> N
 @pytest.mark.parametrize(
     ("body", "param", "why"),
     [
-        ({"n": 2}, "n", "one reply"),
-        ({"stop": ["\n"]}, "stop", "with agent.client_stop: cut (rlhf serve policy --client-stop cut) it ends at"),
-        ({"stop": "\n"}, "stop", "a reply ends where the model ends it"),
+        ({"n": 2}, "n", "gets one reply"),
+        ({"stop": ["\n"]}, "stop", "set agent.client_stop: cut (rlhf serve policy --client-stop cut)"),
+        ({"stop": "\n"}, "stop", "only the model ends a reply"),
         ({"stop": [3]}, "stop.0", "string"),
         ({"logprobs": True, "top_logprobs": 3}, "top_logprobs", "sampled tokens"),
         ({"messages": []}, "messages", "at least 1"),
