@@ -26,8 +26,7 @@ _MAKING = threading.Lock()
 
 class ChatOpponent(Config):
     """Calls a model for every move, with the messages that a policy in its seat would see: the task, then all turns.
-    The game judges its replies, as it does a policy's. Raises `ConfigError` when its token is not in the
-    environment."""
+    The game judges its replies like a policy's. Raises `ConfigError` if its token is not in the environment."""
 
     fallible: ClassVar[bool] = True
     kind: Literal["chat"] = "chat"
@@ -39,7 +38,7 @@ class ChatOpponent(Config):
     max_tokens: int = Field(256, ge=1)
     """Maximum length of a reply in tokens."""
     last_n: int | None = Field(None, ge=1)
-    """Turns that it is shown after the first messages, as `environment.last_n`; default: the whole game."""
+    """Number of turns that it sees after the first messages, like `environment.last_n`; default: the whole game."""
     seconds: float = Field(20, gt=0)
     """Deadline for one reply, all attempts together. It must be less than the environment's own deadline for a step
     (`environment.turn_timeout_seconds`, 30): otherwise the environment exceeds its deadline instead."""
@@ -89,7 +88,8 @@ class ChatEndpoint:
         self._client = HttpClient(
             settings.url,
             HttpConfig(concurrency=settings.concurrency),
-            timeout_seconds=2 * settings.seconds,  # the reply's own deadline is earlier, so a timeout has one name
+            timeout_seconds=2
+            * settings.seconds,  # the reply's own deadline is earlier, so every timeout has the same name
             token=token_from(settings.token_env),
         )
 
@@ -120,6 +120,6 @@ _endpoint = functools.lru_cache(maxsize=64)(ChatEndpoint)
 
 
 def endpoint(settings: ChatOpponent) -> ChatEndpoint:
-    """Return the endpoint, made at the first move: a process that forks before it loses no thread."""
+    """Return the endpoint, made at the first move: a process that forks before then loses no thread."""
     with _MAKING:
         return _endpoint(settings)

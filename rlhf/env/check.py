@@ -22,7 +22,7 @@ from rlhf.untrusted_text import InvalidJson
 CHECK_SECONDS, POLL_SECONDS = 120.0, 0.1
 MOST_SESSIONS, MOST_STEPS = 257, 6
 INTERLEAVED = range(1, 5)
-"""The seeds of sessions that are played at once."""
+"""The seeds of concurrent sessions."""
 GRACE_SECONDS = 30.0
 """Time for a server to notice that a client was killed."""
 SERVER_ERRORS = (httpx.HTTPError, Undecodable, Broken, InvalidJson, EnvironmentFailed)
@@ -50,7 +50,7 @@ class Target:
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[RemoteEnvironment]:
-        """Yield a client of one session, which ends with its connection."""
+        """Yield a client with a session, which ends with its connection."""
         dialect = Stock(spec=EnvironmentSpec(name=self.address.url, description=""))
         client = RemoteEnvironment(self.address, dialect, Patience())
         try:
@@ -67,11 +67,11 @@ class Target:
         return observation_data(await client.exchange({"type": "step", "data": self.action}))
 
     async def trace(self, seed: int) -> list[Json]:
-        """Return the observations of one episode, in a session of its own."""
+        """Return the observations of one episode, in a new session."""
         async with self.session() as client:
             (observations,) = await self.play([client], [seed])
         if observations[0]["done"]:
-            raise CheckFailed("an episode is done before it has begun")
+            raise CheckFailed("an episode ended at its reset")
         return observations
 
     async def play(self, clients: Sequence[RemoteEnvironment], seeds: Sequence[int]) -> list[list[Json]]:
@@ -91,7 +91,7 @@ def observation_data(answer: Json) -> Json:
     if answer.get("type") != "observation":
         raise CheckFailed(f"{data.get('code')}: {data.get('message')!s:.200}")
     if unknown := set(data) - WIRE_KEYS:
-        raise CheckFailed(f"an answer has keys that the wire format lacks: {', '.join(sorted(unknown))}")
+        raise CheckFailed(f"an answer has keys that the wire format does not have: {', '.join(sorted(unknown))}")
     if not isinstance(data.get("observation"), dict) or not isinstance(data.get("done"), bool):
         raise CheckFailed("an answer lacks `observation` or `done`")
     return data
@@ -113,7 +113,7 @@ async def check_metadata(target: Target) -> str:
     schemas = await get_object(target.http, "/schema")
     if missing := [name for name in ("action", "observation", "state") if not isinstance(schemas.get(name), dict)]:
         raise CheckFailed(f"/schema has no {missing[0]}")
-    dialect_of(metadata, schemas)  # raises for a spec of ours that clients refuse
+    dialect_of(metadata, schemas)  # raises if our own clients would refuse the spec
     return f"{metadata['name']}; an action needs {', '.join(schemas['action'].get('required') or ()) or 'nothing'}"
 
 
@@ -128,9 +128,9 @@ async def check_errors(target: Target) -> str:
         await target.reset(client)
         for expected, frame in frames.items():
             if (code := (await client.exchange(frame))["data"].get("code")) != expected:
-                raise CheckFailed(f"{frame!r} is answered with {code}, not {expected}")
+                raise CheckFailed(f"the answer to {frame!r} is {code}, not {expected}")
         await target.step(client)
-    return "named, and the socket stays open"
+    return "reported, and the socket stays open"
 
 
 async def check_seeds(target: Target) -> str:
@@ -138,26 +138,27 @@ async def check_seeds(target: Target) -> str:
     first, other, again = [await target.trace(seed) for seed in (1, 2, 1)]
     if first != again:
         raise CheckFailed("the same seed and actions give different observations")
-    return "repeat" if first != other else "repeat; two seeds gave the same episode"
+    return "repeat" if first != other else "repeat, but two seeds gave the same episode"
 
 
 async def check_interleaved(target: Target) -> str:
-    """Check that sessions that are asked at once give the same observations as each of them alone."""
+    """Check that concurrent sessions give the same observations as each of them alone."""
     async with contextlib.AsyncExitStack() as stack:
         clients, _ = await open_sessions(stack, target, len(INTERLEAVED))
         together = await target.play(clients, seeds := INTERLEAVED[: len(clients)])
     if len(clients) < 2:
-        return "the server has one place, so no two sessions meet"
+        return "skipped: the server runs one session at a time"
     if together != [await target.trace(seed) for seed in seeds]:
         raise CheckFailed(
-            "sessions at once differ from the same ones alone: they share state, as the modules random and numpy.random"
-            " do; draw from a random.Random(seed) of the episode, or serve with --isolation process"
+            "concurrent sessions differ from the same ones alone: they share state, for example of random or "
+            "numpy.random; draw from a random.Random(seed) of the episode, or serve with --isolation process"
         )
-    return f"{len(clients)} sessions do not meet"
+    return f"{len(clients)} concurrent sessions are independent"
 
 
 async def check_capacity(target: Target) -> str:
-    """Check that a full server refuses the next client with its numbers, and frees the places of killed clients."""
+    """Check that a full server refuses the next client and reports its capacity, and frees the places of killed
+    clients."""
     async with contextlib.AsyncExitStack() as stack:
         clients, refusal = await open_sessions(stack, target, MOST_SESSIONS)
         for client in clients:
@@ -172,9 +173,9 @@ async def check_capacity(target: Target) -> str:
             again, _ = await open_sessions(stack, target, len(clients))
         if len(again) == len(clients):
             seconds = time.monotonic() - start
-            return f"{len(clients)} places; places of killed clients come back in {seconds:.1f} s"
+            return f"{len(clients)} places; those of killed clients are free after {seconds:.1f} s"
         await asyncio.sleep(POLL_SECONDS)
-    raise CheckFailed(f"sessions of killed clients still take places after {GRACE_SECONDS:g} s")
+    raise CheckFailed(f"killed clients still occupy places after {GRACE_SECONDS:g} s")
 
 
 CHECKS: dict[str, Callable[[Target], Awaitable[str]]] = {
@@ -230,11 +231,11 @@ async def check_server(address: Address, action: Json | None = None) -> AsyncIte
 
 
 async def check_result(name: str, target: Target) -> CheckResult:
-    """Run one check within its deadline; failures become its result."""
+    """Run one check within its deadline; a failure becomes its result."""
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             return CheckResult(name, True, await CHECKS[name](target))
     except (CheckFailed, AtCapacity, *SERVER_ERRORS) as problem:
         return CheckResult(name, False, str(problem))
     except TimeoutError:
-        return CheckResult(name, False, f"not over after {CHECK_SECONDS:g} s")
+        return CheckResult(name, False, f"not finished after {CHECK_SECONDS:g} s")

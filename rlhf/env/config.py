@@ -19,7 +19,7 @@ ENVIRONMENT = "environment"
 
 
 class EnvironmentConfig(Config):
-    """An environment that alternates turns with the policy, and the limits of its episodes."""
+    """An environment that takes turns with the policy, and the limits of its episodes."""
 
     alternatives: ClassVar = {
         "environment": ("arguments", "eval_arguments", "servers", "isolation"),
@@ -35,7 +35,7 @@ class EnvironmentConfig(Config):
     arguments: dict[str, Any] = Field({})
     """Keyword arguments of the class."""
     eval_arguments: dict[str, Any] = Field({})
-    """Keyword arguments that evaluations change: a fixed opponent after self-play, for instance."""
+    """Keyword arguments that evaluations override, for instance with a fixed opponent after self-play."""
     variables: tuple[str, ...] = ()
     """Names of environment variables that processes of the environment (`isolation: process`) receive in addition to
     the usual ones, such as PATH, and to those that `arguments` name as `token_env`. They receive no other token."""
@@ -51,7 +51,7 @@ class EnvironmentConfig(Config):
     max_turns: int = Field(8, ge=1)
     """Maximum replies of the policy in one episode; the last one truncates it unless the environment has ended it."""
     turn_timeout_seconds: float = Field(30, gt=0)
-    """Deadline for one answer of the environment; the episode is lost when it is exceeded."""
+    """Deadline for one answer of the environment; an episode that exceeds it is lost."""
     episode_timeout_seconds: float = Field(300, gt=0)
     """Time limit for all answers of the environment in one episode together. An episode that exceeds it is
     truncated."""
@@ -66,10 +66,10 @@ class EnvironmentConfig(Config):
     separate segment. With 0 it reads the task's messages and the newest observation: for environments that show their
     whole state every time. By default it sees everything, in one growing context."""
     tool_format: ToolFormatName = "auto"
-    """How the model writes tool calls. `auto`: as its chat template does; `hermes` where that writes none. By name:
+    """How the model writes tool calls. `auto`: as its chat template does, or `hermes` if that writes none. By name:
     `hermes` (Hermes, Qwen), `llama3_json`, `mistral`, `deepseek_v3`, `deepseek_v31`, `glm4_0414`, `harmony` (gpt-oss),
     `qwen3_coder` (also Qwen 3.5), `glm45`, another of vLLM's tool parsers, `none`, or `module:function` of yours,
-    `(text) -> rlhf.chat.tool_calls.Spoken`. Read where the environment has tools."""
+    `(text) -> rlhf.rollout.tool_calls.Spoken`. Used if the environment has tools."""
 
     @model_validator(mode="after")
     def _one_place(self) -> EnvironmentConfig:
@@ -79,14 +79,19 @@ class EnvironmentConfig(Config):
             raise ValueError(f"environment is {self.environment!r}; give module:Class")
         if self.urls and (self.arguments or self.eval_arguments):
             raise ValueError(
-                "arguments and eval_arguments are for an environment that this run hosts; a server has its own"
+                "arguments and eval_arguments are for an environment that this run hosts; servers set their own"
             )
         if self.urls and self.servers:
-            raise ValueError("servers starts servers of environment; urls names servers that already run")
+            raise ValueError(
+                "servers is the number of servers that this run starts; urls names servers that run already; give "
+                "one of them"
+            )
         if self.urls and self.isolation != "thread":
-            raise ValueError("isolation is for an environment that this run hosts; a server has its own")
+            raise ValueError("isolation is for an environment that this run hosts; servers set their own")
         if self.eval_arguments and (self.servers or self.recording):
-            raise ValueError("eval_arguments make a second environment, which has neither servers nor a recording yet")
+            raise ValueError(
+                "eval_arguments make a second environment, which supports neither servers nor recording yet"
+            )
         if self.token_env and not self.urls:
             raise ValueError("token_env is for servers; give urls")
         return self

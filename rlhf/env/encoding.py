@@ -16,9 +16,9 @@ MESSAGE_BYTES = 64 * 2**20
 
 
 def dumps(data: object) -> str:
-    """JSON text in one line. What JSON lacks changes: arrays in an `info` become a list or a string, NaN and infinity
-    null, and a lone surrogate becomes U+FFFD. Raises `InvalidJson` for what cannot be encoded (bytes that are not
-    UTF-8, an object that contains itself), and for more than `MESSAGE_BYTES`."""
+    """JSON text in one line. Values that JSON lacks are converted: arrays in an `info` to a list or a string, NaN and
+    infinity to null, and a lone surrogate to U+FFFD. Raises `InvalidJson` for what cannot be encoded (bytes that are
+    not UTF-8, an object that contains itself), and for more than `MESSAGE_BYTES`."""
     encode = partial(to_json, fallback=_plain, inf_nan_mode="null")
     try:
         try:
@@ -29,7 +29,7 @@ def dumps(data: object) -> str:
         why = "it contains itself" if isinstance(error, RecursionError) else str(error)[:100]
         raise InvalidJson(f"data that JSON cannot represent: {why}") from None
     if len(text) > MESSAGE_BYTES // 4 and (size := len(text.encode())) > MESSAGE_BYTES:
-        raise InvalidJson(f"a message of {size:,} bytes, and the limit is {MESSAGE_BYTES:,}")
+        raise InvalidJson(f"a message of {size:,} bytes exceeds the limit of {MESSAGE_BYTES:,}")
     return text
 
 
@@ -105,8 +105,8 @@ def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
 
 
 def part_text(part: Json) -> str:
-    """Return a part of a tool's result as the policy reads it: text, or its kind; of a resource its name, address and
-    text."""
+    """Return a part of a tool's result as the policy reads it: its text, or else its kind; for a resource its name,
+    address and text."""
     inner = part.get("resource")
     source = inner if isinstance(inner, dict) else part
     text = source.get("text")

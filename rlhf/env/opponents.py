@@ -75,7 +75,7 @@ class ListedOpponent(Config):
             searched = shown.rpartition(self.after)[2] if self.after else shown
             moves = [found.group() for found in pattern.finditer(searched)]
             if not moves:
-                raise ValueError(f"the opponent finds no move {self.pattern!r} in {searched[-200:]!r}")
+                raise ValueError(f"the opponent's pattern {self.pattern!r} matches no move in {searched[-200:]!r}")
             return draws.choice(moves)
 
         return reply

@@ -12,8 +12,8 @@ PYTHON = text_tool("python", "Runs a Python program and shows what it prints.", 
 
 
 class CodeRunner(Protocol):
-    """Runs a program of the policy within its own limits of time and memory, and returns the outcome as text: its
-    output, and how it ended where it did not exit normally. It raises only when the runner itself fails."""
+    """Runs a program of the policy within its own limits of time and memory, and returns its output, and how it ended
+    if it did not exit normally. It raises only if the runner itself fails."""
 
     def __call__(self, code: str) -> str: ...
 
@@ -21,7 +21,7 @@ class CodeRunner(Protocol):
 class PythonToolEnvironment(ToolUseEnvironment):
     """Asks the task's question, with a Python tool. `runner` names the function `module:function` that runs programs.
 
-    Of the result the policy reads `longest` characters: the beginning and the end. Raises `ConfigError`.
+    The policy reads the beginning and the end of the result, `longest` characters in all. Raises `ConfigError`.
     """
 
     def __init__(self, *, runner: str, longest: int = 4000, score: str | None = None) -> None:

@@ -1,6 +1,6 @@
 """Record the sessions of environments to a file, and replay them without the environment.
 
-A request names its session, how many sessions of that name were opened before (an evaluation plays its problems again),
+A request has the name of its session, the number of earlier sessions of that name (an evaluation repeats its problems),
 its turn, its method and its arguments. The first request of the file is for the spec.
 """
 
@@ -99,7 +99,7 @@ class ReplayedEnvironments:
         try:
             self.spec = spec_from(replay.answer(SPEC))
         except (RecordedFailure, Undecodable) as error:
-            raise RecordingError(f"this is not a recording of environments: {error}; record it again") from None
+            raise RecordingError(f"this is not a recording of an environment: {error}; record it again") from None
 
     async def open(self, session: str) -> Environment:
         requests = SessionRequests(session, self._openings[session])
@@ -122,8 +122,8 @@ class ReplayedEnvironment:
 
 
 def recorded_answer(replay: Replay, request: Json, name: str) -> Any:
-    """Return the recorded answer. Raises `EnvironmentFailed` where the request failed, `TimeoutError` where the
-    episode's time was over, and `RecordingError`."""
+    """Return the recorded answer. Raises `EnvironmentFailed` if the request failed, `TimeoutError` if the episode's
+    time was over, and `RecordingError`."""
     try:
         return replay.answer(request)
     except RecordedFailure as failure:

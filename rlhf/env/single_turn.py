@@ -16,8 +16,8 @@ ScoreReply = Callable[[str, Mapping[str, Any]], float]
 class SingleTurnEnvironment:
     """Asks the task's question; the reply ends the episode.
 
-    `score` names a function `module:function`, for instance `rlhf.reward.rules:exact`. Without one there is no reward
-    here, and the recipe's own scores the trajectory. Raises `ConfigError`.
+    `score` names a function `module:function`, for instance `rlhf.reward.rules:exact`. Without one the recipe's reward
+    scores the trajectory. Raises `ConfigError`.
     """
 
     def __init__(self, *, score: str | None = None) -> None:
@@ -40,5 +40,5 @@ class SingleTurnEnvironment:
 
 
 def first_messages(task: Task, text: str) -> tuple[Message, ...]:
-    """Return the first messages of an episode: the task's, and the environment's text, as of one user."""
+    """Return the first messages of an episode: the task's, then the environment's text, joined as one user's."""
     return joined(task.messages, (Message(role="user", content=text),))

@@ -32,7 +32,7 @@ async def started_environments(
 ) -> AsyncIterator[Environments]:
     """Yield the environments of a run. Only this function starts them and stops what they need. Raises `UserError`.
 
-    With `alone` the whole cluster is on this machine. `tell` gets a line when a server is gone, and when it is back.
+    With `alone` the whole cluster is on this machine. `tell` receives a line when a server is gone and when it is back.
     """
     with closing(open_recording(config.recording, dumps)) if config.recording else nullcontext() as recording:
         if isinstance(recording, Replay):
@@ -91,7 +91,7 @@ class WorkerServers:
         return Address(url=url, token=settings.token)
 
     async def keep(self, worker: Worker, place: int, pool: EnvironmentPool) -> Never:
-        """Start another server in the place of each that dies. Raises `WorkerDied` where none starts."""
+        """Replace each server that dies. Raises `WorkerDied` if the replacement does not start."""
         while True:
             death = await worker.until_death()
             worker, address = await self.restarts.after(death, worker, self.serve)
@@ -99,7 +99,7 @@ class WorkerServers:
 
 
 def worker_server_settings(config: EnvironmentConfig) -> EnvironmentServerSettings:
-    """Return the settings of the run's own servers; access needs a token that only this run knows."""
+    """Return the settings of the run's own servers; access requires a token that only this run knows."""
     return EnvironmentServerSettings(
         deadlines=deadlines_of(config),
         max_sessions=config.sessions_per_server,

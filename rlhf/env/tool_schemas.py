@@ -20,14 +20,14 @@ def problem_of_schema(schema: dict[str, Any]) -> str | None:
     except jsonschema.SchemaError as error:
         return f"is invalid at {error.json_path}: {error.message:.200}"
     if "object" not in kind:
-        return f"is of type {kind!r:.100}, and a tool takes an 'object'"
+        return f"has type {kind!r:.100}, but a tool takes an 'object'"
     root = Resource.from_contents(schema, default_specification=DRAFT202012)
     dangling = next(_dangling(root, REGISTRY.resolver_with_root(root)), None)
-    return dangling and f"refers to {dangling!r:.100}, which it does not define"
+    return dangling and f"refers to {dangling!r:.100} but does not define it"
 
 
 def _dangling(schema: Any, resolver: Any) -> Iterator[str]:
-    """Yield the references of a schema, and of the schemas in it, that lead nowhere."""
+    """Yield the dangling references of a schema and its subschemas."""
     if isinstance(schema.contents, Mapping) and "$ref" in schema.contents:
         try:
             resolver.lookup(schema.contents["$ref"])

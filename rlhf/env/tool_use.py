@@ -1,4 +1,4 @@
-"""Base class of environments with tools: a reply with calls gets their results, one without is the answer."""
+"""Base class of environments with tools: a reply with calls gets their results; a reply without is the answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Handled:
 class ToolUseEnvironment(SingleTurnEnvironment):
     """Asks the task's question, with these tools.
 
-    An invalid call (an unknown tool, a wrong argument) is answered with `error: …` and costs only its turn.
+    An invalid call (an unknown tool, a wrong argument) gets `error: …` and costs only its turn.
     """
 
     def __init__(self, name: str, description: str, tools: Sequence[Handled], score: str | None = None) -> None:
@@ -44,7 +44,7 @@ class ToolUseEnvironment(SingleTurnEnvironment):
     def _result(self, call: ToolCall) -> str:
         handled = self._tools.get(call.name)
         if handled is None:
-            return f"error: there is no tool {call.name!r}; there are: {', '.join(self._tools)}"
+            return f"error: there is no tool {call.name!r}; use one of {', '.join(self._tools)}"
         try:
             return handled.run(call.arguments)
         except RefusedCall as refused:
@@ -55,12 +55,14 @@ def text_argument(arguments: Mapping[str, Any], name: str) -> str:
     """Return the text argument `name`. Raises `RefusedCall` when it is missing or not text."""
     value = arguments.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise RefusedCall(f"give the argument {name!r} as text; the call has {sorted(arguments)}")
+        raise RefusedCall(
+            f"the argument {name!r} must be a non-empty string; the call has the arguments {sorted(arguments)}"
+        )
     return value
 
 
 def shortened(text: str, longest: int) -> str:
-    """Return the text; if it is longer than that, its middle is cut out."""
+    """Return the text, with its middle cut out if it is longer than `longest`."""
     half = max(1, (longest - len(CUT)) // 2)
     return text if len(text) <= longest else text[:half] + CUT + text[-half:]
 

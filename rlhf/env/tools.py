@@ -33,7 +33,7 @@ LONGEST = 200
 class CalculatorEnvironment(ToolUseEnvironment):
     """Asks the task's question, or for the value of `a+b` or `a*b` with numbers of `digits` digits drawn from the seed.
 
-    The calculator answers tool calls; a reply without a call is the final answer, with reward 1 or 0.
+    The calculator answers tool calls. A reply without a call is the final answer; its reward is 1 or 0.
     """
 
     def __init__(self, digits: int = 3, operations: str = "+*") -> None:
@@ -62,7 +62,7 @@ class CalculatorEnvironment(ToolUseEnvironment):
 def calculated(expression: str) -> str:
     """Return the value of an expression as text, or what is wrong with it."""
     if len(expression) > LONGEST:
-        return f"error: the expression is longer than {LONGEST} characters"
+        return f"error: the expression has more than {LONGEST} characters"
     try:
         value = _value(ast.parse(expression.strip(), mode="eval").body)
         return str(int(value)) if value == int(value) else f"{value:.6g}"
@@ -95,4 +95,4 @@ def _value(node: ast.AST) -> float:
             return OPERATORS[type(symbol)](_value(node.left), _value(node.right))
         case ast.UnaryOp(op=symbol) if type(symbol) in OPERATORS:
             return OPERATORS[type(symbol)](_value(node.operand))
-    raise ValueError("only numbers, + - * / and parentheses are understood")
+    raise ValueError("use only numbers, + - * / and parentheses")

@@ -46,7 +46,7 @@ class EnvironmentRefused(RlhfError):
 
 
 class Strict(BaseModel):
-    """A frame or body in which an unknown key is an error."""
+    """A frame or body that refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -107,7 +107,7 @@ class Action(Strict):
     # verifiers treats a schema titled `Action` as a server that has only tools.
     model_config = ConfigDict(title="Reply")
 
-    text: Annotated[str, BeforeValidator(text_again)] = Field(description="What the policy said")
+    text: Annotated[str, BeforeValidator(text_again)] = Field(description="The policy's text")
     tool_calls: list[CallData] = Field(default_factory=list, description="Tool calls, already parsed")
     metadata: ActionMetadata = ActionMetadata()
 
@@ -132,7 +132,7 @@ FrameType = Literal["reset", "step", "state", "close"]
 
 
 class Frame(Strict):
-    """A client's frame. `data` holds the wishes of a reset, or the action of a step."""
+    """A client's frame. `data` holds the options of a reset, or the action of a step."""
 
     type: FrameType
     data: Json = Field(default_factory=dict)

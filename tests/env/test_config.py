@@ -43,7 +43,7 @@ def test_a_recipe_with_an_environment_needs_little() -> None:
         (CALCULATOR | {"urls": ["http://h:1"]}, "give exactly one of environment (module:Class"),
         ({"environment": "calculator"}, "environment is 'calculator'; give module:Class"),
         ({"urls": ["http://h:1"], "arguments": {"digits": 2}}, "arguments are for an environment that this run hosts"),
-        ({"urls": ["http://h:1"], "servers": 2}, "servers starts servers of environment"),
+        ({"urls": ["http://h:1"], "servers": 2}, "servers is the number of servers that this run starts"),
         ({"urls": ["http://h:1"], "isolation": "process"}, "isolation is for an environment that this run hosts"),
         (CALCULATOR | {"tool_format": "xml"}, "use auto, hermes, llama3_json, mistral"),
         (CALCULATOR | {"max_turn": 3}, "did you mean 'environment.max_turns'"),

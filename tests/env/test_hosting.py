@@ -90,15 +90,15 @@ async def test_an_environment_is_closed_once() -> None:
         ("raise", "raised", "step: ValueError: told to"),
         ("give up", "raised", "step: TimeoutError: of its own"),
         ("sys.exit", "raised", "step: SystemExit: 3"),
-        ("nan", "protocol", "its reward is nan, which is not a number"),
-        ("half", "protocol", r"its text has half a character, a lone surrogate: 'half a character: \\ud83d'"),
+        ("nan", "protocol", "its reward is nan, not a number"),
+        ("half", "protocol", r"its text has a lone surrogate: 'half a character: \\ud83d'"),
         ("nothing", "protocol", "it returned None, not an Observation"),
-        ("huge", "protocol", f"its reward is 1{'0' * 39}, which is not a number"),
-        ("bare", "protocol", "its messages are 'well', not a tuple of them"),
-        ("dict", "protocol", "it says {'role': 'user'}, which is not a Message with text"),
-        ("number", "protocol", f"it says {Message(role='user', content=5)!r:.80}, which is not a Message with text"),
-        ("words", "protocol", "its end is 'false', which is neither true nor false"),
-        ("uninformed", "protocol", "its info is None, which is not a mapping"),
+        ("huge", "protocol", f"its reward is 1{'0' * 39}, not a number"),
+        ("bare", "protocol", "its messages are 'well', not a tuple of Message"),
+        ("dict", "protocol", "a message is {'role': 'user'}, not a Message with text"),
+        ("number", "protocol", f"a message is {Message(role='user', content=5)!r:.80}, not a Message with text"),
+        ("words", "protocol", "terminated or truncated is 'false', not true or false"),
+        ("uninformed", "protocol", "its info is None, not a mapping"),
         ("unsayable", "raised", "step: Unsayable: its text cannot be made (ZeroDivisionError)"),
         ("unreadable", "raised", "step: Unsayable: its text cannot be made (ZeroDivisionError)"),
     ],
@@ -115,7 +115,7 @@ async def test_what_an_environment_does_wrong_has_a_kind_and_its_words(
 UNSENDABLE = [
     ("bytes", "data that JSON cannot represent: Error serializing to JSON: invalid utf-8"),
     ("cycle", "data that JSON cannot represent: it contains itself"),
-    ("long", "a message of 69,206,287 bytes, and the limit is 67,108,864"),
+    ("long", "a message of 69,206,287 bytes exceeds the limit of 67,108,864"),
 ]
 
 
@@ -240,7 +240,7 @@ async def test_an_environment_that_hangs_holds_up_nobody_else_and_its_place_is_f
         with pytest.raises(EnvironmentFailed, match="timeout"):
             await hanging.step(ACTION)
         assert await other.reset(TASK, seed=0) == MORE
-        with pytest.raises(EnvironmentFailed, match="refused: session third got no place within"):
+        with pytest.raises(EnvironmentFailed, match="refused: no place was free for session third within"):
             await environments.open("third")
         await hanging.close()
         again = await environments.open("fourth")
@@ -256,7 +256,9 @@ async def test_threads_that_are_lost_are_no_more_than_there_may_be_sessions() ->
             with pytest.raises(EnvironmentFailed, match="timeout"):
                 await session.step(ACTION)
             await session.close()
-        with pytest.raises(EnvironmentFailed, match="refused: 2 calls never came back; isolation process can end them"):
+        with pytest.raises(
+            EnvironmentFailed, match="refused: 2 calls never returned; with isolation: process they can be killed"
+        ):
             await environments.open("next")
         Hangs.release.set()
 
@@ -279,7 +281,7 @@ async def test_a_class_without_a_method_is_refused_at_the_start(isolation: Isola
 @pytest.mark.parametrize("isolation", KINDS)
 async def test_a_tool_without_a_valid_schema_is_refused_at_the_start(isolation: IsolationKind) -> None:
     parameters = {"type": "object", "properties": {"at": {"$ref": "#/$defs/place"}}}
-    with pytest.raises(ConfigError, match=r"the schema of tool 'look' refers to '#/\$defs/place', which it does not"):
+    with pytest.raises(ConfigError, match=r"the schema of tool 'look' refers to '#/\$defs/place' but does not"):
         async with hosted("Tooled", module=HERE, isolation=isolation, arguments={"parameters": parameters}):
             pass
     parameters["$defs"] = {"place": {"type": "string"}}

@@ -44,7 +44,7 @@ def test_any_of_the_moves_that_the_game_lists_last() -> None:
     listed = {"kind": "listed", "pattern": r"\[\d\]", "after": "Moves:"}
     shown = "Moves: [0] [1] then Moves: [7] [8]"
     assert {replies(listed, shown, seed=seed)[0] for seed in range(20)} == {"[7]", "[8]"}
-    with pytest.raises(ValueError, match="finds no move"):
+    with pytest.raises(ValueError, match="matches no move"):
         replies(listed, "Moves: none")
 
 

@@ -18,13 +18,13 @@ def of(**property: Any) -> dict[str, Any]:
     [
         (of(type="string", required=True), "is invalid at $.properties.a.required: True is not of type 'array'"),
         ({"type": "dict"}, "is invalid at $.type: 'dict' is not valid under any of the given schemas"),
-        ({"type": "string"}, "is of type 'string', and a tool takes an 'object'"),
+        ({"type": "string"}, "has type 'string', but a tool takes an 'object'"),
         (of(pattern="("), "is invalid at $.properties.a.pattern: '(' is not a 'regex'"),
-        (of(**{"$ref": "#/$defs/place"}), "refers to '#/$defs/place', which it does not define"),
-        (of(items={"$ref": "#place"}), "refers to '#place', which it does not define"),
+        (of(**{"$ref": "#/$defs/place"}), "refers to '#/$defs/place' but does not define it"),
+        (of(items={"$ref": "#place"}), "refers to '#place' but does not define it"),
         (
             of(**{"$ref": "https://example.org/a.json"}),
-            "refers to 'https://example.org/a.json', which it does not define",
+            "refers to 'https://example.org/a.json' but does not define it",
         ),
         (of(**{"$ref": "#"}), None),
         (of(**{"$ref": "#place"}) | {"$defs": {"b": {"$anchor": "place"}}}, None),

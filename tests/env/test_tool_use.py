@@ -69,10 +69,18 @@ def test_of_a_long_output_the_beginning_and_the_end_are_read() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "says"),
     [
-        ("perl", {"code": "1"}, "error: there is no tool 'perl'; there are: python"),
-        ("python", {}, "error: give the argument 'code' as text; the call has []"),
-        ("python", {"code": 7}, "error: give the argument 'code' as text; the call has ['code']"),
-        ("python", {"code": "  "}, "error: give the argument 'code' as text; the call has ['code']"),
+        ("perl", {"code": "1"}, "error: there is no tool 'perl'; use one of python"),
+        ("python", {}, "error: the argument 'code' must be a non-empty string; the call has the arguments []"),
+        (
+            "python",
+            {"code": 7},
+            "error: the argument 'code' must be a non-empty string; the call has the arguments ['code']",
+        ),
+        (
+            "python",
+            {"code": "  "},
+            "error: the argument 'code' must be a non-empty string; the call has the arguments ['code']",
+        ),
     ],
 )
 def test_a_call_that_makes_no_sense_is_answered_and_the_episode_goes_on(

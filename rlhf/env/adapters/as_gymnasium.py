@@ -51,7 +51,9 @@ class GymnasiumEnv(Env):  # type: ignore[misc]
         if len(self._environment.spec.roles) != 1:
             self._environment.close()
             spec = self._environment.spec
-            raise ConfigError(f"{spec.name} has the roles {', '.join(spec.roles)}: Gymnasium knows one agent")
+            raise ConfigError(
+                f"{spec.name} has the roles {', '.join(spec.roles)}, but Gymnasium supports only one agent"
+            )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)

@@ -20,10 +20,10 @@ class GymnasiumEnvironment:
     digit each with `bins` (a pair `[low, high]` for each number), or the result of the function named by `text`. An
     action is the last word of the reply: a number, or its name in `actions`; with a Text space it is the whole reply.
 
-    Rewards are multiplied by `reward_scale`: a critic learns best where returns are near 1.
+    Rewards are multiplied by `reward_scale`: a critic learns best from returns near 1.
 
-    A reply that is not an action is answered with an explanation, without a step and without a reward; after
-    `misunderstood_limit` such replies the episode is truncated. Raises `ConfigError` for an unsupported environment.
+    A reply that is not an action gets an explanation, but neither a step nor a reward; after `misunderstood_limit` such
+    replies the episode is truncated. Raises `ConfigError` for an unsupported environment.
     """
 
     library: ClassVar[str] = "Gymnasium"
@@ -49,7 +49,7 @@ class GymnasiumEnvironment:
     def action_names(self) -> tuple[str, ...]:
         """Names of the actions of a Discrete space. Raises `ConfigError` for another space."""
         if isinstance(self._actions, spaces.TextActions):
-            raise ConfigError(f"the actions of {self.spec.name} are any text: they have no names")
+            raise ConfigError(f"the actions of {self.spec.name} are free text and have no names")
         return self._actions.names
 
     def make_game(self, id: str, options: Mapping[str, Any]) -> Any:
@@ -68,7 +68,7 @@ class GymnasiumEnvironment:
         chosen = self._actions.action(action.content)
         if chosen is None:
             self._patience -= 1
-            text = f"Not understood. Answer with {self._actions.answers}"
+            text = f"That is not an action. Answer with {self._actions.answers}"
             messages = (Message(role="user", content=text),)
             return Observation(messages=messages, truncated=self._patience <= 0, info={"misunderstood": True})
         seen, reward, terminated, truncated, info = self._game.step(chosen)
@@ -93,13 +93,13 @@ def action_reader(space: Any, names: Sequence[str] | None) -> spaces.Choices | s
 def observation_writer(space: Any, bins: Sequence[Sequence[float]] | None, text: str | None) -> Callable[[Any], str]:
     """Return the function from observations to text. Raises `ConfigError`."""
     if bins is not None and text is not None:
-        raise ConfigError("give bins or text, not both: each says how an observation is written")
+        raise ConfigError("give bins or text, not both: each defines how observations are written")
     if text is not None:
         return cast(Callable[[Any], str], load_piece(text, "text"))
     if bins is not None:
         return spaces.digits(bins, space)
     if not spaces.readable(space):
         raise ConfigError(
-            f"observations of {space} are no short text: name a function that writes one, text=module:function"
+            f"observations of {space} have no short text form: name a function that writes one, text=module:function"
         )
     return spaces.value_text

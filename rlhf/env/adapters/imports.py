@@ -17,11 +17,11 @@ BY_THEMSELVES = {
 
 
 def imported(module: str) -> Any:
-    """Return the module. Raises `ConfigError` that says what to install when its package is missing."""
+    """Return the module. Raises `ConfigError` that names the package to install if it is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         package = BY_THEMSELVES.get(module.partition(".")[0], "rlhf[environments]")
         raise ConfigError(
-            f"this environment needs {module}, and {error.name} is not installed: pip install '{package}'"
+            f"this environment needs {module}, but {error.name} is not installed: pip install '{package}'"
         ) from error

@@ -26,9 +26,9 @@ class McpToolsEnvironment(ToolUseEnvironment):
     the episode.
 
     The policy reads every result of a tool, errors included, as MCP specifies. Every call opens a new connection, so a
-    server distinguishes episodes by `_meta`. Of a result the policy reads `longest` characters: the beginning and the
-    end. `score` is as in `SingleTurnEnvironment`. Raises `DeadlinePassed` after `seconds`, and `EnvironmentFailed` of
-    kind `lost` when the server is unreachable.
+    server distinguishes episodes by `_meta`. The policy reads the beginning and the end of a result, `longest`
+    characters in all. `score` is as in `SingleTurnEnvironment`. Raises `DeadlinePassed` after `seconds`, and
+    `EnvironmentFailed` of kind `lost` when the server is unreachable.
     """
 
     def __init__(

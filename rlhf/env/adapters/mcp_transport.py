@@ -11,8 +11,8 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
 ANSWER_BYTES = 4 * 2**20
-"""Maximum size of one answer, all events of a stream together. No deadline ends mcp's parser: this size takes it up to
-two seconds."""
+"""Maximum size of one answer, all events of a stream together. No deadline stops mcp's parser, which takes up to two
+seconds for this size."""
 
 
 class Bounded(httpx2.AsyncHTTPTransport):
@@ -23,7 +23,7 @@ class Bounded(httpx2.AsyncHTTPTransport):
         self._result = bytearray()
 
     def sent_error(self, code: int) -> bool:
-        """Whether the server answered a call with a JSON-RPC error of that code. mcp's client makes errors, too, of
+        """Whether the server answered a call with a JSON-RPC error of that code; mcp's client raises the same type for
         refused and broken connections."""
         return b'"jsonrpc"' in self._result and re.search(rb'"code"\s*:\s*%d\b' % code, self._result) is not None
 
@@ -32,7 +32,7 @@ class Bounded(httpx2.AsyncHTTPTransport):
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
             await response.aclose()
-            raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
+            raise httpx2.RemoteProtocolError("the answer is compressed, although the request did not allow it")
         response.stream = Counted(response.stream, self._result if b'"tools/call"' in request.content else bytearray())
         return response
 
@@ -55,7 +55,7 @@ class Counted(httpx2.AsyncByteStream):
 
 
 def connect(url: str, seconds: float) -> tuple[Any, httpx2.AsyncClient, Bounded]:
-    """mcp's transport to `url`, its HTTP client, which must be closed after it, and what that client goes through."""
+    """mcp's transport to `url`, the HTTP client to close after it, and that client's own transport."""
     bounded = Bounded()
     http = httpx2.AsyncClient(transport=bounded, timeout=seconds)
     http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))

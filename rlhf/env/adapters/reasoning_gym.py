@@ -47,7 +47,7 @@ class ReasoningGymEnvironment:
 
     def reset(self, task: Task, *, seed: int) -> Observation:
         index = int(task.row.get("index", seed)) % self._size
-        with _GENERATING:  # datasets are shared, and some store their last draw
+        with _GENERATING:  # datasets are shared, and some keep their last draw
             self.problem = self._problems[index]
         question = str(self.problem["question"])
         return Observation(
@@ -82,7 +82,7 @@ def dataset(name: str, seed: int, size: int, options: str) -> Any:
     library = imported("reasoning_gym")
     if name not in library.factory.DATASETS:
         close = ", ".join(known for known in sorted(library.factory.DATASETS) if known[:3] == name[:3])
-        raise ConfigError(f"reasoning-gym has no dataset {name}" + (f"; close to it: {close}" if close else ""))
+        raise ConfigError(f"reasoning-gym has no dataset {name}" + (f"; similar names: {close}" if close else ""))
     try:
         with _GENERATING:
             return library.create_dataset(name, seed=seed, size=size, **_settings(library, name, json.loads(options)))

@@ -59,8 +59,8 @@ def digits(limits: Sequence[Sequence[float]], space: Any) -> Callable[[Any], str
     """Return a function that writes the numbers of a space as one digit each, `0` to `9`: ten equal bins between the
     limits; values beyond them fall into the outer bins. Raises `ConfigError`.
 
-    Four floats of CartPole become four bytes. An even number of bins has an edge in the middle, so the side to which a
-    pole leans is never lost.
+    Four floats of CartPole become four bytes. An even number of bins has an edge in the middle, which preserves the
+    side to which a pole leans.
     """
     pairs = [(float(low), float(high)) for low, high in limits]
     size = int(np.prod(space.shape)) if space.shape is not None else 0
@@ -114,7 +114,9 @@ def discrete_choices(space: Any, names: Sequence[str] | None) -> Choices:
     count, first = int(space.n), int(space.start)
     given = tuple(names) if names is not None else tuple(str(first + index) for index in range(count))
     if len({name.lower() for name in given}) != count:
-        raise ConfigError(f"actions names {len(given)} of the {count} actions of {space}: give each a different name")
+        raise ConfigError(
+            f"actions has {len(given)} names for the {count} actions of {space}: give each a different name"
+        )
     if odd := [name for name in given if len(name.split()) != 1 or name.strip(MARKS) != name]:
         raise ConfigError(f"actions has {odd[0]!r}: a name is one word without punctuation around it")
     return Choices(names=given, first=first)

@@ -39,7 +39,7 @@ class TextArenaEnvironment:
         if id not in self._library.envs.registration.ENV_REGISTRY:
             raise ConfigError(f"textarena has no game {id}")
         if not 0 <= seat < players:
-            raise ConfigError(f"seat is {seat}, and the game has the seats 0 to {players - 1}")
+            raise ConfigError(f"seat is {seat}, but the game has the seats 0 to {players - 1}")
         self._id, self._players, self._options = id, players, dict(options or {})
         self._opponent = opponent_of(opponent)
         self._roles = {number: f"player_{number}" for number in range(players)}
@@ -58,7 +58,7 @@ class TextArenaEnvironment:
         self._others = self._seated(task, seed)
         seat, shown = self._advance(done=False)
         if seat is None:
-            raise RuntimeError(f"{self._id} was over before {', '.join(self.spec.roles)} could act")
+            raise RuntimeError(f"{self._id} ended before {', '.join(self.spec.roles)} could act")
         return self._shown(seat, shown)
 
     def step(self, action: Message) -> Observation:

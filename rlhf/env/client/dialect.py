@@ -1,4 +1,4 @@
-"""Protocol dialects of environment servers: those of this library, and stock OpenEnv servers."""
+"""Protocol dialects of environment servers: this library's, and stock OpenEnv's."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class Stock:
         except InvalidJson as error:
             raise InvalidAction(self.refused(str(error))) from None
         if not isinstance(action, dict):
-            raise InvalidAction(self.refused("it is not an object"))
+            raise InvalidAction(self.refused("expected an object"))
         return action
 
     def refused(self, problem: str) -> str:
         wanted = json.dumps(self.action_schema.get("properties", {}))[:SHOWN]
-        return f"Not an action: {problem:.{SHOWN}}. Reply with one JSON object of these fields: {wanted}"
+        return f"Invalid action: {problem:.{SHOWN}}. Reply with one JSON object with these fields: {wanted}"
 
     def observation(self, answer: Json) -> Observation:
         """Return the observation in an answer. Raises `Undecodable`."""
@@ -89,8 +89,8 @@ class Stock:
 
 
 Dialect = Ours | Stock
-"""Translation of this library's types to a server's messages. `refused` explains an action that the server refuses to
-the policy, or returns None where the policy is not at fault."""
+"""Translation of this library's types to a server's messages. `refused` explains to the policy why the server refused
+its action, or returns None if the policy is not at fault."""
 
 
 def dialect_of(metadata: Json, schema: Json) -> Dialect:

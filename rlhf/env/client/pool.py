@@ -22,8 +22,8 @@ from rlhf.untrusted_text import InvalidJson, escape_to_line, read_json
 PROBE_SECONDS = 10.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
 SKIP_SECONDS = 2.0
-"""How long a server that is full, or does not answer, is skipped while others have capacity; and after what time
-without an answer the user is told."""
+"""How long a server that is full or does not answer is skipped while others have capacity, and how long an outage lasts
+before the user sees a message."""
 
 
 class RemoteServer:
@@ -32,7 +32,7 @@ class RemoteServer:
     def __init__(self, address: Address, dialect: Dialect, patience: Patience) -> None:
         self.address, self.spec = address, dialect.spec
         self.sessions, self.skipped_until = 0, 0.0
-        self.failure: str | None = None  # why a session found that the server does not answer
+        self.failure: str | None = None  # why the server does not answer, as a session found
         self._dialect, self._patience = dialect, patience
 
     @classmethod
@@ -83,7 +83,7 @@ class RemoteServer:
 
 class EnvironmentPool:
     """The `Environments` of servers that all serve the same environment. A session stays on its server. A server that
-    is gone gets no session until it answers again; `tell` gets a line then. Call `close` at the end."""
+    is gone gets no session until it answers again; `tell` receives a line at both events. Call `close` at the end."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class EnvironmentPool:
         self.spec = servers[0].spec
         if different := [server for server in servers if server.spec != self.spec]:
             urls = f"{servers[0].address.url} and {different[0].address.url}"
-            raise ConfigError(f"{urls} serve different environments; all servers of a pool must serve the same one")
+            raise ConfigError(f"{urls} serve different environments; all servers of a run must serve the same one")
         self._servers, self._open_seconds, self._tell = servers, open_seconds, tell
         self._asked: dict[RemoteServer, asyncio.Task[None]] = {}
         self._keeping: list[asyncio.Task[Never]] = []
@@ -113,8 +113,8 @@ class EnvironmentPool:
 
     async def open(self, session: str) -> Environment:
         """Open a session on the server with the fewest sessions, as soon as one has capacity. Raises
-        `EnvironmentFailed`: `refused` when no server has capacity in time, `lost` when no server answers; and the error
-        of a keeper that has failed."""
+        `EnvironmentFailed`: `refused` if no server has capacity in time, `lost` if no server answers; and the error of
+        a failed keeper."""
         kind, last, pause = "lost", "no answer", FIRST_PAUSE_SECONDS
         try:
             async with asyncio.timeout(self._open_seconds):
@@ -136,19 +136,19 @@ class EnvironmentPool:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         except TimeoutError:
-            waited = f"{session}: no place on any server within {self._open_seconds:g} s: {last}"
+            waited = f"{session}: no server had capacity within {self._open_seconds:g} s: {last}"
             raise EnvironmentFailed(self.spec.name, kind, waited) from None
 
     def move(self, place: int, address: Address) -> None:
-        """Find the server of this place at another address from now on."""
+        """Use another address for this server from now on."""
         self._servers[place].address = address
 
     def keep(self, keeper: Coroutine[Any, Any, Never]) -> None:
-        """Run what starts servers again, until `close`."""
+        """Run the keeper, which restarts servers, until `close`."""
         self._keeping.append(asyncio.create_task(keeper))
 
     async def close(self) -> None:
-        """Stop asking servers that are gone, and starting them."""
+        """Stop asking for servers that are gone, and restarting them."""
         tasks = (*self._asked.values(), *self._keeping)
         for task in tasks:
             task.cancel()
@@ -156,7 +156,7 @@ class EnvironmentPool:
 
     def _choose(self) -> RemoteServer:
         """Return the server with the fewest sessions that is neither skipped nor gone, or the one whose skip ends
-        first. Gone servers are asked in the background."""
+        first. Gone servers are polled in the background."""
         now = time.monotonic()
         for server in self._servers:
             if server.failure is not None and server not in self._asked:
@@ -167,14 +167,15 @@ class EnvironmentPool:
         return min(here, key=lambda server: server.skipped_until)
 
     async def _regain(self, server: RemoteServer) -> None:
-        """Ask a server until it answers, then use it again. An outage that passes at once is not told."""
+        """Poll a server until it answers, then use it again. A short outage is not reported."""
         began, pause, told = time.monotonic(), FIRST_PAUSE_SECONDS, False
         while server.failure is not None and not await server.answers():
             if not told and time.monotonic() - began >= SKIP_SECONDS:
                 told = True
                 self._tell(
-                    f"environment server {server.address.url} is gone ({escape_to_line(server.failure or '')}); its "
-                    "episodes are played again from their start"
+                    f"environment server {server.address.url} does not answer "
+                    f"({escape_to_line(server.failure or '')}); its "
+                    "episodes start again elsewhere"
                 )
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -38,7 +38,7 @@ class Patience:
     """Deadlines and retries of a client. Only safe requests are retried.
 
     `open_seconds` of the `deadlines` is for capacity on a server; the others are for an answer, all attempts together.
-    An attempt without an answer within its share of the deadline is abandoned for the next.
+    An attempt without an answer within its share of the deadline is abandoned, and the next begins.
     """
 
     deadlines: Deadlines = LATER_THAN_SERVERS
@@ -91,7 +91,7 @@ class RemoteEnvironment:
         self._socket: ClientConnection | None = None
         self._opened = False
         self.cut_off: str | None = None
-        """Why the server could not be reached at last, if the session ended so."""
+        """Why the server could not be reached, if that ended the session."""
 
     async def open(self) -> None:
         """Open the session. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
@@ -126,7 +126,7 @@ class RemoteEnvironment:
                 answer = await self._ask(frame, seconds)
         except TimeoutError:
             detail = f"no answer to {frame['type']} within {seconds:g} s"
-            if self._socket is None:  # the server took no connection either: it hangs, and not the environment
+            if self._socket is None:  # the server accepts no connection either: it hangs, not the environment
                 raise self._cut_off(detail) from None
             self.abort()
             raise self._failed("timeout", detail) from None
@@ -162,19 +162,19 @@ class RemoteEnvironment:
         try:
             if self._socket is None:
                 self._socket = await self._connect()
-            with contextlib.suppress(ConnectionClosed):  # a server sends its reason before it closes: read that
+            with contextlib.suppress(ConnectionClosed):  # read the reason that a server sends before it closes
                 await self._socket.send(frame if isinstance(frame, str) else dumps(frame))
             answer = read_json(await self._socket.recv())
         except InvalidStatus as refused:
             self._raise_for_status(refused.response.status_code)
         except (WebSocketException, OSError, EOFError) as error:
             if isinstance(error, ConnectionClosed) and (closed := error.rcvd or error.sent) and closed.code == TOO_BIG:
-                raise self._failed("protocol", f"a message that is too long: {closed.reason}") from None
+                raise self._failed("protocol", f"the message is too long: {closed.reason}") from None
             raise Broken(f"{type(error).__name__}: {error!s:.{SHOWN}}") from None
         except InvalidJson as error:
             raise self._failed("protocol", f"{error}") from None
         if not isinstance(answer, dict) or not isinstance(answer.get("data"), dict):
-            raise self._failed("protocol", f"an answer that is not a frame: {answer!r:.100}")
+            raise self._failed("protocol", f"the answer is not a frame: {answer!r:.100}")
         if answer["data"].get("code") == Code.CAPACITY_REACHED:
             raise AtCapacity(self._address.url, answer["data"])
         return answer

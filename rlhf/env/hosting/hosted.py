@@ -41,7 +41,10 @@ class HostedEnvironments:
             async with asyncio.timeout(self._wait_seconds):
                 await self._slots.acquire()
         except TimeoutError:
-            detail = f"session {session} got no place within {self._wait_seconds:g} s; raise environment.max_sessions"
+            detail = (
+                f"no place was free for session {session} within {self._wait_seconds:g} s; raise "
+                "environment.max_sessions"
+            )
             raise EnvironmentFailed(self.spec.name, "refused", detail) from None
         with ExitStack() as failing:
             failing.callback(self._slots.release)

@@ -108,23 +108,23 @@ def checked(name: str, observation: object) -> Observation:
 
 
 def _wrong_with(observation: Observation) -> str | None:
-    """Return why the parts of an observation are invalid; None if they are valid. A tokenizer refuses text with half a
-    character, and JSON would change it."""
+    """Return why the parts of an observation are invalid; None if they are valid. A tokenizer refuses text with a lone
+    surrogate, and JSON would change it."""
     if not isinstance(observation.messages, (tuple, list)):
-        return f"its messages are {observation.messages!r:.80}, not a tuple of them"
+        return f"its messages are {observation.messages!r:.80}, not a tuple of Message"
     for message in observation.messages:
         if not isinstance(message, Message) or not isinstance(message.content, str):
-            return f"it says {message!r:.80}, which is not a Message with text"
+            return f"a message is {message!r:.80}, not a Message with text"
         if has_surrogate(message.content):
             said = message.content.encode(errors="backslashreplace").decode()
-            return f"its text has half a character, a lone surrogate: {said!r:.80}"
+            return f"its text has a lone surrogate: {said!r:.80}"
     for end in (observation.terminated, observation.truncated):
         if not isinstance(end, (bool, np.bool_)):
-            return f"its end is {end!r:.40}, which is neither true nor false"
+            return f"terminated or truncated is {end!r:.40}, not true or false"
     if not isinstance(observation.info, Mapping):
-        return f"its info is {observation.info!r:.40}, which is not a mapping"
+        return f"its info is {observation.info!r:.40}, not a mapping"
     if observation.reward is not None and finite_number(observation.reward) is None:
-        return f"its reward is {observation.reward!r:.40}, which is not a number"
+        return f"its reward is {observation.reward!r:.40}, not a number"
     return None
 
 
@@ -136,7 +136,7 @@ def check_methods(environment: object, name: str, setting: str) -> None:
         if inspect.isfunction(call):
             check_call(partial(call, environment), f"{name}.{method}", setting, arguments, given=given)
         elif not (call or hasattr(environment, method) or hasattr(made, "__getattr__")):
-            raise ConfigError(f"{setting} is {name}, which has no method {method}; it needs {', '.join(METHODS)}")
+            raise ConfigError(f"{setting} is {name}, but it has no method {method}; it needs {', '.join(METHODS)}")
 
 
 def load_spec(factory: Factory, create: Callable[[], LocalEnvironment | AsyncEnvironment]) -> EnvironmentSpec:
@@ -159,7 +159,7 @@ def load_spec(factory: Factory, create: Callable[[], LocalEnvironment | AsyncEnv
     if not isinstance(spec, EnvironmentSpec):
         raise ConfigError(f"environment {factory.name}: its spec is {spec!r:.100}, not an EnvironmentSpec")
     try:
-        return spec_from(read_json(dumps(spec_data(spec))))  # in every isolation as clients of a server get it
+        return spec_from(read_json(dumps(spec_data(spec))))  # in every isolation the same as for clients of a server
     except (Undecodable, InvalidJson) as error:
         raise ConfigError(f"environment {factory.name}: {error}") from None
 

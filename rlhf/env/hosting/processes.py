@@ -33,9 +33,9 @@ class ProcessIsolation:
 
     async def open(self, session: str) -> Environment:
         try:
-            importer = await self._running_importer()  # restarted where it was killed from outside
+            importer = await self._running_importer()  # restarted after a kill from outside
         except (ConfigError, DeadlinePassed) as error:
-            raise EnvironmentFailed(self._factory.name, "lost", f"it cannot be started again: {error}") from None
+            raise EnvironmentFailed(self._factory.name, "lost", f"it cannot be restarted: {error}") from None
         name, seconds = self.spec.name, self._deadlines.open_seconds
         with child_failures(name, "open", seconds):
             child = await importer.fork(line_bytes=MESSAGE_BYTES + 1)
@@ -43,7 +43,7 @@ class ProcessIsolation:
         return ProcessEnvironment(name, child, self._deadlines)
 
     async def stop(self) -> None:
-        """End the process; the kernel ends every fork with it."""
+        """End the process; the kernel ends its forks with it."""
         if self._importer is not None:
             await self._importer.kill()
 

@@ -60,7 +60,7 @@ class ThreadIsolation:
     async def open(self, session: str) -> Environment:
         self._lost = {thread for thread in self._lost if thread.is_alive}
         if len(self._lost) >= self._limit:
-            detail = f"{len(self._lost)} calls never came back; isolation process can end them"
+            detail = f"{len(self._lost)} calls never returned; with isolation: process they can be killed"
             raise EnvironmentFailed(self.spec.name, "refused", detail)
         try:
             thread = CallThread(self._name)
@@ -123,14 +123,14 @@ class ThreadEnvironment:
             self._environment.close()
 
     def _checked(self, method: str, given: object) -> Observation:
-        observation = catch(lambda: checked(self._name, given))  # what it returned may raise when it is read
+        observation = catch(lambda: checked(self._name, given))  # reading the returned value may raise
         if isinstance(observation, Raised):
             raise logged_failure(self._name, method, observation.error)
         return observation
 
     async def _call(self, method: str, work: Callable[[], Any], seconds: float) -> Any:
         try:
-            # A call of sys.exit() in an environment is its failure, and not ours: so BaseException.
+            # BaseException: sys.exit() in an environment is its failure, not ours.
             result = await self._thread.run(lambda: catch(work, also=BaseException), seconds)
         except (TimeoutError, asyncio.CancelledError) as error:
             self._lost()

@@ -40,23 +40,26 @@ async def call_tool(session: EnvironmentSession, name: str, arguments: Json, req
 
 
 def error_of_call(spec: EnvironmentSpec, name: str, arguments: object) -> Json | None:
-    """Return why a call cannot reach the environment: an observation for the policy, which does not count as a step."""
+    """Return an observation that explains to the policy why its call is invalid, which does not count as a step."""
     schemas = {tool.name: tool.parameters for tool in spec.tools}
     if name not in schemas:
-        message = f"there is no tool {name!r:.100}; there are: {', '.join(schemas) or 'none'}"
+        message = f"there is no tool {name!r:.100}; use one of {', '.join(schemas) or 'none'}"
         return {"error_type": NOT_FOUND, "message": message}
     try:
         jsonschema.validate(arguments, dict(schemas[name]) | {"type": "object"})
         return None
     except jsonschema.ValidationError as error:
         message = f"{name}: {error.message:.1000}"
-    except (ArithmeticError, RecursionError):  # an integer too large for jsonschema's division; a schema in itself
-        message = f"the arguments of {name} cannot be checked: a number is too large, or the schema has no end"
+    except (
+        ArithmeticError,
+        RecursionError,
+    ):  # an integer too large for jsonschema's division; a schema that contains itself
+        message = f"the arguments of {name} cannot be checked: a number is too large, or the schema contains itself"
     return {"error_type": "invalid_args", "message": message}
 
 
 def answer_text(answer: Json) -> str:
-    """Return an answer as JSON. Raises `EnvironmentRefused` for what an environment returned that cannot be sent."""
+    """Return an answer as JSON. Raises `EnvironmentRefused` for a value of the environment that cannot be sent."""
     try:
         return dumps(answer)
     except InvalidJson as error:

@@ -19,7 +19,7 @@ MCP_SESSION, MCP_VERSION = "mcp-session-id", "mcp-protocol-version"
 
 
 class RpcError(Exception):
-    """A call that receives an error response, with this HTTP `status` and `others` besides code and message."""
+    """A call that receives an error response, with this HTTP `status` and `others` in addition to code and message."""
 
     def __init__(self, code: int, message: str, status: int = 200, **others: Any) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ async def answer_mcp(
                 data = {"supported": VERSIONS, "requested": version}
                 raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", 400, data=data)
             if session_id is not None:
-                sessions.find(session_id)  # raises for one that is unknown
+                sessions.find(session_id)  # raises for an unknown session
         match body:
             case {"method": "initialize", "id": str() | int()}:
                 headers[MCP_SESSION] = (await sessions.open()).id

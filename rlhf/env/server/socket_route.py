@@ -17,7 +17,7 @@ NORMAL, BROKEN, TRY_AGAIN = 1000, 1011, 1013
 
 
 async def serve_socket(socket: WebSocket, sessions: EnvironmentSessions, max_message_bytes: int) -> None:
-    """Serve one connection, from accept to close. Its URL decides about its session:
+    """Serve one connection, from accept to close. Its URL selects the session:
 
     `/ws`                 the session ends with the connection.
     `/ws?session_id=ID`   attaches to the session ID. A close frame ends it, a drop does not.
@@ -40,11 +40,11 @@ async def serve_socket(socket: WebSocket, sessions: EnvironmentSessions, max_mes
 
 
 async def read_frames(socket: WebSocket, frames: asyncio.Queue[str | bytes]) -> None:
-    """Queue the client's frames. Returns once it has disconnected and all of its frames are taken from the queue."""
+    """Queue the client's frames. Returns once it has disconnected and the queue is empty."""
     while (message := await socket.receive())["type"] == "websocket.receive":
         text: str | None = message.get("text")
         await frames.put(bytes(message["bytes"]) if text is None else text)
-    await frames.put("")  # waits for the place of the last frame, which may be a close
+    await frames.put("")  # waits until the last frame, which may be a close, is taken
 
 
 async def converse(
@@ -115,5 +115,5 @@ async def send_frame(socket: WebSocket, kind: str, data: Json) -> None:
         text = answer_text({"type": kind, "data": data})
     except EnvironmentRefused as refused:
         text = dumps({"type": "error", "data": refused.data})
-    with contextlib.suppress(WebSocketDisconnect):  # `read_frames` sees it, too, and ends the conversation
+    with contextlib.suppress(WebSocketDisconnect):  # `read_frames` sees this, too, and ends the conversation
         await socket.send_text(text)

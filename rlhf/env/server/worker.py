@@ -1,4 +1,4 @@
-"""An environment server as a worker of a run: it ends with the cluster, and another starts where one dies."""
+"""An environment server as a worker of a run: it ends with the cluster, and is replaced if it dies."""
 
 from __future__ import annotations
 

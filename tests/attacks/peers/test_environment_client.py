@@ -180,7 +180,7 @@ async def test_an_action_that_a_stock_server_refuses_is_explained_to_the_policy(
     async with playing([refusal]) as url:
         observation = await heard_of(url, Stock(spec=SPEC, action_schema=SCHEMA), "step")
         failed = await heard_of(url, OURS, "step")
-    assert observation["said"][0]["content"].startswith("Not an action: move: not an integer. Reply with one JSON")
+    assert observation["said"][0]["content"].startswith("Invalid action: move: not an integer. Reply with one JSON")
     assert "protocol" in failed["failed"]
 
 

@@ -56,7 +56,7 @@ def test_actions_and_observations_have_names() -> None:
     text = "tests.env.adapters.test_envpool:square"
     session = EnvPoolEnvironment("FrozenLake-v1", actions=["l", "d", "r", "u"], text=text)
     assert session.reset(NOTHING, seed=0).messages[0].content == "square 0"
-    assert walk(session, "?").messages[0].content == "Not understood. Answer with one of l d r u"
+    assert walk(session, "?").messages[0].content == "That is not an action. Answer with one of l d r u"
     session.close()
 
 

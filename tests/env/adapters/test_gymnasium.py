@@ -100,7 +100,7 @@ def test_a_reply_that_is_no_action_is_answered_and_moves_nothing() -> None:
     lake = GymnasiumEnvironment("FrozenLake-v1", options=LAKE)
     lake.reset(NOTHING, seed=0)
     answered = do(lake, "to the shore")
-    assert said(answered) == "Not understood. Answer with one of 0 1 2 3"
+    assert said(answered) == "That is not an action. Answer with one of 0 1 2 3"
     assert (answered.reward, answered.done) == (None, False)
     assert said(do(lake, "2")) == "1"
 

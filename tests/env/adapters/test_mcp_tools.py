@@ -139,7 +139,7 @@ def test_a_call_that_the_server_refuses_is_answered_and_the_episode_goes_on(url:
     environment = McpToolsEnvironment(url, only=["add"])
     environment.reset(QUESTION, seed=0)
     assert said(call(environment, "add", a="much")).startswith("error: ")
-    assert said(call(environment, "nap")) == "error: there is no tool 'nap'; there are: add"
+    assert said(call(environment, "nap")) == "error: there is no tool 'nap'; use one of add"
     assert said(call(environment, "add", a=1, b=1)) == "2"
 
 

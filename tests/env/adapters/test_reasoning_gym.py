@@ -159,7 +159,7 @@ def test_an_answer_that_the_scorer_cannot_read_is_wrong_and_recorded() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"name": "chain_sums"}, "no dataset chain_sums; close to it: chain_sum"),
+        ({"name": "chain_sums"}, "no dataset chain_sums; similar names: chain_sum"),
         ({"name": "chain_sum", "options": {"min_terms": -1}}, "cannot make chain_sum"),
         ({"name": "chain_sum", "options": {"terms": 2}}, "cannot make chain_sum"),
     ],
