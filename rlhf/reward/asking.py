@@ -1,5 +1,4 @@
-"""Score plain texts with a reward: replies to one question become a group, so that comparing judges have several to
-compare."""
+"""Score plain texts with a reward: replies to one question become a group, so that a judge can compare them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Extract the code from a reply. Linear in the length of the reply.
 
 It is the last fenced Python block, with the earlier blocks that define what it uses; else the last block without a
-language that looks like Python; else the whole answer. What is thought (`</think>`) is no answer."""
+language that looks like Python; else the whole answer. Thinking (`</think>`) is ignored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rlhf.chat.thinking import after_thinking
 FENCES = ("```", "~~~")
 MOST_QUOTES = 9
 MOST_SCANS = 4
-"""How often a letter is read for the end of a block, on average: ends are looked for behind strings that never end."""
+"""How often, on average, a character may be read to find the end of a block: strings without an end are searched
+again."""
 PYTHON = re.compile(r"\s*(?:\{\s*\.?)?py(?:thon)?[\d.]*(?![\w-])", re.IGNORECASE)
 WITHIN = re.compile(r"[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]+|>)*")
 """The prefix of every line of a block that is quoted, in a list, or indented."""
@@ -24,13 +25,13 @@ never shifts token boundaries."""
 
 
 class Scans:
-    """How many letters may still be read."""
+    """Number of characters that may still be read."""
 
     def __init__(self, letters: int) -> None:
         self._left = letters
 
     def spend(self, letters: int) -> bool:
-        """Whether so many were left. Where they were not, shorter ones still may be."""
+        """Whether `length` were left; if not, a shorter text may still fit."""
         if affordable := letters <= self._left:
             self._left -= letters
         return affordable
@@ -47,10 +48,10 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def code_of(response: str) -> str:
-    """Return the code of a reply; empty where the reply never ends to think."""
+    """Return the code of a reply; empty if the reply never stops thinking."""
     answer = after_thinking(response)
     prose, tagged, inside = answer.rpartition(ANSWER)
-    if tagged and not set(prose.rpartition("\n")[2]) & set("\"'`#"):  # such a line may be one of the code
+    if tagged and not set(prose.rpartition("\n")[2]) & set("\"'`#"):  # the code itself may contain such a line
         answer = (inside.rpartition(ANSWERED)[0] or inside).lstrip(" \t").removeprefix("\n")
     blocks = list(_python_blocks(answer))
     if not blocks and not STATEMENT.match(answer.lstrip()):
@@ -59,7 +60,7 @@ def code_of(response: str) -> str:
 
 
 def _with_what_it_uses(blocks: Sequence[str]) -> str:
-    """Return the last block behind the earlier ones that define names which it uses and does not define."""
+    """Return the last block, preceded by earlier blocks that define names it uses but does not define."""
     *earlier, code = blocks
     used, defined, parts = set(WORD.findall(code)), _defined(code), [code]
     for block in reversed(earlier):
@@ -103,14 +104,14 @@ def _python_blocks(response: str) -> Iterator[str]:
         if fence := _opened(lines[at - 1]):
             end, before = _end(lines, at, fence, budget)
             block = "\n".join(_taken_out([*lines[at:end], *before], lines[at - 1].rpartition(fence)[0]))
-            if block.strip():  # a fence that is only talked about opens nothing
+            if block.strip():  # prose about a fence opens nothing
                 yield block
             at = end  # the line may open the next block
 
 
 def _opened(line: str) -> str:
-    """Return the fence at the line's end that opens a Python block; empty if there is none. Behind prose and before
-    more of it a fence is one that the prose is about."""
+    """Return the fence at the line's end that opens a Python block; empty if there is none. A fence between prose and
+    more prose is part of the prose."""
     for kind in FENCES:
         before, fence, language = line.rpartition(kind)
         named = PYTHON.match(language) if fence and "`" not in language else None
@@ -137,9 +138,8 @@ def _without(line: str, quotes: int, blanks: int) -> str:
 def _end(lines: list[str], start: int, fence: str, budget: Scans) -> tuple[int, list[str]]:
     """Return the line of the fence that closes a block, and the text before the fence on that line.
 
-    A fence within a string or comment closes nothing. Where all possible closing fences are within a string, that
-    string is unterminated, and the first fence at the start of a line closes the block; so it does where the
-    `budget` is spent.
+    A fence within a string or comment closes nothing. If all possible closing fences are within a string, that string
+    is unterminated, and the first fence at the start of a line closes the block; likewise when the `budget` is spent.
     """
     quote, first = "", len(lines)
     for at in range(start, len(lines)):

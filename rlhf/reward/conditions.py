@@ -20,7 +20,7 @@ BUILDER = re.compile(
 
 
 def alternatives(latex: str) -> tuple[list[str], type[Boolean]] | None:
-    """Return the inequalities that a text joins by "or" or by "and"; None where it is no such text."""
+    """Return the inequalities that a text joins by "or" or "and"; None for any other text."""
     parts = SPLIT.split(latex)
     conditions, words = parts[::3], {word for word in (*parts[1::3], *parts[2::3]) if word}
     if len(conditions) < 2 or not all(map(RELATION.search, conditions)):
@@ -85,7 +85,7 @@ def _solved(relation: Any) -> Any:
 
 
 def _all_of(parts: Any) -> Any:
-    """Return what a list of inequalities admits: all of them together, or each of them where nothing meets all."""
+    """Return what a list of inequalities admits: their intersection, or their union if that is empty."""
     if not all(isinstance(part, Relational) and not isinstance(part, sympy.Eq) for part in parts):
         return None
     sets = [_admitted(part) for part in parts]

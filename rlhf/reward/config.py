@@ -49,7 +49,7 @@ class JudgeConfig(Config):
     """`pointwise`: every reply gets a mark; `pairwise`: the replies of a group are compared in pairs, each pair in both
     orders, and a reply's reward is the share of its comparisons that it won, a tie counting half."""
     rubric: str = "Judge how correct and how helpful the reply is."
-    """The criteria that the judge is given."""
+    """The judge's criteria."""
     low: float = 0
     """The worst mark (pointwise). Rewards are marks scaled to 0 … 1."""
     high: float = 10
@@ -73,9 +73,9 @@ ScorerKind = Literal[
     "none",
 ]  # fmt: skip
 UNBREAKABLE = ("exact", "format", "environment", "combined", "none")
-"""Kinds that cannot fail because of a reply: they score every reply, or the missing score has another cause."""
+"""Kinds that a reply cannot break: they score every reply, or a missing score has another cause."""
 LOWEST = dict.fromkeys(("regex", "math", "code"), 0.0)
-"""Lowest score of kinds that can fail because of a reply alone. Their highest is 1."""
+"""Lowest score of kinds that only a reply can break. Their highest is 1."""
 
 
 class ScorerConfig(Config):
@@ -96,9 +96,9 @@ class ScorerConfig(Config):
     """`exact`: the reply equals the answer; `regex`: `pattern` is found, and the group of its last match (where it has
     one) equals the answer; `format`: the reply consists of `tags`; `math`: math-verify finds the same value; `code`:
     unit tests of the row, run on the reply's code in a sandbox; `function`: your own; `model`: the score of a reward
-    model; `remote`: a reward server; `judge`: a model that is asked for a verdict; `environment`: the sum of the
-    environment's rewards of all turns; `combined`: the weighted sum of `parts`; `none`: no scoring, every episode
-    counts 0, for training that reads no reward (kind: distill)."""
+    model; `remote`: a reward server; `judge`: a model's verdict; `environment`: the sum of the environment's rewards of
+    all turns; `combined`: the weighted sum of `parts`; `none`: no scoring, every episode counts 0, for training that
+    reads no reward (kind: distill)."""
     tags: tuple[str, ...] = Field(("think", "answer"), min_length=1)
     """Names of the blocks that make up a reply of kind `format`, in order; each must occur once and not be empty."""
     pattern: str | None = None
@@ -114,8 +114,8 @@ class ScorerConfig(Config):
     workers: int = Field(1, ge=1)
     """Worker processes of kinds `regex`, `math`, `function` and `model`."""
     variables: tuple[str, ...] = ()
-    """Names of environment variables that worker processes receive in addition to the usual ones, such as PATH: where
-    your function calls a server, the name of its token. Worker processes receive no other token."""
+    """Names of environment variables that worker processes receive in addition to the usual ones, such as PATH; for
+    example the token of a server that your function calls. Worker processes receive no other token."""
     timeout_seconds: float = Field(10, gt=0)
     """Deadline for one response; a scorer that exceeds it is killed, and the response is unscored. For kind `model`,
     the deadline for one batch of responses; for kinds `remote` and `judge`, for one attempt of a request."""
@@ -149,34 +149,30 @@ class ScorerConfig(Config):
         if self.kind == "function" and (not self.function or ":" not in self.function):
             raise ValueError("reward.function is required by kind: function, as module:function")
         if self.arguments and self.kind != "function":
-            raise ValueError(f"reward.arguments are those of kind: function; reward.kind is {self.kind}")
+            raise ValueError(f"reward.arguments belong to kind: function, but reward.kind is {self.kind}")
         if (self.kind == "model") != (self.model is not None):
-            raise ValueError(
-                "reward.model names the reward model of kind: model, and is required by it; give both or neither"
-            )
+            raise ValueError("reward.model and kind: model belong together; give both or neither")
         for key, given in (("remote", self.remote), ("judge", self.judge)):
             if (self.kind == key) != (given is not None):
-                raise ValueError(
-                    f"reward.{key} is the settings of kind: {key}, and is required by it; give both or neither"
-                )
+                raise ValueError(f"reward.{key} and kind: {key} belong together; give both or neither")
         if self.on_scorer_failure not in (None, "unscored") and self.kind in UNBREAKABLE:
             raise ValueError(
-                f"reward.on_scorer_failure is given, but reward.kind: {self.kind} cannot break over a reply; leave it "
-                "out, or give it to the parts that can"
+                f"a reply cannot break reward.kind: {self.kind}; remove reward.on_scorer_failure, or move it to a "
+                "part that a reply can break"
             )
         if self.recording and not (self.remote or self.judge):
-            raise ValueError("reward.recording records servers, and only kinds remote and judge ask one")
+            raise ValueError("reward.recording is only for kinds remote and judge, which call a server")
         return self
 
     @property
     def worth_of_failures(self) -> float | None:
-        """The score of a reply that makes the scorer fail; None where it stays unscored."""
+        """The score of a reply that makes the scorer fail; None if it stays unscored."""
         given = self._worst if self.on_scorer_failure is None else self.on_scorer_failure
         return None if isinstance(given, str) else given
 
     @property
     def _worst(self) -> float | None:
-        """The lowest score of the kind; None where it is unknown."""
+        """The lowest score of the kind; None if unknown."""
         return LOWEST.get(self.kind)
 
     @property
@@ -206,7 +202,7 @@ class PartConfig(ScorerConfig):
     @model_validator(mode="after")
     def _plain(self) -> PartConfig:
         if self.kind in ("combined", "none"):
-            raise ValueError(f"a part of a combination has no kind: {self.kind}; name its parts here")
+            raise ValueError(f"a part of a combination cannot have kind: {self.kind}; list its parts here instead")
         return self
 
     @property
@@ -222,23 +218,18 @@ class RewardConfig(ScorerConfig):
     """Parts of kind `combined`, by name: each has a `weight` and the keys of a reward. A reply that one part cannot
     score has no reward."""
     patience_minutes: float = Field(15, ge=0)
-    """How long replies wait to be scored while a server of kinds `remote` and `judge` does not answer, counted anew for
-    each outage. Groups that wait hold their places, so playing stops, too. After this time their replies are
-    unscored."""
+    """How long replies wait for their scores while a server of kinds `remote` and `judge` does not answer, in each
+    outage. Waiting groups keep their tickets, so sampling stops, too. After this time their replies are unscored."""
 
     @model_validator(mode="after")
     def _parts_are_there(self) -> RewardConfig:
         if (self.kind == "combined") != bool(self.parts):
-            raise ValueError(
-                "reward.parts names the scorers of kind: combined, and is required by it; give both or neither"
-            )
+            raise ValueError("reward.parts and kind: combined belong together; give both or neither")
         if sum(part.kind == "model" for part in self.parts.values()) > 1:
-            raise ValueError(
-                "reward.parts has more than one of kind: model, which share a place; serve one as kind: remote"
-            )
+            raise ValueError("reward.parts has more than one of kind: model; serve all but one as kind: remote")
         files = [part.recording.path for part in self.parts.values() if part.recording]
         if len(set(files)) < len(files):
-            raise ValueError("two parts of reward.parts have the same recording.path; give each a file of its own")
+            raise ValueError("two parts of reward.parts have the same recording.path; give each its own file")
         return self
 
     @property
@@ -253,7 +244,7 @@ class RewardConfig(ScorerConfig):
 
     @property
     def compares(self) -> bool:
-        """Whether a scorer compares the replies of a group, and so cannot score a single reply."""
+        """Whether a scorer compares the replies of a group, so that it cannot score a single reply."""
         return any(one.judge and one.judge.mode == "pairwise" for one in self.scorers.values())
 
     @property

@@ -24,7 +24,7 @@ def summed(trajectory: Trajectory) -> Scored | Unscored:
     environment ended without any reward has no score."""
     rewards = [turn.reward for segment in trajectory.segments for turn in segment.turns if turn.reward is not None]
     if not rewards and trajectory.status is EpisodeStatus.TERMINATED:
-        return Unscored(kind="no reward", detail="the environment ended the episode and gave it no reward")
+        return Unscored(kind="no reward", detail="the environment ended the episode without a reward")
     value = exact_sum(rewards)
     if not is_finite(value):
         return Unscored(kind="not finite", detail=f"the sum of {len(rewards)} rewards overflows")

@@ -29,7 +29,7 @@ MOST_OPEN, MOST_FINAL = 100, 30
 """Maximum number of unclosed formulas, and of "final answer" phrases: math-verify scans the rest of the reply for each
 of them."""
 ARITHMETIC = re.compile(r"[\d.,\s+\-*/\u00d7\u00f7^()]+")
-"""A run that math-verify matches as one expression, from each of its characters on."""
+"""A run that math-verify matches as one expression, starting at each of its characters."""
 OF_MATRICES = re.compile(r"det|rref|\^")
 
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 OPENING, CLOSING = "<answer>", "</answer>"
 MARK = re.compile(r"^[ \t>*]*####(?!#)[ \t]*(.*)$", re.MULTILINE)
-"""GSM8K's mark, on a line of its own, with the answer behind it."""
+"""GSM8K's mark at the start of a line, followed by the answer."""
 HEADING = re.compile(
     r"(?i)[\s*_]*+(?:(?:step|part|case|section|question|problem|exercise|example|method|option)\b.*"
     r"|\(?[\divx]+[.):]\s.*[a-z]{2}.*|(?=.*[a-z]{2})[^\d\\$]*)"
 )
-"""What stands behind the four signs where they are Markdown's, and more follows below."""
+"""Text after `####` if that is a Markdown heading and more text follows."""
 BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
 BETWEEN = re.compile(
     r"[\s$]*(?:\\[()\[\]]\s*)?(?:,?\s*(?:and|or|\\text\s*\{\s*(?:and|or)\s*\})|[,;])"
     r"[\s$]*(?:\\[()\[\]]\s*)?(?:[A-Za-z]\s*=\s*)?"
 )
-"""What stands between the boxes of one answer."""
+"""Text between the boxes of one answer."""
 PHRASE = re.compile(
     r"(?i)(?:\banswers?\b[^\n.:=]{0,60}?(?::|=|\bis\b|\bare\b|\bbe\b)"
     r"|答案[^\n\u3002\uff1a:=不]{0,20}?[\uff1a:=是为])[ \t:\uff1a*_]*"
@@ -29,7 +29,7 @@ LONGEST_STATEMENT = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A reply's statement of its answer: the first of `texts` that can be read. Where it is `marked`, nothing else of
+    """A reply's statement of its answer: the first of `texts` that can be parsed. If it is `marked`, nothing else in
     the reply counts."""
 
     texts: tuple[str, ...]
@@ -57,7 +57,7 @@ def _mark(text: str) -> str | None:
 
 
 def _box(text: str) -> str | None:
-    """Return what is in the last box, and in those that form one answer with it; nothing of a box without an end."""
+    """Return the content of the last box, and of those that form one answer with it; nothing if a box has no end."""
     contents: list[str] = []
     begin = len(text)
     for start in reversed(list(BOX.finditer(text))):

@@ -19,8 +19,8 @@ TIME = re.compile(
 
 
 def same_words(reference: str, answer: str) -> bool | None:
-    """Whether both are the same words, or the same time of day. None where the reference is neither, or is digits that
-    may be a ratio too, and the answer no time."""
+    """Whether both are the same words, or the same time of day. None if the reference is neither, or is digits that may
+    also be a ratio while the answer is not a time."""
     wanted, given = _time(reference), _time(answer)
     if wanted and given:
         return wanted[:2] == given[:2] and (wanted[2] == given[2] or not (wanted[2] and given[2]))
@@ -41,7 +41,7 @@ def _time(text: str) -> tuple[int, int, str] | None:
 
 
 def plain_words(text: str) -> str | None:
-    """Return a text of nothing but words, in small letters; None for what may be mathematics."""
+    """Return a text that consists of words, in lower case; None for possible mathematics."""
     bare = " ".join(WRAPPING.sub(" ", text).split()).strip(" .,!")
     if not WORDS.fullmatch(bare):
         return None

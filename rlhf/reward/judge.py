@@ -29,7 +29,7 @@ class Judge:
         self.start, self.close = client.meet, client.close
 
     async def _ask(self, chat: Chat, read: Callable[[str], Score]) -> Score:
-        """Return what is `read` from the judge's reply."""
+        """Return what `read` finds in the judge's reply."""
         body: dict[str, Any] = {
             "model": self._config.model,
             "messages": chat,
@@ -90,7 +90,9 @@ def _share(reply: int, verdicts: dict[tuple[int, int], Score]) -> Score:
                 return verdict
             won.append(verdict if reply == pair[0] else 1.0 - verdict)
     if not won:
-        return Unscored(kind="alone", detail="a pairwise judge compares replies of a group, and there is only one")
+        return Unscored(
+            kind="alone", detail="a pairwise judge compares the replies of a group, and this group has only one"
+        )
     return sum(won) / len(won)
 
 

@@ -10,14 +10,14 @@ from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored
 
 class LiveReward(RewardFunction, Protocol):
     """Interface of a recipe's reward: `start` reports errors of the set-up early; `close` ends what was started, and
-    raises nothing for what has ended already."""
+    tolerates what has ended already."""
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...
 
 
 async def score_reply(reward: LiveReward, task: Task, reply: str) -> Scored | Unscored:
-    """Return the score of a reply that is text alone."""
+    """Return the score of a reply given only as text."""
     played = Trajectory(task=task, segments=(), status=EpisodeStatus.TERMINATED, response=reply)
     (score,) = await reward(task, [played])
     return score

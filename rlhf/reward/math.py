@@ -56,7 +56,7 @@ def _bounded(read: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _divisor(reader: Any, name: str, args: list[Any]) -> Any:
-    """Return the gcd or lcm of numbers; that of variables stands as it is, where sympy takes them for coprime."""
+    """Return the gcd or lcm of numbers; that of variables stays unevaluated, because sympy takes them for coprime."""
     if all(arg.is_Integer for arg in args):
         return evaluated_divisor(reader, name, args)
     return sympy.Function(name)(*sorted(args, key=sympy.default_sort_key))
@@ -64,8 +64,8 @@ def _divisor(reader: Any, name: str, args: list[Any]) -> Any:
 
 evaluated_divisor: Callable[..., Any] = _Latex2Sympy.handle_gcd_lcm
 _Latex2Sympy.handle_gcd_lcm = _divisor
-parser.normalize_latex = _bounded(parser.normalize_latex)  # a formula that was found is first brought to one form,
-parser.latex2sympy = partial(_bounded(parser.latex2sympy), conversion_config=CASES_APART)  # and then read
+parser.normalize_latex = _bounded(parser.normalize_latex)  # first normalise the formula,
+parser.latex2sympy = partial(_bounded(parser.latex2sympy), conversion_config=CASES_APART)  # then parse it
 grader.INVERSE_RELATIONS[sympy.Ne] = sympy.Ne  # it is looked up for every relation, and raises for this one
 grader.sympy_compare_symbols = lambda gold, pred: str(gold) == str(pred)  # math-verify's own takes T_1 for t_1
 grader.sympy_numeric_eq = numbers_equal  # math-verify's own calls 0.0 equal to whatever is smaller than a millionth
@@ -74,11 +74,10 @@ grader.sympy_numeric_eq = numbers_equal  # math-verify's own calls 0.0 equal to 
 def math(response: str, row: Mapping[str, Any]) -> float:
     """1 when the response's final answer has the value of `row["answer"]`, or is the same letter, word or time.
 
-    The final answer is what stands in the last `<answer>`, else what follows the last `####` on its line, else the last
+    The final answer is the content of the last `<answer>`, else what follows the last `####` on its line, else the last
     `\\boxed{}`, else what follows "the answer is", else what math-verify finds: the last expression. A response without
-    any is 0, and so is one that is too large to be evaluated and is not written as the reference is. Raises
-    `NoReference` when the reference answer cannot be read, or only a part of it: then nothing can be said of the
-    response.
+    one is 0, and so is one too large to evaluate that is not written like the reference. Raises `NoReference` if the
+    reference answer cannot be parsed as a whole: then the response cannot be judged.
     """
     text, reply = reference_of(row), after_thinking(response)
     statement = statement_of(reply)
@@ -144,15 +143,15 @@ def _reference(text: str) -> list[Any]:
     try:
         found = _readings(boxed.texts[0] if boxed.marked else text, sure=True)
     except (AnswerTooLarge, TooLarge):
-        raise NoReference(f"the reference answer {text!r:.100} is too large to be read") from None
+        raise NoReference(f"the reference answer {text!r:.100} is too large to parse") from None
     if not found:
-        raise NoReference(f"the reference answer {text!r} is not a mathematical expression, or only a part of it is")
+        raise NoReference(f"the reference answer {text!r} is not entirely a mathematical expression")
     return found
 
 
 def _readings(text: str, sure: bool = False) -> list[Any]:
-    """Return what a bare answer may mean: a number, or LaTeX that is read whole; 30 degrees are also an angle. Where it
-    must be `sure`, nothing is read of a formula that passes over a number. Raises `TooLarge`."""
+    """Return what a bare answer may mean: a number, or LaTeX that is parsed whole; 30 degrees are also an angle. If it
+    must be `sure`, a formula whose parsing skips a number has no meaning. Raises `TooLarge`."""
     bare = undressed(text)
     check_text(bare)
     if number := NUMBER.fullmatch(bare):
@@ -176,7 +175,7 @@ def _number(sign: str, inner_sign: str, whole: str, decimals: str, mark: str) ->
 
 
 def _passes_over_a_number(latex: str, found: list[Any]) -> bool:
-    """Whether it reads the same with two other numbers in the place of one; with one, it may by chance."""
+    """Whether it parses the same with two other numbers in place of one; a single other number may do so by chance."""
     for number in DIGITS.finditer(latex):
         others = (f"{int(number[0]) + step:0{len(number[0])}}" for step in (1, 3))
         if all(_meanings(latex[: number.start()] + other + latex[number.end() :]) == found for other in others):
@@ -206,7 +205,7 @@ def _meanings(latex: str) -> list[Any]:
 
 
 def _whole(latex: str) -> list[Any]:
-    """Its grammar ends with the text. Unlike `parse`, nothing looks for a part that is readable."""
+    """Parse the whole text. Unlike `parse`, this does not search for a readable part."""
     latex = normalize_latex(latex, config=NormalizationConfig(boxed="none", malformed_operators=True, nits=True))
     real = not grader.should_treat_as_complex(latex)
     read = partial(parser.latex2sympy, latex, is_real=real, convert_degrees=False, normalization_config=None)

@@ -21,8 +21,8 @@ NAME = "model"
 
 class ModelReward:
     """A `RewardFunction` with reward models in workers. The score is that of the final context of the episode, read at
-    its last token. A sequence that the model cannot read is unscored. Workers that die start again with `restarts`;
-    without, and where that fails, their death ends the run with `WorkerDied`."""
+    its last token. A sequence that the model cannot read is unscored. With `restarts`, workers that die start again;
+    otherwise, or if that fails, their death ends the run with `WorkerDied`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ModelReward:
 
     async def _score(self, trajectory: Trajectory) -> Scored | Unscored:
         if trajectory.action_tokens == 0:
-            return Unscored(kind="empty", detail="the policy said nothing")
+            return Unscored(kind="empty", detail="the reply is empty")
         tokens = trajectory.segments[-1].token_ids
         return why_unscored(tokens, self._facts) or outcome(await self._batcher.score(tokens))
 
@@ -62,10 +62,12 @@ def why_unscored(tokens: NDArray[np.int32], facts: RewardModelFacts) -> Unscored
     """Why the model cannot score these tokens; None when it can."""
     if len(tokens) > facts.context_tokens:
         return Unscored(
-            kind="too long", detail=f"{len(tokens)} tokens, and the reward model's context is {facts.context_tokens}"
+            kind="too long", detail=f"{len(tokens)} tokens exceed the reward model's context of {facts.context_tokens}"
         )
     if int(tokens.max()) >= facts.vocab_size:
-        return Unscored(kind="unknown token", detail=f"token {int(tokens.max())} of {facts.vocab_size}")
+        return Unscored(
+            kind="unknown token", detail=f"token {int(tokens.max())} is outside the vocabulary of {facts.vocab_size}"
+        )
     return None
 
 
@@ -74,13 +76,13 @@ def outcome(score: float | Unscored) -> Scored | Unscored:
     if isinstance(score, Unscored):
         return score
     if not is_finite(score):
-        return Unscored(kind="not finite", detail=f"the reward model said {score}")
+        return Unscored(kind="not finite", detail=f"the reward model returned {score}")
     return Scored(value=score, parts={NAME: score})
 
 
 @dataclass(slots=True, eq=False)
 class ScoringSeat:
-    """A place for a worker with the model, and for those that follow it."""
+    """A worker with the model, and its replacements."""
 
     worker: Worker
     settings: RewardModelSettings
@@ -93,8 +95,8 @@ class ScoringSeat:
         return await handle.call(lambda model: model.start(self.settings), timeout_seconds=seconds)
 
     async def score(self, sequences: Sequence[NDArray[np.int32]]) -> list[float]:
-        """Return the scores; where the worker dies, those of the next. Raises `WorkerDied` when as many as `STARTS`
-        followed one another, since the sequences may be the cause, and what a call raises."""
+        """Return the scores, from a new worker if one dies. Raises `WorkerDied` when `STARTS` in a row died, since the
+        sequences may be the cause, and what a call raises."""
         for left in reversed(range(1 + STARTS)):
             try:
                 handle = WorkerHandle[RewardModelWorker](self.worker)
@@ -116,7 +118,7 @@ class Batcher:
     """Collects requests while the workers are busy: requests of all groups are batched in order, up to `tokens` per
     call.
 
-    The deadline applies to one call; waiting for a free worker ends because every earlier call ends, and every start.
+    The deadline applies to one call; the wait for a free worker ends because every earlier call and start ends.
     """
 
     def __init__(self, seats: Sequence[ScoringSeat], tokens: int) -> None:

@@ -7,16 +7,16 @@ from typing import Any
 import sympy
 
 ABSOLUTE, RELATIVE = 1e-6, 5e-6
-"""Six digits behind the point and six that count: both, for else every number below a millionth would be 0."""
+"""Six decimals and six significant digits: with decimals alone, every number below a millionth would be 0."""
 FLOAT = 1e-14
-"""Of a decimal, what is lost in computing with it."""
+"""Rounding error of computing with a decimal."""
 DIGITS, EXACT = 50, sympy.Float("1e-40")
-"""To which roots and functions are computed, and compared."""
+"""Precision to which roots and functions are computed and compared."""
 
 
 def numbers_equal(a: Any, b: Any, *_: int) -> bool:
-    """In the place of math-verify's `sympy_numeric_eq`, which compares to a number of places behind the point. False
-    where it cannot say: then the difference is simplified."""
+    """Replace math-verify's `sympy_numeric_eq`, which compares a number of decimals. False if undecided: then the
+    difference is simplified."""
     if isinstance(a, sympy.MatrixBase | sympy.MatrixExpr) and isinstance(b, sympy.MatrixBase | sympy.MatrixExpr):
         a, b = a.doit(), b.doit()
         alike = isinstance(a, sympy.MatrixBase) and isinstance(b, sympy.MatrixBase) and a.shape == b.shape

@@ -21,9 +21,9 @@ T = TypeVar("T")
 START_TIMEOUT_SECONDS = 120.0
 """A scorer's module may import heavy libraries."""
 LINE_BYTES = 2**20
-"""A longer answer is refused: an answer holds a number, or a reason."""
+"""A longer answer is refused: an answer is a number or a reason."""
 TRIES = 3
-"""How often a response is scored whose worker dies: something else may have ended it."""
+"""Attempts for a response whose worker dies: something else may have killed it."""
 
 
 class ScorerPool:
@@ -31,10 +31,10 @@ class ScorerPool:
 
     The deadline of a response starts when a worker has it. Waiting for a free worker does not count, and ends because
     every earlier response does. A worker that exceeds the deadline is killed with all its child processes, and the next
-    response gets a fresh one. A response whose worker dies is scored again by a fresh one, `TRIES` times in all.
-    `memory_bytes` limits the address space of each worker, where it is not 0: a function that exceeds it gets an
-    exception. Workers die with this process. Their output is appended to `log`, or goes to standard error. `score` may
-    be called from any event loop; call `close` before the process ends.
+    response gets a fresh one. If a worker dies, a fresh one scores its response again, `TRIES` times in all.
+    `memory_bytes`, if not 0, limits the address space of each worker: a function that exceeds it gets an exception.
+    Workers die with this process. Their output is appended to `log`, or goes to standard error. `score` may be called
+    from any event loop; call `close` before the process ends.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ScorerPool:
         try:
             request = row_line(response, row)
         except TypeError as error:
-            raise DataError(f"{self._function} cannot be given a row: {error}") from None
+            raise DataError(f"{self._function} cannot receive a row: {error}") from None
         return await self._run(self._ask(request))
 
     async def close(self) -> None:
@@ -112,7 +112,7 @@ class ScorerPool:
 
     @contextlib.asynccontextmanager
     async def _worker(self) -> AsyncIterator[Child]:
-        """Wait for a free slot, and start its worker if it has none."""
+        """Wait for a free slot, and start its worker if needed."""
         worker = await self._slots.get()
         try:
             if worker is None or not worker.alive:
@@ -139,9 +139,9 @@ class ScorerPool:
         except TimeoutError:
             raise DeadlinePassed(f"the import of reward function {self._function}", START_TIMEOUT_SECONDS) from None
         except ChildEnded as ended:
-            message = {"detail": f"its process {ended} at the import"}
+            message = {"detail": f"its process {ended} during the import"}
         except InvalidJson as error:
-            message = {"detail": f"its module sent an answer itself: {error}"}
+            message = {"detail": f"it wrote to the result pipe while being imported: {error}"}
         if "ready" not in message:
             await worker.kill()
             raise ConfigError(f"reward.function {self._function!r} cannot be used: {message.get('detail')}")
@@ -165,4 +165,4 @@ def _outcome(message: dict[str, Any]) -> Scored | Unscored:
         case {"kind": str(kind), "detail": str(detail)}:
             return Unscored(kind=kind, detail=detail)
         case _:
-            raise InvalidJson("an object with neither a value nor a failure")
+            raise InvalidJson("an object without a value or a failure")

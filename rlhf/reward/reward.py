@@ -23,7 +23,7 @@ from rlhf.types import CAUSED_BY_REPLIES, Scored, Task, Trajectory, Unscored
 
 QUICK = {"exact": exact, "format": tagged_blocks, "none": zero_reward}
 IN_WORKERS = {"regex": "rlhf.reward.rules:regex", "math": "rlhf.reward.math:math"}
-"""Rules without a bound on their time: a pattern can backtrack, and an expression can grow, without limit."""
+"""Rules without a time limit: a pattern can backtrack, and an expression can grow, without bound."""
 RULE_BYTES = 2 * 2**30
 """Memory limit of each worker of such a rule."""
 
@@ -48,14 +48,16 @@ class Reward:
         self.start, self.close = scorer.start, scorer.close
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
-        if isinstance(self._scorer, QuickScorer):  # it waits for nothing, and a task costs more than a score
+        if isinstance(self._scorer, QuickScorer):  # it never waits, and a task would cost more than a score
             return [await self.score(task, trajectory.response) for trajectory in trajectories]
         return await asyncio.gather(*(self.score(task, trajectory.response) for trajectory in trajectories))
 
     async def score(self, task: Task, response: str) -> Scored | Unscored:
         """Return the score of one response; its number is also in `parts`, under the reward's name."""
         if self.needs_answer and task.answer is None:
-            return Unscored(kind="no answer", detail=f"task {task.id} has none; name its column with answer_column")
+            return Unscored(
+                kind="no answer", detail=f"task {task.id} has no answer; name its column with answer_column"
+            )
         score = await self._scorer.score(response, self._row_of(task))
         return replace(score, parts={self.name: score.value}) if isinstance(score, Scored) else score
 
@@ -77,7 +79,7 @@ class QuickScorer:
 
 
 class FailuresValued:
-    """A `RewardFunction` that gives `value` to replies that make another one fail."""
+    """A `RewardFunction` that gives `value` to replies that make the inner one fail."""
 
     def __init__(self, reward: LiveReward, value: float) -> None:
         self._reward, self._value = reward, value
@@ -101,7 +103,7 @@ def make_reward(
 ) -> LiveReward:
     """Return the reward that `config` names. Nothing is started before `start` or the first score. `log` receives the
     output of a function's scorers; `model` is the reward model of kind `model`, alone or as a part. With `outages`,
-    what a server is to score waits while it does not answer."""
+    replies wait while their server does not answer."""
     if config.kind != "combined":
         return make_scorer(config, log, model, outages)
     parts = {name: make_scorer(part, log, model, outages) for name, part in config.parts.items()}
@@ -126,9 +128,7 @@ def _scorer(config: ScorerConfig, log: Path | None, model: LiveReward | None, ou
         return EnvironmentReward()
     if config.kind == "model":
         if model is None:
-            raise ConfigError(
-                "reward.kind: model scores the tokens that an engine sampled, and there is no engine here"
-            )
+            raise ConfigError("reward.kind: model scores tokens sampled by an engine, and there is no engine here")
         return model
     if config.kind == "code":
         return Reward("code", CodeScorer(config.code), lambda task: task.row, needs_answer=False)

@@ -55,10 +55,10 @@ def _encoded(value: Any) -> Any:
         return _tagged(type(value).__name__, value.isoformat())
     if type(value).__module__ == "numpy" and value.dtype.kind in NUMBERS:
         return _tagged("array", [value.dtype.str, list(value.shape), base64.b64encode(value.tobytes()).decode()])
-    if isinstance(value, float):  # of a JSON file, whose text is kept beside it
+    if isinstance(value, float):  # from a JSON file, which keeps the text
         return float(value)
     kind = type(value).__name__
-    raise TypeError(f"a scorer's row holds text, numbers, dates, bytes, lists and objects, and no {kind}")
+    raise TypeError(f"a scorer's row may hold text, numbers, dates, bytes, lists and objects, not {kind}")
 
 
 def _tagged(kind: str, value: Any) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def regex(response: str, row: Mapping[str, Any]) -> float:
     """1 when the pattern is found; with a group, when the group of its last match equals the answer.
 
     The last match counts because people and models state their answer at the end. A pattern may describe the whole
-    reply, its thinking included, but what it finds must end after the thinking, and its group must be there.
+    reply, including its thinking, but its match must end after the thinking, and its group must be there.
     """
     said, pattern = where_thinking_ends(response), re.compile(row["pattern"])
     reference = reference_of(row) if pattern.groups else ""

@@ -28,8 +28,8 @@ from rlhf.types import Scored, Unscored
 class RewardServerSettings:
     """Settings of a reward server. `capacity` requests are scored at once, `waiting` more are queued, and further ones
     are refused with a request to retry. OpenRLHF's client gives up after 180 s, so the timeout must be shorter.
-    `stop_texts` are cut from the end of replies: trainers that send decoded tokens leave the end-of-turn text there.
-    `reads_tokens` is for reward models; rules read text."""
+    `stop_texts` are removed from the end of replies, where trainers that send decoded tokens leave the end-of-turn
+    text. `reads_tokens` is for reward models; rules read text."""
 
     name: str
     capacity: int = 32
@@ -83,11 +83,9 @@ class Counter:
         """Return the scores of these replies. Raises `ScoringRefused`: 422 for token ids that the reward cannot read,
         503 when the queue is full, 504 after the deadline."""
         if not self._settings.reads_tokens and any(question.token_ids is not None for question in questions):
-            raise ScoringRefused(
-                422, "invalid", f"reward {self._settings.name} reads text; send text instead of token ids"
-            )
+            raise ScoringRefused(422, "invalid", f"reward {self._settings.name} reads text; send text, not token ids")
         if self._here >= self._settings.capacity + self._settings.waiting:
-            raise ScoringRefused(503, "busy", f"{self._here} requests are here already; come back")
+            raise ScoringRefused(503, "busy", f"{self._here} requests are waiting already; retry later")
         self._here += 1
         try:
             async with asyncio.timeout(self._settings.timeout_seconds), self._places:

@@ -48,8 +48,8 @@ def task_text(task: Task) -> str:
 
 
 def scores(shape: Shape, answer: Any, count: int) -> list[Score]:
-    """Return a response as `count` scores. Values that are not finite numbers become `Unscored("protocol")`,
-    individually where possible."""
+    """Return a response as `count` scores. Values that are not finite numbers become `Unscored("protocol")`, one by one
+    if possible."""
     try:
         values = shape.read(answer)
     except ValueError as error:
@@ -84,7 +84,7 @@ def _read_openrlhf(answer: Any) -> Sequence[Any]:
             case {"index": int(index), "kind": str(kind), "detail": str(detail)} if 0 <= index < len(rewards):
                 rewards[index] = Unscored(kind=kind[:KIND_LENGTH], detail=detail[:DETAIL_LENGTH])
             case _:
-                raise ValueError("'unscored' is a list of index, kind and detail")
+                raise ValueError("'unscored' must be a list of index, kind and detail")
     return rewards
 
 
@@ -98,7 +98,7 @@ def _ask_vllm_input(path: str) -> Ask:
         given: list[Any] = [task_text(task) + episode.response for episode in episodes]
         if config.sends == "tokens":
             given = [episode.segments[-1].token_ids.tolist() if episode.segments else [] for episode in episodes]
-        # By default vLLM applies a sigmoid to a single score: differences between good replies vanish.
+        # By default vLLM applies a sigmoid to a single score, which hides differences between good replies.
         body = {"model": config.model, "input": given, "use_activation": False}
         return [ScoringRequest(path=path, body=body, count=len(given))]
 
@@ -115,7 +115,7 @@ def _read_vllm(name: str, single: Callable[[Any], Any]) -> Callable[[Any], Seque
     def read(answer: Any) -> Sequence[Any]:
         entries = _list_at(answer, "data")
         if not all(isinstance(entry, dict) and name in entry for entry in entries):
-            raise ValueError(f"'data' is a list of objects with {name!r}")
+            raise ValueError(f"'data' must be a list of objects with {name!r}")
         if [entry.get("index") for entry in entries] != list(range(len(entries))):
             raise ValueError("the entries of 'data' are not in order of their index")
         return [single(entry[name]) for entry in entries]
@@ -124,13 +124,14 @@ def _read_vllm(name: str, single: Callable[[Any], Any]) -> Callable[[Any], Seque
 
 
 def _only(values: Any) -> Any:
-    """Return the number of a model with one label; anything else is returned unchanged, and fails as not a number."""
+    """Return the number of a model with one label; anything else is returned unchanged, and fails later as not a
+    number."""
     return values[0] if isinstance(values, list) and len(values) == 1 else values
 
 
 def _list_at(answer: Any, key: str) -> list[Any]:
     if not isinstance(answer, dict) or not isinstance(answer.get(key), list):
-        raise ValueError(f"the answer is no object with a list of {key!r}")
+        raise ValueError(f"the answer must be an object with a list of {key!r}")
     found: list[Any] = answer[key]
     return found
 

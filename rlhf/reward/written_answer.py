@@ -1,6 +1,6 @@
-"""An answer that stands alone, as people write it, as LaTeX of which a parser reads everything: without delimiters,
-label and unit, plain notation as LaTeX, and words that are numbers or operations as what they mean. What the parser
-would pass over makes it no answer."""
+"""Rewrite a bare answer, as people write it, as LaTeX that a parser reads completely: without delimiters, label and
+unit, with plain notation and words for numbers or operations as LaTeX. A text of which the parser would skip a part is
+not an answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal
 
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
-"""A pattern, and what stands in the place of what it finds."""
+"""A pattern and its replacement."""
 
 
 def _rules(*pairs: tuple[str, str | Callable[[re.Match[str]], str]], flags: int = 0) -> tuple[Rule, ...]:
@@ -19,7 +19,7 @@ def _rules(*pairs: tuple[str, str | Callable[[re.Match[str]], str]], flags: int 
 NUMBER = re.compile(
     r"([-+]?)\s?[$€£¥₹]?\s?([-+]?)((?!0,)\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(\.\d*)?\s?(\\?%|[$€£¥]|°)?", re.ASCII
 )
-"""A bare number, with a sign before or behind the currency."""
+"""A bare number, with a sign before or after the currency."""
 GREEK_NAMES = "alpha beta gamma delta epsilon theta lambda mu phi psi rho sigma tau omega pi Delta Omega Phi Psi Sigma"
 FUNCTION_NAMES = "sqrt sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log ln exp gcd lcm max min det infty"
 OTHER_NAMES = {
@@ -39,7 +39,7 @@ choose inverse reciprocal opposite conjugate fold ish wrong incorrect false impo
 maybe
 """
 CHANGING = frozenset(CHANGING_WORDS.split())
-"""Words that make another number of the one beside them, and so are no units."""
+"""Words that change the number next to them, and so are not units."""
 UNIT_NAMES = """
 cm mm km dm kg mg ml ft lb oz yd mi hr in sq cu mL kL dL dB Hz kJ kW eV Pa kN Nm pt qt bp Rs per kmh m s g h L l N J V
 W K C F A ohm
@@ -54,7 +54,7 @@ LABEL = re.compile(
     r"(?:[A-Za-z' ]*[A-Za-z ]\b(?:is|are|equals|be)\b\s*:?\s*"
     r"|(?=[A-Za-z]{4}|[A-Za-z]{2,} [A-Za-z])[A-Za-z' ]+[:=]\s*)(?=[^\s:=])"
 )
-"""Words before an answer that only say that it comes: "The answer is", "Area ="."""
+"""Words that introduce an answer: "The answer is", "Area ="."""
 UNICODE = str.maketrans({
     "π": "\\pi ", "θ": "\\theta ", "∞": "\\infty ", "∅": "\\emptyset ", "\u211d": "\\mathbb{R}",
     "\u2124": "\\mathbb{Z}", "\u00d7": "\\cdot ", "·": "\\cdot ", "⋅": "\\cdot ", "\u2217": "*", "÷": "/",
@@ -113,30 +113,30 @@ COUNTED |= {word: 10 * number for number, word in enumerate(TENS.split(), 2)}
 ))  # fmt: skip
 FORMS = _rules(
     (r"\s*;\s*", ","),  # also in intervals, as in Europe
-    (r"\^\s*(?:T|\{\s*T\s*\})", "^{1 T}"),  # which the parser takes for a transposition, and drops
+    (r"\^\s*(?:T|\{\s*T\s*\})", "^{1 T}"),  # the parser takes it for a transposition and drops it
     (r"√\s*(\d+(?:\.\d+)?|[A-Za-z])", r"\\sqrt{\1}"),
     (r"∛\s*(\d+(?:\.\d+)?|[A-Za-z])", r"\\sqrt[3]{\1}"),
     (r"√\s*", r"\\sqrt"),
     (r"\*\*", "^"),
     (r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r" \\cdot "),
-    (r"(?<=\S)\s*(?:\\approx|≈)\s*[-\d.,]+$", ""),  # what it is about, behind what it is
+    (r"(?<=\S)\s*(?:\\approx|≈)\s*[-\d.,]+$", ""),  # an approximation after the value
     (rf"{FRACTION}\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
-    (r"\^(-?\d+)", r"^{\1}"),  # an exponent of several characters as LaTeX wants it
+    (r"\^(-?\d+)", r"^{\1}"),  # braces around an exponent of several characters
     (r"(?<![\\A-Za-z])I(?![A-Za-z])", r"\\text{I}"),  # a variable, where the parser reads the imaginary unit
-    (r"\\gamma(?![A-Za-z]|\s*\()", r"\\text{smallgamma}"),  # and here Euler's constant, for both
+    (r"\\gamma(?![A-Za-z]|\s*\()", r"\\text{smallgamma}"),  # and here it is Euler's constant, in both texts
     (r"\\Gamma(?![A-Za-z]|\s*\()", r"\\text{largegamma}"),
     # The name of a derivative: the parser would drop the prime.
     (r"(?<![A-Za-z\\])([A-Za-z])(['\u2032]+)", lambda name: f"{name[1]}_{{{'p' * len(name[2])}}}"),
     (r"\babs\(([^()]*)\)", r"|\1|"),
     (r"\\varnothing|\\(?:left)?\\\{\s*\\(?:right)?\\\}", r"\\emptyset"),
-    # A product, no mixed number.
+    # A product, not a mixed number.
     (rf"(?<=[\d)\]])(?<!_\d)\s*(?=(?:\\left\s*)?[(\[])|(?<=\))\s*(?={FRACTION}|\d)", r" \\cdot "),
 )
-"""How the same formula is written for the parser."""
+"""Rewrites of formulas for the parser."""
 
 
 def _repeating(decimal: re.Match[str]) -> str:
-    """Return the fraction that a decimal with repeating digits is."""
+    """Return a decimal with repeating digits as a fraction."""
     sign, whole, once, again = decimal.groups()
     first = int(f"{whole}{once}" or 0)
     above = int(f"{whole}{once}{again}") - first
@@ -148,12 +148,15 @@ ALONE = _rules(
     (r"(-?\d+) (?:and )?(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),
     (r"(-?)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?", _repeating),
     (r"([-+]?(?:\d+\.?\d*|\.\d+))e([-+]?\d+)", r"\1E\2"),
-    (r"([\dA-F]*\d[\dA-F]*)_\s*\{?(\d+)\}?", r"\\text{\1 base \2}"),  # the digits, not their value, are asked for
+    (
+        r"([\dA-F]*\d[\dA-F]*)_\s*\{?(\d+)\}?",
+        r"\\text{\1 base \2}",
+    ),  # the question asks for the digits, not their value
     (r"([\dA-F]*\d[\dA-F]*)\s+(?:in )?base\s+(\d+)", r"\\text{\1 base \2}"),
 )
-"""Forms of a number that are no formula."""
+"""Forms of a number that are not formulas."""
 AS_WRITTEN = re.compile(r"\d+(?:-\d+)+|\d+(?:/\d+){2}|(?!(?:IV|VI)$)(?=[XVI]{2})X{0,3}(?:IX|IV|V?I{0,3})")
-"""Ranges, dates, telephone and Roman numbers: their value is no difference, quotient or product. IV and VI may be."""
+"""Ranges, dates, telephone and Roman numbers: they are not differences, quotients or products. IV and VI may be."""
 LAST_WORD = re.compile(r"(?:/|\\cdot|\bper\b|-)?\s*(?<![\\A-Za-z_])([A-Za-z]+)\.?\s*(?:\^\s*\{?-?\d\}?)?[.,]?\s*$")
 NUMBERS_END = re.compile(r"[\d)}\]%!]$|(?:\\pi|\\infty)$")
 WORD = re.compile(r"\\(?:begin|end|operatorname|text)\s*\{[^{}]*\}|\\[A-Za-z]+|_\s*\{[^{}]*\}|(?P<word>[A-Za-z]{2,})")
@@ -161,18 +164,18 @@ PRODUCT = re.compile(
     r"(?!is|it|in|on|of|to|be|by|he|we|me|my|no|so|do|go|us|up|an|as|at|if|or|am)[a-z]{2}|[a-d]{3}|[^aeiou]{3}",
     re.IGNORECASE,
 )
-"""Letters that are variables, and no word."""
+"""Letters that are variables, not a word."""
 CONNECTED = re.compile(r",?\s*(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
 RELATION = re.compile(r"[<>]|\\(?:[lg]e(?:q|qslant)?|neq?|[lg]t)(?![A-Za-z])")
 ARGUMENT = re.compile(r"(\\sqrt(?:\[[^\]]*\])?|\^)\s*\(")
 PASSED_OVER = re.compile(
-    r"\.\.\.|…|\\[lc]?dots|\\phantom|\\approx|≈|['\"\u2032\u2033]"  # parsers drop them, with what they say
+    r"\.\.\.|…|\\[lc]?dots|\\phantom|\\approx|≈|['\"\u2032\u2033]"  # parsers drop them and their meaning
     r"|:[^:]*:"  # ratios of three
     r"|\d\s*_|(?<![\d._^])[\d.]+\s+\.?\d"  # digits of another base, and numbers side by side
     r"|\d\s*(?!(?:and|or)\b)[A-Za-z]{2,}\s*\d"  # words between numbers
     r"|\d\.\d+\.\d|!!|\\overline\s*\{?\s*\d|\\p?mod|\\equiv"
 )
-"""What a formula says and its reading would not."""
+"""Parts of a formula that parsing would lose."""
 
 
 TRAPS = _rules(
@@ -190,18 +193,18 @@ TRAPS = _rules(
     ),
     flags=re.IGNORECASE,
 )
-"""Numbers in prose that are others, or none, for a reader who knows the words beside them."""
+"""Numbers in prose that the words next to them change, or make something else."""
 
 
 def without_traps(prose: str) -> str:
-    """Return prose in which every number that a parser finds is the number that is meant."""
+    """Return prose in which every number that a parser finds is the one meant."""
     return _rewritten(prose, TRAPS).replace(
         "\\$", ""
-    )  # a currency, never the edge of a formula, yet math-verify trips over it
+    )  # a currency; math-verify would take it for the edge of a formula
 
 
 def undressed(text: str) -> str:
-    """Return the text without what delimits it, emphasises it and ends it."""
+    """Return the text without delimiters, emphasis and final punctuation."""
     bare = RAISED.sub(_levelled, text).translate(UNICODE)
     bare = DELIMITERS.sub(" ", bare)
     bare = bare if "..." in bare else AROUND.sub("", bare)
@@ -213,7 +216,7 @@ def undressed(text: str) -> str:
 
 
 def as_formula(text: str) -> str | None:
-    """Return undressed text as LaTeX of which a parser reads everything, without its unit; None where it cannot."""
+    """Return undressed text as LaTeX that a parser reads completely, without its unit; None if impossible."""
     if "..." in text:
         return None
     latex = _alone(" ".join(text.split()))
@@ -292,7 +295,7 @@ def _without_unit(latex: str) -> str:
 
 
 def is_unit(word: str) -> bool:
-    """Whether a word beside a number says what is counted, and leaves the number what it is. What may be a product of
+    """Whether a word next to a number says what is counted, without changing the number. A possible product of
     variables, such as xy, does not."""
     if word in SHORT_UNITS or word.lower() in ("of", "a", "is", "at"):
         return True
@@ -300,7 +303,7 @@ def is_unit(word: str) -> bool:
 
 
 def _named(found: re.Match[str]) -> str:
-    """Return a name that plain notation writes without a backslash as LaTeX, also behind a factor: `2xsin`."""
+    """Return a name that plain notation writes without a backslash as LaTeX, also after a factor: `2xsin`."""
     word = found["word"]
     if word is None:
         return found[0]
@@ -312,7 +315,7 @@ def _named(found: re.Match[str]) -> str:
 
 
 def _braced(latex: str) -> str:
-    """Return the LaTeX with braces around what a root or an exponent has in parentheses."""
+    """Return the LaTeX with braces around a root's or exponent's parentheses."""
     while opened := ARGUMENT.search(latex):
         depth, end = 1, opened.end()
         while depth and end < len(latex):

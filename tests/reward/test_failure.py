@@ -108,8 +108,8 @@ async def test_a_pattern_that_backtracks_earns_0_and_a_reference_that_is_none_le
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"kind": "exact", "on_scorer_failure": 0}, "cannot break over a reply"),
-        ({"kind": "format", "on_scorer_failure": 0}, "cannot break over a reply"),
+        ({"kind": "exact", "on_scorer_failure": 0}, "a reply cannot break"),
+        ({"kind": "format", "on_scorer_failure": 0}, "a reply cannot break"),
         ({"kind": "math", "on_scorer_failure": "zero"}, "on_scorer_failure"),
         ({"kind": "math", "on_scorer_failure": float("nan")}, "on_scorer_failure"),
     ],

@@ -114,7 +114,7 @@ def test_what_is_more_or_less_than_a_number_is_none(text: str) -> None:
 
 
 def test_a_reference_too_large_to_be_read_is_none() -> None:
-    with pytest.raises(NoReference, match="too large to be read"):
+    with pytest.raises(NoReference, match="too large to parse"):
         math("\\boxed{1}", {"answer": "\\frac12" + "9" * 3000})
 
 

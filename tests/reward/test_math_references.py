@@ -40,7 +40,7 @@ IN_PART = [
 
 @pytest.mark.parametrize("reference", IN_PART)
 def test_a_reference_that_is_read_in_part_is_none(reference: str) -> None:
-    with pytest.raises(NoReference, match="not a mathematical expression, or only a part of it is"):
+    with pytest.raises(NoReference, match="is not entirely a mathematical expression"):
         math(f"\\boxed{{{reference}}}", {"answer": reference})
 
 

@@ -122,7 +122,7 @@ async def test_a_response_that_is_all_tool_output_is_empty() -> None:
     (score,) = await (await started(FakeWorker()))(
         TASK, [Trajectory(task=TASK, segments=(tool,), status=EpisodeStatus.TERMINATED)]
     )
-    assert score == Unscored(kind="empty", detail="the policy said nothing")
+    assert score == Unscored(kind="empty", detail="the reply is empty")
 
 
 async def test_the_last_segment_is_what_is_scored() -> None:
@@ -245,5 +245,5 @@ def test_padding_comes_after_the_token_that_is_scored() -> None:
 
 @pytest.mark.parametrize("values", [{"kind": "model"}, {"kind": "exact", "model": "folder"}])
 def test_kind_model_and_its_folder_come_together(values: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="names the reward model of kind: model"):
+    with pytest.raises(ConfigError, match=r"reward\.model and kind: model belong together"):
         build(RewardConfig, values)

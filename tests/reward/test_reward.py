@@ -42,7 +42,7 @@ async def test_a_function_has_the_recipe_s_arguments_and_one_that_does_not_take_
     ]
     with pytest.raises(ConfigError, match="got an unexpected keyword argument 'every'"):
         await scored(make_reward(RewardConfig(**function, arguments={"each": 1, "every": 0.5})), "abcd")
-    with pytest.raises(ConfigError, match="arguments are those of kind: function"):
+    with pytest.raises(ConfigError, match="arguments belong to kind: function"):
         build(RewardConfig, {"kind": "exact", "arguments": {"each": 1}})
 
 

@@ -40,7 +40,7 @@ def test_an_infinity_in_a_row_is_one_in_the_worker() -> None:
 
 @pytest.mark.parametrize("value", [object(), lambda: 1, np.array([object()]), [1, {"a": range(3)}]])
 def test_what_is_no_data_is_refused_by_the_name_of_its_column(value: Any) -> None:
-    with pytest.raises(TypeError, match="column 'image': a scorer's row holds"):
+    with pytest.raises(TypeError, match="column 'image': a scorer's row may hold"):
         row_line("", {"image": value})
 
 

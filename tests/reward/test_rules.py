@@ -112,5 +112,5 @@ def test_math_compares_values_not_spellings(answer: str, response: str) -> None:
 
 
 def test_math_says_so_when_the_reference_is_no_mathematics() -> None:
-    with pytest.raises(NoReference, match="not a mathematical expression"):
+    with pytest.raises(NoReference, match="not entirely a mathematical expression"):
         math("#### 42", {"answer": "???"})

@@ -59,7 +59,7 @@ async def test_the_pairs_of_a_reply_hold_one_place_and_end_together() -> None:
 
 async def test_pairs_that_are_left_when_the_time_of_all_is_over_fail() -> None:
     scored = await scorer(Place(), pairs_timeout_seconds=2).score("print(1)", PAIRS)
-    why = "8 of 12 tests pass (stdin); test 9: the time for all pairs was over before it"
+    why = "8 of 12 tests pass (stdin); test 9: the time for all pairs ran out before this one"
     assert scored == Scored(value=8 / 12, detail=why)
 
 

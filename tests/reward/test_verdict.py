@@ -111,7 +111,7 @@ def test_the_judge_of_an_episode_reads_every_message_and_which_are_the_policys()
         conversation=said, role="buyer",
     )  # fmt: skip
     system, user = pointwise_chat(CONFIG, episode.task, episode)
-    assert "You judge the buyer messages in a conversation" in system["content"]
+    assert "You grade the buyer messages in a conversation" in system["content"]
     shown = re.findall(r"The (\w+) message:\n<([\w-]+)>\n(.*?)\n</\2>", user["content"], re.DOTALL)
     assert [(author, text) for author, _, text in shown] == [
         ("user", "Your bid?"), ("buyer", 'Wait\nask({"n": 2})'), ("tool", "3 are left"), ("buyer", said[-1].content),

@@ -1,7 +1,6 @@
-"""Decide by the text of a row's tests whether they can run apart from the code.
-
-They can where the code's names are only called, and its objects only have methods called or attributes read. All other
-tests run beside the code, as do those that this look does not understand.
+"""Decide from the text of a row's tests whether they can run apart from the code. They can if they only call the code's
+names, call methods of its objects and read their attributes. All other tests run in the code's process, as do those
+that this analysis does not understand.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def is_case(node: ast.AST) -> bool:
 
 
 class FormDecision:
-    """One look at the texts of a row's tests. `names` come from the code. A capital marks a class of the code; the
+    """An analysis of the texts of a row's tests. `names` come from the code. A capital marks a class of the code; the
     variables that its calls are assigned to are objects of the code wherever they stand."""
 
     def __init__(self, trees: Sequence[ast.Module], names: Set[str]) -> None:
@@ -101,7 +100,8 @@ class FormDecision:
         return named or isinstance(node, ast.Lambda | ast.GeneratorExp)
 
     def _acts(self, node: ast.AST) -> bool:
-        """Whether it acts on the process, on objects of any origin, or by what this look does not follow."""
+        """Whether a node acts on the process, on objects of any origin, or in a way that this analysis does not
+        follow."""
         match node:
             case ast.Import(names=names):
                 return any(alias.name == "solution" or alias.name not in COMPUTE.split() for alias in names)

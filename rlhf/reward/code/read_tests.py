@@ -55,7 +55,7 @@ assert _result.wasSuccessful() and not _result.skipped, (_result.failures + _res
 
 
 class TestsError(Exception):
-    """The tests of a row cannot be used."""
+    """The tests of a row are unusable."""
 
     __test__ = False
 
@@ -64,7 +64,7 @@ class TestsError(Exception):
 class PythonTests:
     """Tests in Python. `steps` are texts that run in order, and whether each is a test; `names` come from the code.
 
-    `why`: why they run beside the code. `together`: tests and code share their names in a script."""
+    `why`: why they run in the code's process. `together`: tests and code share their names in a script."""
 
     steps: tuple[tuple[str, bool], ...]
     names: tuple[str, ...]
@@ -74,7 +74,7 @@ class PythonTests:
 
     @property
     def form(self) -> Literal["values", "script"]:
-        """`script` beside the code, else `values`."""
+        """`script` in the code's process, else `values`."""
         return "script" if self.why else "values"
 
 
@@ -89,26 +89,26 @@ def read_tests(row: Row, config: CodeRewardConfig) -> Tests:
     if value is None or value in ("", [], {}):
         raise TestsError(f"the row has no tests in column {column!r}; its columns are {', '.join(map(str, row))}")
     if isinstance(value, str) and value.startswith("eJ") and value.isascii() and " " not in value:
-        raise TestsError(f"column {column!r} holds compressed tests: decode base64, decompress, write them as JSON")
+        raise TestsError(f"column {column!r} holds compressed tests: decode base64, decompress, and write them as JSON")
     entry_point = column_value(row, config.entry_point_column) if config.entry_point_column else None
     if config.entry_point_column and not (isinstance(entry_point, str) and ENTRY_POINT.fullmatch(entry_point)):
-        raise TestsError(f"column {config.entry_point_column!r} holds no name of a function")
+        raise TestsError(f"column {config.entry_point_column!r} does not hold the name of a function")
     values = value if isinstance(value, list) else [value]
     if all(isinstance(case, Mapping) for case in values):
         return _pairs_or_calls(values, row, entry_point)
     if not all(isinstance(text, str) for text in values):
-        raise TestsError(f"tests are Python, pairs of input and output, or calls, not {type(value).__name__}")
+        raise TestsError(f"tests must be Python, pairs of input and output, or calls, not {type(value).__name__}")
     try:
         setup, _ = (text_of(row, column) for column in (config.setup_column, config.code_prefix_column))
         return _python_tests(tuple(values), values is value, entry_point, setup, config.names)
     except (SyntaxError, ValueError) as error:
-        raise TestsError(f"a test is no Python: {error}") from None
+        raise TestsError(f"a test is not valid Python: {error}") from None
     except (RecursionError, MemoryError):
         raise TestsError("a test is nested too deeply") from None
 
 
 def _tests_in(row: Row, column: str) -> Any:
-    """Return the value of the tests' column. `inputs` goes together with an `outputs` beside it (rStar-Coder)."""
+    """Return the value of the tests' column. `inputs` belongs to the row's `outputs` (rStar-Coder)."""
     value, place = from_json(column_value(row, column)), column.removesuffix("inputs")
     outputs = from_json(column_value(row, f"{place}outputs")) if place != column else None
     if outputs is None:
@@ -122,13 +122,13 @@ def text_of(row: Row, column: str | None) -> str:
     value = column_value(row, column) if column else ""
     text = "\n".join(map(str, value)) if isinstance(value, list) else value
     if not isinstance(text, str):
-        raise TestsError(f"column {column!r} holds no Python")
+        raise TestsError(f"column {column!r} does not hold Python")
     _parsed(text)
     return text
 
 
 def with_prefix(code: str, row: Row, config: CodeRewardConfig) -> str:
-    """Return the reply's code behind what it continues. Raises `TestsError`."""
+    """Return the reply's code after the code that it continues. Raises `TestsError`."""
     prefix = text_of(row, config.code_prefix_column)
     return "\n".join([*FUTURE.findall(code), prefix, FUTURE.sub("", code)]) if prefix else code
 
@@ -138,7 +138,7 @@ def solution_of(row: Row, config: CodeRewardConfig) -> str:
     value = from_json(column_value(row, config.solution_column or ""))
     solution = value[0] if isinstance(value, list) and value else value
     if not isinstance(solution, str):
-        raise TestsError(f"column {config.solution_column!r} holds no solution")
+        raise TestsError(f"column {config.solution_column!r} does not hold a solution")
     return solution
 
 
@@ -146,7 +146,7 @@ def _pairs_or_calls(values: Sequence[Any], row: Row, entry_point: str | None) ->
     cases = [case for value in values for case in _cases(value, row, entry_point)]
     pairs = [(given, wanted) if called else (_joined(given), _joined(wanted)) for called, given, wanted in cases]
     if len({function for function, _, _ in cases}) != 1:
-        raise TestsError("the column holds no pairs, or pairs of several functions")
+        raise TestsError("the column does not hold pairs of one function")
     if function := cases[0][0]:
         return _calls(pairs, function)
     if not all(isinstance(text, str) for pair in pairs for text in pair):
@@ -157,7 +157,7 @@ def _pairs_or_calls(values: Sequence[Any], row: Row, entry_point: str | None) ->
 
 
 def _joined(lines: Any) -> Any:
-    """Return text that is given as a list of its lines."""
+    """Return text, which may be given as a list of lines."""
     return "\n".join(lines) if isinstance(lines, list) and all(isinstance(line, str) for line in lines) else lines
 
 
@@ -166,11 +166,11 @@ def _cases(value: Row, row: Row, entry_point: str | None) -> list[tuple[str | No
     is_call = bool(value.get("fn_name") or CALLS & {value.get("type"), value.get("testtype")})
     inputs, outputs = (value.get(f"{key}s", value.get(key)) for key in ("input", "output"))
     if inputs is None or outputs is None:
-        raise TestsError(f"a mapping needs input and output, or lists of both; it has {', '.join(map(str, value))}")
+        raise TestsError(f"a mapping needs input and output, or lists of both, but has {', '.join(map(str, value))}")
     if "inputs" not in value and (not isinstance(inputs, list) or is_call):
         inputs, outputs = [inputs], [outputs]
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
-        raise TestsError("inputs and outputs must be two lists of one length")
+        raise TestsError("inputs and outputs must be lists of equal length")
     in_metadata = [column_value(place, "metadata.func_name") for place in (value, row)]
     function = next(filter(None, (value.get("fn_name"), *in_metadata, entry_point)), None) if is_call else None
     if is_call and not (isinstance(function, str) and ENTRY_POINT.fullmatch(function)):
@@ -185,7 +185,7 @@ def _calls(cases: Sequence[tuple[Any, Any]], function: str) -> PythonTests:
         read = [([json.loads(line) for line in given.split("\n") if line.strip()], json.loads(wanted))
                 if isinstance(given, str) else (given, wanted) for given, wanted in cases]  # fmt: skip
     except (ValueError, TypeError):
-        raise TestsError("the arguments and results of calls are JSON, one a line") from None
+        raise TestsError("the arguments and results of calls must be JSON, one per line") from None
     either = " or _same(_answer, _wanted[0])"
     wrapped = all(isinstance(wanted, list) and len(wanted) == 1 for _, wanted in read)
     steps = []
@@ -200,7 +200,7 @@ def _calls(cases: Sequence[tuple[Any, Any]], function: str) -> PythonTests:
 def _python_tests(
     texts: tuple[str, ...], is_list: bool, entry_point: str | None, setup: str, listed: tuple[str, ...]
 ) -> PythonTests:
-    if setup and not entry_point and free_names(_parsed(setup)):  # it uses the code, which has to be there
+    if setup and not entry_point and free_names(_parsed(setup)):  # it uses the code, which must exist
         texts, setup = (f"{setup}\n{texts[0]}", *texts[1:]), ""
     trees = [_parsed(text) for text in (*texts, setup)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
@@ -211,11 +211,11 @@ def _python_tests(
     free = [name for name in free_names(*trees) if name not in (*base, *listed)]
     imported = [alias.asname or alias.name for node in froms if node.module == "solution" for alias in node.names]
     names = [*base, *listed, *imported, *([] if entry_point else free)]
-    why = f"they use {', '.join(free)}, which they do not define" if free and entry_point else ""
+    why = f"they use {', '.join(free)} without defining it" if free and entry_point else ""
     together = "solution" not in modules
     if not names and together:
         called = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-        names, why = list(filter(vars(builtins).get, called)), "they call functions that Python has too"
+        names, why = list(filter(vars(builtins).get, called)), "they call functions that are also Python's"
     steps = [step for text in texts for step in _steps(text, is_list, entry_point)]
     if any(map(NEEDS_PYTEST.search, texts)) or any(map(_takes_fixtures, trees)):
         why, modules = "they need pytest", modules | {"pytest"}
@@ -224,7 +224,7 @@ def _python_tests(
     if not any(is_test for _, is_test in steps) or not any(map(_decides, nodes)):
         raise TestsError("nothing in the tests asserts or raises: any code that runs would pass")
     if not names and together:
-        raise TestsError("the tests ask the code for nothing")
+        raise TestsError("the tests never use the code")
     why = why or FormDecision(trees, set(names)).reason()
     imports_first = "".join(f"__import__({name!r})\n" for name in sorted(modules - {"solution"}))
     names = list(dict.fromkeys(names))
@@ -232,8 +232,8 @@ def _python_tests(
 
 
 def _steps(text: str, is_whole: bool, entry_point: str | None) -> list[tuple[str, bool]]:
-    """Cut a text into what runs in order, and whether it is a test: statements at its top level that decide something,
-    and calls of its test functions. A text that is a whole becomes one step."""
+    """Cut a text into steps that run in order, and say of each whether it is a test: top-level statements that can
+    fail, and calls of its test functions. An indivisible text becomes one step."""
     tree, lines = _parsed(text), re.split(r"\r\n|\r|\n", text)
     calls = list(_test_calls(tree, entry_point))
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
@@ -275,7 +275,9 @@ def _test_calls(tree: ast.Module, entry_point: str | None) -> Iterator[str]:
         elif isinstance(node, Function) and not calls_any(tree, {name}):
             if name == "check":
                 if not entry_point:
-                    raise TestsError("nothing calls check: reward.code.entry_point_column names what it is called with")
+                    raise TestsError(
+                        "nothing calls check: set reward.code.entry_point_column to the column with its argument"
+                    )
                 yield f"import solution as _solution\ncheck(_solution.{entry_point})"
             elif name.startswith("test"):
                 is_async = isinstance(node, ast.AsyncFunctionDef)

@@ -2,7 +2,7 @@
 
 `values_main` parts before it reads anything. The child runs the code. The tests stay in the parent, whose memory and
 descriptors are closed to others; there the code's names are `Remote` objects, and the child's answers are only data.
-`script_main` runs the tests beside the code in one process. Tests may raise anything, so this catches everything.
+`script_main` runs tests and code in one process. Tests may raise anything, so this catches everything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPERATIONS = {name for kind in (int, float, complex, str, bytes, list, dict, set
 
 
 def write_verdict(output: int, key: str, place: int | str, why: str = "") -> None:
-    """Write a line: the key of this run, a test's place (or "setup", "code", "end"), and why it fails, if so."""
+    """Write a line: the key of this run, a test's index (or "setup", "code", "end"), and why it fails, if it does."""
     os.write(output, f"{key} {place} {' '.join(why[:300].split())}\n".encode(errors="replace"))
 
 
@@ -43,7 +43,7 @@ def read_request(source: int) -> Any:
 
 
 def take_output() -> int:
-    """Return a descriptor of the real standard output. From here on nothing else reads or prints anything."""
+    """Return a descriptor of the real standard output; nothing else can read or print afterwards."""
     output, nothing = os.dup(1), os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)
@@ -53,8 +53,8 @@ def take_output() -> int:
 def run_steps(
     steps: Sequence[tuple[str, bool]], namespace: dict[str, Any], write: Callable[..., None], refusal: Callable[[], str]
 ) -> None:
-    """Run texts in one namespace; the flag says whether a text is a test. A preparation that fails, fails the test
-    behind it, or the last test. `refusal` says why a text that raised nothing fails all the same."""
+    """Run texts in one namespace; the flag says whether a text is a test. If a preparation fails, so does the next
+    test, or else the last one. `refusal` says why a text fails although it raised nothing."""
     place, broken = 0, ""
     for text, is_test in steps:
         why = broken or failure(text, namespace)
@@ -74,7 +74,7 @@ def failure(text: str, namespace: dict[str, Any]) -> str:
     except BaseException as error:  # noqa: BLE001
         with contextlib.suppress(BaseException):
             return f"{type(error).__name__}: {error}"
-        return "an exception that has no text"
+        return "an exception without a text"
     return ""
 
 
@@ -90,7 +90,7 @@ def script_main() -> NoReturn:
     rest = read_request(source)
     write = functools.partial(write_verdict, output, rest["key"])
     if not broken and rest["names"] and not any(hasattr(module, name) for name in rest["names"]):
-        broken = f"it defines none of {', '.join(rest['names'])}"
+        broken = f"the code defines none of {', '.join(rest['names'])}"
     if unusable or broken:
         write("setup" if unusable else "code", unusable or f"the code does not run: {broken}")
     else:
@@ -100,7 +100,7 @@ def script_main() -> NoReturn:
 
 
 class Refused(BaseException):
-    """Something cannot cross. No `except Exception` of a test catches it."""
+    """A value cannot cross between the processes. No `except Exception` of a test catches this."""
 
 
 def pack(value: Any, other: Callable[[Any], Any], depth: int = 0) -> Any:
@@ -170,7 +170,7 @@ class Pipe:
 
 
 class CodeProcess:
-    """The tests' side. A refusal is kept until the test has ended, which fails even if it catches what is raised."""
+    """The tests' side. A refusal is kept until the test has ended: the test fails even if it catches the exception."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe, self._refused = pipe, ""
@@ -186,7 +186,8 @@ class CodeProcess:
         raise Refused(why)
 
     def ask(self, operation: str, target: int | str, *values: Any) -> Any:
-        """Return what the code's process answers, or raise what the code raised. Lists that it changed change here."""
+        """Return the answer of the code's process, or raise what the code raised. Lists that the code changed change
+        here."""
         try:
             handed = pack(values, _hand_over)
             self._pipe.send([operation, target, handed])
@@ -242,12 +243,12 @@ for _name in OPERATIONS - KEEP:  # without a length, which Python asks for befor
 
 def _hand_over(value: Any) -> Any:
     if type(value) is not Remote:
-        raise Refused(f"the tests hand over a {type(value).__name__}, which is no plain value")
+        raise Refused(f"the tests pass a {type(value).__name__}, not a plain value")
     return ["object", value._target]
 
 
 class CodeServer:
-    """The code's side. What it says is the code's word anyway, so nothing here is guarded."""
+    """The code's side. Its answers are the code's word anyway, so nothing here is guarded."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe, self._module = pipe, types.ModuleType("solution")
@@ -301,12 +302,12 @@ class CodeServer:
 
 
 def values_main() -> NoReturn:
-    """Part into the process of the code and that of the tests, and run the tests."""
+    """Fork into the process of the code and that of the tests, and run the tests."""
     requests, answers = os.pipe(), os.pipe()
     if os.fork() == 0:
         for descriptor in (requests[1], answers[0], take_output()):
             os.close(descriptor)
-        if os.geteuid() == 0:  # a foreign sandbox runs programs as root, who may read any memory
+        if os.geteuid() == 0:  # a foreign sandbox runs programs as root, which may read any memory
             os.chown(".", UNUSED_UID, UNUSED_UID)
             os.setgroups([])
             os.setresgid(*[UNUSED_UID] * 3)

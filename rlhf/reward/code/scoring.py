@@ -1,7 +1,8 @@
 """Score code that the policy wrote, by the task's unit tests in a sandbox.
 
-What is expected never enters the process of the code, and the verdict is made outside it: in another process of the
-sandbox (`values`), or here (`stdin`). Tests that need the objects of the code run beside it (`script`), and trust it.
+Expected results never enter the process of the code, and the verdict is made outside it: in another process of the
+sandbox (`values`), or here (`stdin`). Tests that need the objects of the code run in its process (`script`), and trust
+it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rlhf.types import Scored, Unscored
 from rlhf.untrusted_text import escape_to_line
 
 PROGRAM = Path(__file__).with_name("run_tests.py").read_text(encoding="utf-8")
-"""Runs tests in the sandbox, as one text: it reads no file."""
+"""The program that runs tests in the sandbox, as text."""
 WAIT_SECONDS = 86_400.0
 """Maximum wait for a free slot of this machine's sandbox: slow replies must not leave later ones without a score."""
 QUEUE_SECONDS = 330.0
@@ -55,12 +56,14 @@ class CodeScorer:
         """Start the sandbox and judge a known reply. Raises `ConfigError`, `SandboxUnavailable`, `SandboxBroken`."""
         await self._runner.start()
         if not await self._judges_rightly():
-            raise ConfigError("reward.code: the sandbox judges known code wrongly, or lets it read its tests' process")
+            raise ConfigError(
+                "reward.code: the sandbox judges known code wrongly, or lets it read the process of its tests"
+            )
 
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
         """Return the share of the row's tests that the reply's code passes, or whether it passes all. Code that fails
-        in any way scores 0. A row without usable tests and a broken sandbox give no score; a sandbox that breaks twice
-        over the code, and judges known code rightly after each, was broken by it."""
+        in any way scores 0. A row without usable tests and a broken sandbox give no score; if the sandbox breaks twice
+        over the code but judges known code rightly each time after, the code broke it."""
         detail = ""
         for _ in range(2):
             try:
@@ -76,7 +79,7 @@ class CodeScorer:
         return Unscored(kind=BROKE, detail=detail)
 
     async def tests_of(self, row: Mapping[str, Any]) -> Tests:
-        """Return the row's tests in the form that they run in. The data set's own solution decides it, if it is named.
+        """Return the row's tests in the form in which they run; the data set's own solution, if named, decides it.
         Raises `TestsError`, `SandboxBusy`."""
         tests = read_tests(row, self.config)
         if self.config.solution_column is None or not isinstance(tests, PythonTests):
@@ -89,12 +92,12 @@ class CodeScorer:
         return decided
 
     async def _decide(self, tests: PythonTests, solution: str) -> PythonTests | None:
-        beside = tests.why or "the data set's own solution passes only beside them"
+        beside = tests.why or "the data set's own solution passes only in their process"
         try:
             for decided in (replace(tests, why=""), replace(tests, why=beside)):
                 if not any(await self._python(solution, decided)):
                     return decided
-        except SandboxBroken as error:  # no reply is to blame
+        except SandboxBroken as error:  # not a reply's fault
             raise SandboxBusy(f"the sandbox broke over the data set's own solution: {error}") from error
         return None
 
@@ -115,7 +118,7 @@ class CodeScorer:
         return [not why for why in await self._python(KNOWN_CODE, KNOWN_TESTS)] == [*KNOWN_VERDICTS.values()]
 
     async def _python(self, code: str, tests: PythonTests) -> list[str]:
-        """Run tests in Python, apart from the code or beside it. Return why each fails; empty for those that pass.
+        """Run tests in Python, apart from the code or in its process. Return why each fails; empty for those that pass.
         Raises `TestsError` if they cannot run here."""
         key, is_apart = secrets.token_hex(16), tests.form == "values"
         about = {"code": code, "setup": tests.setup, "together": tests.together}
@@ -128,13 +131,13 @@ class CodeScorer:
         if "setup" in verdicts:
             if is_apart or not code:
                 raise TestsError(f"the set-up fails: {verdicts['setup']}")
-            await self._python("", tests)  # beside the code that is the code's word
-        silence = verdicts.get("code") or run.detail or f"the tests ended with code {run.return_code}"
+            await self._python("", tests)  # in the code's process, the code may have said so
+        silence = verdicts.get("code") or run.detail or f"the tests exited with code {run.return_code}"
         places = range(sum(is_test for _, is_test in tests.steps))
         return [verdicts.get(str(place), silence) if is_apart or "end" in verdicts else silence for place in places]
 
     async def _pairs(self, code: str, pairs: Pairs) -> list[str]:
-        """Run a program on one input after the other, until the time of all is over. Return why each fails."""
+        """Run a program on each input in turn until their total time is up. Return why each fails."""
         left, failures = self.config.pairs_timeout_seconds, list[str]()
         for given, wanted in pairs:
             if left <= 0:
@@ -142,7 +145,7 @@ class CodeScorer:
             run = await self._run(code, given.encode(errors="replace"), min(self.config.timeout_seconds, left))
             left -= run.seconds
             failures.append(output_failure(run, wanted))
-        return failures + ["the time for all pairs was over before it"] * (len(pairs) - len(failures))
+        return failures + ["the time for all pairs ran out before this one"] * (len(pairs) - len(failures))
 
     async def _run(self, program: str, stdin: bytes, seconds: float) -> ProgramResult:
         memory = self.config.memory_mb * MIB
@@ -153,13 +156,13 @@ class CodeScorer:
 
 
 def output_failure(run: ProgramResult, wanted: str) -> str:
-    """Return why the output of a program is not what is wanted: the same lines, blanks at their ends aside. A number
-    with a decimal point may be off by a millionth."""
+    """Return why the output differs from the expected lines, ignoring blanks at their ends. A number with a decimal
+    point may be off by a millionth."""
     if not run.succeeded:
-        return run.detail or f"the program ended with code {run.return_code}"
+        return run.detail or f"the program exited with code {run.return_code}"
     lines, expected = (text.rstrip().split("\n") for text in (run.stdout, wanted))
     is_right = len(lines) == len(expected) and all(map(same_line, lines, expected))
-    return "" if is_right else "it prints something else"
+    return "" if is_right else "the output is wrong"
 
 
 def same_line(line: str, expected: str) -> bool:

@@ -41,7 +41,8 @@ def test_unit_tests_that_trust_the_code_are_counted(rlhf: Command, recipe: Path,
     ended = rlhf("check", recipe, "reward.kind=code")
     told = (
         "1 of 4 rows trust the code, the first because they use Stack([1]); 1 cannot be used, the first "
-        f"({rows}, row 4) because nothing calls check: reward.code.entry_point_column names what it is called with"
+        f"({rows}, row 4) because nothing calls check: set reward.code.entry_point_column to the column with its "
+        "argument"
     )
     assert f"unit tests     {told}\n" in ended.stdout
     refusing = rlhf("check", recipe, "reward.kind=code", "reward.code.trusting=refuse")
@@ -68,8 +69,8 @@ def test_solutions_that_fail_and_modules_that_are_missing_are_told_by_row(rlhf: 
     assert said[1].startswith(
         f"4 of 6 rows fail their own solution: {rows}, row 2: 0 of 1 tests pass (values); test 1:"
     )
-    assert f"{rows}, row 4: 0 of 1 tests pass (stdin); test 1: it prints something else" in said[1]
-    assert f"{rows}, row 5: column 'solution' holds no solution" in said[1]
+    assert f"{rows}, row 4: 0 of 1 tests pass (stdin); test 1: the output is wrong" in said[1]
+    assert f"{rows}, row 5: column 'solution' does not hold a solution" in said[1]
     assert said[2].startswith("the sandbox's Python lacks what rows import: no_such_module (1); ")
 
 

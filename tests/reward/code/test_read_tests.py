@@ -184,7 +184,7 @@ def test_calls_with_results_are_read_in_many_shapes(value: Any, call: str) -> No
         ("assert (", "no Python"),
         (["assert ("], "no Python"),
         (3, "not int"),
-        ({"inputs": ["1"], "outputs": []}, "two lists of one length"),
+        ({"inputs": ["1"], "outputs": []}, "lists of equal length"),
         ([{"input": "1"}], "a mapping needs input and output"),
         ([{"input": "1", "output": 2}], "as text"),
         ([{"testtype": "functional", "input": "1", "output": "2"}], "do not name the function"),
@@ -195,7 +195,7 @@ def test_calls_with_results_are_read_in_many_shapes(value: Any, call: str) -> No
         ("def test_it(): f(1)", "nothing in the tests asserts"),
         ("assert (f(1) == 2, 'no')", "assertion is always true"),
         ("def check(g): assert g(1) == 2", "nothing calls check"),
-        ("assert True", "ask the code for nothing"),
+        ("assert True", "never use the code"),
         ("assert " + "(" * 900 + "f(1)" + ")" * 900, "no Python|nested too deeply"),
     ],
 )
