@@ -136,7 +136,7 @@ def check_methods(environment: object, name: str, setting: str) -> None:
         if inspect.isfunction(call):
             check_call(partial(call, environment), f"{name}.{method}", setting, arguments, given=given)
         elif not (call or hasattr(environment, method) or hasattr(made, "__getattr__")):
-            raise ConfigError(f"{setting} is {name}, but it has no method {method}; it needs {', '.join(METHODS)}")
+            raise ConfigError(f"{setting} is {name}, which has no method {method}; it needs {', '.join(METHODS)}")
 
 
 def load_spec(factory: Factory, create: Callable[[], LocalEnvironment | AsyncEnvironment]) -> EnvironmentSpec:
