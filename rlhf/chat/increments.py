@@ -64,7 +64,7 @@ class Increments:
                     return _rewritten(prompt + reply + tail, whole, roles)
                 if tail.count(HEARD) < len(messages):
                     return (
-                        f"the chat template leaves out what a {' and '.join(roles)} message says; use another template"
+                        f"the chat template leaves out the text of {' and '.join(roles)} messages; use another template"
                     )
         except ModelError as error:
             return str(error)

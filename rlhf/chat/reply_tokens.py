@@ -24,7 +24,7 @@ QUESTION, REPLY = ASKED_AND_ANSWERED
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
     """The template's text around a reply. `header` follows the question and is given; the policy samples `before` and
-    `after`. `after` stands before the end of the turn."""
+    `after`. `after` precedes the end of the turn."""
 
     header: str
     before: str = ""
@@ -32,8 +32,8 @@ class Around:
 
 
 class ReplyEncoder:
-    """Encodes demonstrated replies for one tokenizer and its template; `arguments` are the template's arguments besides
-    the messages. Raises `ModelError` if no token ends a reply."""
+    """Encodes demonstrated replies for one tokenizer and its template; `arguments` are the template's arguments other
+    than the messages. Raises `ModelError` if no token ends a reply."""
 
     def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> None:
         self._tokenizer, self.end = tokenizer, end_of_reply(tokenizer, arguments)

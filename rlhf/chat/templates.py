@@ -47,8 +47,8 @@ class ChatTokenizer(Protocol):
 def prompt_ids(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE) -> list[int]:
     """Return the tokens of the conversation and the header of the assistant's reply, by the model's own chat template.
 
-    `arguments` are the template's arguments besides the messages (`enable_thinking: false`, `tools`). Raises
-    `ModelError` when the template rejects the conversation, or a text is none.
+    `arguments` are the template's arguments other than the messages (`enable_thinking: false`, `tools`). Raises
+    `ModelError` when the template rejects the conversation, or a text has a lone surrogate.
     """
     return list(_applied(tokenizer, messages, return_dict=False, **arguments))
 

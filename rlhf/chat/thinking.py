@@ -1,5 +1,5 @@
-"""Tell what a reply says from what it only thinks. Thinking stands between `<think>` and `</think>`; a chat template
-may write the `<think>` itself. Pure."""
+"""Separate a reply's answer from its thinking. Thinking is between `<think>` and `</think>`; a chat template may write
+the `<think>` itself. Pure."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ NO_MARKS = CallMarks()
 
 
 def begun_thinking(header: str) -> str:
-    """Return the `<think>` with which the header of a reply ends, and the blanks behind it; else nothing."""
+    """Return the `<think>` at the end of a reply's header, with the blanks after it; else empty."""
     begun = BEGUN.search(header)
     return begun[0] if begun and "/" not in begun[0] else ""
 
 
 def after_thinking(reply: str) -> str:
-    """Return what the reply says after its last thinking; nothing where thinking never ends."""
+    """Return the text after the reply's last thinking; empty if thinking never ends."""
     end = where_thinking_ends(reply)
     return "" if end is None else reply[end:]
 
 
 def where_thinking_ends(reply: str) -> int | None:
-    """Return where the last thinking of the reply ends: 0 without any, None where it never ends."""
+    """Return where the last thinking of the reply ends: 0 without any, None if it never ends."""
     end, unended = _last_thinking(reply, NO_MARKS, False)
     return end if unended is None else None
 
 
 def thought_and_said(text: str, marks: CallMarks = NO_MARKS, *, thinking: bool = False) -> tuple[str, str]:
-    """Split a reply into its thinking and what it says. `thinking`: the header has opened the thinking.
+    """Split a reply into its thinking and its answer. `thinking`: the header has opened the thinking.
 
-    Thinking ends at the last `</think>` outside calls. A reply whose thinking never ends says nothing, except calls at
-    its very end: there the policy has given its turn away, so they are no drafts.
+    Thinking ends at the last `</think>` outside calls. A reply whose thinking never ends has no answer, except calls at
+    its very end: there the policy ended its turn, so they are not drafts.
     """
     end, unended = _last_thinking(text, marks, thinking)
     if unended is None:

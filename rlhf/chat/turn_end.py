@@ -79,8 +79,8 @@ def mark_tokens(tokenizer: ChatTokenizer) -> frozenset[int]:
 
 
 def frame_tokens(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> frozenset[int]:
-    """Return the special tokens that frame a turn: beginning, end, padding, and those that the template writes around
-    a plain conversation. All others are part of what a reply says, and so are marks of thinking."""
+    """Return the special tokens that frame a turn: beginning, end, padding, and those that the template writes around a
+    plain conversation. All others, including marks of thinking, are part of a reply's text."""
     special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
     special.update(tokenizer.all_special_ids)
     written: set[int | None] = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from rlhf.config import Config, is_piece
 
 Packing = Literal["auto", "always", "never"]
-"""Whether several sequences share a row: wherever that is right, or else it is an error, or not at all."""
+"""Whether several sequences share a row: where that is correct, always (else an error), or never."""
 
 RoutingMode = Literal["replay", "compare", "ignore"]
 """How the learner uses the experts that engines chose: replay them, compare them with its own, or ignore them."""
@@ -83,8 +83,8 @@ class WarmupConfig(Config):
     """Supervised fine-tuning of a tiny model before RL, on demonstrations of the training task."""
 
     demonstrations: str
-    """`module:function` `(count, seed, **arguments) -> conversations`: lists of `rlhf.types.Message`, of which the
-    assistant's are imitated."""
+    """`module:function` `(count, seed, **arguments) -> conversations`: lists of `rlhf.types.Message`; the assistant's
+    are imitated."""
     arguments: dict[str, Any] = Field({})
     """Keyword arguments of `demonstrations`; `count` and `seed` are the run's."""
     updates: int = Field(200, ge=1)
@@ -104,7 +104,7 @@ class WarmupConfig(Config):
 
 
 class LoraConfig(Config):
-    """Train low-rank adapters beside frozen weights (arXiv 2106.09685): `W + alpha / rank * B A`, without dropout."""
+    """Train low-rank adapters of frozen weights (arXiv 2106.09685): `W + alpha / rank * B A`, without dropout."""
 
     rank: int = Field(16, ge=1, le=512)
     """Inner dimension of an adapter."""
@@ -115,7 +115,7 @@ class LoraConfig(Config):
     names. Experts that are stacked in one tensor, and routers, get none."""
     weight_sync: Literal["merged", "adapter"] = "merged"
     """What engines receive. `merged`: full weights with the adapters added, served at full speed. `adapter`: only the
-    adapters, which is less data, exact in 16 bits too, and served more slowly. In 16 bits the default is `adapter`."""
+    adapters, less data, exact in 16 bits too, but slower to serve. In 16 bits the default is `adapter`."""
 
 
 class ModelConfig(Config):
@@ -133,8 +133,8 @@ class ModelConfig(Config):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the learner's forward pass and of the engine (master weights are float32)."""
     attention: Literal["auto", "sdpa", "eager"] = "auto"
-    """Attention implementation of the learner; `auto` means `sdpa`, or `eager` for a model that has nothing else. On a
-    GPU in 16 bits `sdpa` is flash attention with variable lengths, shared prefixes included."""
+    """Attention implementation of the learner; `auto` means `sdpa`, or `eager` for a model without it. On a GPU in 16
+    bits `sdpa` is flash attention with variable lengths, shared prefixes included."""
     gradient_checkpointing: bool | int = Field(False, ge=0)
     """Recompute activations in the backward pass to save memory: `true` in every layer, a number n in every n-th, which
     takes more memory and less time."""

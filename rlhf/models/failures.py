@@ -1,5 +1,5 @@
-"""Names what a library raises when it meets a model that it does not know. Failures of the machine keep their own
-names: no memory, a lost device, a taken port, a peer that is gone."""
+"""Name a library's exceptions at a model that it does not support. Failures of the machine keep their own names: no
+memory, a lost device, a taken port, a dead peer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OF_CODE = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NotImplementedError,
     StrictDataclassError, TypeError, ValueError,
 )  # fmt: skip
-"""Exceptions of code that meets what it was not written for."""
+"""Exceptions of code that meets unsupported input."""
 UNKNOWN = (*OF_CODE, RuntimeError)
 """With those of tensors whose shapes do not fit, which `concerns_model` tells from those of the machine."""
 MACHINE = re.compile(

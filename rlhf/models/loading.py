@@ -153,7 +153,7 @@ def ready_to_train(
 
 def _from_machine_memory(checkpoint: Any, *arguments: Any, **named: Any) -> Any:
     """Compute a layer, again in the backward pass, from a hidden state that waits in the machine's memory until then.
-    As transformers' own `offload`, which also pins memory where there is no device that reads it, and fails."""
+    Replaces transformers' own `offload`, which pins memory even without a device, and fails."""
     with torch.autograd.graph.save_on_cpu(pin_memory=torch.accelerator.is_available()):
         return checkpoint(*arguments, **named)
 

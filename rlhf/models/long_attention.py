@@ -39,7 +39,7 @@ class LongRuns:
 
 
 def long_runs(runs: Sequence[TokenSpan], device: torch.device) -> LongRuns:
-    """Branches of one prefix that stand side by side read its keys once."""
+    """Adjacent branches of one prefix read its keys once."""
     own = [[(run.start, run.length)] for run in runs]
     queries, keys, branches = [], [], torch.zeros(sum(run.length for run in runs), dtype=torch.bool)
     place = 0
@@ -84,7 +84,7 @@ def long_attention(
 
 class _Merged(torch.autograd.Function):
     """Attention to a run's own tokens and to its prefix, merged. The gradients of a part follow from the output and the
-    log-sum-exp of the whole: the probability of a key is exp(score - log-sum-exp), whoever else is seen."""
+    log-sum-exp of the whole: the probability of a key is exp(score - log-sum-exp), whatever the other keys."""
 
     @staticmethod
     def forward(
@@ -153,7 +153,7 @@ class Tile:
 
 
 class _InTiles(torch.autograd.Function):
-    """Attention with masks, some queries at a time; nothing of it is kept for the backward pass."""
+    """Attention with masks, some queries at a time; nothing is kept for the backward pass."""
 
     @staticmethod
     def forward(

@@ -32,7 +32,7 @@ ADAPTER = "default"
 SEED = 0
 """Seed of the initial `A`: the same in every run and on every rank."""
 LINEAR = ("Linear", "FalconLinear", "Conv1D")
-"""Classes that multiply with their weight and do nothing else. Other subclasses do more: they route tokens, say."""
+"""Classes that only multiply with their weight. Other subclasses do more, such as route tokens."""
 NEVER_CALLED = ("dt_proj", "router.classifier")
 """Linear layers of Mamba and LongCat whose weight the model reads itself: an adapter would have no effect."""
 

@@ -92,7 +92,7 @@ def refuse_adapters(folder: Path, key: str) -> None:
 
 
 def held_instead(folder: Path) -> str:
-    """Say what a folder holds that is no whole model, and what to do with it; empty if nothing is known."""
+    """Describe an incomplete model folder, and what to do with it; empty if unknown."""
     if (folder / "adapter_config.json").exists():
         base = read_json_object(folder / "adapter_config.json").get("base_model_name_or_path")
         return f"it holds LoRA adapters of {base}: merge them into that model (merge_and_unload of peft), and save it"
@@ -234,8 +234,8 @@ def check_vocabulary(folder: Path, rows: int) -> None:
 
 
 def check_generation(folder: Path) -> None:
-    """Raise `ModelError` for a `generation_config.json` that is no JSON object, or has something else in the place of a
-    token's id."""
+    """Raise `ModelError` for a `generation_config.json` that is not a JSON object, or whose token ids are not
+    numbers."""
     for name, given in read_json_object(folder / GENERATION).items():
         ids = given if isinstance(given, list) else [given]
         if name.endswith("_token_id") and given is not None and any(type(one) is not int for one in ids):

@@ -16,7 +16,8 @@ SOURCES = ("auto_mappings.py", "configuration_auto.py", "modeling_auto.py")
 """Files in which transformers lists the model types and classes that it supports."""
 FILES = ("config.json", "tokenizer_config.json")
 TEXT, PICTURES, MASKED = "CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MASKED_LM"
-"""transformers' names for what a model type can do: generate text, also about pictures, and fill in masked tokens."""
+"""transformers' names for the abilities of a model type: generate text, also about pictures, and fill in masked
+tokens."""
 NUMBERS = (*WIDTHS, *DEPTHS, "vocab_size", "num_attention_heads", "max_position_embeddings")
 
 
@@ -27,7 +28,7 @@ def check_generates(folder: Path, config: Values, key: str = "model.path") -> No
     named, text = f"{key}={folder}", text_config(config)
     for name in NUMBERS:
         if isinstance(text.get(name), str | float | bool):
-            raise ModelError(f"{named}: {name} in its config.json is {text[name]!r}, which is not a whole number")
+            raise ModelError(f"{named}: {name} in its config.json is {text[name]!r}, not a whole number")
     check_precision(str(folder), config, key)
     if brings_code(folder, config):
         return
@@ -74,7 +75,7 @@ def is_known(name: str) -> bool:
 
 
 def _other_kind(family: str, config: Values) -> str:
-    """Say what a model is that generates no text by itself; empty for one that does."""
+    """Describe a model that does not generate text by itself; empty for one that does."""
     if config.get("is_encoder_decoder"):
         return "an encoder-decoder"
     if _can(family, MASKED) and not config.get("is_decoder"):

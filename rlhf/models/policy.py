@@ -49,8 +49,8 @@ class WholeRows:
 
 
 class SequencesAlone(WholeRows):
-    """Computes every sequence in a row of its own, as transformers does without being told of packed rows: for models
-    that are not right in packed rows, or on demand."""
+    """Computes every sequence in its own row, as transformers does without packing: for models that packed rows would
+    change, or on demand."""
 
     def __init__(self, why_alone: str) -> None:
         self.why_alone = why_alone

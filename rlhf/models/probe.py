@@ -38,9 +38,9 @@ WINDOWS = (
 def proved_rows(
     model: PreTrainedModel, path: str, *, device: str = "cpu", setting: str = "model.path", packing: Packing = "auto"
 ) -> RowForward:
-    """Move the model to `device`, where it will run, and return how it computes packed rows right: whole, where that is
-    proved, else every sequence alone, unless `packing` is `always`. `setting` is the recipe key that named its `path`.
-    Raises `ModelError` naming what differs."""
+    """Move the model to `device`, where it will run, and return how it computes packed rows correctly: whole if a test
+    proves it, else every sequence alone, unless `packing` is `always`. `setting` is the recipe key that named its
+    `path`. Raises `ModelError` naming what differs."""
     nn.Module.to(model, device)
     if packing == "never":
         why = "trainer.packing is never"

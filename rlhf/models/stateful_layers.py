@@ -18,9 +18,8 @@ from rlhf.models.sequence_rows import SequenceRows, sequence_rows
 
 
 def separate_states(model: PreTrainedModel) -> None:
-    """Let the layers of `model` that carry a state start anew at each sequence of the rows whose `position_ids` the
-    decoder gets; without these a row is one sequence. Whether that separates the sequences, `rlhf.models.probe` finds
-    out."""
+    """Restart the state of `model`'s layers at each sequence of the rows whose `position_ids` the decoder gets; without
+    these a row is one sequence. `rlhf.models.probe` tests whether that separates the sequences."""
     separation = _Separation()
     layers = stateful_layers(model)
     if layers:

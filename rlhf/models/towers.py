@@ -1,4 +1,4 @@
-"""Models that also see or hear: a language part, which text trains, beside towers, which stay as they are."""
+"""Multimodal models: a language part, which text trains, and towers, which stay unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transformers.utils.hub import cached_file
 from rlhf.models.attention import decoder_of
 
 PROCESSORS = ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json")
-"""Files that tell how a model is given images, videos or audio."""
+"""Files that describe how a model takes images, videos or audio."""
 
 
 def auto_class(config: Any) -> Any:
@@ -27,8 +27,8 @@ def auto_class(config: Any) -> Any:
 
 
 def towers(model: nn.Module) -> list[nn.Module]:
-    """Return the parts beside the language part: encoders of images or audio, their projections into the embedding, and
-    weights that belong to no part. None for a model of text alone."""
+    """Return the parts other than the language part: encoders of images or audio, their projections into the embedding,
+    and weights that belong to no part. None for a model of text alone."""
     if not isinstance(model, PreTrainedModel):
         return []
     base, decoder, head = model.base_model, decoder_of(model), model.get_output_embeddings()  # type: ignore[no-untyped-call]

@@ -182,7 +182,7 @@ def test_an_episode_that_cannot_grow_is_refused_in_one_line_that_says_what_to_do
 
 @where("tool", "refused: left out")
 def test_answers_of_tools_that_the_template_keeps_from_the_policy_are_refused(vocabulary: str, wire: Wire) -> None:
-    with pytest.raises(ModelError, match="leaves out what a tool message says"):
+    with pytest.raises(ModelError, match="leaves out the text of tool messages"):
         renderer_of(made(vocabulary, wire), wire, ADD).increment([HEARD], 0)
 
 

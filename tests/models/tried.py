@@ -29,7 +29,7 @@ REFUSALS = {
     "rewrites earlier text": "refused: rewritten",
     "continues with": "refused: another end",
     "the chat template refuses": "refused by the template",
-    "leaves out what a": "refused: left out",
+    "leaves out the text of": "refused: left out",
 }
 
 
