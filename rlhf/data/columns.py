@@ -53,7 +53,7 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
     return values
 
 
@@ -108,7 +108,7 @@ def _member(value: Any, name: str) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether there is no value: readers fill gaps with None or NaN."""
+    """Whether a value is missing: readers fill gaps with None or NaN."""
     return value is None or (isinstance(value, float) and value != value)
 
 
@@ -182,7 +182,7 @@ def inner_text(value: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """Return what a value is, in words."""
+    """Return the name of a value's type."""
     if isinstance(value, Mapping):
         return "an object"
     return "a list" if isinstance(value, list | tuple) else f"a {type(value).__name__}"

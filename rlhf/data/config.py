@@ -97,7 +97,7 @@ class DatasetConfig(Config):
                 "of an environment)"
             )
         if (self.chosen_column is None) != (self.rejected_column is None):
-            raise ValueError("chosen_column and rejected_column come together: a pair is two replies to one prompt")
+            raise ValueError("chosen_column and rejected_column belong together: a pair is two replies to one prompt")
         return self
 
     @model_validator(mode="after")
@@ -115,7 +115,7 @@ class DatasetConfig(Config):
 
     @property
     def holds_pairs(self) -> bool:
-        """Whether a row is a pair of replies of which one is preferred."""
+        """Whether a row is a pair of replies, one of them preferred."""
         return self.chosen_column is not None
 
     @model_validator(mode="after")
@@ -169,9 +169,7 @@ class EvaluationSetConfig(DatasetConfig):
             raise ValueError(f"temperature is {self.temperature}; vLLM samples no colder than 0.01, and 0 is greedy")
         for key, counts in (("pass_at", self.pass_at), ("majority_at", self.majority_at)):
             if any(not 1 <= k <= self.samples for k in counts):
-                raise ValueError(
-                    f"{key} is {list(counts)}, but each k must be from 1 to samples, which is {self.samples}"
-                )
+                raise ValueError(f"{key} is {list(counts)}, but each k must be from 1 to samples ({self.samples})")
         return self
 
 

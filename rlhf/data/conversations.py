@@ -27,9 +27,9 @@ ROLES = {
 }  # fmt: skip
 """The role of a message for each name that data sets give it."""
 NOT_READ = ("function_call", "mask", "thinking", "reasoning", "prefix", "images", "videos", "audio")
-"""Keys of a message that would change what is trained, and that are not read."""
+"""Keys of a message that would change what is trained, but are not supported."""
 SEEN = ("image", "images", "video", "videos", "audio", "audios")
-"""Columns of what a model would see or hear."""
+"""Columns with images, video or audio."""
 TEXT_ALONE = "models are trained on text alone"
 WEIGHTS = ("weight", "train", "loss", "loss_weight", "loss_mask", "trainable", "training")
 """More of them, which change nothing where they are 1."""
@@ -116,7 +116,7 @@ def _message(given: Mapping[str, Any], where: str) -> Message:
         *(key for key in WEIGHTS if given.get(key) not in (None, "", 1)),
     ]:
         renamed = ", or name it reasoning_content" if unread[0] in ("thinking", "reasoning") else ""
-        raise DataError(f"{where} has {unread[0]!r}, which is not read; remove it{renamed}")
+        raise DataError(f"{where} has {unread[0]!r}, which is not supported; remove it{renamed}")
     calls = tuple(_tool_call(one, where) for one in from_json(given.get("tool_calls")) or ())
     reasoning = given.get("reasoning_content")
     call_id = given.get("tool_call_id")
@@ -164,7 +164,7 @@ def _tool_call(given: Any, where: str) -> ToolCall:
 
 
 def tools_of(config: DatasetConfig, row: Row, where: str) -> tuple[Tool, ...]:
-    """Return the tools of a row, for the chat template; none where it has no such column. Raises `DataError`."""
+    """Return the tools of a row, for the chat template; none without such a column. Raises `DataError`."""
     given = from_json(column_value(row, config.tools_column)) if config.tools_column else None
     if given in (None, "", [], ()):
         return ()

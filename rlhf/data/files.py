@@ -67,7 +67,7 @@ def _json(file: Path) -> Iterator[Placed]:
 
 
 def _csv(file: Path) -> Iterator[Placed]:
-    """Read every cell as text, as it is written; an empty cell is no value. The header is no row."""
+    """Read every cell as the text that is written there; an empty cell is a missing value. The header is not a row."""
     csv.field_size_limit(sys.maxsize)
     reader = csv.reader((line for _, line in _lines(file)), strict=True)
     try:

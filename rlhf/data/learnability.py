@@ -61,7 +61,7 @@ class Learnability:
 
 
 def probabilities(groups: NDArray[np.int64], variances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probability `[N]` of every task, after so many groups and with these recent variances."""
+    """Return the probability `[N]` of every task, after this many groups and with these recent variances."""
     unknown, played = (1 - RECENT) ** groups.astype(np.float64), groups > 0
     most = np.max(variances[played] / (1 - unknown[played]), initial=0.0)
     teaches = variances + unknown * most
@@ -70,8 +70,8 @@ def probabilities(groups: NDArray[np.int64], variances: NDArray[np.float64]) -> 
 
 
 def quantile(order: TaskOrder[T], place: int) -> float:
-    """Return where place `place` of an order looks in the probabilities: at random within the share that its task has
-    if all are equal. So equal probabilities give the order itself, and others spread their draws as evenly."""
+    """Return the quantile at which position `place` samples the distribution: random within the share of its task if
+    all are equal. So equal probabilities give the order itself, and others spread their draws as evenly."""
     bits = np.random.Philox(key=np.array([order.seed % 2**64, place], dtype=np.uint64), counter=1).random_raw()
     return float((order.place(place) + (int(bits) >> 11) * 2.0**-53) / len(order))
 
@@ -104,7 +104,7 @@ class ChosenTasks(Generic[T]):
         return order.tasks[self._chosen[ordinal]]
 
     def settled(self, ordinal: int, outcome: Group | Filtered | Failed) -> None:
-        """Note how the group of an ordinal ended. A failed one says nothing of its task."""
+        """Note how the group of an ordinal ended. A failed one says nothing about its task."""
         if ordinal not in self._chosen:
             return
         if isinstance(outcome, Failed):

@@ -1,4 +1,4 @@
-"""Tasks that a function of the user's makes, looked at one by one: nothing is trained on what is no task."""
+"""Tasks made by a user's function, checked one by one."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def check_tasks(config: DatasetConfig, key: str) -> None:
 def own_tasks(config: DatasetConfig) -> list[Task]:
     """Return the first `config.limit` tasks of the function.
 
-    Raises `ConfigError` for a function that cannot be called with its arguments, and `DataError` for what is no task,
-    for no end of tasks, for none, and for a function that raises, at whichever task.
+    Raises `ConfigError` for a function that cannot be called with its arguments, and `DataError` for anything that is
+    not a task, for an endless or empty sequence, and for a function that raises at any task.
     """
     name = str(config.tasks)
     made = _made(name, load_bound(name, "tasks", config.arguments, given=0))

@@ -1,4 +1,4 @@
-"""Preference pairs: two replies to one prompt, of which one is preferred. One row of a dataset becomes one pair."""
+"""Preference pairs: two replies to one prompt, one of them preferred. One row of a dataset becomes one pair."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Useless(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSet:
-    """The pairs of a dataset in its order, and how many rows made none, by reason."""
+    """The pairs of a dataset in its order, and the number of rows without one, by reason."""
 
     pairs: tuple[PreferencePair, ...]
     dropped: Mapping[Useless, int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def pair_set(rows: Iterable[PreferencePair | Useless], source: str) -> PairSet:
 def pair_from_row(config: DatasetConfig, row: Row, where: str) -> PreferencePair | Useless:
     """Return the pair of `row`, or the reason to drop it. `where` names the row in errors. Raises `DataError`."""
     assert config.chosen_column is not None, "the dataset holds pairs"
-    assert config.rejected_column is not None, "the two columns come together"
+    assert config.rejected_column is not None, "the two columns belong together"
     check_columns(row, where, chosen_column=config.chosen_column, rejected_column=config.rejected_column)
     prompt, chosen = _conversation(config, row, config.chosen_column, "chosen_column", where)
     other, rejected = _conversation(config, row, config.rejected_column, "rejected_column", where)

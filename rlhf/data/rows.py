@@ -46,7 +46,9 @@ def messages_of(config: DatasetConfig, row: Row, where: str) -> tuple[Message, .
     """Return the messages of the prompt column, dressed. Raises `DataError`, also for a prompt that asks nothing."""
     prompt = chat_of(row, config.prompt_column, "prompt_column", where)
     if config.prompt_column == "instruction" and column_value(row, "input") not in (None, ""):
-        raise DataError(f"{where} has an 'input' beside its 'instruction', which would not be asked; join them")
+        raise DataError(
+            f"{where} has an 'input' in addition to its 'instruction', which the prompt would leave out; join them"
+        )
     last = prompt[-1]
     if last.role == "assistant":
         raise DataError(
@@ -61,14 +63,15 @@ def messages_of(config: DatasetConfig, row: Row, where: str) -> tuple[Message, .
 
 
 def dressed(config: DatasetConfig, row: Row, prompt: Sequence[Message], where: str) -> tuple[Message, ...]:
-    """Add the system message and the recipe's suffix to a prompt. Raises `DataError` where they have no place."""
+    """Add the system message and the recipe's suffix to a prompt. Raises `DataError` if the prompt has no place for
+    them."""
     *before, last = prompt
     if config.prompt_suffix and last.role != "user":
         raise DataError(f"{where} has no question at its end, which prompt_suffix could follow; remove prompt_suffix")
     rule = system_of(config, row, where)
     if rule and prompt[0].role in ("system", "developer"):
         raise DataError(
-            f"{where} has a system message in its conversation, and another in "
+            f"{where} has one system message in its conversation and another in "
             f"{'system_prompt' if config.system_prompt else f'column {config.system_column!r}'}; remove one of them"
         )
     system = [Message(role="system", content=rule)] if rule else []

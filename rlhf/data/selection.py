@@ -27,7 +27,7 @@ class Selection(Generic[T]):
     message: str = ""
 
     def told(self, tell: Callable[[str], None]) -> list[T]:
-        """Return the remaining tasks, and tell the message if there is one."""
+        """Return the remaining tasks, and report the message if there is one."""
         if self.message:
             tell(self.message)
         return self.tasks

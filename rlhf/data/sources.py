@@ -90,7 +90,7 @@ def local_files(config: DatasetConfig) -> list[Path]:
 
 
 def _means_a_file(source: str) -> bool:
-    """Hub names are `name` or `owner/name`; anything else that does not exist was meant as a file."""
+    """Hub names are `name` or `owner/name`; anything else that does not exist is a missing file."""
     return source.startswith((".", "~", "/")) or source.count("/") > 1 or ending_of(Path(source)) in READERS
 
 

@@ -52,7 +52,7 @@ def mixed(data: DataConfig, rows: Sequence[Sequence[T]], seed: int) -> MixedOrde
 def chosen_tasks(
     data: DataConfig, tasks: Sequence[Sequence[Task]], seed: int, choices: TaskChoices | None
 ) -> ChosenTasks[Task]:
-    """Return the tasks of a run, chosen as their sets say; a resumed run goes on with the `choices` of its
+    """Return the tasks of a run, chosen as their sets say; a resumed run continues with the `choices` of its
     checkpoint."""
     sets = enumerate(data.train_sets.values())
     by_learnability = [dataset for dataset, config in sets if config.order == "learnability"]

@@ -68,7 +68,7 @@ def test_an_input_beside_an_instruction_is_never_left_out() -> None:
     row, settings = {"instruction": "Add.", "input": "", "reply": SAID}, {"prompt_column": "instruction"}
     assert task(None, row, **settings).messages == (Message(role="user", content="Add."),)
     for read in (partial(task, None), shown):
-        with pytest.raises(DataError, match=r"row 7 has an 'input' beside its 'instruction', .*; join them"):
+        with pytest.raises(DataError, match=r"row 7 has an 'input' in addition to its 'instruction', .*; join them"):
             read(row | {"input": "2, 2"}, response_column="reply", **settings)
 
 
@@ -111,7 +111,7 @@ def test_the_tools_of_a_row_are_carried(tools: Any) -> None:
     ("chat", "settings", "message"),
     [
         ([one("narrator", "x")], {}, "message 1 of column 'chat' has the role 'narrator'; the roles are human, gpt"),
-        ([one("user", ASKED, function_call=ADD)], {}, "of column 'chat' has 'function_call', which is not read"),
+        ([one("user", ASKED, function_call=ADD)], {}, "of column 'chat' has 'function_call', which is not supported"),
         ([one("user", [{"type": "image_url"}])], {}, "message 1 of column 'chat' has a part of type 'image_url', and"),
         ([one("assistant", "", tool_calls=[{"name": "add"}]), one("user", ASKED)], {}, "a tool call without a name"),
         ([one("user", None)], {}, "must have text as content, it reads None"),
@@ -119,11 +119,11 @@ def test_the_tools_of_a_row_are_carried(tools: Any) -> None:
         ({"messages": MESSAGES}, {}, "it holds an object .*; write prompt_column: chat.messages"),
         (["a", "b"], {}, "must be text or a list of messages .*; write prompt_column: chat.0"),
         (MESSAGES, {"system_prompt": "Brief."}, "has a system message in its .*, and another in system_prompt"),
-        ([one("user", ASKED, thinking="x")], {}, "has 'thinking', which is not read; .* name it reasoning_content"),
-        ([one("user", ASKED), one("assistant", SAID, weight=0)], {}, "has 'weight', which is not read"),
-        ([one("user", ASKED), one("assistant", SAID, trainable=False)], {}, "has 'trainable', which is not read"),
-        ([one("user", ASKED), one("assistant", SAID, loss_weight=0.0)], {}, "has 'loss_weight', which is not read"),
-        ([one("user", ASKED), one("assistant", SAID, prefix=True)], {}, "has 'prefix', which is not read"),
+        ([one("user", ASKED, thinking="x")], {}, "has 'thinking', .* name it reasoning_content"),
+        ([one("user", ASKED), one("assistant", SAID, weight=0)], {}, "has 'weight', which is not supported"),
+        ([one("user", ASKED), one("assistant", SAID, trainable=False)], {}, "has 'trainable', which is not supported"),
+        ([one("user", ASKED), one("assistant", SAID, loss_weight=0.0)], {}, "has 'loss_weight', which is not"),
+        ([one("user", ASKED), one("assistant", SAID, prefix=True)], {}, "has 'prefix', which is not supported"),
         (MESSAGES[:3], {}, "column 'chat' ends with the assistant's reply, .* kind: sft learns from whole conv"),
         ([one("user", " ")], {}, "the question in column 'chat' is blank"),
         ([one("system", "Add.")], {}, "column 'chat' ends with the system message and asks nothing"),

@@ -114,7 +114,7 @@ def test_a_function_that_raises_is_named_in_one_line(at_once: bool, told: str) -
     ("function", "arguments", "message"),
     [
         ("absent", {}, r"data\.eval\.tasks is .*:absent, which cannot be imported"),
-        ("no_function", {}, "which is not a function but 3"),
+        ("no_function", {}, "which is 3, not a function"),
         ("numbered", {}, "missing a required argument: 'rows'; it takes rows, answer"),
         ("numbered", {"row": 3}, "it takes rows, answer"),
     ],
