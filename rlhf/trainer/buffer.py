@@ -3,7 +3,7 @@
 There are `(max_staleness + 1) x groups_per_update` tickets. A filtered or failed group returns its ticket at once, a
 trained one at `advance`. `take` returns the oldest `groups_per_update` live tickets in the order of their ordinals. So
 a group admitted at version v is trained by update v + max_staleness, slow groups are never discarded, and no group is
-started that cannot be trained before the run ends. Besides, an update may use groups of earlier ones a second time
+started that cannot be trained before the run ends. An update may also reuse groups from earlier updates
 (`rlhf.trainer.replay`): these have no ticket. Single event loop; no locks.
 """
 
@@ -148,7 +148,7 @@ class TicketBuffer:
 
     @property
     def progress(self) -> str:
-        """How many groups of the next update are there, and how many samples the run has lost: `groups 3/64, lost
+        """How many groups of the next update have arrived, and how many samples the run has lost: `groups 3/64, lost
         12`."""
         ready = sum(self._live[ordinal] is not None for ordinal in self._oldest())
         return f"groups {ready}/{self.groups_per_update}, lost {self.lost_samples}"
@@ -228,7 +228,7 @@ async def _until(predicate: Callable[[], bool], changed: asyncio.Event) -> None:
     """Wait until `predicate` holds; it is asked again after every change. `set` wakes all who wait at that moment, so a
     waiter that clears the event takes nothing from the others.
 
-    The deadlines are those of what is waited for: of every rollout, and of the learner's update and publish.
+    The awaited work has its own deadlines: every rollout, and the learner's update and publish.
     """
     while not predicate():
         changed.clear()

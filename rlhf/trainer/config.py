@@ -96,7 +96,7 @@ class LossConfig(Config):
     """Weight of the entropy bonus of every action token."""
     router_aux_loss_coefficient: float | None = Field(None, ge=0)
     """Weight of the load-balancing loss of a mixture of experts (arXiv 2101.03961). Default: the `router_aux_loss_coef`
-    of the model's config.json if that has `output_router_logits: true`, else 0."""
+    of the model's config.json if it sets `output_router_logits: true`, else 0."""
 
 
 class KLConfig(Config):
@@ -211,7 +211,7 @@ class ReplayConfig(Config):
     that stale groups get (arXiv 1611.01224, 2506.09340)."""
 
     groups: int = Field(0, ge=0)
-    """Largest number of groups that an update uses a second time, besides its own; 0 disables it."""
+    """Maximum number of earlier groups that an update uses a second time, in addition to its own; 0 disables it."""
     max_age: int = Field(4, ge=1)
     """Largest number of updates between the two uses of a group. Its tokens are then stale by at most `max_staleness`
     and this."""
@@ -247,7 +247,7 @@ class DeepSpeedConfig(Config):
     node (ZeRO++'s hpZ, arXiv 2306.10209): the GPUs of a node, or 1 for no such copy, which takes a node's worth of
     weights divided by its ranks."""
     config: dict[str, Any] = Field({})
-    """DeepSpeed's own configuration, by its names, where it is not decided elsewhere in the recipe: for instance
+    """DeepSpeed's own configuration, by its names, except what the recipe decides elsewhere: for instance
     `{zero_optimization: {sub_group_size: 100000000}}`."""
     cpus_per_rank: float = Field(0.5, gt=0)
     """CPU cores reserved for a rank; the number of threads is this rounded down, at least 1."""
@@ -329,7 +329,7 @@ class WeightSyncConfig(Config):
 
 
 class TrainerConfig(Config):
-    """Sizes of batches and updates, from which all else is derived; they need not be multiples of one another."""
+    """Sizes of batches and updates, from which everything else is derived; they need not be multiples of each other."""
 
     algorithm: AlgorithmName | None = None
     """A preset: the settings of this algorithm, each of which the recipe may override."""
@@ -346,9 +346,9 @@ class TrainerConfig(Config):
     tokens_per_microbatch: int = Field(4096, ge=1)
     """Tokens of one forward and backward pass on one rank."""
     packing: Packing = "auto"
-    """Several sequences share a row, and compute what they have in common once: `auto` where the model is proved right
-    that way at its start, else a sequence a row, which is told; `always` makes that an error; `never` always takes a
-    sequence a row."""
+    """Several sequences share a row and compute common prefixes once. `auto`: if a test at the start proves the model
+    correct that way, otherwise one sequence per row, with a warning; `always`: otherwise an error; `never`: always one
+    sequence per row."""
     max_staleness: int = Field(0, ge=0)
     """Maximum number of updates by which the weights that sampled a token may lag: 0 is synchronous."""
     old_logprobs: Literal["behaviour", "recomputed"] = "behaviour"
@@ -371,11 +371,11 @@ class TrainerConfig(Config):
     eval_every: int = Field(0, ge=0)
     """Evaluate every this many updates; 0: only before and after training."""
     save_every: SaveEvery = "auto"
-    """Checkpoint every this many updates; 0: only at the end. `auto`: after an update that ends when 50 times as long
-    has passed since the last checkpoint as it took to write, which costs 2 % of the time; the first after 5 minutes."""
+    """Checkpoint every this many updates; 0: only at the end. `auto`: after the update at which 50 times the last
+    checkpoint's writing time has passed, which costs 2 % of the time; the first after 5 minutes."""
     save_every_minutes: float = Field(30.0, ge=0)
-    """Checkpoint also after an update that ends this many minutes after the last one began, whatever `save_every` says:
-    what a crash may lose. 0: never for this reason."""
+    """Checkpoint also after the update that ends this many minutes after the last checkpoint began, whatever
+    `save_every` is: the most that a crash may lose. 0: never for this reason."""
     keep_checkpoints: int = Field(2, ge=1)
     """Number of newest checkpoints to keep."""
     ema_decay: float | None = Field(None, gt=0, lt=1)

@@ -56,7 +56,7 @@ ALLOWED_ZERO = frozenset(
 DECIDED: Mapping[str, str] = {
     "train_batch_size": "batches are trainer.groups_per_update and trainer.group_size",
     "train_micro_batch_size_per_gpu": "micro-batches are trainer.tokens_per_microbatch",
-    "gradient_accumulation_steps": "how many micro-batches a step has follows from trainer.tokens_per_microbatch",
+    "gradient_accumulation_steps": "trainer.tokens_per_microbatch determines the number of micro-batches of a step",
     "gradient_clipping": "set trainer.optimizer.max_grad_norm",
     "optimizer": "set trainer.optimizer",
     "scheduler": "set trainer.optimizer.schedule",

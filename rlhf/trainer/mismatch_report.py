@@ -1,4 +1,4 @@
-"""Report of a mismatch between engine and learner for the user: where it is, and its possible causes. Pure."""
+"""Report of a mismatch between engine and learner: where it occurs, and its possible causes. Pure."""
 
 from __future__ import annotations
 

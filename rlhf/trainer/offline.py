@@ -29,8 +29,8 @@ class Recording:
 
 
 def read_recording(trainer: TrainerConfig, file: Path) -> Recording:
-    """Return the groups of `file`, sorted by how the recipe can use them. Raises `DataError` when none is left, or when
-    they lack what the estimator reads."""
+    """Return the groups of `file`, divided by how the recipe can use them. Raises `DataError` when none is left, or
+    when they lack what the estimator reads."""
     sound, filtered, failed = [], [], []
     needed = 2 if needs_of(trainer).siblings else 1
     for group in recorded_groups(file):
