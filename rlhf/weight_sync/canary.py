@@ -27,7 +27,7 @@ FEW = 2
 """Sequences of the others, each time the next ones: an engine with other weights is off on any of them, a fault in one
 layer of many may be found by the mean over all only."""
 REPLY_TOKENS = 32
-"""Sampled behind the long prompt."""
+"""Number of tokens sampled after the long prompt."""
 
 Scores = NDArray[np.float32] | Sequence[NDArray[np.float32]]
 """Log-probs of every canary sequence, each `float32 [T - 1]`."""

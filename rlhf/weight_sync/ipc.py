@@ -50,7 +50,7 @@ class HandleExchange:
         except DistNetworkError as error:
             raise TransferError(LEFT) from error
         except RuntimeError as error:
-            raise TransferError(f"{key} did not come within {self._seconds:g} s: a peer is gone or hangs") from error
+            raise TransferError(f"{key} did not arrive within {self._seconds:g} s: a peer is gone or hangs") from error
 
     def wait(self, key: str) -> None:
         """Wait for an acknowledgement. Raises `TransferError` where the other end wrote why it failed."""

@@ -88,8 +88,8 @@ class NcclGroup:
         self._started.append((self._stream.record_event(), memory))
 
     def _joined(self, rank: int, rendezvous: Rendezvous) -> Any:
-        """Return vLLM's communicator. nccl waits for ever for members, so a thread of its own joins, which is abandoned
-        where they do not come. vLLM replaces that thread's current stream."""
+        """Return vLLM's communicator. nccl waits forever for members, so a separate thread joins, which is abandoned if
+        they do not come. vLLM replaces that thread's current stream."""
         joining, unique_id = f"joining as rank {rank} of {rendezvous.world_size}", b64decode(rendezvous.address.nccl_id)
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 

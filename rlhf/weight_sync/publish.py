@@ -92,7 +92,7 @@ class Publisher:
         self.logprob_difference = 0.0
 
     async def connect(self) -> None:
-        """Form the transfer group of all engines. A weight sync does it where it has to."""
+        """Form the transfer group of all engines. A weight sync does this if necessary."""
         await self._connect(self._targets)
 
     async def publish(self) -> PolicyVersion:
@@ -107,7 +107,7 @@ class Publisher:
                 except WeightSyncError as error:
                     self._group = ()
                     self._lose(error, last=attempt == ATTEMPTS - 1)
-            for target in [one for one in self._joining if one in self._group]:  # others may have come meanwhile
+            for target in [one for one in self._joining if one in self._group]:  # others may have joined meanwhile
                 self._joined(target)
             if not self._proved:
                 self._proved = True
@@ -146,7 +146,7 @@ class Publisher:
             self._targets.remove(target)
 
     def end(self, error: EnginesLost) -> None:
-        """Fail a weight sync that waits for an engine, and all that come."""
+        """Fail a weight sync that waits for an engine, and all later ones."""
         self._end = error
         self._arrived.set()
 
@@ -155,8 +155,8 @@ class Publisher:
         self._joining.pop(target).set_result(None)
 
     def _lose(self, error: WeightSyncError, *, last: bool) -> None:
-        """Go on without the engines that were lost. Raise the error where it names none, unless only connections broke:
-        the death that broke them is known when they are formed anew."""
+        """Continue without the lost engines. Raise the error if it names none, unless only connections broke: forming
+        them again reveals the death that broke them."""
         if last or not self.fails_over or not (error.lost or isinstance(error.__cause__, TransferError)):
             raise error
         for target in (*self._targets, *self._joining):

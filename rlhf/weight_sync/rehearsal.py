@@ -49,7 +49,8 @@ class _Awaited:
 
 
 def rehearse(model: nn.Module, manifest: Manifest) -> Rehearsed:
-    """Find out what a weight sync of `model` with `manifest` would fill. The model is unchanged afterwards."""
+    """Return which parameters a weight sync of `model` with `manifest` would fill. The model is unchanged
+    afterwards."""
     start_reload(model)
     loaders: list[tuple[Any, Any]] = []
     try:

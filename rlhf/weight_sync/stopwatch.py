@@ -1,4 +1,4 @@
-"""Adds up the seconds of work that is done in many small parts."""
+"""Add up the seconds of work done in many small parts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stopwatch:
             self._seconds[name] += time.perf_counter() - began
 
     def drawn(self, name: str, items: Iterable[T]) -> Iterator[T]:
-        """Iterate over the items; the time that each takes to come is added to `name`."""
+        """Iterate over the items; the time to produce each is added to `name`."""
         source = iter(items)
         while True:
             with self.timing(name):

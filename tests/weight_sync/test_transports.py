@@ -29,7 +29,7 @@ from tests.weight_sync.transports import at_once, broadcasting, fleeting, manife
 SHAPES = {"embedding": (40, 8), "query": (8, 8), "norm": (8,), "key": (8, 8), "head": (40, 8)}
 BUCKET_BYTES = 600
 """The embedding and the head are larger; the others share a bucket, or two."""
-GONE = {"gloo": "a peer is gone, or hangs", "nccl": "a peer is gone, or hangs", "ipc": "did not come within 1 s"}
+GONE = {"gloo": "a peer is gone, or hangs", "nccl": "a peer is gone, or hangs", "ipc": "did not arrive within 1 s"}
 TOLD = GONE | {"ipc": "the other end of the weight sync failed", "nccl": "the transfer was given up"}
 Connect = Callable[..., tuple[Any, list[Any]]]
 
