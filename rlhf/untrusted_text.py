@@ -26,10 +26,10 @@ _SURROGATES = "\ud800-\udfff"
 _TAGS = "\U000e0000-\U000e007f"
 """Tag characters, which are never displayed."""
 _UNSEEN = "\xad\u034f\u180e\u200b\u2060-\u2064\u206a-\u206f\ufff9-\ufffb\ufffe\uffff"
-"""Characters without width, and what is no character."""
+"""Zero-width characters, and code points that are not characters."""
 _ALONE = f"\x00-\x7f\u200c\u200d{_UNSEEN}"
 _JOINERS = f"(?<=[{_ALONE}])[\u200c\u200d]|[\u200c\u200d](?=[{_ALONE}])"
-"""The two joiners beside what they cannot join; between letters and emoji they have a meaning."""
+"""The two joiners next to characters that they cannot join; between letters and emoji they have a meaning."""
 _ESCAPED = re.compile(f"[{_CONTROLS}{_ORDERING}{_LINES}{_SURROGATES}{_TAGS}{_UNSEEN}]|{_JOINERS}")
 _HARMLESS = re.compile(r"[\t\n -~]*")
 _SURROGATE = re.compile(f"[{_SURROGATES}]")

@@ -71,7 +71,7 @@ def check_binding(host: str, token: str | None) -> None:
 def check_tls(access: Access) -> None:
     """Raise `ConfigError` unless the files are a certificate and its key."""
     if (access.certificate is None) != (access.key is None):
-        raise ConfigError("a certificate and its key come together: give --certificate and --key, or neither")
+        raise ConfigError("a certificate and its key belong together: give both --certificate and --key, or neither")
     if access.certificate is None or access.key is None:
         return
     try:
@@ -82,7 +82,7 @@ def check_tls(access: Access) -> None:
 
 
 def server_names(host: str, names: Collection[str]) -> frozenset[str]:
-    """Return the host names that a server listening on `host` accepts, besides loopback's."""
+    """Return the host names, other than loopback's, that a server listening on `host` accepts."""
     own = () if is_loopback(host) else (host, gethostname(), gethostname().partition(".")[0])
     return frozenset(name.lower().rstrip(".") for name in (*own, *names) if name)
 

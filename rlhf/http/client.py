@@ -61,8 +61,8 @@ class HttpClient:
         return await self._call("GET", path)
 
     async def post(self, path: str, body: Any) -> Any:
-        """Return the JSON of the server's answer. The request must be safe to repeat, as one whose answer depends only
-        on what is sent. Raises `HttpFailed`, and `RecordingError` from a replay."""
+        """Return the JSON of the server's answer. The request must be safe to repeat: its answer may depend only on its
+        content. Raises `HttpFailed`, and `RecordingError` from a replay."""
         return await self._call("POST", path, body)
 
     async def meet(self) -> None:

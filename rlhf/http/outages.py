@@ -17,7 +17,7 @@ RETRIED = frozenset({"refused", "busy", "timeout", "lost", "server"})
 OF_REQUESTS = frozenset({"timeout", "server"})
 """Those of them that are the request's fault where the server answers another request at once."""
 ROUNDS = 3
-"""How often one call is asked anew: a request may itself end its server, each time that this is back."""
+"""Attempts for one call: a request may itself crash its server each time."""
 
 
 class JsonRequest(NamedTuple):
@@ -30,8 +30,8 @@ class JsonRequest(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Outages:
-    """How long a run waits for servers that do not answer: `seconds` for each outage. `tell` gets a line at its start
-    and one at its end; `out` holds the servers that do not answer now."""
+    """How long a run waits for servers that do not answer: `seconds` for each outage. `tell` receives a line at its
+    start and one at its end; `out` has the servers that do not answer now."""
 
     seconds: float
     tell: Callable[[str], None]
@@ -98,7 +98,7 @@ class Availability:
             self._outages.out.add(self._server)
             why = escape_to_line(f"{failure.kind}: {failure.detail}")
             self._outages.tell(
-                f"{self._server} does not answer ({why}); what it is to score waits, for at most "
+                f"{self._server} does not answer ({why}); replies wait for their scores at most "
                 f"{self._outages.seconds / 60:g} minutes (reward.patience_minutes)"
             )
 
