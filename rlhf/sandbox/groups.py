@@ -72,7 +72,7 @@ def own_group(groups: str, mounts: str) -> tuple[Path, Path]:
     root, point = mounted[3:5]
     inside = os.path.relpath(own, root)
     if ".." in inside.split("/"):
-        raise OSError(f"the cgroup of this process lies outside what is mounted at {point}")
+        raise OSError(f"the cgroup of this process is outside the mount at {point}")
     return Path(point, inside), Path(point)
 
 

@@ -78,7 +78,7 @@ class SandboxIsolation:
             "disk": "by a file system of its size" if self.sized else f"measured every {LOOK_SECONDS:g} s",
             "processor": "a share for each run by cgroup v2"
             if self.groups and self.groups.shares
-            else "shared by process, so that a run of many gets more",
+            else "shared per process, so a program with many processes gets more",
         }
 
 

@@ -32,8 +32,8 @@ def test_the_own_group_is_found_below_what_is_mounted(own: str, root: str, folde
 @pytest.mark.parametrize(
     ("own", "mounts", "reason"),
     [
-        ("0::/slice/other", MOUNTS.format(root="/slice/pod"), "outside what is mounted"),
-        ("0::/../../else", MOUNTS.format(root="/slice/pod"), "outside what is mounted"),
+        ("0::/slice/other", MOUNTS.format(root="/slice/pod"), "outside the mount"),
+        ("0::/../../else", MOUNTS.format(root="/slice/pod"), "outside the mount"),
         ("4:memory:/", MOUNTS.format(root="/"), "it is not mounted"),
         ("0::/", MOUNTS.splitlines()[0], "it is not mounted"),
     ],
