@@ -41,7 +41,7 @@ PROXIES = frozenset(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "ht
 """Passed on if their value holds no password."""
 SECRET = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|_KEY|AUTH|COOKIE", re.IGNORECASE)
 NAMED_BY = "token_env"
-"""The argument that tells a class which variable holds its token."""
+"""The argument that names the variable with a class's token."""
 
 
 class ChildEnded(Exception):

@@ -19,8 +19,8 @@ class ClusterConfig(Config):
     nodes: int = Field(1, ge=1)
     """Number of nodes that the cluster at `address` must have before workers are placed. The run waits for them."""
     placement: Literal["separate", "colocated"] = "separate"
-    """Whether engines have GPUs of their own. `separate`: learner ranks and engines work at the same time, each on its
-    own GPUs. `colocated`: every engine uses the GPUs of as many ranks as it has tensor-parallel parts, and the two take
+    """Whether engines have their own GPUs. `separate`: learner ranks and engines work at the same time, each on its own
+    GPUs. `colocated`: every engine uses the GPUs of as many ranks as it has tensor-parallel parts, and the two take
     turns: while engines generate, the ranks' state is in host memory; while ranks train, engines hold no weights and no
     KV cache. Needs `trainer.max_staleness: 0`."""
     learner_placement: Literal["pack", "spread"] = "pack"

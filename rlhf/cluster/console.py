@@ -1,5 +1,5 @@
 """Standard output and error, which may fail: a terminal is closed, a pipe loses its reader, a disk is full, a locale
-lacks a character. A run goes on without them; a command that only prints ends quietly."""
+lacks a character. A run continues without them; a command that only prints ends quietly."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rlhf.errors import LOG
 
 
 class LastingFile(FileIO):
-    """The file of a stream. From its first failure on it takes everything and writes nothing: the log says so once, and
-    where it `ends` the program, that ends."""
+    """The file of a stream. After its first failure it accepts everything and writes nothing. The log reports this
+    once; if it `ends` the program, that ends."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -32,7 +32,7 @@ class LastingFile(FileIO):
                 return written
         except OSError as error:
             self._failure = error
-            with suppress(OSError):  # for what else writes there, as children do
+            with suppress(OSError):  # for others that write there, such as children
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
         if self.ends:
             self.ends = False  # the interpreter flushes at its end what waits
@@ -41,7 +41,7 @@ class LastingFile(FileIO):
         if LOG.handlers and not self._told:
             self._told = True
             what = "the terminal or pipe of this program cannot be written"
-            LOG.error("%s (%s): it goes on without it", what, self._failure)
+            LOG.error("%s (%s): the run continues without it", what, self._failure)
         return len(data)
 
 
@@ -54,8 +54,8 @@ class Console(TextIOWrapper):
 
 
 def lasting(stream: TextIO | None, *, ends: bool = False) -> TextIO:
-    """Return a stream in the place of standard output or error that does not fail; with `ends` the program ends where
-    it would. One that a notebook or a test has put there stays."""
+    """Return a replacement of standard output or error that does not fail; with `ends` the program ends instead. A
+    stream set by a notebook or a test stays."""
     if stream is None:  # it was closed when the interpreter began
         stream = Console(LastingFile(os.open(os.devnull, os.O_RDONLY)), "utf-8", by_line=True)
     elif type(stream) is TextIOWrapper:

@@ -128,7 +128,7 @@ def _import_all(imports: Sequence[str]) -> None:
 
 
 def _report_ended(clients: dict[int, socket.socket]) -> None:
-    """Reap every process that has ended, adopted ones too, and tell the client that asked for it."""
+    """Reap every process that has ended, including adopted ones, and notify the client that started it."""
     with suppress(ChildProcessError):
         while (ended := os.wait4(-1, os.WNOHANG))[0]:
             process, status, used = ended

@@ -74,7 +74,7 @@ def reap_all() -> dict[int, int]:
 
 
 def end_process(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Ask the leader of a process group to end, and after so many seconds kill the group."""
+    """Ask the leader of a process group to end; kill the group after `seconds`."""
     if process.poll() is None:
         process.terminate()
         try:

@@ -74,15 +74,13 @@ class LocalCluster:
         return workers
 
     async def replace(self, worker: Worker, kwargs_of: Callable[[int], Mapping[str, Any]]) -> LocalWorker:
-        raise PlacementError(
-            f"{worker.name} has no process of its own that could be started again; use cluster.kind=ray"
-        )
+        raise PlacementError(f"{worker.name} runs in this process and cannot be restarted; use cluster.kind=ray")
 
     async def add(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> LocalWorker:
         raise PlacementError(f"this process has room for no more {role}; use cluster.kind=ray")
 
     async def remove(self, worker: Worker) -> None:
-        raise PlacementError(f"{worker.name} has no process of its own that could end; use cluster.kind=ray")
+        raise PlacementError(f"{worker.name} runs in this process and cannot be stopped; use cluster.kind=ray")
 
     def workers(self, role: str) -> list[LocalWorker]:
         return self._workers[role]

@@ -51,7 +51,7 @@ class BackgroundLoop:
             raise  # a timeout of the work itself
 
     def stop(self) -> None:
-        """End the loop after what has been started in it."""
+        """End the loop after its running tasks."""
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _serve(self) -> None:
@@ -108,7 +108,7 @@ def _set_result(future: asyncio.Future[Any], result: object) -> None:
 def run_anywhere(work: Coroutine[Any, Any, T], interrupted: Callable[[], None] | None = None) -> T:
     """Run a coroutine as `asyncio.run` does; where a loop runs already, as in a notebook, run it in a thread.
 
-    There Ctrl-C reaches only the caller's thread: the first calls `interrupted`, and the work goes on to its end.
+    There Ctrl-C reaches only the caller's thread: the first one calls `interrupted`, and the work continues to its end.
     """
     try:
         asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Detects the cores and GPUs of this machine, without importing torch and without CUDA.
+"""Detect the cores and GPUs of this machine, without importing torch and without CUDA.
 
 NVIDIA's driver library (NVML) names the GPUs, as for nvidia-smi, Ray and vLLM. It answers where `/proc/driver/nvidia`
 is missing (WSL 2, gVisor), and inside containers, where it lists only the GPUs that were passed in. A process that has

@@ -157,7 +157,7 @@ class RayCluster:
         """Wait until any worker ends that is not replaced, then raise `WorkerDied` with its name and cause."""
         watched = [worker for worker in self._all() if not worker.placed.role.replaced]
         if not watched:
-            await asyncio.Event().wait()  # for ever, as its caller expects: nothing here can end the run
+            await asyncio.Event().wait()  # forever, as its caller expects: nothing here can end the run
         watching = [asyncio.ensure_future(worker.until_death()) for worker in watched]
         try:
             done, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
@@ -215,7 +215,7 @@ class RayCluster:
         self._connected = True
 
     async def _wait_for_nodes(self, deadline: float, *, all_needed: bool) -> dict[str, Resources]:
-        """Wait until the cluster has as many nodes as the recipe asks for; return them by id. If fewer have joined in
+        """Wait until the cluster has the nodes that the recipe requests; return them by id. If fewer have joined in
         time, return those, or raise `PlacementError` if `all_needed`."""
         while True:
             nodes = nodes_of(await self._thread.call("the list of Ray's nodes", ray_module().nodes, LIST_SECONDS))

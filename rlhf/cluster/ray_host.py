@@ -84,8 +84,8 @@ def end_at_once_on_sigterm() -> None:
     """Exit at once on SIGTERM. Ray's own handler waits for pending calls, and `live` never ends. Actors may be created
     outside the main thread, where Python cannot set signal handlers, so the C library sets it.
 
-    Where `rlhf node` started Ray, SIGTERM is blocked, and this process goes on: the handler then only computes an
-    absolute value. Programs that this process starts hear SIGTERM as usual.
+    If `rlhf node` started Ray, SIGTERM is blocked and this process continues: the handler then only computes an
+    absolute value. Programs that this process starts receive SIGTERM as usual.
     """
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p

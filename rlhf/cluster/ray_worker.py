@@ -65,7 +65,7 @@ class RayWorker:
             await asyncio.wrap_future(self._live.future())
         except RayError as error:
             return await self._death(error)
-        return WorkerDied(self.name, "its process answered the call that never ends")
+        return WorkerDied(self.name, "its keep-alive call returned, so the process is ending")
 
     async def end(self, timeout_seconds: float) -> None:
         """Call the object's `close` if it has one, then end the process whether or not that succeeded."""

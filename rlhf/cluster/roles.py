@@ -74,10 +74,9 @@ def worker_name(role: str, index: int) -> str:
 
 
 def check_resources(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
-    """Check that the nodes together have what all workers ask for, and one node what the largest asks for.
-
-    Ray decides whether the workers fit side by side. Raises `PlacementError`, which names the demand, the supply and
-    the settings to lower.
+    """Check that the nodes together have what all workers need, and one node what the largest needs. Ray decides
+    whether the workers fit together. Raises `PlacementError`, which names the demand, the supply and the settings to
+    lower.
     """
     there = "this machine has" if len(nodes) == 1 else f"the {len(nodes)} nodes have"
     for role in roles:
@@ -106,7 +105,7 @@ def check_resources(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
 
 
 def roles_with_room(roles: Sequence[Role], nodes: Sequence[Resources]) -> tuple[Role, ...]:
-    """Return the roles with as many workers as the nodes have room for, of those that need not have all."""
+    """Return the roles, reducing those that may have fewer workers to what the nodes have room for."""
     for role in roles:
         while role.least is not None and role.count > role.least and not _have_room(roles, nodes):
             fewer = replace(role, count=role.count - 1)

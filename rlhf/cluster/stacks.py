@@ -1,4 +1,4 @@
-"""The stacks of all threads of a run's processes, which each writes to its log when it is asked."""
+"""The stacks of all threads of a run's processes; each process writes them to its log on request."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ WRITE_SECONDS = 2.0
 
 
 def write_stacks_when_asked(log: TextIO) -> None:
-    """Write the stacks of this process to `log` whenever it is asked, also while a call blocks. Whoever closes `log`
-    calls `faulthandler.unregister(ASKED)` before."""
+    """Write the stacks of this process to `log` on request, even while a call blocks. Whoever closes `log` calls
+    `faulthandler.unregister(ASKED)` before."""
     faulthandler.register(ASKED, file=log)
 
 

@@ -46,7 +46,7 @@ GRACE_SECONDS = 20.0
 TICK_SECONDS = 0.5
 BEAT_SECONDS = 1.0
 PULSE_BYTES, LONGEST_CAUSE = 1 << 16, 4000
-"""What a pipe holds; and what it takes in one piece, less the end of the line."""
+"""The capacity of a pipe; and the most that it takes in one piece, less the end of the line."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 ENDINGS = {signal.SIGTERM, signal.SIGINT}
 if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -59,8 +59,8 @@ SI_KERNEL = 0x80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a program ended. `code` is its exit code, 128 + n when signal n ended it. `cause` says why, if it failed by
-    itself in a way that a new start may mend. `began` is whether it ever beat."""
+    """How a program ended. `code` is its exit code, 128 + n when signal n ended it. `cause` says why, if a restart may
+    cure its failure. `began`: whether it ever sent a heartbeat."""
 
     code: int
     cause: str | None

@@ -46,7 +46,7 @@ def test_a_stream_that_fails_is_told_once_in_the_log_and_writes_nothing_more(ope
             console.writelines(["one\n", "two\n"])
             console.flush()
     assert log.getvalue().count("\n") == 1
-    assert f"{why}): it goes on without it" in log.getvalue()
+    assert f"{why}): the run continues without it" in log.getvalue()
 
 
 def test_a_failure_before_the_log_is_open_is_told_when_it_is() -> None:
@@ -54,7 +54,7 @@ def test_a_failure_before_the_log_is_open_is_told_when_it_is() -> None:
     print("nobody reads this", file=console)
     with logged_in(log):
         print("nor this", file=console)
-    assert "Bad file descriptor): it goes on without it" in log.getvalue()
+    assert "Bad file descriptor): the run continues without it" in log.getvalue()
 
 
 @pytest.mark.parametrize(("encoding", "seen"), [("ascii", "? start"), ("iso-8859-1", "? start"), ("gbk", "… start")])
@@ -70,7 +70,7 @@ def test_a_stream_that_does_not_wait_for_its_reader_is_one_that_fails() -> None:
     log = io.StringIO()
     with open(reading), open(writing, "w", encoding="utf-8") as stream, logged_in(log):
         print("more than a pipe holds" * 10_000, file=lasting(stream), flush=True)
-    assert "it takes no more now): it goes on without it" in log.getvalue()
+    assert "it takes no more now): the run continues without it" in log.getvalue()
 
 
 def rlhf(*arguments: str, stdout: int, variables: dict[str, str] | None = None) -> tuple[int, str]:
