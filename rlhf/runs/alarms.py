@@ -10,7 +10,7 @@ from rlhf.runs.metric_catalogue import Metric, with_entries
 from rlhf.runs.stored_run import MetricRow
 
 PATIENCE = 3
-"""Updates in a row for which a value must be outside of its range, or missing: a single update is often odd."""
+"""Consecutive updates for which a value must be outside its range, or missing: a single update is often odd."""
 Series = Sequence[tuple[int, float | None]]
 """The updates that measured a metric, with its values; None for NaN and infinity."""
 
@@ -30,7 +30,7 @@ class Alarm:
 
 
 def alarms(rows: Sequence[MetricRow]) -> list[Alarm]:
-    """Return what is wrong at the last of these updates, in the order of the catalogue."""
+    """Return the problems at the last of these updates, in the order of the catalogue."""
     entries = with_entries(name for row in rows for name in row)
     return [alarm for name, entry in entries for alarm in _of_metric(name, entry, rows)]
 

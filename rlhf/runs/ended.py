@@ -38,9 +38,8 @@ LEFT_OUT = "left_out"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedGroup:
-    """A group whose outcome is known, of `size` episodes; those behind its samples were never played.
-
-    An episode has the outcome of its group, unless it has a failure of its own, or is among the `trained` ones.
+    """A group whose outcome is known, of `size` episodes; those beyond its samples were never played. An episode has
+    the outcome of its group, unless it failed itself or was `trained`.
     """
 
     group: Group

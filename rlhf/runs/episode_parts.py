@@ -1,6 +1,6 @@
 """The records of episodes as Parquet files: one part for every update, and for every evaluation.
 
-A thread converts and writes them beside training. A part gets its name when it is whole and on disk.
+A thread converts and writes them while training continues. A part gets its name when it is complete and on disk.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def read_episodes(path: Path, tell: Callable[[str], None] = print) -> Iterator[E
     """Iterate over the records in a folder of parts, in one part, or in a JSONL file, in the order in which their
     outcomes became known.
 
-    A part that is cut off is told and left out. Raises `DataError` for a newer schema, and for what is no record.
+    A truncated part is reported and skipped. Raises `DataError` for a newer schema, and for anything but a record.
     """
     if path.is_file() and path.suffix != ".parquet":
         try:

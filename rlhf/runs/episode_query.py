@@ -1,4 +1,4 @@
-"""Questions to recorded episodes in SQL: DuckDB reads the parts where they lie."""
+"""SQL queries over recorded episodes: DuckDB reads the parts in place."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def open_episodes(path: Path, tell: Callable[[str], None]) -> DuckDBPyConnection
     """Return a connection with a view `episodes`, and `evaluations` for a run folder: it can read nothing else, and
     write nothing. `path` is a run folder, a folder of parts, a part, or a JSONL file.
 
-    Damaged parts are told and left out. Raises `DataError` if there are no episodes.
+    Damaged files are reported and skipped. Raises `DataError` if there are no episodes.
     """
     if not path.exists():
         raise DataError(f"{path} does not exist")
@@ -77,7 +77,7 @@ def read_parts(connection: DuckDBPyConnection, parts: Sequence[Path]) -> DuckDBP
 
 
 def ask(connection: DuckDBPyConnection, view: str, question: Question) -> DuckDBPyRelation:
-    """Return the answer, which is computed when it is fetched. Raises `UserError` for an expression that is no SQL, or
+    """Return the answer, which is computed when it is fetched. Raises `UserError` for an expression that is not SQL, or
     names an unknown column."""
     with explaining_sql():
         found = matching(connection.view(view), question)

@@ -13,8 +13,8 @@ from rlhf.runs.loggers import LoggedRun
 
 
 class TensorBoardLogger:
-    """Writes from its own thread. A resumed run repeats updates: with the first, it tells TensorBoard to forget what it
-    has from there on."""
+    """Writes from its own thread. A resumed run repeats updates: with the first, it makes TensorBoard forget everything
+    from there on."""
 
     def __init__(self, run: LoggedRun) -> None:
         self._writer = EventFileWriter(str(run.folder.tensorboard))

@@ -102,8 +102,8 @@ class JsonlLogger:
 
 
 class BackgroundLogger:
-    """Makes and calls a logger in a thread of its own, since a network may be slow or fail: the run goes on. The first
-    failure is told. A logger that could not be made is tried again at the next update."""
+    """Makes and calls a logger in its own thread, so that a slow or failing network does not stop the run. The first
+    failure is reported. If a logger could not be made, the next update tries again."""
 
     def __init__(self, name: str, make: Callable[[], Logger], tell: Callable[[str], None]) -> None:
         self._name, self._make, self._tell = name, make, tell
@@ -127,7 +127,7 @@ class BackgroundLogger:
         self._calls.put(None)
 
     def ended(self, deadline: float) -> None:
-        """Wait until a time of `time.monotonic`, and tell what is lost by then."""
+        """Wait until a time of `time.monotonic`, and report what is lost by then."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             self._tell(f"logger {self._name} did not finish: up to {self._calls.qsize()} calls are not logged")
@@ -143,7 +143,7 @@ class BackgroundLogger:
         if isinstance(answer, Raised) and not self._failed:
             self._failed = True
             cause = logged_error(answer.error)
-            self._tell(f"logger {self._name} failed: {cause}; the run goes on, and its later failures are not told")
+            self._tell(f"logger {self._name} failed: {cause}; the run continues, and later failures are not reported")
 
     def _made(self) -> Logger:
         if self._logger is None:
@@ -204,6 +204,4 @@ def check_loggers(names: Sequence[str]) -> None:
     for name in (name for name in names if name in LIBRARIES):
         module = LIBRARIES[name].module
         if find_spec(module) is None:
-            raise ConfigError(
-                f"run.loggers names {name}, which is not installed: pip install {module}, or leave it out"
-            )
+            raise ConfigError(f"run.loggers has {name}, which is not installed: pip install {module}, or remove it")

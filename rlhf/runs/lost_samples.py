@@ -1,4 +1,4 @@
-"""Why samples were lost: their failures, told apart by kind and place, and the commonest one as text."""
+"""Why samples were lost: their failures by kind and place, and the commonest one as text."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def catalogue() -> tuple[Metric, ...]:
 
 
 def find_metric(name: str) -> Metric | None:
-    """Return the entry of the metric: the one with this name, else the first family with it; None for a metric of the
-    user's own."""
+    """Return the entry of the metric: the one with this name, else the first family with it; None for a user's own
+    metric."""
     entries = catalogue()
     same = (entry for entry in entries if entry.name == name)
     return next(same, None) or next((entry for entry in entries if entry.pattern.fullmatch(name)), None)

@@ -1,4 +1,4 @@
-"""Export of a run's model, with a model card as README.md: what the run folder tells of how it was trained.
+"""Export of a run's model, with a model card as README.md: how it was trained, from the run folder.
 
 https://huggingface.co/docs/hub/model-cards
 """
@@ -26,7 +26,7 @@ from rlhf.untrusted_text import escape_controls, escape_to_line
 CARD = "README.md"
 MARKUP = re.compile(r"[\\`*_{}\[\]()<>#|!&~]")
 OF_THE_MACHINE = {"run", "cluster", "python_path", "cache_dir", "url", "urls", "token_env"}
-"""Keys that say where a run was, not what it trained."""
+"""Keys about a run's place, not its training."""
 
 
 def export_model(model: str, output: Path) -> Path:
@@ -124,7 +124,7 @@ def _chosen(values: Mapping[str, Any], lines: Iterator[str]) -> dict[str, Any]:
 
 
 def _public(value: Any) -> Any:
-    """Leave out what is of the machine, and the folders of files."""
+    """Remove keys about the machine, and the folders of files."""
     match value:
         case dict():
             return {key: _public(inner) for key, inner in value.items() if key not in OF_THE_MACHINE}

@@ -135,7 +135,7 @@ class Owner:
 
     def _touch(self) -> None:
         while not self._ended.wait(TOUCH_SECONDS):
-            with contextlib.suppress(OSError):  # `check` reports the problem where it matters
+            with contextlib.suppress(OSError):  # `check` reports the problem if it matters
                 os.utime(self._folder / name(self.fence))
 
 

@@ -1,4 +1,4 @@
-"""The restarts of a run by itself: a line for each in `restarts.jsonl`."""
+"""The automatic restarts of a run: a line for each in `restarts.jsonl`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf.runs.jsonl import read_jsonl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """Why and from where a run was started again by itself."""
+    """Why and from where a run restarted automatically."""
 
     number: int
     """From 1, in one `rlhf train`."""
@@ -21,7 +21,7 @@ class Restart:
     reached: int
     """Updates that it had made."""
     from_update: int = 0
-    """The update of the checkpoint from which the run goes on; 0: from the beginning."""
+    """The update of the checkpoint from which the run continues; 0: from the beginning."""
 
     @property
     def sentence(self) -> str:

@@ -1,4 +1,4 @@
-"""A run as its folder tells it, perhaps while another process writes it."""
+"""A run as recorded in its folder, perhaps while another process writes it."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class StoredRun:
     rows: tuple[MetricRow, ...]
     """By update."""
     writing: bool
-    """Whether a process writes the folder, as far as this machine can tell."""
+    """Whether a process writes the folder, as far as this machine can see."""
     restarts: tuple[Restart, ...] = ()
-    """Those that it made by itself, the oldest first."""
+    """Its automatic restarts, the oldest first."""
     summary: Mapping[str, Any] | None
-    """None while the run goes on, and for one that was killed."""
+    """None while the run is running, and after a kill."""
 
     @property
     def outcome(self) -> str:
-        """What became of the run, or that it goes on."""
+        """The outcome of the run, or that it is running."""
         if self.summary is not None:
             return str(self.summary.get("outcome"))
         return "goes on" if self.writing else "its process ended without a summary"
@@ -101,7 +101,7 @@ def read_run(path: Path) -> StoredRun:
 
 
 def read_again(run: StoredRun) -> StoredRun:
-    """Read metrics and summary anew. Raises as `read_run`, also once the folder is gone."""
+    """Reread metrics and summary. Raises as `read_run`, also once the folder is gone."""
     if not run.folder.recipe.is_file():
         raise UserError(f"{run.folder.path} was moved or deleted")
     return _with_records(run.folder, run.name, run.updates, run.recipe)
@@ -125,8 +125,8 @@ def read_metrics(path: Path) -> tuple[MetricRow, ...]:
 
 
 def is_written(folder: RunFolder) -> bool:
-    """Whether a process owns the folder. A process of another machine, which is not seen from here, does until it
-    gives the folder back."""
+    """Whether a process owns the folder. A process of another machine, invisible from here, does until it releases the
+    folder."""
     owner = folder.path / OWNER
     claim = read_claim(owner / name(newest_fence(owner)))
     if claim is None or claim.ended:

@@ -58,7 +58,7 @@ class EvaluationLine:
     """None for preference pairs."""
     problems: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Metrics besides the reward, for instance `pass@8`."""
+    """Metrics other than the reward, for instance `pass@8`."""
 
 
 class View(Protocol):

@@ -66,7 +66,7 @@ def said_in(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def token_text(run: Path) -> Callable[[int], str]:
-    """Return what gives a token's text: the run's tokenizer, else the token's number."""
+    """Return the function that gives a token's text: the run's tokenizer, or else the token's number."""
     file = run / "tokenizer" / "tokenizer.json"
     if not file.is_file():
         return str

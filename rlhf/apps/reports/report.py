@@ -19,7 +19,7 @@ from rlhf.runs.stored_run import StoredRun
 from rlhf.runs.view import duration
 
 LONGEST_TEXT, END_OF_TEXT = 20_000, 5_000
-"""Characters of a text that are shown, and how many of them are its end."""
+"""Maximum characters shown of a text, and how many of them come from its end."""
 HEADLINES = (
     "reward/mean", "eval/reward", "sft/nll", "pairs/accuracy", "policy/entropy", "policy/approx_kl",
     "policy/kl_reference", "response/tokens_mean", "response/truncated", "policy/clip_fraction_high",
@@ -79,7 +79,7 @@ class Report:
 
 
 def report_of(run: StoredRun) -> Report:
-    """Read what is to be reported."""
+    """Read the contents of the report."""
     curves = [*curves_of(run)]
     untold: list[str] = []
     return Report(
@@ -123,8 +123,8 @@ def curves_of(run: StoredRun) -> Iterator[MetricCurve]:
 
 
 def chosen_episodes(folder: RunFolder, untold: list[str]) -> list[ChosenEpisode]:
-    """Return the episodes of the last update with the highest, the middle and the lowest reward. What cannot be read is
-    told to `untold`."""
+    """Return the episodes of the last update with the highest, the middle and the lowest reward. Unreadable files are
+    added to `untold`."""
     if not folder.episodes.is_dir():
         return []
     try:

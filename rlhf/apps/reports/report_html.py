@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: no script, no network."""
+"""A report as one self-contained HTML file, without scripts or network."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def figures(curves: Iterable[MetricCurve]) -> str:
 
 
 def episode(chosen: ChosenEpisode) -> str:
-    """Return an episode: what is known of it, and what was said."""
+    """Return an episode: its facts and its messages."""
     said = "".join(f"<strong>{text(role)}</strong><pre>{text(words)}</pre>" for role, words in chosen.said)
     return f"<article><h3>{text(chosen.why)}</h3>{facts_table(chosen.facts)}{said}</article>"
 
