@@ -1,1 +1,1 @@
-"""`rlhf view`: runs in the browser, while they go on and years later."""
+"""`rlhf view`: runs in the browser, while they train and years later."""

@@ -36,14 +36,14 @@ SPREAD = (
     "max(reward) AS highest", "stddev_pop(reward) AS spread",
     f"list({{'part': {PART}, 'row': {ROW}}} ORDER BY sample) AS places",
 )  # fmt: skip
-"""What is said of a group."""
+"""Facts about a group."""
 COMPARED = "outcome NOT IN ('second_use', 'baseline')"
 """A group's own episodes: rows that repeat them, and that of its greedy baseline, are none of its samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeKey:
-    """Which episode: of which view, and there of which group, sample, evaluated version and set."""
+    """Identifies an episode: its view, and there its group, sample, evaluated version and set."""
 
     view: str
     ordinal: int
@@ -53,7 +53,7 @@ class EpisodeKey:
 
 
 def card(name: str, folder: RunFolder) -> dict[str, Any]:
-    """Return what the list of runs shows of one; of a damaged one, why."""
+    """Return a run's entry in the list of runs; for a damaged run, why."""
     try:
         run = read_run(folder.path)
     except UserError as error:
@@ -107,7 +107,7 @@ def timeline(folder: RunFolder, update: int | None) -> dict[str, Any]:
 
 
 def episodes_answer(index: EpisodeIndex, view: str, question: Question) -> dict[str, Any]:
-    """Return the episodes that match, and how many there are of them in all."""
+    """Return the matching episodes, and their total number."""
     found = index.find(view, question)
     return {"rows": [_finite(row) for row in index.rows(view, found.places, LISTED)], "total": found.total}
 

@@ -34,7 +34,7 @@ from rlhf.runs.stored_run import read_run
 
 STATIC = Path(__file__).parent / "static"
 LOOK_SECONDS = 1.0
-"""How often a run that goes on is looked at."""
+"""How often a running run is read."""
 MOST_ROWS = 1000
 MOST_GROUPS = 100
 HEADERS = {

@@ -1,7 +1,7 @@
-"""The recorded episodes of a run in DuckDB: the parts where they lie, and their short columns in memory.
+"""The recorded episodes of a run in DuckDB: their Parquet parts, and the short columns in memory.
 
-To scan a million episodes in their parts takes seconds, and milliseconds in memory. A question is answered from memory
-unless it names a column that only the parts have, or the columns are still being read.
+Scanning a million episodes takes seconds in the parts, and milliseconds in memory. A query runs in memory unless it
+names a column that only the parts have, or the columns are still being read.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Found:
 
 
 class EpisodeIndex:
-    """The recorded episodes of a run, with the parts of its last `refresh`. Every question gets a cursor of its own:
-    it can read nothing but this run, and write nothing."""
+    """The recorded episodes of a run, with the parts of its last `refresh`. Every query gets its own cursor, which can
+    read only this run, and write nothing."""
 
     def __init__(self, folder: RunFolder, tell: Callable[[str], None]) -> None:
         self._connection = duckdb.connect()
@@ -181,7 +181,7 @@ class _View:
 
 
 def _found(relation: DuckDBPyRelation, question: Question) -> Found:
-    """Answer with one scan: matching rows are counted beside their order. All rows are counted without a scan."""
+    """Answer with one scan, which sorts and counts matching rows. All rows are counted without a scan."""
     count = "count(*) OVER ()" if question.where else f"{relation.count('*').fetchall()[0][0]}"
     counted = matching(relation, question).project(f"*, {count} AS total")
     found = first_of(counted, question).project(f"{PART}, {ROW}, total").fetchall()

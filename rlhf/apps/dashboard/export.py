@@ -27,7 +27,7 @@ class ExportForm(StrEnum):
 def exported(index: EpisodeIndex, view: str, where: str | None, form: ExportForm) -> StreamingResponse:
     """Return all episodes that match, in the order in which they were recorded. Raises `UserError` as `find`."""
     batches = index.batches(view, where)
-    begun = chain([first] if (first := next(batches, None)) else [], batches)  # a faulty condition is told here
+    begun = chain([first] if (first := next(batches, None)) else [], batches)  # raises for a faulty condition
     named = {"Content-Disposition": f'attachment; filename="{view}.{form}"'}
     if form is ExportForm.JSONL:
         lines = (f"{line}\n" for line in row_lines(begun))

@@ -58,9 +58,9 @@ def find_runs(paths: Iterable[Path]) -> dict[str, Path]:
     for path in paths:
         folders = [path] if is_run(path) else _below(path)
         if not path.exists():
-            raise UserError(f"{path} is no run folder: it is not there")
+            raise UserError(f"{path} does not exist")
         if not folders:
-            raise UserError(f"{path} is no run folder, and has none in it: a run folder has a recipe.yaml")
+            raise UserError(f"{path} is not a run folder and contains none: a run folder has a recipe.yaml")
         for folder in folders:
             name = str(folder.relative_to(path)) if folder != path else folder.resolve().name
             found[name if name not in found else str(folder.resolve())] = folder

@@ -33,7 +33,7 @@ def token_marks(episode: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[
         own = episode["advantages"]
         advantages = _floats(own) if own is not None else np.full(len(log_ratio), episode["advantage"] or 0.0)
         above, below = np.exp(log_ratio) > 1 + loss["clip_high"], np.exp(log_ratio) < 1 - loss["clip_low"]
-        if loss["policy"] == "ppo":  # it clips only what would go on from there
+        if loss["policy"] == "ppo":  # it clips only what would extend beyond
             above, below = above & (advantages > 0), below & (advantages < 0)
         marks[above | below] = "clipped"
     found: list[str | None] = marks.tolist()

@@ -1,4 +1,4 @@
-"""Who worked for a run, where and how fast, and what failed: as far as its folder tells."""
+"""A run's workers, where and how fast they worked, and what failed, as recorded in its folder."""
 
 from __future__ import annotations
 
