@@ -33,7 +33,7 @@ class Config(BaseModel):
         frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
     )
     alternatives: ClassVar[Mapping[str, Collection[str]]] = {}
-    """Keys, or `key=value`, of which a recipe gives one, each with the other keys that are read beside it."""
+    """Alternative keys, or `key=value`, of which a recipe has one, each with the keys that belong to it."""
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -59,7 +59,7 @@ class PlainLoader(yaml.SafeLoader):
         first: dict[tuple[str, str], yaml.Node] = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and (one := first.setdefault((key.tag, key.value), key)) is not key:
-                given = f"the key {key.value!r} is given twice, first on line {one.start_mark.line + 1}"
+                given = f"the key {key.value!r} occurs twice, first on line {one.start_mark.line + 1}"
                 raise yaml.constructor.ConstructorError(problem=given, problem_mark=key.start_mark)
         return super().construct_mapping(node, deep)
 
@@ -120,7 +120,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: a recipe is a mapping of keys to values, this is {type(loaded).__name__}")
     keys = [key for key, _ in flatten(loaded)]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
-        raise ConfigError(f"{path}: {twice} is given twice, once with dots in its key")
+        raise ConfigError(f"{path}: {twice} occurs twice, once as a dotted key")
     return loaded
 
 
@@ -143,8 +143,8 @@ def shown_value(value: object) -> str:
 
 
 def merge(*layers: tuple[str, Mapping[str, Any]], kind: type[Config] | None = None) -> tuple[dict[str, Any], Origins]:
-    """Merge named mappings, of which later ones win key by key; return also which layer set each dotted key. Of the
-    alternatives of `kind`, one that a layer gives replaces all others that earlier layers gave."""
+    """Merge named mappings; later ones win key by key. Return also which layer set each dotted key. Among the
+    alternatives of `kind`, a layer's choice replaces those of earlier layers."""
     merged: dict[str, Any] = {}
     origins: Origins = {}
     for name, layer in layers:
@@ -161,7 +161,7 @@ def merge(*layers: tuple[str, Mapping[str, Any]], kind: type[Config] | None = No
 
 
 def _drop_replaced(kind: type[Config], earlier: dict[str, Any], later: Mapping[str, Any]) -> None:
-    """Drop the alternatives of `kind` that `later` replaces, and what is read only beside them."""
+    """Drop the alternatives of `kind` that `later` replaces, and the keys that belong to them."""
     for choice, beside in kind.alternatives.items():
         key, _, value = choice.partition("=")
         if later.get(key) not in (None, (), []) and value in ("", later[key]):
@@ -170,7 +170,7 @@ def _drop_replaced(kind: type[Config], earlier: dict[str, Any], later: Mapping[s
                 earlier.pop(other, None)
     for key, above in later.items():
         field, below = kind.model_fields.get(key), earlier.get(key)
-        group = next(iter(nested_configs(field.annotation)), None) if field else kind  # else the name of one of a kind
+        group = next(iter(nested_configs(field.annotation)), None) if field else kind  # otherwise a name
         if group is None or not (isinstance(above, Mapping) and isinstance(below, dict)):
             continue
         by_name = field is not None and get_origin(field.annotation) is dict
@@ -336,7 +336,7 @@ def load_piece(name: str, setting: str) -> Any:
         cause = describe_error(piece.error)
         raise ConfigError(f"{setting} is {name}, which cannot be imported: {cause}") from piece.error
     if not callable(piece):
-        raise ConfigError(f"{setting} is {name}, which is not a function but {piece!r:.80}")
+        raise ConfigError(f"{setting} is {name}, which is {piece!r:.80}, not a function")
     return piece
 
 

@@ -21,7 +21,7 @@ READ_RATE = WRITE_RATE = 100e6
 SEND_RATE = 250e6
 """Bytes/s of a weight sync over a slow network."""
 SECONDS_PER_TOKEN = 0.1
-"""Time for one reply, in an engine that runs many at once."""
+"""Time for one of many concurrent replies of an engine."""
 COMPUTE_RATE = 5e13
 """FLOP/s of a rank on a poorly used GPU."""
 

@@ -31,8 +31,8 @@ def check_colocation(trainer: TrainerConfig, rollout: RolloutConfig) -> None:
         )
     if len(set(sizes)) > 1:
         raise ValueError(
-            "cluster.placement is colocated, where every engine takes the GPUs of as many ranks, but "
-            "rollout.tensor_parallel_size lists several sizes; give one"
+            "cluster.placement: colocated needs engines of equal size, but rollout.tensor_parallel_size lists "
+            "several; give one"
         )
     if sum(sizes) != ranks:
         raise ValueError(

@@ -33,11 +33,10 @@ piece = pickle.loads(Path(__file__).with_suffix(".pickle").read_bytes())
 
 
 def recipe_from_python(*sections: Mapping[str, Any]) -> LoadedRecipe:
-    """Validate the sections of a recipe, of which later ones win key by key. Raises `ConfigError`.
-
-    Beside what a recipe file can say, `model` may be the path, `reward` the kind or a function, `data` the training
-    set; a data set may be rows (a list of mappings, a `datasets.Dataset`) or the path of a file; and any
-    `module:function` may be the function or class itself.
+    """Validate the sections of a recipe; later ones win key by key. Raises `ConfigError`. Beyond what a recipe file
+    allows, `model` may be the path, `reward` the kind or a function, `data` the training set; a data set may be rows (a
+    list of mappings, a `datasets.Dataset`) or the path of a file; and any `module:function` may be the function or
+    class itself.
     """
     values, _ = merge(*(("python", _written_out(section)) for section in sections), kind=Recipe)
     pieces = _Pieces()

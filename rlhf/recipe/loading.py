@@ -57,7 +57,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`.
 
     The layers, in order: the recipe that `base` names (a path relative to this file's folder, or to that of the shipped
-    recipes), the file, the overrides. The algorithm's settings come beneath the file, or the base that alone names it.
+    recipes), the file, the overrides. The file, or the base that alone names the algorithm, overrides the algorithm's
+    settings.
     """
     bases, own, files = _files(path)
     name = {"name": path.stem} if "name" not in own else {}
@@ -90,7 +91,7 @@ def _composed(
 ) -> LoadedRecipe:
     """Merge all layers. Beneath the recipe's own are the settings of its kind or algorithm, and those for engines with
     other log-probs or weights than the learner's. `files` are the recipe's and those of its bases: modules and data are
-    looked for beside them, and then here; the path of an override first here."""
+    searched next to them, then here; the path of an override first here."""
     values, _ = merge(*bases, *layers, kind=Recipe)
     naming = [index for index, layer in enumerate((*bases, *layers)) if _beneath(merge(layer)[0])[1]]
     below = min(max(naming, default=0), len(bases))

@@ -72,7 +72,7 @@ def model_folder_of(name: str) -> str:
 
 
 def recipe_of_run(checkpoint: Path) -> Path:
-    """Return the recipe of a checkpoint's run: beside it, or in the folders above. Raises `ConfigError`."""
+    """Return the recipe of a checkpoint's run, from its folder or those above. Raises `ConfigError`."""
     folders = (checkpoint, *checkpoint.absolute().parents[:ABOVE])
     found = next((folder / "recipe.yaml" for folder in folders if (folder / "recipe.yaml").is_file()), None)
     if found is None:

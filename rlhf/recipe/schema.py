@@ -54,7 +54,7 @@ class PrometheusConfig(Config):
     port: int | None = Field(None, ge=0, le=65535)
     """Port; 0: any free one; null: no server."""
     host: str = LOOPBACK
-    """Address where it listens. One that other machines can reach needs a token."""
+    """Address to listen on. One that other machines can reach needs a token."""
     token_env: str | None = None
     """Environment variable with the bearer token that each request must bring."""
 
@@ -71,10 +71,10 @@ class RunConfig(Config):
     dir: str | None = None
     """Folder of the run; default: `runs/NAME`. An existing folder is renamed to `NAME.1`, `NAME.2`, …"""
     loggers: tuple[str, ...] = ("tensorboard",)
-    """Loggers of metrics besides the console and `metrics.jsonl`: `tensorboard`, `wandb`, `mlflow`, `trackio`, `comet`,
-    or your own `module:Class`."""
+    """Loggers of metrics, in addition to the console and `metrics.jsonl`: `tensorboard`, `wandb`, `mlflow`, `trackio`,
+    `comet`, or your own `module:Class`."""
     table_every: int = Field(10, ge=0)
-    """Send a few episodes as a table to the loggers that have tables, every so many updates; 0: never."""
+    """Number of updates between tables of a few episodes for the loggers that support tables; 0: never."""
     prometheus: PrometheusConfig = PrometheusConfig()
     otlp: Url | None = None
     """OTLP collector that receives a trace of every update, for instance `http://localhost:4318`. By default the one
@@ -84,9 +84,9 @@ class RunConfig(Config):
     show_replies: bool = True
     """Show a reply with its question and its reward after updates 1, 2, 4, 8, …"""
     max_restarts: int = Field(3, ge=0)
-    """How often `rlhf train` goes on by itself from the last checkpoint after a failure that this may mend: a process
-    that died or hangs, a lost node. It does not before the first update, nor when three restarts in a row came no
-    further; 0: never."""
+    """How often `rlhf train` restarts by itself from the last checkpoint after a failure that this may cure: a process
+    that died or hangs, a lost node. It does not restart before the first update, nor after three consecutive restarts
+    without progress; 0: never."""
     silence_minutes: float = Field(10, gt=0)
     """A controller that does not react for so long writes its stacks to the logs, and is killed. Not with
     `cluster.kind: local`, where a debugger may hold it."""
@@ -132,7 +132,7 @@ class Recipe(Config):
     """User-defined callbacks between updates, called after the built-in ones, in this order."""
     python_path: tuple[str, ...] = ()
     """Folders with modules of `module:function`, searched before the current folder and installed packages. A module
-    beside the recipe's file or above it is found automatically; its folder is then added here."""
+    next to the recipe's file or above it is found automatically; its folder is then added here."""
 
     @field_validator("kind")
     @classmethod
@@ -199,13 +199,15 @@ class Recipe(Config):
     def _environment_is_played(self) -> None:
         if self.environment is None and self.agent is None:
             if any(scorer.kind == "environment" for scorer in self.reward.scorers.values()):
-                raise ValueError("reward.kind is environment, but neither environment nor agent is given")
+                raise ValueError(
+                    "reward.kind is environment, but the recipe has neither environment nor agent; add one"
+                )
             return
         if self.environment is not None and self.agent is not None:
             raise ValueError("environment and agent are both given; an agent has its own environment, so leave one out")
         given = "environment" if self.environment is not None else "agent"
         if not self.plays:
-            raise ValueError(f"{given} is given, but kind: {self.kind} plays no episodes; leave it out")
+            raise ValueError(f"kind: {self.kind} plays no episodes; remove {given}")
         if self.trainer.overlong.buffer_tokens:
             raise ValueError(
                 f"trainer.overlong prices the length of one reply, and with {given} an episode has several; set "
@@ -219,13 +221,13 @@ class Recipe(Config):
             raise ValueError(f"kind_arguments are for your own kind; kind is {self.kind}")
         if examples and trainer.epochs * trainer.minibatches > 1:
             raise ValueError(
-                f"trainer.epochs and minibatches cut an update of rl; in kind: {self.kind} an update is one step, and "
-                "trainer.updates says how often the data is seen"
+                f"trainer.epochs and minibatches split an update of kind: rl; an update of kind: {self.kind} is one "
+                "step; set trainer.updates instead"
             )
         if trainer.reference_path and self.kind != "preference" and (examples or not needs_reference(trainer)):
             raise ValueError(
-                "trainer.reference_path is given, but nothing reads it: trainer.kl.coefficient is 0, and this kind has "
-                "no teacher"
+                "nothing reads trainer.reference_path: trainer.kl.coefficient is 0, and this kind has no teacher; "
+                "remove it"
             )
         if trainer.overlong.buffer_tokens > self.sampling.max_tokens:
             raise ValueError(
@@ -366,9 +368,7 @@ class Recipe(Config):
                 "give a reward"
             )
         if self.data.eval is not None:
-            raise ValueError(
-                "data.eval is given, but no reward scores its replies: give reward.kind, for instance exact"
-            )
+            raise ValueError("no reward scores the replies to data.eval; set reward.kind, for instance to exact")
 
     def _judged_replies_have_company(self) -> None:
         """Require at least two replies to a problem for a judge that compares."""

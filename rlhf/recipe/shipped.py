@@ -1,4 +1,4 @@
-"""The recipes that come with the package, by name, and where a recipe that is named lies."""
+"""The recipes in the package by name, and the file that a name means."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shipped_recipes() -> Mapping[str, Path]:
 def recipe_file(name: str | Path) -> Path:
     """Return the file that a user means by a path, by a folder with `recipe.yaml`, or by the name of a shipped recipe.
 
-    A path that is there comes first; what is nothing of these is returned as it is.
+    An existing path comes first; any other text is returned unchanged.
     """
     path = Path(name).expanduser()
     if (path / OWN).is_file():
@@ -38,6 +38,6 @@ def shipped_recipe(name: str) -> Path:
 
 
 def headline(recipe: Path) -> str:
-    """Return what the comment at the top of a recipe says first."""
+    """Return the first sentence of the comment at the top of a recipe."""
     first = recipe.read_text().partition("\n")[0]
     return first.removeprefix("#").strip()

@@ -29,7 +29,7 @@ def recipe(*overrides: str) -> Recipe:
             "trainer.max_staleness is 1, but with cluster.placement: colocated engines wait",
         ),
         ((*PAIR, "rollout.engines=1"), r"1 engine\(s\) of tensor_parallel_size 1 do not cover 2 rank\(s\)"),
-        ((*PAIR, "rollout.tensor_parallel_size=[1, 2]"), "tensor_parallel_size lists several sizes; give one"),
+        ((*PAIR, "rollout.tensor_parallel_size=[1, 2]"), "tensor_parallel_size lists several; give one"),
         ((*PAIR, "rollout.gpus_per_engine=1"), "must both be 1, or on a CPU both 0"),
         ((*PAIR, "rollout.gpus_per_engine=0.5", "trainer.deepspeed.gpus_per_rank=0.5"), "two of 2 ranks could share"),
         ((*PAIR, *GPUS, "trainer.weight_sync.backend=nccl"), "nccl, which refuses two members on one GPU"),

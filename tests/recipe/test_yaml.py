@@ -15,9 +15,9 @@ from rlhf.recipe.loading import load_recipe
     ("text", "said"),
     [
         ("trainer:\n  updates: 3\nseed: 1\ntrainer:\n  group_size: 4\n", "line 4.*'trainer' is.* first on line 1"),
-        ("name: x\nname: x\n", "line 2.*'name' is given twice"),
-        ("trainer: {updates: 3, updates: 4}\n", "line 1.*'updates' is given twice"),
-        ("trainer:\n  updates: 3\ntrainer.updates: 4\n", "trainer.updates is given twice"),
+        ("name: x\nname: x\n", "line 2.*'name' occurs twice"),
+        ("trainer: {updates: 3, updates: 4}\n", "line 1.*'updates' occurs twice"),
+        ("trainer:\n  updates: 3\ntrainer.updates: 4\n", "trainer.updates occurs twice"),
         ("seed: 1\ntrainer:\n  updates: 010\n", "line 3.*010 is ambiguous: write 10"),
         ("trainer:\n  updates: 1:30\n", "trainer.updates.*got '1:30'"),
         ("trainer:\n  updates: 0o10\n", "trainer.updates.*got '0o10'"),
@@ -59,5 +59,5 @@ def test_yaml_is_read_as_it_is_written() -> None:
     assert load_yaml(text) == given
     assert load_yaml(dump_yaml(given)) == given
     assert parse_override("name=off") == ("name", "off")
-    with pytest.raises(ConfigError, match="the key 'x' is given twice"):
+    with pytest.raises(ConfigError, match="the key 'x' occurs twice"):
         parse_override("a={x: 1, x: 2}")
