@@ -54,7 +54,7 @@ def test_what_does_not_go_together_is_refused(environment: dict[str, Any], words
 
 
 def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
-    assert "reward.kind is environment, but neither environment nor agent is given" in refusal(
+    assert "reward.kind is environment, but the recipe has neither environment nor agent" in refusal(
         None, data={"train": {"path": "x"}}
     )
     assert "data.train.seeds are questions of an environment, but environment is not given" in refusal(

@@ -29,12 +29,12 @@ def test_an_agents_episodes_are_scored_by_the_recipe_or_by_the_agent(kind: str) 
     ("parts", "why"),
     [
         ({"environment": {"environment": "a:B"}}, "environment and agent are both given"),
-        ({"kind": "sft"}, "agent is given, but kind: sft plays no episodes"),
+        ({"kind": "sft"}, "kind: sft plays no episodes; remove agent"),
         ({"trainer": {"overlong": {"buffer_tokens": 2}}}, "with agent an episode has several"),
         ({"agent": {"program": "my_agent"}}, "give module:function"),
         ({"agent": AGENT | {"tool_format": "xml"}}, r"agent\.tool_format: use auto, hermes, llama3_json, .*got 'xml'"),
         ({"agent": AGENT | {"timeout": 3}}, "timeout"),
-        ({"agent": None, "reward": {"kind": "environment"}}, "neither environment nor agent is given"),
+        ({"agent": None, "reward": {"kind": "environment"}}, "neither environment nor agent"),
     ],
 )
 def test_what_does_not_go_together_is_refused(parts: dict[str, Any], why: str) -> None:
