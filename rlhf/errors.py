@@ -1,6 +1,6 @@
 """Named failures. Every error that ends a run is one of these; the command line prints `str(error)` and exits with its
-code. `catch` and `catch_awaiting` run third-party code and return its outcome as data; `logged_error` tells
-an exception of it: one line that names the place in that code, and the traceback in the log, once.
+code. `catch` and `catch_awaiting` run third-party code and return its outcome as data; `logged_error` reports its
+exceptions: one line that names the place in that code, and the traceback in the log, once.
 
 Only two other places catch broadly: `rlhf/reward/code/`, which runs in a sandbox without this package, and the last
 frame of a process or of a run.
@@ -23,7 +23,7 @@ from typing import TextIO, TypeVar
 
 T = TypeVar("T")
 LOG = logging.getLogger("rlhf.errors")
-"""Goes to standard error, which is the log of a worker or of a scorer; the controller writes it to its own log."""
+"""Writes to standard error, the log of a worker or scorer; the controller writes it to its own log."""
 LONGEST = 500
 """Characters of an exception's type and message."""
 PLACE = re.compile(r" \(at ([^()\n]+:\d+)\)$")
@@ -110,8 +110,8 @@ class DeadlinePassed(RlhfError):
 
 
 class RanksHang(DeadlinePassed):
-    """Learner ranks did not finish together. `places` says of each rank what it does, None where it does not answer:
-    one that is stopped, or on a node that is gone."""
+    """Learner ranks did not finish together. `places` has each rank's activity, or None if it does not answer because
+    it is stopped or its node is gone."""
 
     def __init__(self, awaited: str, seconds: float, places: Mapping[str, str | None]) -> None:
         super().__init__(awaited, seconds)
@@ -173,7 +173,7 @@ class TrainingDiverged(RlhfError):
 
 
 class NotFinite(TrainingDiverged):
-    """A reward, advantage or loss that is NaN or infinite: nothing is trained on it."""
+    """A reward, advantage or loss is NaN or infinite: nothing is trained on it."""
 
 
 class CheckpointError(UserError):
@@ -181,7 +181,7 @@ class CheckpointError(UserError):
 
 
 class TrialFailed(RlhfError):
-    """The run of a trial did not come to its end."""
+    """The run of a trial did not finish."""
 
 
 class RunTaken(UserError):

@@ -46,8 +46,8 @@ class LocalEnvironment(Protocol):
     observation is done, `close`. It may raise; its host turns the exception into `EnvironmentFailed`. Methods may also
     be `async`, all three of them (`AsyncEnvironment`).
 
-    The same task and seed give the same first observation. An invalid action of the policy (an unknown tool, a word in
-    place of a number) is answered with an observation that says so.
+    The same task and seed give the same first observation. The answer to an invalid action of the policy (an unknown
+    tool, a word instead of a number) is an observation that explains it.
     """
 
     spec: EnvironmentSpec
@@ -103,16 +103,16 @@ class Updates(Protocol):
 
 
 class Learner(Updates, Protocol):
-    """Trains on groups. `snapshot` copies the state; its answer returns what was written below `path`, once it is on
-    disk."""
+    """Trains on groups. `snapshot` copies the state; its answer returns the files written below `path`, once they are
+    on disk."""
 
     async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]: ...
     async def load(self, path: Path) -> None: ...
 
 
 class Saves(Protocol):
-    """Something that can be saved: a learner, whose ranks copy their parts, and write and sync them beside training.
-    The answer returns what they wrote."""
+    """Something that can be saved: a learner, whose ranks copy their parts, and write them while training continues.
+    The answer returns the files."""
 
     async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]: ...
 

@@ -18,7 +18,7 @@ from rlhf.runs.restarts import Restart
 from rlhf.trainer.checkpoint import checkpoints, is_whole
 
 FRUITLESS = 3
-"""Attempts in a row that come no further, after which a run is not started again."""
+"""Consecutive attempts without progress after which a run is not restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,7 +205,7 @@ async def make_publisher(
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Running engines, and what is needed to generate with them."""
+    """Running engines, and the parts that generate with them."""
 
     engines: tuple[RemoteEngine, ...]
     router: Router
@@ -304,7 +304,7 @@ async def started_serving(
     recipe: Recipe, cluster: Cluster, model: str, *, logs: Path, publishes: bool, tell: Tell, asked: Iterable[Task] = ()
 ) -> AsyncIterator[Serving]:
     """Start engines on `model`, the reward's workers, and environments or the agent's endpoint. Before that, check that
-    the chat template renders `asked`. Servers that do not answer later are told."""
+    the chat template renders `asked`. Later outages of servers are reported."""
     outages = Outages(seconds=60 * recipe.reward.patience_minutes, tell=tell)
     async with AsyncExitStack() as stack:
         alone = recipe.cluster.address is None
@@ -359,7 +359,7 @@ class EngineSpawner:
     settings: EngineSettings
 
     async def replace(self, lost: RemoteEngine) -> RemoteEngine:
-        """Return an engine in the place of another, not started yet."""
+        """Return a replacement for an engine, not started yet."""
         size = lost.transfer_ranks
         return self._engine(await self.cluster.replace(lost.worker, self._arguments(size)), size)
 

@@ -16,9 +16,9 @@ from rlhf.runs.summary import STOPPED, Summary
 async def closed(run: Awaitable[str], close: Callable[[str], Summary], leaving: Leaving) -> Summary:
     """Wait for the outcome of `run` and call `close` with it; when the run raises, with its error.
 
-    A worker's death is recorded only after `END_OF_ALL_SECONDS`: a job's end, which kills all workers, may be told to
-    this process later than to them. A run that fails because of a full disk cannot write its summary either: its own
-    failure is raised then.
+    A worker's death is recorded only after `END_OF_ALL_SECONDS`: the end of a job kills all workers, and may reach this
+    process later than them. A run that fails because of a full disk cannot write its summary either; then its own
+    failure is raised.
     """
     try:
         outcome = await run

@@ -1,4 +1,4 @@
-"""Start and connect what the policy plays with: the recipe's environments with their turn limits, or its agent."""
+"""Start and connect the recipe's environments with their turn limits, or its agent."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Surroundings:
 async def started_surroundings(
     config: EnvironmentConfig | None, agent: AgentConfig | None, cluster: Cluster, tell: Tell, *, alone: bool
 ) -> AsyncIterator[Surroundings]:
-    """Start what the recipe's episodes need besides engines: an environment, an agent or neither. With `alone` the
-    whole cluster is on this machine. `tell` gets what becomes of servers. Raises `ConfigError`."""
+    """Start the environment or agent that the recipe's episodes need, if any. With `alone` the whole cluster is on this
+    machine. `tell` receives messages about servers. Raises `ConfigError`."""
     async with AsyncExitStack() as stack:
         training: EpisodeRunner = AnswerOnce()
         if agent is not None:

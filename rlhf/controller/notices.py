@@ -1,4 +1,4 @@
-"""What a run tells its user in words: why samples are lost, a reply now and then, and rewards without any signal."""
+"""Messages of a run to its user: why samples are lost, a reply now and then, and rewards without a signal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlhf.types import ROUNDING, Failed, Filtered, Group, PolicyVersion, Scored,
 from rlhf.untrusted_text import escape_controls, escape_to_line
 
 MOST_TOLD = 20
-"""Reasons that are told: their text may come from a policy, which must not flood the terminal."""
+"""Maximum number of reasons printed: their text may come from a policy, which must not flood the terminal."""
 BEGINNING, END = 300, 150
 """Characters shown of a longer text, at its beginning and its end."""
 LOGGED_CHARACTERS = 2000
@@ -36,7 +36,7 @@ ALARM_UPDATES = 64
 SETTING = re.compile(r"`([a-z_]+(?:\.[a-z_]+)+)`")
 """A recipe's key in a remedy."""
 EQUAL_UPDATES = 3
-"""Updates in a row without any signal after which the user is told."""
+"""Consecutive updates without a signal after which the user sees a message."""
 
 
 class BatchNotices(Protocol):
@@ -84,7 +84,7 @@ class LossNotices:
 
 
 class AlarmNotices:
-    """Tells of what is wrong with a run by its metrics when it begins, with the setting that its remedy names first."""
+    """Reports a problem that the metrics show when it begins, with the setting that its remedy names first."""
 
     def __init__(self, tell: Callable[[str], None], settings: Mapping[str, Any]) -> None:
         self._tell, self._settings = tell, dict(flatten(settings))

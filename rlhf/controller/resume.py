@@ -61,12 +61,13 @@ def resume_point(
     if point is None:
         if has_checkpoints(folder) and not start_over:
             raise CheckpointError(
-                f"{folder.checkpoints} has checkpoints, but not one that can be used ({len(refused)} refused; newest: "
-                f"{refused[0] if refused else 'set aside before'}); repair one, or begin beside them with --start-over"
+                f"{folder.checkpoints} has no usable checkpoint ({len(refused)} refused; newest: "
+                f"{refused[0] if refused else 'set aside before'}); repair one, or keep them and start over with "
+                "--start-over"
             )
         tell(f"{folder.path} has no checkpoint to resume from: starting from the beginning")
         return None
-    tell(f"resuming from {point.path.name}: {point.version} of {recipe.trainer.updates} updates are behind it")
+    tell(f"resuming from {point.path.name}: {point.version} of {recipe.trainer.updates} updates are done")
     for name, last in point.trainer_state.parts.items():
         for words in lost_parts(folder.path / name, last):
             tell(words)

@@ -234,7 +234,7 @@ class Playing:
         return await unless(self._leaves, self._evaluator(version))
 
     def _leaves(self) -> bool:
-        """Whether the run must end now, while what was played waits for its scorer: a resumed run plays it again."""
+        """Whether the run must end now, while episodes wait for their scorer: a resumed run replays them."""
         return bool(self._outages.out) and self._leaving.reason_to_save is not None
 
     def count(self, version: PolicyVersion, metrics: Metrics) -> None:
@@ -311,7 +311,7 @@ class Playing:
 
 
 def batch_notices(recipe: Recipe, tell: Callable[[str], None]) -> list[BatchNotices]:
-    """Return what is told of the batches of this recipe."""
+    """Return the notes about this recipe's batches."""
     notices: list[BatchNotices] = [OpeningNotices(tell)]
     if recipe.run.show_replies:
         notices.append(ReplyNotices(tell))
@@ -341,7 +341,7 @@ def waiting_groups(
     waiting = point.trainer_state.second_uses if point else ()
     found = groups_again(folder.episodes, {ordinal for _, ordinal in waiting})
     if lost := len(waiting) - len(found):
-        tell(f"{lost} groups waited for their second use and their records are lost: the run goes on without them")
+        tell(f"{lost} groups waited for their second use, but their records are lost: the run continues without them")
     return [(update, found[ordinal]) for update, ordinal in waiting if ordinal in found]
 
 

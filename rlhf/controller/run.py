@@ -188,7 +188,7 @@ class Run:
             raise ConfigError(f"this run evaluates nothing: data.eval is not given, or kind: {kind} does not play it")
 
     async def evaluate(self) -> None:
-        """Evaluate the held-out sets now, and tell the callbacks. Raises `ConfigError` where there are none."""
+        """Evaluate the held-out sets now, and notify the callbacks. Raises `ConfigError` if there are none."""
         self.check_evaluates()
         self.evaluation = evaluation = await self.kind.evaluate(self.version)
         if evaluation is None:
@@ -204,7 +204,7 @@ class Run:
         await self.saved()
 
     async def begin_save(self) -> None:
-        """Copy the state for a new checkpoint, which is written while training goes on, after the one before it is on
+        """Copy the state for a new checkpoint, which is written while training continues, once the previous one is on
         disk. It counts, and a failure is raised, at the first boundary after its end, or in `saved`. Raises
         `SaveFailed`."""
         await self.saved()
@@ -228,7 +228,7 @@ class Run:
             await self.saved()
 
     async def saved(self) -> None:
-        """Wait for the checkpoint that is being written, and tell the callbacks. Raises `SaveFailed`."""
+        """Wait for the checkpoint in progress, and notify the callbacks. Raises `SaveFailed`."""
         if self._writing is None:
             return
         writing, self._writing = self._writing, None
@@ -239,7 +239,7 @@ class Run:
     async def export(self, path: Path) -> None:
         """Write the weights as a Hugging Face folder with a model card, which has the evaluation of this version."""
         await self.kind.learner.export(path)
-        run = replace(read_run(self.folder.path), summary=asdict(self._summary("exported while it went on")))
+        run = replace(read_run(self.folder.path), summary=asdict(self._summary("exported while it ran")))
         (path / CARD).write_text(model_card(run, path, self.version, self.began))
 
     async def _train(self) -> str:
@@ -260,15 +260,15 @@ class Run:
         return f"finished: {self.stopped}" if self.stopped else "finished"
 
     async def _leave(self) -> None:
-        """End the run with a checkpoint, while what was played waits for its scorer. Before the first update there is
-        nothing to save."""
+        """End the run with a checkpoint while episodes wait for their scorer. Before the first update there is nothing
+        to save."""
         self.left = self.context.leaving.reason_to_save
         await self.saved()
         if self.version > 0 and self.saved_version != self.version:
             await self.save()
 
     def _saves_first(self, tell: Callable[[str], object]) -> bool:
-        """Whether this run, which is asked to end, can end with a checkpoint; if so, it does after its update."""
+        """Whether this run, asked to end, can end with a checkpoint; if so, it does after its update."""
         finished = self.last and self.saved_version == self.version
         if not self._updating or finished or self.context.leaving.stopped:
             return False
@@ -285,7 +285,7 @@ class Run:
         return version, checkpoint, self.clock.elapsed_seconds - began
 
     async def _end_writing(self) -> None:
-        """Let a checkpoint come to its end when a run fails meanwhile; a run that is cancelled drops it."""
+        """Let a checkpoint finish when the run fails meanwhile; a cancelled run drops it."""
         if self._writing is None:
             return
         task = asyncio.current_task()

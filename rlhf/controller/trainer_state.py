@@ -21,7 +21,7 @@ VersionedEvaluations = tuple[tuple[PolicyVersion, Evaluation], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerState:
-    """The state of a run at a checkpoint, besides its weights and ordinals."""
+    """The state of a run at a checkpoint, except weights and ordinals."""
 
     plan: str
     """The result of `plan_of` for the run."""

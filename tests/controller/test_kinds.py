@@ -56,7 +56,7 @@ class TestDistillation:
 
     def test_replies_that_nothing_scores_are_not_evaluated(self):
         error = refusal("distill", data={"train": SORTING, "eval": HELD_OUT}, trainer={"reference_path": "teacher"})
-        assert "data.eval is given, but no reward scores its replies" in error
+        assert "no reward scores the replies to data.eval" in error
 
 
 def test_an_algorithm_that_learns_from_rewards_needs_one():

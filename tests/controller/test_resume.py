@@ -97,7 +97,7 @@ def test_where_no_checkpoint_can_be_used_a_run_begins_again_only_when_it_is_told
     folder.give_back()
     (checkpoint(folder, 400, trainer_state()).path / "manifest.json").unlink()
     for _ in range(2):  # a job that is queued again asks again
-        with pytest.raises(CheckpointError, match=r"not one that can be used \(1 refused.*--start-over"):
+        with pytest.raises(CheckpointError, match=r"no usable checkpoint \(1 refused.*--start-over"):
             run_folder(loaded.recipe, resume=True, tell=told.append)
     again, point = run_folder(loaded.recipe, resume=True, start_over=True, tell=told.append)
     assert point is None
@@ -108,7 +108,7 @@ def test_where_no_checkpoint_can_be_used_a_run_begins_again_only_when_it_is_told
 def test_a_damaged_checkpoint_that_was_set_aside_is_still_one_beside_which_no_run_begins(tmp_path: Path) -> None:
     loaded, told, folder = started(tmp_path)
     (folder.checkpoints / "damaged-000400").mkdir()
-    with pytest.raises(CheckpointError, match="not one that can be used"):
+    with pytest.raises(CheckpointError, match="no usable checkpoint"):
         resume_point(loaded.recipe, folder, told.append)
 
 

@@ -492,7 +492,7 @@ async def test_the_best_weights_of_all_evaluations_are_kept(tmp_path: Path) -> N
     assert json.loads((best / "best.json").read_text()) == {"version": 2, "metric": "eval/reward", "value": 0.9}
     assert ((best / "weights").read_text(), kind.learner.exported) == ("2", [0, 1, 2])
     card = (best / "README.md").read_text()
-    for fact in ("run | t: exported while it went on", "updates | 2 of 4", "trained episodes | 2", "avg@1 | 0.5 | 0.9"):
+    for fact in ("run | t: exported while it ran", "updates | 2 of 4", "trained episodes | 2", "avg@1 | 0.5 | 0.9"):
         assert f"| {fact} |" in card
 
 

@@ -104,7 +104,7 @@ def test_a_killed_rank_is_named_with_its_cause_and_nothing_is_left(tmp_path: Pat
     [
         (signal.SIGINT, False, 75, "saved: Ctrl-C", "saved: Ctrl-C; continue it by the same command with --resume"),
         (signal.SIGINT, True, 75, "saved: Ctrl-C", "Ctrl-C: the run saves after this update and ends"),
-        (signal.SIGTERM, True, 130, "stopped", "nothing is saved: the run ended before its first checkpoint"),
+        (signal.SIGTERM, True, 130, "stopped", "the run ended before its first checkpoint, so nothing is saved"),
     ],
     ids=["ctrl-c", "ctrl-c-in-the-background", "sigterm-in-the-background"],
 )
@@ -138,6 +138,6 @@ def test_a_run_whose_terminal_closes_saves_unless_it_runs_below_nohup(tmp_path: 
                 assert until(lambda made=made: updates(folder) > made + 2, scaled(60)), "SIGHUP ended it"
                 os.killpg(process.pid, ending)
             assert process.wait(timeout=scaled(90)) == 75
-        assert "Input/output error): it goes on without it" in (folder / "logs" / "controller.log").read_text()
+        assert "Input/output error): the run continues without it" in (folder / "logs" / "controller.log").read_text()
         assert json.loads((folder / "summary.json").read_text())["outcome"] == "saved: Ctrl-C"
         assert list((folder / "checkpoints").glob("version-*"))

@@ -66,7 +66,7 @@ def test_it_goes_on_from_a_checkpoint_as_if_it_had_not_ended_and_only_with_the_s
     assert f"trainer.reference_path: not what {died} began with" in refused.process.stderr
     assert files_of(died) == was, "a start that is refused changes nothing"
     resumed = train(died, cache, *settings, "--resume", recipe=RECIPE)
-    assert "resuming from version-000006: 6 of 12 updates are behind it" in resumed.process.stdout
+    assert "resuming from version-000006: 6 of 12 updates are done" in resumed.process.stdout
     assert list(map(timeless, resumed.metrics)) == list(map(timeless, run.metrics))
     assert len(run.metrics) == 12
     assert resumed.summary["evaluations"] == run.summary["evaluations"]

@@ -64,7 +64,7 @@ def test_ten_updates_are_five_and_a_resume_and_five(
     resumed = train(died, cache, *OPTIONS, *plan(ranks, stage), "--resume")
     told = (resumed.folder / "logs" / "controller.log").read_text()
     assert "version-000010 is not a complete checkpoint: it has no manifest.json" in told
-    assert "resuming from version-000005: 5 of 10 updates are behind it" in told
+    assert "resuming from version-000005: 5 of 10 updates are done" in told
     assert same_to_the_bit(resumed, run)
     after = [one for one in resumed.episodes if one.update == 6]
     assert {version for one in after for version in versions_of(one)} == {5}
@@ -126,7 +126,7 @@ def last_checkpoint(folder: Path) -> Path:
 
 
 def leave_after(updates: int, folder: Path, cache: Path, *overrides: str) -> Run:
-    """A run that is sent SIGUSR1 when so many updates are behind it."""
+    """A run that is sent SIGUSR1 when so many updates are done."""
     words = ("-m", "rlhf", "train", QUICKSTART, f"run.dir={folder}", f"model.cache_dir={cache}", *overrides)
     output, metrics = folder.with_suffix(".txt"), folder / "metrics.jsonl"
     with output.open("w") as stream:

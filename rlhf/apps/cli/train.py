@@ -73,8 +73,8 @@ def run_controller(
     start_over: bool = False,
     restart: Restart | None = None,
 ) -> int:
-    """Run the controller's process, which makes the heavy imports. A failure that a restart may mend is told to the
-    guard, which decides."""
+    """Run the controller's process, which makes the heavy imports. The guard decides about failures that a restart may
+    cure."""
     from rlhf.api import Trainer
 
     folder = loaded.recipe.run_dir
@@ -133,7 +133,7 @@ def what_is_saved(folder: Path, save_every: SaveEvery) -> str:
         0: "it comes at the end",
     }
     due = when.get(save_every, f"the first is due after update {save_every}")
-    return f"nothing is saved: the run ended before its first checkpoint; {due} (trainer.save_every: {save_every})"
+    return f"the run ended before its first checkpoint, so nothing is saved; {due} (trainer.save_every: {save_every})"
 
 
 def as_ctrl_c(number: int, frame: object) -> None:

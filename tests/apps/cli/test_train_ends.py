@@ -23,7 +23,7 @@ from rlhf.types import Written
 )
 def test_a_run_without_a_checkpoint_says_why(save_every: SaveEvery, why: str, tmp_path: Path) -> None:
     told = what_is_saved(tmp_path, save_every)
-    assert told == f"nothing is saved: the run ended before its first checkpoint; {why}"
+    assert told == f"the run ended before its first checkpoint, so nothing is saved; {why}"
 
 
 async def test_the_newest_checkpoint_that_is_whole_is_named(tmp_path: Path) -> None:
