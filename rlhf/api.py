@@ -52,8 +52,8 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         **sections: Any,
     ) -> None:
-        """Take a recipe as a mapping, as keyword arguments, or both, of which the keyword arguments win. `model` may be
-        a path, `data` rows or a path, `reward` a function; a function may stand for any `module:function`.
+        """Take a recipe as a mapping, as keyword arguments, or both, keyword arguments win. `model` may be a path,
+        `data` rows or a path, `reward` a function; a function may replace any `module:function`.
 
         `callbacks` come after those of the recipe. Raises `ConfigError`.
         """
@@ -73,9 +73,8 @@ class Trainer:
     @classmethod
     def from_checkpoint(cls, path: str | Path, *overrides: str, callbacks: Sequence[Callback] = ()) -> Trainer:
         """Take the policy of a run folder's newest checkpoint, or of the checkpoint `path`, and the run's recipe with
-        `key=value` overrides. `fit(resume=True)` goes on in its folder from the newest checkpoint.
-
-        Raises `ConfigError` for a folder of no run, and `CheckpointError` without a finished checkpoint.
+        `key=value` overrides. `fit(resume=True)` continues in its folder from the newest checkpoint. Raises
+        `ConfigError` if the folder has no run, and `CheckpointError` without a finished checkpoint.
         """
         checkpoint = Path(path).expanduser().absolute()
         recipe = recipe_of_run(checkpoint)

@@ -20,7 +20,7 @@ def recipe_named(name: str) -> Path:
 
 
 def recipe_if_named(name: str, overrides: Sequence[str]) -> Recipe | None:
-    """Return the recipe that a name means to `rlhf train`; None for the name of anything else. Raises `ConfigError`."""
+    """Return the recipe that `rlhf train` finds by a name; None for any other name. Raises `ConfigError`."""
     from rlhf.recipe.loading import load_recipe
 
     file = recipe_named(name)

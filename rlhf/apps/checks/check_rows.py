@@ -18,10 +18,8 @@ from rlhf.types import Task
 
 
 def check_rows(recipe: Recipe) -> list[str]:
-    """Read every row of the local datasets; return what the run will say about them.
-
-    Raises `DataError` for a row that cannot be used, and for one that is longer than the model's context. A tokenizer
-    is loaded only if a row may be.
+    """Read every row of the local datasets; return the notes that the run will print about them. Raises `DataError` for
+    an unusable row, and for one longer than the model's context. A tokenizer is loaded only if a row may be too long.
     """
     told: list[str] = []
     for key, config in recipe.data.sets.items():

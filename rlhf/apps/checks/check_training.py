@@ -74,7 +74,7 @@ def describe_kl(kl: KLConfig) -> str:
 
 
 def describe_critic(critic: CriticConfig) -> str:
-    """Return what the critic starts from, and whether it is trained alone at first."""
+    """Return the critic's start model, and whether it is first trained alone."""
     start = critic.path or "the start model with a head of zeros"
     alone = f", trained alone for the first {critic.warmup_updates:,} updates" if critic.warmup_updates else ""
     return f"{start}{alone}"

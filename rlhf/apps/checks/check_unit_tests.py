@@ -30,7 +30,7 @@ FIND = "import importlib.util\nfor name in {!r}:\n    print(name if importlib.ut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookedAt:
-    """What `check` found in a row: where it is, why it trusts the code or is unusable, why its own solution fails, and
+    """Findings of `check` in a row: its place, why it trusts the code or is unusable, why its own solution fails, and
     the modules that its tests import."""
 
     where: str

@@ -19,7 +19,7 @@ from rlhf.reward.reward import make_scorer
 from rlhf.types import Scored, Task, Unscored
 
 COMPARED = ("exact", "math")
-"""Kinds for which a reply that states the reference answer is known."""
+"""Kinds for which we can write a reply that states the reference answer."""
 SHOWN = 3
 GOLDS = 10_000
 """Number of rows of a local dataset that `rlhf check` scores."""
@@ -27,7 +27,7 @@ GOLDS = 10_000
 
 @dataclass(slots=True)
 class GoldTotals:
-    """Counts of reference answers, and those that have no number or another than 1."""
+    """Counts of reference answers, and those whose score is missing or not 1."""
 
     rows: int = 0
     without: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class GoldTotals:
         """Return the counts in one line, with examples."""
         if not self.without and not self.not_right:
             return f"{self.rows:,} of {self.rows:,} earn 1 against themselves"
-        lost = [(self.without, "have no number against themselves, and their rows no reward")]
+        lost = [(self.without, "cannot be scored against themselves, so their rows have no reward")]
         lost.append((self.not_right, "do not earn 1 against themselves"))
         return "; ".join(f"{len(some):,} of {self.rows:,} {what}: {_examples(some)}" for some, what in lost if some)
 
@@ -64,7 +64,7 @@ def gold_reply(reward: ScorerConfig, answer: str) -> str:
 
 
 def describe_golds(recipe: Recipe) -> list[str]:
-    """Say how many reference answers of all sets earn 1 against themselves, and which do not."""
+    """Return how many reference answers of all sets earn 1 against themselves, and which do not."""
     scorers = [scorer for scorer in recipe.reward.scorers.values() if scorer.kind in COMPARED]
     if not scorers or not recipe.plays:
         return []
@@ -84,8 +84,8 @@ def _golds(scorer: ScorerConfig, tasks: Sequence[Task]) -> GoldTotals:
 
 
 def try_functions(recipe: Recipe) -> None:
-    """Give reward functions two replies to the first row of each local set: its answer, and an empty one, for which a
-    function may raise where it scores the first. Raises `ConfigError`."""
+    """Call reward functions with two replies to the first row of each local set: its answer, and an empty one, for
+    which they may raise if they score the first. Raises `ConfigError`."""
     functions = [scorer for scorer in recipe.reward.scorers.values() if recipe.plays and scorer.kind == "function"]
     local = [one for one in recipe.data.sets.values() if functions and one.path and not one.holds_pairs]
     firsts = [load_tasks(one.model_copy(update={"limit": 1}))[0] for one in local if local_files(one)]
@@ -96,7 +96,8 @@ def try_functions(recipe: Recipe) -> None:
         for (task, reply), score in failed:
             if not (scorer.on_scorer_failure or (score.kind == "raised" and task.answer and not reply)):
                 said = (
-                    f"{scorer.function} gives no number for {f'the reply {reply!r:.60}' if reply else 'an empty reply'}"
+                    f"{scorer.function} returns no number for "
+                    f"{f'the reply {reply!r:.60}' if reply else 'an empty reply'}"
                 )
                 raise ConfigError(f"{task.where}: {said}: {score.detail}; if meant, set reward.on_scorer_failure")
 

@@ -32,7 +32,7 @@ def named_reward(name: str, overrides: Sequence[str]) -> RewardConfig:
 def check_needs_no_game(reward: RewardConfig) -> None:
     """Raise `ConfigError` for a reward that an environment gives."""
     if any(scorer.kind == "environment" for scorer in reward.scorers.values()):
-        raise ConfigError("reward.kind: environment is given turn by turn while an episode is played; use rlhf eval")
+        raise ConfigError("reward.kind: environment needs an episode's turns; use rlhf eval")
 
 
 def reward_here(config: RewardConfig) -> LiveReward:

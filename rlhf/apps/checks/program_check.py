@@ -55,7 +55,7 @@ def described_tests(tests: Tests) -> str:
     if not isinstance(tests, PythonTests):
         return f"{len(tests)} pairs of input and output"
     if tests.form == "script":
-        return f"beside the code, which can replace what they check: {tests.why}"
+        return f"in the code's process, where it can replace what they check: {tests.why}"
     return f"{sum(is_test for _, is_test in tests.steps)}, apart from the code"
 
 

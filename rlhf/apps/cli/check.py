@@ -190,7 +190,7 @@ def describe_folder(model: ModelConfig) -> list[LabelledText]:
 
 
 def describe_exports(folder: Path) -> list[LabelledText]:
-    """Say what exports of this model leave out; nothing where they have all."""
+    """Return what exports of this model leave out; empty if nothing."""
     if not (folder / GENERATION).exists():
         return []
     from rlhf.models.loading import unsaved_settings
@@ -218,7 +218,7 @@ def describe_hosting(config: EnvironmentConfig) -> str:
     """Say where the environment's code runs, and whether it is recorded or replayed."""
     if config.recording and config.is_replayed:
         return f"replayed from {config.recording.path}"
-    where = f"on {count(config.servers, 'server')} of this run" if config.servers else "beside the controller"
+    where = f"on {count(config.servers, 'server')} of this run" if config.servers else "next to the controller"
     place = "on servers that run already" if config.urls else f"{where}, {ISOLATED[config.isolation]}"
     return place + (f", recorded in {config.recording.path}" if config.recording else "")
 

@@ -143,7 +143,7 @@ def vllm() -> Iterable[Diagnosis]:
             advice = f"torch is {torch}: run make setup"
             yield judge("vllm and torch", built_for == torch, f"built for torch {built_for}", advice)
     if "+cpu" in (installed("torch") or "") and (vision := installed("torchvision")):
-        advice = "a CUDA build beside a CPU torch breaks transformers: pip uninstall torchvision"
+        advice = "a CUDA build of it with a CPU build of torch breaks transformers: pip uninstall torchvision"
         yield judge("torchvision", "+cpu" in vision, vision, advice)
 
 

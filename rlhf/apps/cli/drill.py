@@ -81,7 +81,7 @@ class HarmOutcome:
     def row(self) -> tuple[str, ...]:
         noticed = "-" if self.noticed is None else f"{self.noticed:.1f}"
         end = "recovered" if self.recovered else "NOT RECOVERED"
-        words = shorten(self.words or "training went on", WIDTH, placeholder=" …")
+        words = shorten(self.words or "training continued", WIDTH, placeholder=" …")
         return (self.name, end, words, noticed, f"{self.lost:.0f}", str(self.again))
 
 
@@ -98,12 +98,12 @@ def run_drill(recipe: Path, overrides: Sequence[str] = ()) -> int:
         if not training.until(lambda: len(training.paces) >= 2, START_SECONDS):
             raise UserError(f"the run made no update before any harm: {training.last_words}")
         for outcome in training.harmed(HARMS):
-            print(f"{outcome.name}: {outcome.row[1]}; {outcome.words or 'training went on'}", flush=True)
+            print(f"{outcome.name}: {outcome.row[1]}; {outcome.words or 'training continued'}", flush=True)
             outcomes.append(outcome)
         ended = training.end()
     finally:
         training.kill()
-    head = ("harm", "end", "what the run said", "noticed after s", "lost s", "updates again")
+    head = ("harm", "end", "output of the run", "noticed after s", "lost s", "updates again")
     print(table([head, *(outcome.row for outcome in outcomes)], text_columns=3))
     print(f"not tried: a link that is cut, a node that is lost; the run {ended}, and its audit says", flush=True)
     failed = run_audit(loaded.run_dir)
@@ -111,7 +111,7 @@ def run_drill(recipe: Path, overrides: Sequence[str] = ()) -> int:
 
 
 class DrilledTraining:
-    """`rlhf train` in a process of its own, and the lines that it prints."""
+    """`rlhf train` in a separate process, and the lines that it prints."""
 
     def __init__(self, arguments: Sequence[str], folder: RunFolder) -> None:
         self._arguments, self._folder = arguments, folder
@@ -167,7 +167,7 @@ class DrilledTraining:
         )
 
     def _outcome(self, name: str, strike: Callable[[], object], over: Callable[[], bool]) -> HarmOutcome:
-        """Do a harm, and wait until it is over and training has come further."""
+        """Inject a fault, and wait until training has recovered and made progress."""
         reached, began, first = updates_of(self._folder.metrics), time.monotonic(), len(self._lines)
         restarts = len(read_restarts(self._folder.restarts))
         self._since = first

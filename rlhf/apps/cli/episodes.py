@@ -36,15 +36,17 @@ def episodes(
     where: Annotated[str | None, typer.Option(metavar="SQL", help='Condition: "reward < 0.5 and update > 10".')] = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Columns, or SQL expressions.")] = None,
     order: Annotated[str | None, typer.Option(metavar="SQL", help='Order: "reward, update desc".')] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Most episodes [default: 20 to read, else all].")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of episodes [default: 20 for reading, else all].")
+    ] = None,
     evaluations: Annotated[bool, typer.Option("--evaluations", help="The episodes of evaluations instead.")] = False,
     form: Annotated[Format, typer.Option("--format", help="table, jsonl, or parquet (with --output).")] = Format.TABLE,
     text: Annotated[bool, typer.Option("--text", help="Print every episode in full, as text.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of printing.")] = None,
 ) -> None:
     """Print, filter and export the recorded episodes of a run. Expressions are DuckDB's SQL; columns are those of the
-    page "The run folder", and of --format jsonl. The worst replies of the last update, with what was expected and the
-    tokens that were least likely: --where "update = (select max(update) from episodes)" --order reward --limit 3 --text
+    page "The run folder", and of --format jsonl. The worst replies of the last update, with the expected answers and
+    the least likely tokens: --where "update = (select max(update) from episodes)" --order reward --limit 3 --text
     """
     from rlhf.apps.reports.episode_text import TABLE_COLUMNS, episode_text, table_lines, token_text
     from rlhf.runs.episode_export import as_recorded, batches_of, new_file, row_lines, write_parquet

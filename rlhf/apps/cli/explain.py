@@ -1,4 +1,4 @@
-"""`rlhf explain` says what a metric means, what is healthy, and what to do otherwise."""
+"""`rlhf explain`: what a metric means, its healthy range, and what to do outside of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlhf.runs.metric_catalogue import Metric, catalogue, nearest_metric, search
 from rlhf.untrusted_text import escape_to_line
 
 SPELLING = 0.85
-"""How like a metric's name a word is that may be a misspelt one, also where it is in a family of names."""
+"""Similarity to a metric's name, or to a part of a family's name, from which a word counts as a misspelling."""
 
 
 def run_explain(metric: str = "") -> int:

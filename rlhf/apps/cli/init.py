@@ -1,5 +1,5 @@
-"""`rlhf init`: a project of one's own, from templates: those of every kind, then those of its kind. Where both have a
-file, the second continues a page (`.md`) and replaces any other."""
+"""`rlhf init`: a new project from templates: those for every kind, then those of its kind. If both have a file, the
+second extends a page (`.md`) and replaces any other."""
 
 from __future__ import annotations
 

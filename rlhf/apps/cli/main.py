@@ -214,7 +214,7 @@ def check(
         bool, typer.Option("--prove", help="With MODEL: load it, and prove how its rows are computed here.")
     ] = False,
 ) -> None:
-    """Validate a recipe and print its derived settings; or say whether a model can be trained, and what it costs."""
+    """Validate a recipe and print its derived settings; or check whether a model can be trained, and its cost."""
     if Path(recipe).is_dir() and not is_project(Path(recipe)):
         raise typer.Exit(commands.check_model.run_check_model(Path(recipe), overrides or [], prove=prove))
     if prove:
@@ -250,7 +250,7 @@ def explain_metric(
 
 @app.command()
 def top(run: RunArgument) -> None:
-    """Show a run in the terminal while it goes on: curves, and what is wrong. It ends with the run, or by the key q."""
+    """Watch a run in the terminal: curves and warnings. It ends with the run, or with the key q."""
     raise typer.Exit(commands.top.run_top(run))
 
 
@@ -261,7 +261,7 @@ def write_report(
         Path, typer.Option("--output", "-o", metavar="FILE", help="File to write; its name ends in .html or .md.")
     ] = Path("report.html"),
 ) -> None:
-    """Write a report of a run: curves, what is wrong, chosen episodes, recipe and provenance in one file."""
+    """Write a report of a run: curves, warnings, chosen episodes, recipe and provenance in one file."""
     raise typer.Exit(commands.report.run_report(run, output))
 
 
@@ -346,7 +346,9 @@ def serve_policy(
     ] = "auto",
     client_stop: Annotated[
         Literal["refuse", "cut"],
-        typer.Option(help="Requests with stop texts: refuse, or cut (the reply ends there; the episode says so)."),
+        typer.Option(
+            help="Requests with stop texts: refuse, or cut (the reply ends there, and the episode records it)."
+        ),
     ] = "refuse",
     trajectories: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="New file for every finished episode with its tokens.")

@@ -52,8 +52,9 @@ def halfway(scores: Mapping[str, Scored | Unscored]) -> float:
     if isinstance(right, Scored) and isinstance(wrong, Scored) and right.value > wrong.value:
         return (right.value + wrong.value) / 2
     raise UserError(
-        f"the reward does not tell right from wrong: {RIGHT} has {score_text(right)}, {WRONG} has {score_text(wrong)}; "
-        "say how a reply states its answer with --reply, for instance '#### {answer}'"
+        f"the reward does not distinguish right from wrong: {RIGHT} has {score_text(right)}, {WRONG} has "
+        f"{score_text(wrong)}; "
+        "give the form of an answer with --reply, for instance '#### {answer}'"
     )
 
 
@@ -68,7 +69,7 @@ def score_text(score: Scored | Unscored) -> str:
 
 
 async def _scores(reward: LiveReward, quiz: Quiz) -> dict[str, Scored | Unscored]:
-    """Return the score of every reply to one question; the right answer and a wrong one come first."""
+    """Return the score of every reply to one question, starting with the right answer and a wrong one."""
     replies = {RIGHT: quiz.saying(quiz.answer), WRONG: quiz.saying(quiz.wrong[0]), **adversarial_replies(quiz)}
     questions = [ReplyToScore(prompt=quiz.prompt, response=text, label=quiz.answer) for text in replies.values()]
     try:

@@ -90,7 +90,7 @@ def event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def named_environment(name: str, arguments: dict[str, Any]) -> Factory:
-    """Return MODULE:CLASS with the arguments, or a recipe's environment with them in place of its own. Raises
+    """Return MODULE:CLASS with the arguments, or a recipe's environment with its arguments replaced. Raises
     `UserError`."""
     if is_piece(name):
         return Factory(name=name, arguments=arguments)

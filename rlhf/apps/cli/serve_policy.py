@@ -83,7 +83,7 @@ async def serve_model(model: str, name: str, token: str | None, settings: Policy
     from rlhf.chat.taught_format import format_for, told_of_tools
     from rlhf.controller.inference import served_here
 
-    # An engine that is being loaded cannot be interrupted and has nothing to close: the guard removes what is left.
+    # A loading engine cannot be interrupted and has nothing to close: the guard cleans up after it.
     handlers = {ending: signal.signal(ending, lambda number, frame: os._exit(128 + number)) for ending in ENDINGS}
 
     async def answer(serving: Serving) -> int:

@@ -1,4 +1,4 @@
-"""`rlhf slurm` makes a SLURM job over many nodes from a recipe."""
+"""`rlhf slurm` turns a recipe into a SLURM job on many nodes."""
 
 from __future__ import annotations
 

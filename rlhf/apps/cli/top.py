@@ -40,7 +40,7 @@ def run_top(path: Path) -> int:
 
 
 def show_updates(view: LiveView | PlainView, run: StoredRun, shown: int) -> int:
-    """Show the updates after the first `shown`, and what is watched. Return the number of updates."""
+    """Show the updates after the first `shown`, and the watched values. Return the number of updates."""
     for row, line in islice(zip(run.rows, update_lines(run.rows, run.updates), strict=True), shown, None):
         for evaluation in evaluation_lines(row):
             view.evaluation(evaluation)
@@ -67,7 +67,7 @@ def keys(stream: TextIO) -> Iterator[Callable[[float], str]]:
         return
     before = termios.tcgetattr(stream)
     try:
-        tty.setcbreak(stream, termios.TCSADRAIN)  # keeps what was pressed already
+        tty.setcbreak(stream, termios.TCSADRAIN)  # keeps keys pressed already
         yield lambda seconds: _key(stream, seconds)
     finally:
         termios.tcsetattr(stream, termios.TCSADRAIN, before)

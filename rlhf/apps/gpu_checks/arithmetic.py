@@ -73,7 +73,7 @@ def host_copies(machine: GpuMachine) -> Finding:
     return Finding(
         good=same and min(down, up) >= LEAST_COPY_GB,
         expected=f"the same bits, at least {LEAST_COPY_GB:g} GB/s",
-        found=f"{'the same' if same else 'other'} bits, {down:.3g} GB/s to the GPU, {up:.3g} back",
+        found=f"{'equal' if same else 'different'} bits, {down:.3g} GB/s to the GPU, {up:.3g} back",
         figures={"to_gpu_gb_per_s": down, "to_host_gb_per_s": up},
     )
 

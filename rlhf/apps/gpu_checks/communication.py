@@ -26,7 +26,7 @@ ANSWER_SECONDS = 60.0
 
 
 def nccl_loads(machine: GpuMachine) -> Finding:
-    """Load libnccl as vLLM does, apart from torch; where that fails, a broadcast of weights silently does nothing."""
+    """Load libnccl as vLLM does, separately from torch; if that fails, a broadcast of weights silently does nothing."""
     from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
 
     try:

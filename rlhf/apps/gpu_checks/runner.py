@@ -84,8 +84,8 @@ def run_gpu_check(check: GpuCheck, folder: Path, *, gpus: int, nodes: int, model
 
 
 def perform_request(request: Path) -> None:
-    """Run the check of a request on this machine, and write its finding beside the request."""
-    from rlhf.apps.gpu_checks.machine import Finding, GpuMachine  # with torch, which the doctor does without
+    """Run a requested check on this machine, and write its finding next to the request."""
+    from rlhf.commands.gpu_checks.machine import Finding, GpuMachine  # with torch, which the doctor does without
 
     values = json.loads(request.read_text())
     function: Callable[..., Finding] = resolve_name(values["function"])

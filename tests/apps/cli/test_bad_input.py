@@ -105,7 +105,7 @@ def test_a_reward_that_gives_no_number_is_told_by_the_first_row(
 ):
     recipe.with_name("mine.py").write_text(f"def reward(response, row):\n    {body}\n")
     error = refusal(rlhf, recipe, "reward={kind: function, function: mine:reward}")
-    assert error.startswith(f"error: {rows}, row 1: mine:reward gives no number for {told}")
+    assert error.startswith(f"error: {rows}, row 1: mine:reward returns no number for {told}")
 
 
 def test_a_reward_may_raise_for_a_reply_without_an_answer(rlhf: Command, recipe: Path):

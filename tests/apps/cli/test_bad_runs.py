@@ -22,7 +22,7 @@ from tests.runs.test_episode_parts import FAILED, PLAYED, written
 
 NO_RUNS = ("empty", "notes.txt")
 NO_RUN = "is not a run folder: it has no recipe.yaml"
-NONE_IN_IT = "is no run folder, and has none in it: a run folder has a recipe.yaml"
+NONE_IN_IT = "is not a run folder and contains none: a run folder has a recipe.yaml"
 NO_EPISODES = "there are no recorded episodes; give a run folder, or its folder or file of episodes"
 ABSENT = "No such file or directory"
 NOT_WRITTEN = {"absent/new": ABSENT, "notes.txt/new": "Not a directory", "/proc/new": ABSENT}
@@ -56,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         *(((command, what), f"{what} {NO_RUN}") for command in ("top", "report") for what in NO_RUNS),
         *((("view", what), f"{what} {NONE_IN_IT}") for what in NO_RUNS),
-        (("view", "run", "absent"), "absent is no run folder: it is not there"),
+        (("view", "run", "absent"), "absent does not exist"),
         *(((command, "absent"), "absent is not a run folder: it is not there") for command in ("top", "report")),
         (("episodes", "absent"), "absent does not exist"),
         (("episodes", "empty"), f"empty: {NO_EPISODES}"),

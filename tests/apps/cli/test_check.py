@@ -120,20 +120,20 @@ def test_an_environment_is_described(rlhf: Command):
     ended = rlhf("check", Path(__file__).parents[3] / "recipes" / "tool_calculator.yaml", "environment.max_turns=3")
     assert ended.returncode == 0, ended.stderr
     assert "rlhf.env.tools:CalculatorEnvironment, at most 3 turns, of which the policy sees all of it" in ended.stdout
-    assert "it runs        beside the controller, in threads" in ended.stdout
+    assert "it runs        next to the controller, in threads" in ended.stdout
     assert "8,192 seeds of the environment" in ended.stdout
 
 
 @pytest.mark.parametrize(
     ("environment", "told"),
     [
-        ("{environment: a.b:C}", "beside the controller, in threads"),
-        ("{environment: a.b:C, isolation: process}", "beside the controller, each session in a process"),
+        ("{environment: a.b:C}", "next to the controller, in threads"),
+        ("{environment: a.b:C, isolation: process}", "next to the controller, each session in a process"),
         ("{environment: a.b:C, servers: 3}", "on 3 servers of this run, in threads"),
         ("{urls: [http://127.0.0.1:1]}", "on servers that run already"),
         (
             "{environment: a.b:C, recording: {path: played.jsonl, mode: record}}",
-            "beside the controller, in threads, recorded in played.jsonl",
+            "next to the controller, in threads, recorded in played.jsonl",
         ),
         ("{environment: a.b:C, recording: {path: played.jsonl}}", "replayed from played.jsonl"),
     ],

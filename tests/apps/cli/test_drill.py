@@ -27,7 +27,7 @@ def test_a_recipe_without_episodes_or_without_processes_is_refused(tmp_path: Pat
 
 def test_a_row_says_what_was_noticed_and_what_was_lost() -> None:
     quiet = HarmOutcome(name="a scorer is killed", recovered=True, lost=0.4)
-    assert quiet.row == ("a scorer is killed", "recovered", "training went on", "-", "0", "0")
+    assert quiet.row == ("a scorer is killed", "recovered", "training continued", "-", "0", "0")
     bad = HarmOutcome(name="a rank is killed", recovered=False, noticed=7.44, words="w " * 99, lost=36.2, again=3)
     assert bad.row[1:2] + bad.row[3:] == ("NOT RECOVERED", "7.4", "36", "3")
     assert bad.row[2].endswith(" …")

@@ -41,7 +41,7 @@ def test_a_project_is_complete_and_its_recipe_is_taken(rlhf: Command, tmp_path: 
     ("words", "code", "told"),
     [
         (("reward", "check", "reward"), 0, "0 of 33 hostile replies are accepted"),
-        (("reward", "check", "environment"), 2, "given turn by turn while an episode is played"),
+        (("reward", "check", "environment"), 2, "needs an episode's turns"),
         (("serve", "reward", "preference"), 2, "preference is of kind: preference, which has no reward"),
         (("serve", "env", "environment", "--arguments", '{"colour": 1}'), 2, "my_environment:Sorting cannot be made"),
         (("serve", "env", "reward"), 2, "'reward' is neither MODULE:CLASS"),
@@ -52,7 +52,7 @@ def test_a_project_is_complete_and_its_recipe_is_taken(rlhf: Command, tmp_path: 
         (("audit", "agent"), 2, "runs/agent is not a run folder"),
         (("episodes", "reward"), 2, "runs/reward: there are no recorded episodes"),
         (("engines", "list", "agent"), 2, "runs/agent is not a run folder"),
-        (("view", "agent"), 2, "runs/agent is no run folder"),
+        (("view", "agent"), 2, "runs/agent does not exist"),
         (("generate", "agent", "52431"), 2, "runs/agent: there is no such checkpoint"),
         (("export", "agent", "new"), 2, "runs/agent: there is no such checkpoint"),
         (("serve", "policy", "agent"), 2, "runs/agent: there is no such checkpoint"),

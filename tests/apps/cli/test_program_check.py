@@ -38,7 +38,10 @@ def test_tests_beside_the_code_accept_what_others_refuse(capfd: pytest.CaptureFi
     assert program_check(CONFIG, rows_of("code", [], CONFIG), programs) == 0
     assert "tests of row 1: 3, apart from the code\n" in capfd.readouterr().out
     assert program_check(CONFIG, [{"tests": "assert Add(1, 2) == Add(2, 1)"}], programs) == 1
-    assert "tests of row 1: beside the code, which can replace what they check: they use" in capfd.readouterr().out
+    assert (
+        "tests of row 1: in the code's process, where it can replace what they check: they use"
+        in capfd.readouterr().out
+    )
 
 
 def test_a_row_without_tests_says_so() -> None:

@@ -40,7 +40,7 @@ def test_a_reply_that_breaks_the_scorer_is_not_accepted(capfd: pytest.CaptureFix
 
 
 def test_a_reward_that_does_not_tell_right_from_wrong_says_what_to_do() -> None:
-    with pytest.raises(UserError, match="say how a reply states its answer with --reply"):
+    with pytest.raises(UserError, match="give the form of an answer with --reply"):
         run_reward_check("regex", [r"pattern='####\s*(\d+)'"])
 
 

@@ -46,7 +46,7 @@ def test_reference_answers_are_scored_against_themselves(rlhf: Command, recipe: 
     golds = ["5", "pi/2", "3 hours 20 minutes", "", "\\frac{1}{2}", "1, 2, \\ldots, 10"]
     rows.write_text("".join(json.dumps({"question": "?", "answer": gold}) + "\n" for gold in golds))
     told = (
-        "3 of {} have no number against themselves, and their rows no reward: "
+        "3 of {} cannot be scored against themselves, so their rows have no reward: "
         "'3 hours 20 minutes', '', '1, 2, \\\\ldots, 10'"
     )
     held_out = (f"data.eval.path={rows}", "data.eval.limit=1")
