@@ -118,7 +118,7 @@ def test_the_tools_of_a_row_are_carried(tools: Any) -> None:
         ("[{'role': 'user' 'content': 1}]", {}, "looks like a conversation and is neither JSON nor a list of Python's"),
         ({"messages": MESSAGES}, {}, "it holds an object .*; write prompt_column: chat.messages"),
         (["a", "b"], {}, "must be text or a list of messages .*; write prompt_column: chat.0"),
-        (MESSAGES, {"system_prompt": "Brief."}, "has a system message in its .*, and another in system_prompt"),
+        (MESSAGES, {"system_prompt": "Brief."}, "has one system message in its .* and another in system_prompt"),
         ([one("user", ASKED, thinking="x")], {}, "has 'thinking', .* name it reasoning_content"),
         ([one("user", ASKED), one("assistant", SAID, weight=0)], {}, "has 'weight', which is not supported"),
         ([one("user", ASKED), one("assistant", SAID, trainable=False)], {}, "has 'trainable', which is not supported"),
@@ -151,7 +151,7 @@ def test_a_column_with_a_system_message_comes_first() -> None:
     assert shown({"chat": MESSAGES[1:3], "system": "Add."}).messages[0] == rule
     assert len(task(ASKED, {"system": "Add."}, system_column=None).messages) == 1
     for chat, settings in ((ASKED, {"system_prompt": "Brief."}), (MESSAGES, {})):
-        with pytest.raises(DataError, match=r"has a system message in .*; remove one of them"):
+        with pytest.raises(DataError, match=r"has one system message in .*; remove one of them"):
             task(chat, {"system": "Add."}, **settings)
 
 
