@@ -54,7 +54,7 @@ def test_files_that_are_not_a_certificate_and_its_key_are_refused_before_anythin
     check_tls(tls)
     (tmp_path / "text").write_text("no certificate")
     for half in (Access(certificate=tls.certificate), Access(key=tls.key)):
-        with pytest.raises(ConfigError, match="come together"):
+        with pytest.raises(ConfigError, match="belong together"):
             check_tls(half)
     for name in ("text", "absent"):
         with pytest.raises(ConfigError, match=f"--certificate .*{name}"):
