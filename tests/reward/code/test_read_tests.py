@@ -91,9 +91,9 @@ def test_calls_of_two_columns_name_their_class() -> None:
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"tests": {"ground_truth": "x", "style": "rule"}}, "it has ground_truth, style"),
-        ({"tests": [{"stdin": "1", "stdout": "2"}]}, "it has stdin, stdout"),
-        ({"tests": {"input": "1"}}, "it has input"),
+        ({"tests": {"ground_truth": "x", "style": "rule"}}, "but has ground_truth, style"),
+        ({"tests": [{"stdin": "1", "stdout": "2"}]}, "but has stdin, stdout"),
+        ({"tests": {"input": "1"}}, "but has input"),
         ({"prompt": "?", "public_tests": []}, "its columns are prompt, public_tests"),
         ({"tests": "eJxrYJnqyAABPbbR1UqZeQWlJUpWCkpG"}, "compressed"),
     ],
