@@ -16,9 +16,6 @@ from rlhf.errors import ModelError
 from rlhf.rollout.context import Context
 from rlhf.types import Completion, Message, Prompt, Segment, Tool
 
-HEADER_TOKENS = 16
-"""Enough for the end of a reply's header, including a `<think>` tokenized letter by letter."""
-
 
 class Renderer(Protocol):
     """Messages to tokens, and sampled tokens to text. `increment` is what is appended after a reply that stopped with

@@ -85,7 +85,7 @@ def run_gpu_check(check: GpuCheck, folder: Path, *, gpus: int, nodes: int, model
 
 def perform_request(request: Path) -> None:
     """Run a requested check on this machine, and write its finding next to the request."""
-    from rlhf.commands.gpu_checks.machine import Finding, GpuMachine  # with torch, which the doctor does without
+    from rlhf.apps.gpu_checks.machine import Finding, GpuMachine  # with torch, which the doctor does without
 
     values = json.loads(request.read_text())
     function: Callable[..., Finding] = resolve_name(values["function"])
