@@ -14,7 +14,7 @@ from rlhf.recipe.loading import load_recipe
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("trainer:\n  updates: 3\nseed: 1\ntrainer:\n  group_size: 4\n", "line 4.*'trainer' occurs twice, first on line 1"),
+        ("trainer:\n  updates: 3\nseed: 1\ntrainer:\n  group_size: 4\n", "'trainer' occurs twice, first on line 1"),
         ("name: x\nname: x\n", "line 2.*'name' occurs twice"),
         ("trainer: {updates: 3, updates: 4}\n", "line 1.*'updates' occurs twice"),
         ("trainer:\n  updates: 3\ntrainer.updates: 4\n", "trainer.updates occurs twice"),
