@@ -26,7 +26,6 @@ BENCHMARKS = {
     "records": "benchmarks.records.command",
     "sandbox": "benchmarks.sandbox.command",
     "saves": "benchmarks.saves.command",
-    "simulate": "benchmarks.simulate.command",
     "sweep": "benchmarks.sweep.command",
     "what_to_play": "benchmarks.what_to_play.command",
 }

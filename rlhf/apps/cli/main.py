@@ -21,7 +21,6 @@ from rlhf.apps.cli.kubernetes import kubernetes
 from rlhf.apps.cli.node import node
 from rlhf.apps.cli.recipes import recipes
 from rlhf.apps.cli.serve_sandbox import sandbox
-from rlhf.apps.cli.simulate import simulate
 from rlhf.apps.cli.slurm import slurm
 from rlhf.apps.cli.sweep import sweep_recipe
 from rlhf.apps.cli.view import view
@@ -222,7 +221,6 @@ def check(
     raise typer.Exit(commands.check.run_check(recipe_named(recipe), overrides or []))
 
 
-app.command()(simulate)
 app.command()(fit)
 app.command("sweep")(sweep_recipe)
 app.command()(episodes)

@@ -1,1 +1,0 @@
-"""`rlhf simulate` against runs of this machine: the time of an update that it predicts, and that they took."""
