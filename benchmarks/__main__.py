@@ -17,7 +17,6 @@ BENCHMARKS = {
     "engine": "benchmarks.engine.command",
     "environment": "benchmarks.environment.command",
     "episodes": "benchmarks.episodes.command",
-    "fit": "benchmarks.fit.command",
     "learner": "benchmarks.learner.command",
     "memory_of_ranks": "benchmarks.memory_of_ranks.command",
     "memory": "benchmarks.memory.command",

@@ -128,6 +128,16 @@ def test_pbt_goes_on_from_the_better_run_with_other_values(tmp_path: Path, cache
 
 
 @pytest.mark.slow
+def test_speed_is_found_in_short_trials_that_the_recipe_does_not_keep(tmp_path: Path, cache: Path) -> None:
+    found = swept(tmp_path / "speed", cache, "--goal", "speed", "--samples", "2")
+    own, other = sorted(found.trials, key=lambda trial: trial.name)
+    assert (own.values, other.values) == ({}, {"trainer.tokens_per_microbatch": 16_384})
+    assert [point for point, _ in own.scores] == [2, 3, 4, 5, 6]
+    best = load_recipe(found.best_recipe).recipe
+    assert (best.name, best.trainer.updates) == ("quickstart", 3)
+
+
+@pytest.mark.slow
 def test_optuna_draws_what_is_tried(tmp_path: Path, cache: Path) -> None:
     rate = f"{KEY}=log(1e-5,1e-2)"
     found = swept(

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from rlhf.apps.cli import (  # isort: skip
         audit, check, check_model, doctor, drill, env_check, eval, explain, export, generate, init, measuring, options,
         plan, report, reward_check, score, serve_env, serve_policy, serve_reward, swept, top, train,
-        translate, trials,
+        translate,
     )  # fmt: skip
 
 __all__ = [
     "audit", "check", "check_model", "doctor", "drill", "env_check", "eval", "explain", "export", "generate",
     "init", "measuring", "options", "plan", "report", "reward_check", "score", "serve_env", "serve_policy",
-    "serve_reward", "swept", "top", "train", "translate", "trials",
+    "serve_reward", "swept", "top", "train", "translate",
 ]  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from rlhf.apps import cli as commands
 from rlhf.apps.arguments import Checkpoint, Overrides, RecipeFile, RunArgument, is_project, recipe_named
 from rlhf.apps.cli.engines import engines
 from rlhf.apps.cli.episodes import episodes
-from rlhf.apps.cli.fit import fit
 from rlhf.apps.cli.kubernetes import kubernetes
 from rlhf.apps.cli.node import node
 from rlhf.apps.cli.recipes import recipes
@@ -221,7 +220,6 @@ def check(
     raise typer.Exit(commands.check.run_check(recipe_named(recipe), overrides or []))
 
 
-app.command()(fit)
 app.command("sweep")(sweep_recipe)
 app.command()(episodes)
 app.command()(view)

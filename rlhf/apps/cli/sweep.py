@@ -19,6 +19,9 @@ def sweep_recipe(
             metavar="KEY=SEARCH|VALUE", help="Searched: [a,b,…], log(low,high), uniform(low,high), int(low,high)."
         ),
     ] = None,
+    goal: Annotated[
+        str, typer.Option(help="reward, or speed: without KEYs, the settings that decide how fast the recipe is.")
+    ] = "reward",
     algorithm: Annotated[
         str | None, typer.Option(help="grid, random, asha, pbt or optuna [default: grid for lists, else random].")
     ] = None,
@@ -33,6 +36,6 @@ def sweep_recipe(
 ) -> None:
     """Train a recipe with many values, find the best, and write it as a recipe. The same command goes on later."""
     code = commands.swept.run_sweep(
-        recipe, words or [], algorithm=algorithm, samples=samples, metric=metric, mode=mode, folder=folder
+        recipe, words or [], goal=goal, algorithm=algorithm, samples=samples, metric=metric, mode=mode, folder=folder
     )
     raise typer.Exit(code)

@@ -23,8 +23,8 @@ def sweep(
     """Sweep a recipe, as `rlhf train` names it or a mapping, by `rlhf sweep` in a process of its own.
 
     The `space` maps dotted keys to lists or texts such as "log(1e-6,1e-4)". `asked` are the command's options:
-    algorithm, samples, metric, mode, folder. Raises `UserError` for what cannot run, and `TrialFailed` if no trial has
-    a score.
+    goal, algorithm, samples, metric, mode, folder. Raises `UserError` for what cannot run, and `TrialFailed` if no
+    trial has a score.
 
     >>> sweep("recipes/quickstart.yaml", {"trainer.optimizer.learning_rate": [1e-4, 3e-4]}).best
     """

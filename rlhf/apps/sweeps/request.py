@@ -13,7 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rlhf.apps.sweeps.space import Space, as_words
+from rlhf.apps.sweeps.space import FORMS, Space, as_words
+from rlhf.apps.sweeps.speed import SPEED, short_updates
 from rlhf.controller.resume import DATA_KEYS
 from rlhf.durable import write_durably
 from rlhf.errors import UserError
@@ -31,7 +32,8 @@ values at most so many times."""
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A checked sweep. `samples` trials are drawn, unless all combinations of lists are tried."""
+    """A checked sweep. `samples` trials are drawn, unless all combinations of lists are tried. Without a `space` the
+    settings that decide speed are tried."""
 
     recipe: Path
     overrides: tuple[str, ...]
@@ -50,7 +52,7 @@ class Sweep:
     @property
     def updates(self) -> int:
         """The budget of a trial."""
-        return self.loaded.trainer.updates
+        return short_updates(self.loaded) if self.metric == SPEED else self.loaded.trainer.updates
 
     @property
     def looks(self) -> list[int]:
@@ -73,7 +75,7 @@ class Sweep:
     @property
     def whole_grid(self) -> bool:
         """Whether every combination is tried."""
-        return self.has_only_lists and self.algorithm in ("grid", "asha")
+        return bool(self.space) and self.has_only_lists and self.algorithm in ("grid", "asha")
 
     @property
     def trials(self) -> int:
@@ -93,6 +95,7 @@ def checked_sweep(
     space: Space,
     overrides: Sequence[str] = (),
     *,
+    goal: str = "reward",
     algorithm: str | None = None,
     samples: int = 8,
     metric: str | None = None,
@@ -103,6 +106,8 @@ def checked_sweep(
     values and a metric that no run has, for a recipe that cannot run here, and for a folder of another sweep."""
     place = folder or Path("runs") / f"{load_recipe(recipe, overrides).recipe.name}.sweep"
     chosen = algorithm or ("grid" if all(search.form == "list" for search in space.values()) else "random")
+    if goal == SPEED:
+        metric, mode = SPEED, "min"
     sweep = Sweep(
         recipe=recipe, overrides=tuple(overrides), space=space, algorithm=chosen, samples=samples, metric=metric,
         mode=mode, folder=place,
@@ -112,6 +117,8 @@ def checked_sweep(
             load_recipe(recipe, [*overrides, *as_words({key: value})])
         if chosen == "pbt" and any(key == fixed or key.startswith(f"{fixed}.") for fixed in DATA_KEYS):
             raise UserError(f"{key}: pbt changes values during a run, which keeps its data; take another --algorithm")
+    if goal not in ("reward", SPEED):
+        raise UserError("--goal is reward or speed")
     for problem in problems(sweep):
         raise UserError(problem)
     preflight(sweep.loaded)
@@ -124,9 +131,13 @@ def problems(sweep: Sweep) -> Iterator[str]:
         yield f"--algorithm is one of {', '.join(ALGORITHMS)}, and --mode max or min"
     if sweep.algorithm == "grid" and not sweep.has_only_lists:
         yield "a grid tries the values of lists: give [a,b,…], or another --algorithm"
+    if not sweep.space and sweep.metric != SPEED:
+        yield f"nothing to search: give values to a key, KEY={FORMS}"
+    if sweep.metric == SPEED and sweep.algorithm == "pbt":
+        yield "pbt runs trials together, and trials for speed run alone; take another --algorithm"
     if sweep.metric is None and not sweep.loaded.plays:
         yield f"a run of kind {sweep.loaded.kind} has no reward: give --metric and --mode"
-    if sweep.metric and not find_metric(sweep.metric):
+    if sweep.metric and sweep.metric != SPEED and not find_metric(sweep.metric):
         meant = nearest_metric(sweep.metric)
         words = f"did you mean {meant!r}?" if meant else "`rlhf explain` lists them"
         yield f"no run has the metric {sweep.metric!r}; {words}"

@@ -7,13 +7,14 @@ import logging
 import random
 import tempfile
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
-from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
+from ray.tune.search import BasicVariantGenerator, Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from rlhf.apps.sweeps.forks import Forks
@@ -21,8 +22,12 @@ from rlhf.apps.sweeps.order import ReportOrder
 from rlhf.apps.sweeps.request import REDUCTION, Sweep
 from rlhf.apps.sweeps.results import FINISHED, STOPPED, SweptRun
 from rlhf.apps.sweeps.space import Search
+from rlhf.apps.sweeps.speed import SHORT, SPEED, fits, speed_axes
 from rlhf.apps.sweeps.trial import SCORE, UPDATE, needs, read_record, trainable, write_record
 from rlhf.cluster.machine import this_machine
+from rlhf.recipe.planning.fitting import Changes
+from rlhf.recipe.planning.machines import here
+from rlhf.recipe.schema import Recipe
 
 Told = Callable[[SweptRun], None]
 
@@ -31,15 +36,17 @@ def run_trials(sweep: Sweep, board: Board, forks: Forks | None) -> None:
     """Run every trial to its end. The order of trials, and what is drawn, are the same in every call."""
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     board.order.begin()
-    saves = (f"trainer.save_every={sweep.interval}", f"trainer.keep_checkpoints={sweep.updates}")
-    saving = saves if sweep.algorithm == "pbt" else ()  # a run may be ahead of the update that is taken over
-    source = trainable(sweep.recipe, *sweep.overrides, *saving, folder=sweep.folder, metric=sweep.metric, forks=forks)
+    own: tuple[str, ...] = (*SHORT, f"trainer.updates={sweep.updates}") if sweep.metric == SPEED else ()
+    if sweep.algorithm == "pbt":  # a run may be ahead of the update that is taken over
+        own = (f"trainer.save_every={sweep.interval}", f"trainer.keep_checkpoints={sweep.updates}")
+    source = trainable(sweep.recipe, *sweep.overrides, *own, folder=sweep.folder, metric=sweep.metric, forks=forks)
     config = tune.TuneConfig(
         metric=SCORE,
         mode=sweep.mode,
         scheduler=scheduler(sweep),
         search_alg=searcher(sweep),
         num_samples=1 if sweep.whole_grid else sweep.samples,
+        max_concurrent_trials=at_once(sweep) if sweep.algorithm == "optuna" or sweep.metric == SPEED else None,
         reuse_actors=True,
         trial_name_creator=lambda trial: board.named(),  # Tune copies objects for every trial, and functions not
         trial_dirname_creator=str,
@@ -52,7 +59,9 @@ def run_trials(sweep: Sweep, board: Board, forks: Forks | None) -> None:
 
 
 def at_once(sweep: Sweep) -> int:
-    """Return how many trials this machine holds at once."""
+    """Return how many trials this machine holds at once. Trials for speed run alone."""
+    if sweep.metric == SPEED:
+        return 1
     wanted, machine = needs(sweep.loaded), this_machine()
     there = {"CPU": machine.cpus, "GPU": machine.gpus}
     return max(1, int(min(there[name] / amount for name, amount in wanted.items())))
@@ -79,8 +88,10 @@ def domain(search: Search) -> Any:
 
 
 def searcher(sweep: Sweep) -> Any:
+    if not sweep.space:
+        return AxisByAxis(sweep.loaded)
     if sweep.algorithm == "optuna":
-        return ConcurrencyLimiter(OptunaSearch(seed=sweep.loaded.seed), max_concurrent=at_once(sweep))
+        return OptunaSearch(seed=sweep.loaded.seed)
     return BasicVariantGenerator(random_state=sweep.loaded.seed)
 
 
@@ -119,6 +130,35 @@ class SeededPopulation(PopulationBasedTraining):
         random.seed(f"{self._seed} {result[UPDATE]}")
         np.random.seed(random.getrandbits(32))
         return str(super().on_trial_result(tune_controller, trial, result))
+
+
+class AxisByAxis(Searcher):
+    """Tries a recipe as it is, then the settings that decide its speed and fit this machine: one axis after the other,
+    each on top of the quickest so far."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__(metric=SCORE, mode="min")
+        self._recipe, self._machine = recipe, here()
+        self._axes = speed_axes(recipe, self._machine)
+        self._left: list[Changes] = [{}]
+        self._tried: Changes = {}
+        self._best: tuple[float, Changes] = (inf, {})
+
+    def suggest(self, trial_id: str) -> Any:
+        while self._axes and not self._left:
+            changed = [self._best[1] | change for change in self._axes.pop(0)]
+            self._left = [changes for changes in changed if fits(self._recipe, changes, self._machine)]
+        if not self._left:
+            return Searcher.FINISHED
+        self._tried = self._left.pop(0)
+        return self._tried
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        if result and not error and result[SCORE] < self._best[0]:
+            self._best = (result[SCORE], self._tried)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save nothing: a sweep that goes on makes the same trials again."""
 
 
 class Board(tune.Callback):

@@ -34,7 +34,7 @@ Space = Mapping[str, Search]
 
 
 def split_space(words: Sequence[str]) -> tuple[dict[str, Search], list[str]]:
-    """Separate the keys that are searched from plain overrides. Raises `UserError`, also for a space without a key."""
+    """Separate the keys that are searched from plain overrides. Raises `UserError`."""
     space: dict[str, Search] = {}
     overrides = []
     for word in words:
@@ -43,8 +43,6 @@ def split_space(words: Sequence[str]) -> tuple[dict[str, Search], list[str]]:
             space[key] = search_of(key, text)
         else:
             overrides.append(word)
-    if not space:
-        raise UserError(f"nothing to search: give values to a key, KEY={FORMS}")
     return space, overrides
 
 
@@ -74,4 +72,4 @@ def as_words(values: TrialValues) -> list[str]:
 def short_words(values: TrialValues) -> str:
     """Write values for people: the last part of each key, and four digits."""
     shown = {key.rpartition(".")[2]: f"{v:.4g}" if isinstance(v, float) else str(v) for key, v in values.items()}
-    return " ".join(f"{key}={value}" for key, value in shown.items())
+    return " ".join(f"{key}={value}" for key, value in shown.items()) or "the recipe's own"

@@ -15,10 +15,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar
 
 from ray import tune
@@ -27,6 +28,7 @@ from rlhf.apps.sweeps.forks import Forks, python_for
 from rlhf.apps.sweeps.order import LOOK_SECONDS, ReportOrder
 from rlhf.apps.sweeps.results import failure_in
 from rlhf.apps.sweeps.space import as_words
+from rlhf.apps.sweeps.speed import MEASURED_UPDATES, SPEED
 from rlhf.cluster.leftovers import end_process
 from rlhf.cluster.machine import this_machine
 from rlhf.durable import write_durably
@@ -151,8 +153,9 @@ class RunTrial(tune.Trainable):
         updates = self._values.get("trainer.updates", self.recipe.trainer.updates)
         while True:  # without a deadline: the run's own guard ends it when it is silent
             ended = self._has_ended()
-            rows = [row for row in read_metrics(self._run.metrics) if (row[UPDATE] or 0) > self._update]
-            scored = [(score, row) for row in rows if (score := self._score(row)) is not None]
+            rows = read_metrics(self._run.metrics)
+            scores = [(self._score(rows[: number + 1]), row) for number, row in enumerate(rows)]
+            scored = [(score, row) for score, row in scores if score is not None and (row[UPDATE] or 0) > self._update]
             if scored and (len(scored) > 1 or ended or (scored[0][1][UPDATE] or 0) < updates):
                 score, row = scored[0]
                 whole, self._update = ended and len(scored) == 1, int(row[UPDATE] or 0)
@@ -167,7 +170,12 @@ class RunTrial(tune.Trainable):
                 self._start()
             time.sleep(LOOK_SECONDS)
 
-    def _score(self, row: MetricRow) -> float | None:
+    def _score(self, rows: Sequence[MetricRow]) -> float | None:
+        """Score the last of these rows."""
+        if self.metric == SPEED:
+            seconds = [row.get("seconds/update") or 0.0 for row in rows[1 : 1 + MEASURED_UPDATES]]
+            return fmean(seconds) if seconds else None
+        row = rows[-1]
         held_out = row.get(self.metric or "eval/reward")
         return row.get("reward/mean") if held_out is None and not self.metric else held_out
 

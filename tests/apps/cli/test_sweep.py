@@ -50,6 +50,8 @@ def test_a_search_is_read_as_it_is_written(given: str) -> None:
         ((f"{RATE}=[1e-4]", "--metric", "banana"), "no run has the metric 'banana'"),
         ((f"{RATE}=log(1e-5,1)", "--algorithm", "grid"), "lists"),
         (("seed=[1,2]", "--algorithm", "pbt"), "keeps its data"),
+        ((f"{RATE}=[1e-4]", "--goal", "sped"), "reward or speed"),
+        (("--goal", "speed", "--algorithm", "pbt"), "run alone"),
         ((f"{RATE}=[1e-4]", "--folder", "."), "something else"),
         ((f"{RATE}=[1e-4]", "rollout.cpus_per_engine=4000"), "4000 cores"),
     ],

@@ -15,11 +15,15 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import PopulationBasedTraining
 
 from rlhf.apps.sweeps.order import ReportOrder
-from rlhf.apps.sweeps.search import SeededPopulation
+from rlhf.apps.sweeps.search import AxisByAxis, SeededPopulation
+from rlhf.apps.sweeps.speed import SPEED, fits, speed_axes
 from rlhf.apps.sweeps.trial import RunTrial, copy_run, trainable
 from rlhf.errors import TrialFailed
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.planning.machines import Machine, machine_of
 from rlhf.runs.stored_run import read_metrics
 from tests.end_to_end.running import QUICKSTART
+from tests.recipe.planning.gpu_recipes import recipe_file
 from tests.runs.made_run import made_run
 
 pytestmark = pytest.mark.waits
@@ -135,3 +139,40 @@ def test_reports_come_again_in_the_same_order(tmp_path: Path) -> None:
     waiting.join(10)
     report("c 1")
     assert come == ["b 1", "a 1", "c 1"]
+
+
+def test_speed_is_the_mean_of_updates_without_the_first(tmp_path: Path) -> None:
+    made_run(
+        tmp_path / "default", [{"seconds/update": seconds} for seconds in (9.0, 3.0, 5.0)], {"outcome": "finished"}
+    )
+    (tmp_path / "default.json").write_text(json.dumps({"values": RATE, "donor": ""}))
+    assert reports(trainable(QUICKSTART, "trainer.updates=3", folder=tmp_path, metric=SPEED)(RATE)) == [
+        (2, 3.0), (3, 4.0)
+    ]  # fmt: skip
+
+
+def test_each_axis_is_tried_on_top_of_the_quickest_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a made machine of 4 cores two engines with large micro-batches are quickest, and two ranks fail."""
+    cores = Machine(nodes=1, cards=0, card=None, cores=4, host_memory=2**36)
+    monkeypatch.setattr("rlhf.apps.sweeps.search.here", lambda: cores)
+    overrides = ["rollout.engines=1", "trainer.deepspeed.ranks=1"]
+    search, tried = AxisByAxis(load_recipe(QUICKSTART, overrides).recipe), []
+    while (changes := search.suggest("a")) != search.FINISHED:
+        tried.append(changes)
+        seconds = 8.0 / changes.get("rollout.engines", 1) - changes.get("trainer.tokens_per_microbatch", 0) / 1e5
+        failed = changes.get("trainer.deepspeed.ranks") == 2
+        search.on_trial_complete("a", None if failed else {"score": seconds}, error=failed)
+    tokens = tried[1]
+    assert tried[0] == {}
+    assert all(tokens.items() <= changes.items() for changes in tried[3:])
+    assert [changes.get("rollout.engines") for changes in tried[3:]] == [None, 2, None]
+    assert tried[4]["rollout.cpus_per_engine"] == 0.25, "two engines share what one had"
+
+
+def test_splits_that_do_not_fit_are_not_tried() -> None:
+    recipe, machine = load_recipe(recipe_file("math_7b_one_node")).recipe, machine_of("8xH100", 1)
+    *_, splits = speed_axes(recipe, machine)
+    numbers = [(one["rollout.engines"], one["trainer.deepspeed.ranks"]) for one in splits]
+    assert numbers == [(3, 2), (1, 6)], "two engines of two GPUs beside four ranks"
+    assert [fits(recipe, one, machine) for one in splits] == [False, True], "two ranks cannot hold the state"
+    assert not fits(recipe, {"rollout.engines": 3}, machine)

@@ -1,1 +1,0 @@
-"""`rlhf fit` against a full grid of the same settings."""
