@@ -45,7 +45,7 @@ def deadlines(recipe: Recipe, weights: float) -> Mapping[str, float]:
         "rollout.generate_timeout_seconds": SECONDS_PER_TOKEN * recipe.sampling.max_tokens,
         "rollout.weight_sync_timeout_seconds": 120 + half / SEND_RATE,
         "trainer.deepspeed.start_timeout_seconds": 300 + loading,
-        "trainer.deepspeed.timeout_seconds": 600 + max(saving, _update_seconds(recipe, weights)),
+        "trainer.deepspeed.timeout_seconds": 600 + max(saving, update_seconds(recipe, weights)),
     }
 
 
@@ -68,7 +68,8 @@ def parameter_count(model: ModelConfig) -> float:
     return float(rough_model(name, values).shape.parameters) if values else 0.0
 
 
-def _update_seconds(recipe: Recipe, weights: float) -> float:
+def update_seconds(recipe: Recipe, weights: float) -> float:
+    """Return the seconds of an update on GPUs, at most; 0 on a CPU."""
     trainer = recipe.trainer
     if not trainer.deepspeed.gpus_per_rank:
         return 0.0

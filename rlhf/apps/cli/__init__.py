@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rlhf.apps.cli import (  # isort: skip
-        audit, check, check_model, doctor, drill, env_check, eval, explain, export, generate, init, measuring, options,
+        audit, check, check_model, doctor, drill, env_check, eval, explain, export, generate, init, options,
         plan, report, reward_check, score, serve_env, serve_policy, serve_reward, swept, top, train,
         translate,
     )  # fmt: skip
 
 __all__ = [
     "audit", "check", "check_model", "doctor", "drill", "env_check", "eval", "explain", "export", "generate",
-    "init", "measuring", "options", "plan", "report", "reward_check", "score", "serve_env", "serve_policy",
+    "init", "options", "plan", "report", "reward_check", "score", "serve_env", "serve_policy",
     "serve_reward", "swept", "top", "train", "translate",
 ]  # fmt: skip
 

@@ -104,11 +104,8 @@ def plan_recipe(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="config.json of the recipe's model.")] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 512,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, in bytes and tokens.")] = False,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Measure this machine for a minute, and plan with its rates.")
-    ] = False,
 ) -> None:
-    """Estimate the memory and time that a recipe needs on given GPUs, and the largest micro-batch that fits."""
+    """Estimate the memory that a recipe needs on given GPUs, and the largest micro-batch that fits."""
     raise typer.Exit(
         commands.plan.run_plan(
             recipe,
@@ -120,7 +117,6 @@ def plan_recipe(
             config=config,
             prompt_tokens=prompt_tokens,
             as_json=as_json,
-            measure=measure,
         )
     )
 

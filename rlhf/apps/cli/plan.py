@@ -8,12 +8,8 @@ from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 
-from rlhf.apps import cli as commands
-from rlhf.apps.failures import reporting_failures
 from rlhf.cluster.roles import role_table, table
-from rlhf.cluster.supervisor import supervise
 from rlhf.config import shown_value
-from rlhf.errors import UserError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.placement import PlacementTarget, describe_placement
 from rlhf.recipe.planning.estimate import Estimate
@@ -22,7 +18,6 @@ from rlhf.recipe.planning.fitting import Changes, EstimateOf, changes_that_fit, 
 from rlhf.recipe.planning.layout import PROMPT_TOKENS
 from rlhf.recipe.planning.machines import GIB, Machine, machine_here_or
 from rlhf.recipe.planning.processes import PHASES, MemoryByPhase, Place, bytes_at
-from rlhf.recipe.planning.rates import MeasuredRates, Range
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 
@@ -44,43 +39,29 @@ def run_plan(
     config: Path | None = None,
     prompt_tokens: int = PROMPT_TOKENS,
     as_json: bool = False,
-    measure: bool = False,
 ) -> int:
-    """Print the plan of a recipe on a machine, by default this one, with rates that are measured here if `measure`.
-    `cores` and `memory_gb` (GiB) are those of a node that is not this one. Raises `UserError`."""
+    """Print the plan of a recipe on a machine, by default this one. `cores` and `memory_gb` (GiB) are those of a node
+    that is not this one. Raises `UserError`."""
     machine = machine_here_or(gpus, nodes)
     machine = replace(
         machine, cores=cores or machine.cores, host_memory=memory_gb * GIB if memory_gb else machine.host_memory
     )
     target = PlacementTarget(machine=machine, config=config, prompt_tokens=prompt_tokens, must_fit=False)
     origins = located(load_recipe(recipe, overrides), target=target)
-    loaded = origins.recipe
-    if measure and gpus:
-        raise UserError("--measure measures this machine, and --gpus plans for another: leave one of them out")
-
-    def shown() -> int:
-        measured = commands.measuring.measured_rates(loaded) if measure else None
-        found, problem = planned(loaded, machine, config=config, prompt_tokens=prompt_tokens, measured=measured)
-        if as_json:
-            print(json.dumps(asdict(found) | {"fits": found.fits, "problem": problem}, indent=1))
-        else:
-            chosen = [f"{label}  {text}" for label, text in describe_placement(origins)]
-            print("\n".join([*chosen, *plan_lines(found, problem), *(rate_lines(found) if measure else [])]))
-        return 0 if found.fits else IMPOSSIBLE
-
-    return supervise(reporting_failures(shown)) if measure else shown()
+    found, problem = planned(origins.recipe, machine, config=config, prompt_tokens=prompt_tokens)
+    if as_json:
+        print(json.dumps(asdict(found) | {"fits": found.fits, "problem": problem}, indent=1))
+    else:
+        chosen = [f"{label}  {text}" for label, text in describe_placement(origins)]
+        print("\n".join([*chosen, *plan_lines(found, problem)]))
+    return 0 if found.fits else IMPOSSIBLE
 
 
 def planned(
-    recipe: Recipe,
-    machine: Machine,
-    *,
-    config: Path | None = None,
-    prompt_tokens: int = PROMPT_TOKENS,
-    measured: MeasuredRates | None = None,
+    recipe: Recipe, machine: Machine, *, config: Path | None = None, prompt_tokens: int = PROMPT_TOKENS
 ) -> tuple[Estimate, str]:
     """Return the estimate, and what to change where something does not fit. Raises `ModelError`."""
-    estimate_of = estimator(recipe, config, prompt_tokens, measured)
+    estimate_of = estimator(recipe, config, prompt_tokens)
     found = estimate_of(recipe, machine)
     return found, "" if found.fits else _advice(recipe, found, estimate_of)
 
@@ -103,9 +84,7 @@ def plan_lines(found: Estimate, problem: str) -> list[str]:
         "",
         *memory_table("a rank", found.learner),
         *chain(*engines),
-        *(limits := list(limit_lines(found))),
-        *([""] if limits else []),
-        *time_lines(found),
+        *limit_lines(found),
     ]
     lacking = [found.placement] if found.placement else []
     lines += [f"does not fit: {one}" for one in (*lacking, *(short.described for short in found.shortages))]
@@ -138,33 +117,6 @@ def limit_lines(found: Estimate) -> Iterable[str]:
     for layout, tokens in zip(run.engines, found.cache_tokens, strict=True):
         each, size = tokens // run.longest, f" of {layout.parallel}" if len(run.engines) > 1 else ""
         yield f"KV cache     {tokens:,} tokens an engine{size}: {each:,} sequences of full length at once"
-
-
-def time_lines(found: Estimate) -> Iterable[str]:
-    """Describe the times of an update."""
-    times = found.times
-    named = {
-        "generate": times.generate, "train": times.train, "gather and reduce": times.gathering,
-        "weight sync": times.weight_sync, "rest": times.rest,
-    }  # fmt: skip
-    parts = ", ".join(f"{name} {seconds_text(one)}" for name, one in named.items() if one.high)
-    overlap = "; engines play while the learner trains" if times.overlapping else ""
-    yield f"time         {seconds_text(times.update)} an update with replies of full length{overlap}"
-    yield f"             {parts}"
-
-
-def rate_lines(found: Estimate) -> Iterable[str]:
-    """List the rates of the times with their sources."""
-    yield ""
-    for name, rate in asdict(found.rates).items():
-        low, high = (f"{rate[end]:.2g}" for end in ("low", "high"))
-        yield f"{name:9s}  {low if low == high else f'{low} to {high}'} ({rate['source']})"
-
-
-def seconds_text(seconds: Range) -> str:
-    """Return a range of seconds with two digits."""
-    low, high = (f"{float(f'{bound:.2g}'):,g}" for bound in (seconds.low, seconds.high))
-    return f"{low} s" if low == high else f"{low} to {high} s"
 
 
 def _advice(recipe: Recipe, found: Estimate, estimate_of: EstimateOf) -> str:

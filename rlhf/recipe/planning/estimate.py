@@ -21,9 +21,7 @@ from rlhf.recipe.planning.processes import (
     learner_phases,
     widest,
 )
-from rlhf.recipe.planning.rates import MeasuredRates, Rates, with_measured
 from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape
-from rlhf.recipe.planning.times import Times, rates_of, times_of
 
 ActivationsOf = Callable[[int], Activations]
 """The activations of the model when every n-th layer is recomputed; 0 recomputes no layer."""
@@ -63,8 +61,6 @@ class Estimate:
     shortages: tuple[Shortage, ...]
     microbatch: int | None
     context: int | None
-    rates: Rates
-    times: Times
 
     @property
     def fits(self) -> bool:
@@ -82,9 +78,8 @@ def estimate_run(
     machine: Machine,
     roles: tuple[Role, ...],
     activations_of: ActivationsOf,
-    measured: MeasuredRates | None = None,
 ) -> Estimate:
-    """Estimate a run of these workers; `measured` rates replace guesses."""
+    """Estimate a run of these workers."""
     activations = activations_of(run.learner.checkpointing)
     checked = checked_bytes(shape, run) if run.learner.device == "cuda" and run.engines else 0
     learner = learner_phases(shape, run.learner, activations, checked=checked, parked=run.colocated)
@@ -94,17 +89,12 @@ def estimate_run(
         cache_tokens(shape, layout, parts["generate"]) for layout, parts in zip(run.engines, engines, strict=True)
     ]
     microbatch = largest_microbatch(shape, run, machine, activations)
-    rates = rates_of(shape, run, machine)
-    if measured is not None:
-        on_gpu = run.learner.device == "cuda"
-        rates = with_measured(rates, measured, threads=1 if on_gpu else run.learner.threads, on_gpu=on_gpu)
     context = microbatch and min(shape.context_tokens, microbatch * run.learner.sequence_parallel, *caches)
     return Estimate(
-        shape=shape, machine=machine, run=run, roles=roles, learner=learner, engines=engines, rates=rates,
+        shape=shape, machine=machine, run=run, roles=roles, learner=learner, engines=engines,
         cache_tokens=tuple(caches), microbatch=microbatch, context=context,
         placement=placement_problem(roles, machine),
         shortages=tuple(shortages(shape, run, machine, roles, learner, engines)),
-        times=times_of(shape, run, rates, caches),
     )  # fmt: skip
 
 

@@ -13,7 +13,6 @@ from rlhf.recipe.planning.fitting import EstimateOf
 from rlhf.recipe.planning.known_shapes import known_model, rough_model
 from rlhf.recipe.planning.layout import RunLayout, layout_of
 from rlhf.recipe.planning.machines import Machine
-from rlhf.recipe.planning.rates import MeasuredRates
 from rlhf.recipe.planning.shape import DTYPE_BYTES, Activations, ModelShape, some_recomputed
 from rlhf.recipe.preflight import check_heads
 from rlhf.recipe.schema import Recipe
@@ -25,9 +24,7 @@ DENSE_TOKENS = 4096
 """Longest rows whose replies share a prompt under a mask; the mask is part of the activations."""
 
 
-def estimator(
-    recipe: Recipe, config: Path | None, prompt_tokens: int, measured: MeasuredRates | None = None, rough: bool = False
-) -> EstimateOf:
+def estimator(recipe: Recipe, config: Path | None, prompt_tokens: int, rough: bool = False) -> EstimateOf:
     """Return a function that estimates a recipe with this recipe's model on a machine. A `rough` estimate needs no
     torch, also for a model that is not well known. Raises `ModelError`."""
     name, values = model_values(recipe.model, config)
@@ -50,7 +47,7 @@ def estimator(
         check_heads(recipe, values)
         run = _layout(name, recipe, shape, prompt_tokens)
         memory = machine.card.memory if machine.card and run.learner.device == "cuda" else None
-        return estimate_run(shape, run, machine, roles_of(recipe), partial(passes, memory=memory), measured)
+        return estimate_run(shape, run, machine, roles_of(recipe), partial(passes, memory=memory))
 
     return estimate
 

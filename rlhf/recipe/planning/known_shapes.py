@@ -62,7 +62,6 @@ def rough_model(name: str, values: Values) -> KnownModel:
         name=name,
         architecture=str(values.get("model_type")),
         parameters=layers * (attention + experts * expert) + (1 if tied else 2) * embedding,
-        multiplied=layers * (attention + routed * expert) + embedding,
         layer_parameters=attention + experts * expert,
         largest_parameter=max(embedding, 2 * experts * expert // 3),
         context_tokens=context_tokens(text) or UNNAMED_CONTEXT,

@@ -20,15 +20,10 @@ PROMPT_TOKENS = 512
 class LearnerLayout:
     """The learner's ranks. `width` is the bytes of a weight, `tokens` the tokens of a micro-batch on one rank, and
     `lora` the rank of the adapters or 0. Every `checkpointing`-th layer is recomputed (0: no layer). `zero` is the
-    `zero_optimization` of DeepSpeed's configuration. With `beside_engines` the ranks send weights to engines. An update
-    has so many `epochs`, and all its `passes` over a token take as long as so many forward passes. On a CPU a rank has
-    `threads`."""
+    `zero_optimization` of DeepSpeed's configuration. With `beside_engines` the ranks send weights to engines."""
 
     device: str
     ranks: int
-    threads: int = 1
-    epochs: int = 1
-    passes: float = 3.0
     stage: int
     width: int
     tokens: int
@@ -76,7 +71,6 @@ class RunLayout:
     engines: tuple[EngineLayout, ...]
     colocated: bool
     shared: bool
-    max_staleness: int
     prompt: int
     reply: int
     longest: int
@@ -97,7 +91,6 @@ def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, context: int, prompt: 
         engines=engine_layouts(recipe) if recipe.plays else (),
         colocated=recipe.plays and recipe.cluster.placement == "colocated",
         shared=recipe.plays and shares_one_gpu(recipe),
-        max_staleness=trainer.max_staleness,
         prompt=prompt, reply=recipe.sampling.max_tokens, longest=longest,
         replies=trainer.group_size if recipe.plays else 1,
         samples=trainer.groups_per_update * OF_EXAMPLES.get(recipe.kind, trainer.group_size),
@@ -124,9 +117,6 @@ def learner_layout(recipe: Recipe, zero: Mapping[str, Any], longest: int = 0) ->
     return LearnerLayout(
         device=device,
         ranks=trainer.deepspeed.ranks,
-        threads=max(1, int(trainer.deepspeed.cpus_per_rank)),
-        epochs=trainer.epochs,
-        passes=forward_passes(recipe, reference=reference),
         stage=max(trainer.deepspeed.zero_stage, least),
         width=DTYPE_BYTES[model.dtype],
         tokens=max(trainer.tokens_per_microbatch, -(-longest // trainer.deepspeed.sequence_parallel)),
@@ -142,16 +132,6 @@ def learner_layout(recipe: Recipe, zero: Mapping[str, Any], longest: int = 0) ->
         beside_engines=recipe.plays,
         zero=zero,
     )
-
-
-def forward_passes(recipe: Recipe, *, reference: bool) -> float:
-    """Count the passes over a token of an update as forward passes: a backward pass is two, and with checkpointing
-    another one (of every n-th layer) goes before it. A critic makes the same; a reference one, and so do log-probs
-    before the first of several steps."""
-    trainer, checkpointing = recipe.trainer, int(recipe.model.gradient_checkpointing)
-    again = 1 / checkpointing if checkpointing else 0.0
-    before = trainer.old_logprobs == "recomputed" and trainer.epochs * trainer.minibatches > 1
-    return (3 + again) * trainer.epochs * (2 if trainer.critic else 1) + reference + before
 
 
 def engine_layouts(recipe: Recipe) -> tuple[EngineLayout, ...]:

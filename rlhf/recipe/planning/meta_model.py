@@ -41,7 +41,6 @@ def shape_of(name: str, values: Values) -> ModelShape:
         name=name,
         architecture=type(model).__name__,
         parameters=_count(model.parameters()),
-        multiplied=_multiplied(model, text.to_dict()),
         layers=len(layers),
         layer_parameters=max(_count(layer.parameters()) for layer in layers),
         largest_parameter=max(parameter.numel() for parameter in model.parameters()),
@@ -57,19 +56,6 @@ def shape_of(name: str, values: Values) -> ModelShape:
         ),
         context_tokens=context_tokens(text.to_dict()) or UNNAMED_CONTEXT,
     )
-
-
-def _multiplied(model: PreTrainedModel, text: Values) -> int:
-    """Count the weights that a token is multiplied with."""
-    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    embedding: Any = model.get_input_embeddings()
-    unread = 0 if head.weight is embedding.weight else embedding.weight.numel()
-    experts = _count(
-        weight for name, weight in model.named_parameters() if ".experts." in name and ".shared" not in name
-    )
-    count = next((text[key] for key in ("num_experts", "num_local_experts", "n_routed_experts") if text.get(key)), 1)
-    idle = 1 - min(int(text.get("num_experts_per_tok") or count) / count, 1)
-    return _count(model.parameters()) - unread - round(idle * experts)
 
 
 def activations_of(

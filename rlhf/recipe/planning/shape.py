@@ -11,15 +11,13 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Numbers of elements in a model's modules. `parameters` counts tied weights once; `multiplied` those that a token
-    is multiplied with: no embedding, and of experts as many as it is routed to. `layer_parameters` and
+    """Numbers of elements in a model's modules. `parameters` counts tied weights once. `layer_parameters` and
     `largest_parameter` are those of the largest decoder layer and tensor. `adapter` counts a LoRA of rank 1 on all
     linear layers of the decoder. `tied`: the head is the embedding. `cached_layers` have keys and values in a cache."""
 
     name: str
     architecture: str
     parameters: int
-    multiplied: int
     layers: int
     layer_parameters: int
     largest_parameter: int

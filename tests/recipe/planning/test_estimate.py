@@ -296,3 +296,9 @@ def test_the_start_check_copies_what_it_perturbs_to_host_memory(lora: int) -> No
     (copies,) = (part for part in parts if part.what == "copies for the start check")
     assert copies.place == "host"
     assert copies.bytes == (found.shape.adapter * lora if lora else found.shape.parameters) * layout.width
+
+
+def test_the_check_of_the_longest_sequence_is_part_of_the_weight_sync() -> None:
+    (short, _), (long, _) = plan_of("gsm8k_one_gpu"), plan_of("gsm8k_one_gpu", "sampling.max_tokens=16384")
+    longer, shorter = (bytes_at(found.learner["weight sync"], "device") for found in (long, short))
+    assert longer > shorter + 10**9 / 2

@@ -14,13 +14,11 @@ from typing import Any
 from rlhf.apps.deploy.slurm.job import Container, NodeGroup, SlurmJob
 from rlhf.cluster.roles import used_gpus
 from rlhf.durable import private_folder
-from rlhf.errors import ConfigError, ModelError, UserError
-from rlhf.recipe.by_size import saving_seconds
+from rlhf.errors import ConfigError, UserError
+from rlhf.recipe.by_size import parameter_count, saving_seconds, update_seconds
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.placement import PlacementTarget
-from rlhf.recipe.planning.estimating import estimator
-from rlhf.recipe.planning.layout import PROMPT_TOKENS
-from rlhf.recipe.planning.machines import Machine, machine_of_job
+from rlhf.recipe.planning.machines import machine_of_job
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
@@ -60,7 +58,7 @@ def job_of(
         name=name or checked.name,
         recipe=resolved_yaml(checked, loaded.origins),
         command=shlex.join(["rlhf", *sys.argv[1:]]),
-        warn_seconds=warn_seconds or notice_seconds(checked, machine),
+        warn_seconds=warn_seconds or notice_seconds(checked),
         run_dir=checked.run_dir.absolute(),
         folder=Path.cwd(),
         rlhf=Path("rlhf") if container else Path(sys.executable).parent / "rlhf",
@@ -74,14 +72,11 @@ def job_of(
     )
 
 
-def notice_seconds(recipe: Recipe, machine: Machine) -> int:
+def notice_seconds(recipe: Recipe) -> int:
     """Return the seconds before the time limit at which a run must hear of it: those of an update, which is finished
     first, and of a checkpoint."""
-    try:
-        found = estimator(recipe, None, PROMPT_TOKENS, rough=True)(recipe, machine)
-    except ModelError:  # of unknown size
-        return LEAST_NOTICE_SECONDS
-    seconds = found.times.update.high + saving_seconds(found.shape.parameters, recipe.trainer.deepspeed.ranks)
+    weights = parameter_count(recipe.model)
+    seconds = update_seconds(recipe, weights) + saving_seconds(weights, recipe.trainer.deepspeed.ranks)
     return min(max(60 * math.ceil(seconds / 60), LEAST_NOTICE_SECONDS), MOST_NOTICE_SECONDS)
 
 
