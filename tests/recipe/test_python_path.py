@@ -80,7 +80,7 @@ def test_a_module_of_the_same_name_where_the_command_runs_is_not_taken(project: 
 
 
 def test_the_module_beside_a_base_is_nearer_than_one_above_the_file_on_it(project: Path) -> None:
-    """`rlhf fit` writes such a file below the folder where it runs."""
+    """`rlhf sweep` writes such a file below the folder where it runs."""
     for place, worth in ((Path.cwd(), 0.0), (project / "recipes", 1.0)):
         (place / "own_reward.py").write_text(f"def score(response, row): return {worth}")
     Path("runs/mine.fit").mkdir(parents=True)
