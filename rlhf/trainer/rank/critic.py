@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -41,14 +40,7 @@ class Critic:
 
     def step(self, minibatch: Minibatch, accumulator: MetricAccumulator) -> None:
         """One optimizer step on the value loss, averaged over the minibatch's ACTION tokens."""
-        losses = self._losses(minibatch, accumulator)
-        learning_rate = self.engine.get_lr()[0]
-        loss = zero.accumulate(self.engine, losses, len(minibatch.microbatches), self.world_size)
-        accumulator.add("critic/loss", loss, count=self.sequence_parallel / self.world_size)
-        grad_norm = zero.step(self.engine, "trainer.critic.optimizer")
-        accumulator.step({"critic/grad_norm": grad_norm, "critic/learning_rate": learning_rate})
-
-    def _losses(self, minibatch: Minibatch, accumulator: MetricAccumulator) -> Iterator[Tensor]:
+        total = torch.zeros((), device=self.device)
         for microbatch in minibatch.microbatches:
             columns = microbatch.per_token
             assert columns.values is not None, "the critic was asked before the update"
@@ -59,7 +51,12 @@ class Critic:
             if self.config.value_clip is not None:
                 clipped = ((values.detach() - old).abs() > self.config.value_clip).float().sum()
                 accumulator.see(LossMetrics(len(values), {"critic/clip_fraction": clipped}))
-            yield losses.sum() / minibatch.tokens
+            last = microbatch is minibatch.microbatches[-1]
+            total = total + zero.backward(self.engine, losses.sum() / minibatch.tokens, self.world_size, last=last)
+        accumulator.add("critic/loss", total, count=self.sequence_parallel / self.world_size)
+        learning_rate = self.engine.get_lr()[0]
+        grad_norm = zero.step(self.engine, "trainer.critic.optimizer")
+        accumulator.step({"critic/grad_norm": grad_norm, "critic/learning_rate": learning_rate})
 
     def _forward(self, microbatch: MicroBatch, places: Tensor) -> Tensor:
         values: Tensor = self.engine(self._ids(microbatch.token_ids), self._ids(microbatch.position_ids), places)

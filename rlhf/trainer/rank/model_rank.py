@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,7 +30,6 @@ from rlhf.trainer.rank.offload import RankOffload
 from rlhf.trainer.rank.process_memory import freed_at_once
 from rlhf.trainer.rank.snapshot import Create, Snapshot, on_disk
 from rlhf.trainer.rank.tensor_files import export_weights
-from rlhf.trainer.rank_answers import Disagreement
 from rlhf.trainer.settings import LearnerSettings, Residency
 from rlhf.types import PolicyVersion, Written
 from rlhf.weight_sync import weights
@@ -169,23 +168,12 @@ class ModelRank:
         if self.average:
             self.average.update()
 
-    def _optimizer_step(
-        self,
-        losses: Iterator[Tensor],
-        count: int,
-        accumulator: MetricAccumulator,
-        objection: Callable[[], Disagreement | None] = lambda: None,
-    ) -> None:
-        """Gradients of `count` losses, and a step unless there is an `objection` after them, alike on all ranks."""
-        learning_rate = self.engine.get_lr()[0]
-        loss = zero.accumulate(self.engine, losses, count, self.world_size)
-        accumulator.disagreement = objection()
-        if accumulator.disagreement:
-            return
+    def _step(self, loss: Tensor, accumulator: MetricAccumulator) -> None:
+        """Apply the gradients of this rank's part of a step's `loss`."""
         # Parts of a step's loss add up; ranks that share rows have the same part.
-        accumulator.add(
-            "optimizer/loss", loss, count=self.settings.trainer.deepspeed.sequence_parallel / self.world_size
-        )
+        share = self.settings.trainer.deepspeed.sequence_parallel / self.world_size
+        accumulator.add("optimizer/loss", loss, count=share)
+        learning_rate = self.engine.get_lr()[0]
         accumulator.step({"optimizer/grad_norm": zero.step(self.engine), "optimizer/learning_rate": learning_rate})
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlhf.models.probe import proved_rows
 from rlhf.models.scalar import is_scalar, load_scalar
-from rlhf.trainer.batching.batch import MicroBatch, Minibatch
+from rlhf.trainer.batching.batch import MicroBatch, Minibatch, microbatches_of
 from rlhf.trainer.batching.pairs import sides
 from rlhf.trainer.config import PreferenceConfig
 from rlhf.trainer.losses import LossMetrics
@@ -34,24 +34,27 @@ class PairRank(ModelRank):
         """One optimizer step for every minibatch, on the loss of its pairs."""
         accumulator = MetricAccumulator()
         for minibatch in minibatches:
-            self._optimizer_step(
-                self._pair_losses(minibatch, terms, accumulator), len(minibatch.microbatches), accumulator
-            )
+            total = torch.zeros((), device=self.device)
+            for microbatch in minibatch.microbatches:
+                losses = self._pair_losses(microbatch, terms, accumulator)
+                loss = (losses.sum() / (minibatch.samples / 2)).float()
+                last = microbatch is minibatch.microbatches[-1]
+                total = total + zero.backward(self.engine, loss, self.world_size, last=last)
+            self._step(total, accumulator)
         self._average_weights()
         return accumulator.answer()
 
     def evaluate(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
         """Return the metrics of `prefer` without a step."""
         accumulator = MetricAccumulator()
-        for minibatch in minibatches:
-            with zero.forward_only(self.engine):
-                for _ in self._pair_losses(minibatch, terms, accumulator):
-                    pass
+        with zero.forward_only(self.engine):
+            for microbatch in microbatches_of(minibatches):
+                self._pair_losses(microbatch, terms, accumulator)
         return accumulator.answer()
 
     @abstractmethod
-    def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, accumulator: MetricAccumulator) -> Iterator[Tensor]:
-        """Every micro-batch's part of the mean over the step's pairs; what was seen goes into `accumulator`."""
+    def _pair_losses(self, microbatch: MicroBatch, terms: PairTerms, accumulator: MetricAccumulator) -> Tensor:
+        """Return the loss of every pair, `[pairs]`; what was seen goes into `accumulator`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,21 +76,18 @@ class PreferenceRank(PairRank, Rank):
     def diverge(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
         """Return the mean over replies of their log-ratio, policy over reference, without gradient."""
         accumulator = MetricAccumulator()
-        for minibatch in minibatches:
-            for microbatch in minibatch.microbatches:
-                with zero.forward_only(self.engine):
-                    replies = self._replies(microbatch)
+        with zero.forward_only(self.engine):
+            for microbatch in microbatches_of(minibatches):
+                replies = self._replies(microbatch)
                 accumulator.see(divergence(replies.policy, replies.reference))
         return accumulator.answer()
 
-    def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, accumulator: MetricAccumulator) -> Iterator[Tensor]:
-        config = self.settings.trainer.preference
-        for microbatch in minibatch.microbatches:
-            chosen, rejected = (self._tensor(places) for places in sides(microbatch))
-            replies = self._replies(microbatch)
-            losses = pair_losses(config, replies.at(chosen), replies.at(rejected), terms.baseline)
-            accumulator.see(preference_metrics(config, replies.at(chosen), replies.at(rejected), losses.detach()))
-            yield (losses.sum() / (minibatch.samples / 2)).float()
+    def _pair_losses(self, microbatch: MicroBatch, terms: PairTerms, accumulator: MetricAccumulator) -> Tensor:
+        config, replies = self.settings.trainer.preference, self._replies(microbatch)
+        chosen, rejected = (replies.at(self._tensor(places)) for places in sides(microbatch))
+        losses = pair_losses(config, chosen, rejected, terms.baseline)
+        accumulator.see(preference_metrics(config, chosen, rejected, losses.detach()))
+        return losses
 
     def _replies(self, microbatch: MicroBatch) -> ReplyLogprobs:
         sequence = self._tensor(microbatch.sequences)
@@ -167,17 +167,13 @@ class RewardRank(PairRank):
             rows = proved_rows(loaded, settings.model_path, device=settings.device, packing=settings.trainer.packing)
         super().__init__(as_scalar_head(loaded, settings, rows), rank, world_size, settings)
 
-    def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, accumulator: MetricAccumulator) -> Iterator[Tensor]:
-        for microbatch in minibatch.microbatches:
-            places = sides(microbatch)
-            scores = self._scores(microbatch)
-            chosen, rejected = (scores[self._tensor(side)] for side in places)
-            margins = self._tensor(terms.margins[microbatch.samples[places[0]] // 2])
-            losses = bradley_terry(
-                chosen, rejected, margins, self.settings.trainer.reward_model.center_rewards_coefficient
-            )
-            accumulator.see(ranking_metrics(chosen.detach(), rejected.detach(), losses.detach()))
-            yield losses.sum() / (minibatch.samples / 2)
+    def _pair_losses(self, microbatch: MicroBatch, terms: PairTerms, accumulator: MetricAccumulator) -> Tensor:
+        places, scores = sides(microbatch), self._scores(microbatch)
+        chosen, rejected = (scores[self._tensor(side)] for side in places)
+        margins = self._tensor(terms.margins[microbatch.samples[places[0]] // 2])
+        losses = bradley_terry(chosen, rejected, margins, self.settings.trainer.reward_model.center_rewards_coefficient)
+        accumulator.see(ranking_metrics(chosen.detach(), rejected.detach(), losses.detach()))
+        return losses
 
     def _scores(self, microbatch: MicroBatch) -> Tensor:
         """Return the score of every sequence, at its last token, `[S]`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +64,7 @@ class Rank(ModelRank):
         super().__init__(self.policy, rank, world_size, settings)
         self.critic = Critic(settings.trainer.critic, settings, world_size) if settings.trainer.critic else None
         self.objective = _objective(settings)
-        self.guard = MismatchGuard(settings.model.dtype, self.device)
+        self.guard = MismatchGuard(self.device)
         self.routing = RoutingReplay(self.policy.model, settings.routing) if settings.routing != "ignore" else None
         self.balance = _balance(self.policy, settings)
         self._sender = RankSender(rank)
@@ -72,10 +73,17 @@ class Rank(ModelRank):
     def forward_outputs(self, minibatches: Sequence[Minibatch], wanted: Sequence[Column]) -> dict[str, Floats]:
         """Return the `wanted` columns of this rank's part of an update, `float32 [A]`, without gradients; with `values`
         also `last_values`, `[S]`."""
-        columns: dict[str, list[Tensor]] = {}  # tensors until the end: a GPU is never waited for
+        columns: dict[str, list[Tensor]] = defaultdict(list)  # tensors until the end: a GPU is never waited for
         for microbatch in microbatches_of(minibatches):
-            for name, values in self._outputs(microbatch, wanted):
-                columns.setdefault(name, []).append(values)
+            if "proximal" in wanted:
+                columns["proximal"].append(self._scored(self.engine, microbatch))
+            if "reference" in wanted:
+                columns["reference"].append(self._scored_by_reference(microbatch))
+            if "values" in wanted:
+                assert self.critic is not None, "the recipe has a critic"
+                values, last = self.critic.values(microbatch)
+                columns["values"].append(values)
+                columns["last_values"].append(last)
         return {name: np.concatenate([part.float().cpu().numpy() for part in parts]) for name, parts in columns.items()}
 
     def token_logprobs(
@@ -103,8 +111,15 @@ class Rank(ModelRank):
         """One optimizer step for every minibatch, on the supervised loss of the ACTION tokens."""
         accumulator = MetricAccumulator()
         for minibatch in minibatches:
-            losses = (self._sft_loss(microbatch, minibatch, accumulator) for microbatch in minibatch.microbatches)
-            self._optimizer_step(losses, len(minibatch.microbatches), accumulator)
+            total = torch.zeros((), device=self.device)
+            for microbatch in minibatch.microbatches:
+                logprobs, _ = self._forward(self.engine, microbatch)
+                loss, metrics = sft_loss(logprobs, self._tensor(microbatch.per_token.weights), minibatch.denominator)
+                accumulator.see(metrics)
+                loss = loss + self._balance_loss(microbatch, minibatch, accumulator)
+                last = microbatch is minibatch.microbatches[-1]
+                total = total + zero.backward(self.engine, loss, self.world_size, last=last)
+            self._step(total, accumulator)
         self._average_weights()
         return accumulator.answer()
 
@@ -152,17 +167,6 @@ class Rank(ModelRank):
     def _form(self) -> weights.SyncForm:
         return "adapter" if self.settings.model.publishes_adapters else "merged"
 
-    def _outputs(self, microbatch: MicroBatch, wanted: Sequence[Column]) -> Iterator[tuple[str, Tensor]]:
-        if "proximal" in wanted:
-            yield "proximal", self._scored(self.engine, microbatch)
-        if "reference" in wanted:
-            yield "reference", self._scored_by_reference(microbatch)
-        if "values" in wanted:
-            assert self.critic is not None, "the recipe has a critic"
-            values, last = self.critic.values(microbatch)
-            yield "values", values
-            yield "last_values", last
-
     def _optimize(
         self, minibatches: Sequence[Minibatch], arguments: UpdateArguments, accumulator: MetricAccumulator
     ) -> None:
@@ -199,42 +203,40 @@ class Rank(ModelRank):
         the engine says something about the engine, and too large a one is in the way of the step. `first` passes are
         recorded.
         """
-        strayed = torch.zeros(1, device=self.device)
+        total, strayed = torch.zeros((), device=self.device), torch.zeros(1, device=self.device)
         passes: list[Tensor] = []
+        for microbatch in minibatch.microbatches:
+            logprobs, entropies = self._forward(self.engine, microbatch)
+            if self.routing and later is not None:
+                accumulator.add("moe/routing_disagreement", *self.routing.disagreement())
+            actions = self._actions(microbatch, logprobs, entropies)
+            loss, metrics = policy_loss(
+                actions, minibatch.denominator, self.objective, kl_coefficient=arguments.kl_coefficient
+            )
+            accumulator.see(metrics)
+            distance = off_policy_metrics(logprobs, entropies, actions.behaviour_logprobs)
+            accumulator.see(distance)
+            strayed.add_(distance.sums["policy/approx_kl"])
+            if first:
+                self._record(microbatch, actions, accumulator, untouched=later is not None)
+            passes.append(logprobs.detach())
+            loss = loss + self._balance_loss(microbatch, minibatch, accumulator)
+            last = microbatch is minibatch.microbatches[-1]
+            total = total + zero.backward(self.engine, loss, self.world_size, last=last)
+        if later is not None and self.settings.trainer.mismatch == "stop":
+            accumulator.disagreement = self._disagreement(minibatch, passes, later)
+            if accumulator.disagreement:
+                return False
+        self._step(total, accumulator)
+        return self._too_far(strayed, minibatch.tokens)
 
-        def losses() -> Iterator[Tensor]:
-            for microbatch in minibatch.microbatches:
-                logprobs, entropies = self._forward(self.engine, microbatch)
-                if self.routing and later is not None:
-                    differing, chosen = self.routing.disagreement()
-                    accumulator.add("moe/routing_disagreement", differing, chosen)
-                actions = self._actions(microbatch, logprobs, entropies)
-                loss, metrics = policy_loss(
-                    actions, minibatch.denominator, self.objective, kl_coefficient=arguments.kl_coefficient
-                )
-                accumulator.see(metrics)
-                distance = off_policy_metrics(logprobs, entropies, actions.behaviour_logprobs)
-                accumulator.see(distance)
-                strayed.add_(distance.sums["policy/approx_kl"])
-                if first:
-                    self._record(microbatch, actions, accumulator, untouched=later is not None)
-                passes.append(logprobs.detach())
-                yield loss + self._balance_loss(microbatch, minibatch, accumulator)
-
-        def objection() -> Disagreement | None:
-            unwanted = later is None or self.settings.trainer.mismatch != "stop"
-            return None if unwanted else self._objection(minibatch, passes, later or ())
-
-        self._optimizer_step(losses(), len(minibatch.microbatches), accumulator, objection)
-        return not accumulator.disagreement and self._too_far(strayed, minibatch.tokens)
-
-    def _objection(
+    def _disagreement(
         self, minibatch: Minibatch, passes: Sequence[Tensor], later: Sequence[Minibatch]
     ) -> Disagreement | None:
         """Compare log-probs of tokens that these weights sampled: in this minibatch's `passes`, and in `later` ones if
         they were computed before. Collective."""
-        passed = [(micro, logprobs) for micro, logprobs in zip(minibatch.microbatches, passes, strict=True)]
-        for micro in (micro for part in later for micro in part.microbatches):
+        passed = list(zip(minibatch.microbatches, passes, strict=True))
+        for micro in microbatches_of(later):
             if micro.per_token.proximal is not None:
                 passed.append((micro, self._tensor(micro.per_token.proximal)))
         seen = [
@@ -242,12 +244,12 @@ class Rank(ModelRank):
             for micro, logprobs in passed
             if micro.per_token.current is not None
         ]
-        return self.guard.verdict(seen, lambda: self._rounded(minibatch.microbatches)) if seen else None
-
-    def _rounded(self, microbatches: Sequence[MicroBatch]) -> list[Tensor]:
-        """Log-probs of the ACTION tokens of each micro-batch, as another way of rounding gives them."""
+        if not seen or self.guard.disagreement(seen) is None:
+            return None
         with otherwise_rounded(self.policy):
-            return [self._scored(self.engine, microbatch) for microbatch in microbatches]
+            rounded = [self._scored(self.engine, microbatch) for microbatch in minibatch.microbatches]
+        self.guard.loosen(seen, rounded)
+        return self.guard.disagreement(seen)
 
     def _actions(self, microbatch: MicroBatch, logprobs: Tensor, entropies: Tensor) -> Actions:
         """Return a micro-batch as its loss reads it. With a single step the proximal log-probs are those of its own
@@ -288,12 +290,6 @@ class Rank(ModelRank):
             return False
         torch.distributed.all_reduce(divergence)
         return float(divergence) / self.settings.trainer.deepspeed.sequence_parallel / tokens > limit
-
-    def _sft_loss(self, microbatch: MicroBatch, minibatch: Minibatch, accumulator: MetricAccumulator) -> Tensor:
-        logprobs, _ = self._forward(self.engine, microbatch)
-        loss, metrics = sft_loss(logprobs, self._tensor(microbatch.per_token.weights), minibatch.denominator)
-        accumulator.see(metrics)
-        return loss + self._balance_loss(microbatch, minibatch, accumulator)
 
     def _balance_loss(
         self, microbatch: MicroBatch, minibatch: Minibatch, accumulator: MetricAccumulator

@@ -153,17 +153,14 @@ def elements(weight: Tensor) -> int:
     return int(weight.ds_numel) if partitioned(weight) else weight.numel()  # type: ignore[attr-defined]
 
 
-def accumulate(engine: Any, losses: Iterator[Tensor], count: int, world_size: int) -> Tensor:
-    """Run backward through `count` micro-batch losses, drawn one by one; gradients are summed over ranks after the
-    last. Returns this rank's part of the loss."""
-    total: Tensor = torch.zeros((), device=engine.device)
-    for index, loss in enumerate(losses):
-        engine.set_gradient_accumulation_boundary(index == count - 1)
-        engine.backward(loss * world_size, scale_wrt_gas=False)
-        if index < count - 1:
-            engine.step()
-        total = total + loss.detach()
-    return total
+def backward(engine: Any, loss: Tensor, world_size: int, *, last: bool) -> Tensor:
+    """Add the gradients of a micro-batch; after the `last` one of a step they are summed over ranks. Returns the loss
+    without its graph."""
+    engine.set_gradient_accumulation_boundary(last)
+    engine.backward(loss * world_size, scale_wrt_gas=False)
+    if not last:
+        engine.step()
+    return loss.detach()
 
 
 def step(engine: Any, setting: str = "trainer.optimizer") -> float:
