@@ -49,7 +49,7 @@ def microbatches(whole: Batch, ranks: int = 1, packed: bool = True) -> list[Micr
     per_rank = build_minibatches(
         whole, minibatches=1, ranks=ranks, tokens_per_microbatch=TOKENS_PER_MICROBATCH, packed=packed
     )
-    return [micro for (minibatch,) in per_rank for micro in minibatch.microbatches]
+    return [micro for (minibatch,) in per_rank for micro in minibatch]
 
 
 def padded(whole: Batch) -> list[MicroBatch]:
@@ -113,5 +113,5 @@ def _rows(whole: Batch, part: Sequence[int]) -> MicroBatch:
         sequences=np.repeat(np.arange(len(part)), [len(own) for own in actions]),
         ends=np.array([row * length + len(sequence.token_ids) - 1 for row, sequence in enumerate(sequences)]),
         samples=whole.sequence_samples[list(part)],
-        per_token=whole.per_token.at(places),
+        **whole.columns_at(places),
     )

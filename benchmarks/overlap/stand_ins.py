@@ -130,10 +130,10 @@ class TrainingRank(AnsweringRank):
         self.trained: list[float] = []
         self._seconds, self._sync = seconds, sync
 
-    async def update(self, part: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
+    async def update(self, part: Sequence[Minibatch], columns: Any, arguments: UpdateArguments) -> RankAnswer:
         await asyncio.sleep(self._seconds)
         self.trained.append(self._seconds)
-        return await super().update(part, arguments)
+        return await super().update(part, columns, arguments)
 
     async def group_address(self, *_: Any) -> GroupAddress:
         return GroupAddress(host="stand-in", port=1)

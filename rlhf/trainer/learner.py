@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,8 +17,9 @@ from rlhf.cluster.worker import Worker, WorkerHandle
 from rlhf.durable import synced
 from rlhf.errors import DeadlinePassed, PolicyMismatch, RanksHang, WorkerDied
 from rlhf.trainer.aggregation import Aggregation
-from rlhf.trainer.batching.batch import ROW_TOKENS, Batch, Minibatch, build_batch, build_minibatches, refilled
-from rlhf.trainer.batching.forward_outputs import Column, with_forward_outputs
+from rlhf.trainer.arrays import Floats
+from rlhf.trainer.batching.batch import ROW_TOKENS, Batch, Minibatch, build_batch, build_minibatches, places_of
+from rlhf.trainer.batching.forward_outputs import with_forward_outputs
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit.advantages import forward_columns, with_advantages
 from rlhf.trainer.credit.kl import KLController, read_controller, write_controller
@@ -91,10 +93,14 @@ class RemoteLearner:
 
     async def _update(self, groups: Sequence[Group]) -> Updated:
         batch, parts = await asyncio.to_thread(self._packed, groups)
-        if wanted := forward_columns(self._config):
-            batch = await self._forward_outputs(batch, parts, wanted)
-        batch, estimated, parts = await asyncio.to_thread(self._credited, batch, parts)
-        answers = await self._train(parts)
+        wanted = forward_columns(self._config)
+        if wanted and parts[0]:
+            scored = await self._each(
+                lambda worker, part: worker.policy.forward_outputs(part, wanted), parts, self._seconds
+            )
+            batch = with_forward_outputs(batch, parts, scored)
+        batch, estimated, columns = await asyncio.to_thread(self._credited, batch, parts)
+        answers = await self._train([None] * len(parts) if wanted else parts, columns) if parts[0] else []
         self._stop_on_mismatch(batch, answers)
         self._version += 1
         metrics = (
@@ -115,10 +121,10 @@ class RemoteLearner:
 
     def _credited(
         self, batch: Batch, parts: Sequence[tuple[Minibatch, ...]]
-    ) -> tuple[Batch, dict[str, float], list[tuple[Minibatch, ...]]]:
-        """Return the batch and its parts with advantages, and their metrics."""
+    ) -> tuple[Batch, dict[str, float], list[dict[str, Floats]]]:
+        """Return the batch with advantages, their metrics, and what every rank's part lacks."""
         batch, estimated = with_advantages(batch, self._config, self._kl.coefficient, self._max_tokens)
-        return batch, estimated, [refilled(part, batch.per_token) for part in parts]
+        return batch, estimated, [batch.columns_at(places_of(part), ("advantages", "returns")) for part in parts]
 
     async def imitate(self, batch: Batch) -> dict[str, float]:
         """One optimizer step of supervised learning on a batch of demonstrations."""
@@ -230,27 +236,17 @@ class RemoteLearner:
             found[places] = scores
         return found[: len(rows)].reshape(token_ids[..., 1:].shape)
 
-    async def _forward_outputs(
-        self, batch: Batch, parts: Sequence[Sequence[Minibatch]], wanted: Sequence[Column]
-    ) -> Batch:
-        """Return the batch with the `wanted` columns, computed before its first optimizer step."""
-        if not parts[0]:
-            return batch
-        answers = await self._each(
-            lambda worker, part: worker.policy.forward_outputs(part, wanted), parts, self._seconds
-        )
-        return with_forward_outputs(batch, parts, answers)
-
-    async def _train(self, parts: Sequence[Sequence[Minibatch]]) -> list[RankAnswer]:
-        """Return the optimizer steps of an update; none where there is no ACTION token."""
-        if not parts[0]:
-            return []
+    async def _train(
+        self, parts: Sequence[Sequence[Minibatch] | None], columns: Sequence[dict[str, Floats]]
+    ) -> list[RankAnswer]:
+        """Take the optimizer steps of an update. Ranks keep the parts that they scored: these are None."""
         arguments = UpdateArguments(
             epochs=self._config.epochs,
             kl_coefficient=self._kl.coefficient,
             policy_learns=self._config.critic is None or self._version >= self._config.critic.warmup_updates,
         )
-        return await self._each(lambda worker, part: worker.policy.update(part, arguments), parts, self._seconds)
+        own = list(zip(parts, columns, strict=True))
+        return await self._each(lambda worker, given: worker.policy.update(*given, arguments), own, self._seconds)
 
     def _cut(
         self, batch: Batch, minibatches: int, *, aggregation: Aggregation | None = None, whole_groups: bool = False
@@ -275,7 +271,7 @@ class RemoteLearner:
         found = answers[0].disagreement if answers else None
         if found:
             passed = scatter(answers, batch.tokens, lambda answer: answer.logprobs)
-            scored = batch.per_token.proximal
+            scored = batch.proximal
             raise PolicyMismatch(
                 explain_disagreement(batch, passed if scored is None else scored, found, self._version)
             )
@@ -338,7 +334,7 @@ class RemoteLearner:
 
 def computed_tokens(parts: Sequence[Sequence[Minibatch]]) -> dict[str, float]:
     """Count the tokens of one pass over the batch, prompts and padding included."""
-    computed = sum(micro.tokens for part in parts for minibatch in part for micro in minibatch.microbatches)
+    computed = sum(micro.tokens for part in parts for micro in chain(*part))
     return {"tokens/computed": float(computed)}
 
 
@@ -350,7 +346,7 @@ def _trained(batch: Batch, answers: Sequence[RankAnswer]) -> tuple[TrainedSample
     passed |= not passed.any()  # a critic alone learnt, of all
     logprobs = scatter(answers, batch.tokens, lambda answer: answer.logprobs)
     entropies = scatter(answers, batch.tokens, lambda answer: answer.entropies)
-    columns = (batch.per_sample(column) for column in (batch.per_token.advantages, logprobs, entropies, passed))
+    columns = (batch.per_sample(column) for column in (batch.advantages, logprobs, entropies, passed))
     return tuple(
         TrainedSample(ordinal=ordinal, sample=sample, advantages=own, logprobs=scored, entropies=spread)
         for (ordinal, sample), own, scored, spread, used in zip(batch.samples, *columns, strict=True)

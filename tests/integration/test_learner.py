@@ -94,7 +94,7 @@ def gradient_of(rank: Rank, minibatches: Any) -> np.ndarray:
 
     zero.step = reading_step
     try:
-        rank.update(minibatches, UpdateArguments())
+        rank.update(minibatches, {}, UpdateArguments())
     finally:
         zero.step = real_step
     return seen[0]
@@ -357,7 +357,7 @@ def test_ranks_with_fewer_chunks_of_the_head_than_others_meet_them_under_zero_3(
     start(pair, folder, trainer(2, 3, learning_rate=0))
     batch = made_batch(GROUPS)
     parts = build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=1000, row_tokens=512)
-    ((one, *_), (other, *_)) = ([len(m.targets) for m in part[0].microbatches] for part in parts)
+    ((one, *_), (other, *_)) = ([len(m.targets) for m in part[0]] for part in parts)
     size = head_chunks.MIN_CHUNK_TOKENS
     assert -(-one // size) != -(-other // size), "the ranks have different numbers of chunks"
     assert off(look(pair, gradient_in_chunks, *[(part,) for part in parts]), reference_gradient) <= 1e-6
@@ -422,8 +422,8 @@ def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[Proce
         )
 
     scores = with_forward_outputs(batch, parts, asyncio.run(scored()))
-    assert scores.per_token.proximal is not None
-    found = batch.per_sample(scores.per_token.proximal)
+    assert scores.proximal is not None
+    found = batch.per_sample(scores.proximal)
     for sample, logprobs in zip(asyncio.run(learner.update(GROUPS)).samples, found, strict=True):
         np.testing.assert_array_equal(sample.logprobs, logprobs)
 

@@ -26,7 +26,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def microbatches(shared_prompts: bool) -> Iterator[MicroBatch]:
     groups = [with_one_prompt(group) for group in made_groups()] if shared_prompts else made_groups()
     (steps,) = build_minibatches(made_batch(groups), minibatches=1, ranks=1, tokens_per_microbatch=400)
-    return iter(steps[0].microbatches)
+    return iter(steps[0])
 
 
 def numbers_of(module: nn.Module, micro: MicroBatch) -> Tensor:

@@ -27,7 +27,7 @@ def policy(folder: str, request: pytest.FixtureRequest) -> PolicyModel:
 def microbatches(row_tokens: int, tokens: int, groups: list[Group]) -> Iterator[MicroBatch]:
     batch = made_batch(groups)
     (steps,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=tokens, row_tokens=row_tokens)
-    return iter(steps[0].microbatches)
+    return iter(steps[0])
 
 
 def forward(policy: PolicyModel, micro: MicroBatch) -> torch.Tensor:
@@ -77,7 +77,7 @@ def test_packed_log_probs_and_gradients_equal_those_of_each_sequence_alone(polic
 def test_a_padding_micro_batch_reaches_every_weight_with_zero(policy: PolicyModel) -> None:
     groups = made_groups(1, 1)
     batch = made_batch(groups)
-    padding = build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=512)[1][0].microbatches[0]
+    padding = build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=512)[1][0][0]
     assert len(padding.targets) == 0
     policy.zero_grad()
     forward(policy, padding).sum().backward()

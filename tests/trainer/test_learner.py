@@ -7,7 +7,7 @@ import pytest
 
 from rlhf.errors import DeadlinePassed, RanksHang, WorkerDied, WorkerFailed
 from rlhf.trainer import learner as learner_module
-from rlhf.trainer.batching.batch import microbatches_of, places_of
+from rlhf.trainer.batching.batch import places_of
 from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig
 from rlhf.trainer.credit.estimators import group_relative
 from rlhf.trainer.learner import RemoteLearner
@@ -36,7 +36,9 @@ class EchoWorker:
             raise self.error
         if method == "group_address":
             return GroupAddress(host="127.0.0.1", port=5000)
-        places = places_of(arguments[0])
+        if arguments[0]:
+            self.part = arguments[0]
+        places = places_of(self.part)
         if method == "policy.forward_outputs":
             return {name: places.astype(np.float32) for name in arguments[1]}
         own = places.astype(np.float32)
@@ -82,7 +84,7 @@ async def test_the_event_loop_goes_on_while_a_batch_is_packed(monkeypatch: pytes
     await remote(EchoWorker("learner-0")).update(made_groups(4))
 
 
-async def test_where_the_ranks_are_asked_first_they_get_their_columns_back_with_the_advantages() -> None:
+async def test_ranks_that_are_asked_first_get_nothing_twice() -> None:
     workers = [EchoWorker("learner-0"), EchoWorker("learner-1")]
     groups = made_groups(4)
     updated = await remote(*workers, old_logprobs="recomputed").update(groups)
@@ -92,9 +94,10 @@ async def test_where_the_ranks_are_asked_first_they_get_their_columns_back_with_
         np.testing.assert_array_equal(one.advantages, other.advantages)
     flat = np.concatenate([one.advantages for one in updated.samples])
     for worker in workers:
-        for micro in microbatches_of(worker.sent[1][0]):
-            np.testing.assert_array_equal(micro.per_token.proximal, micro.places)
-            np.testing.assert_array_equal(micro.per_token.advantages, flat[micro.places])
+        part, columns, _ = worker.sent[1]
+        assert part is None
+        assert columns.keys() == {"advantages"}
+        np.testing.assert_array_equal(columns["advantages"], flat[places_of(worker.part)])
 
 
 async def test_groups_without_a_single_score_are_an_update_without_a_step() -> None:
@@ -120,14 +123,14 @@ async def test_when_ranks_are_late_the_error_says_where_each_is(monkeypatch: pyt
     class Late(EchoWorker):
         async def call(self, method: str, *arguments: Any, timeout_seconds: float, **_: Any) -> Any:
             if method == "whereabouts" and self.name == "learner-0":
-                return "is in accumulate at `engine.backward(loss)` (zero.py:137)"
+                return "is in backward at `engine.backward(loss)` (zero.py:137)"
             raise DeadlinePassed(f"{self.name}.{method}", timeout_seconds)
 
     with pytest.raises(RanksHang) as caught:
         await remote(Late("learner-0"), Late("learner-1")).update(made_groups(4))
     assert str(caught.value) == (
         "policy.update of the ranks did not answer within 600 s: learner-1 does not answer (stopped, or its node is "
-        "gone), learner-0 is in accumulate at `engine.backward(loss)` (zero.py:137)"
+        "gone), learner-0 is in backward at `engine.backward(loss)` (zero.py:137)"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -53,9 +55,9 @@ def batch(groups: list[Group]) -> Batch:
 @pytest.fixture(scope="module")
 def microbatches(batch: Batch) -> tuple[MicroBatch, ...]:
     ((minibatch,),) = cut(batch)
-    assert len(minibatch.microbatches) > 1
-    assert any(len(micro.token_ids) > 1 for micro in minibatch.microbatches), "rows behind the first one"
-    return minibatch.microbatches
+    assert len(minibatch) > 1
+    assert any(len(micro.token_ids) > 1 for micro in minibatch), "rows behind the first one"
+    return minibatch
 
 
 def test_every_sequence_is_there_once_with_its_sample_its_last_token_and_its_actions(
@@ -94,13 +96,13 @@ def test_shared_prompts_are_computed_once(groups: list[Group], microbatches: tup
 
 def test_ranks_that_compute_together_know_the_most_that_one_of_them_has(batch: Batch) -> None:
     parts = cut(batch, ranks=3)
-    for together in zip(*(rank[0].microbatches for rank in parts), strict=True):
+    for together in zip(*(rank[0] for rank in parts), strict=True):
         assert {micro.most for micro in together} == {max(len(micro.targets) for micro in together)}
 
 
 def test_a_rank_without_work_computes_padding(batch: Batch) -> None:
     parts = cut(made_batch(made_groups(1, 2)), ranks=3, row_tokens=1)
-    idle = [micro for rank in parts for micro in rank[0].microbatches if len(micro.targets) == 0]
+    idle = [micro for rank in parts for micro in rank[0] if len(micro.targets) == 0]
     assert idle
     for micro in idle:
         assert micro.token_ids.tolist() == micro.position_ids.tolist() == [[0]]
@@ -111,10 +113,10 @@ def test_a_rank_without_work_computes_padding(batch: Batch) -> None:
 def test_a_minibatch_counts_its_tokens_and_samples_whatever_the_rank(groups: list[Group], batch: Batch) -> None:
     sizes = [[sample.trajectory.action_tokens for sample in group.samples] for group in groups]
     for rank in cut(batch, minibatches=2, ranks=2):
-        assert [(part.tokens, part.samples) for part in rank] == [
+        assert [(part[0].step_tokens, part[0].step_samples) for part in rank] == [
             (sum(map(sum, half)), sum(map(len, half))) for half in (sizes[:2], sizes[2:])
         ]
-        assert [part.denominator for part in rank] == [part.tokens for part in rank]
+        assert all(micro.denominator == micro.step_tokens for micro in chain(*rank))
 
 
 def test_whole_groups_are_never_parted(groups: list[Group]) -> None:
@@ -122,13 +124,11 @@ def test_whole_groups_are_never_parted(groups: list[Group]) -> None:
     ((minibatch,),) = build_minibatches(
         batch, minibatches=1, ranks=1, tokens_per_microbatch=1, row_tokens=1, whole_groups=True
     )
-    found = [sorted(set(batch.sample_groups[micro.samples].tolist())) for micro in minibatch.microbatches]
+    found = [sorted(set(batch.sample_groups[micro.samples].tolist())) for micro in minibatch]
     assert sorted(found) == [[0], [1], [2]]
-    assert all(len(micro.samples) == 4 for micro in minibatch.microbatches)
+    assert all(len(micro.samples) == 4 for micro in minibatch)
 
 
 def test_a_row_is_never_wider_than_a_micro_batch_may_be(batch: Batch) -> None:
     ((minibatch,),) = cut(batch, tokens_per_microbatch=30, row_tokens=60)
-    assert all(
-        micro.tokens <= 30 or len(micro.token_ids) == len({*micro.samples}) == 1 for micro in minibatch.microbatches
-    )
+    assert all(micro.tokens <= 30 or len(micro.token_ids) == len({*micro.samples}) == 1 for micro in minibatch)

@@ -81,7 +81,7 @@ def test_second_uses_are_spread_over_the_minibatches() -> None:
     batch = build_batch([*own, *again])
     (steps,) = build_minibatches(batch, minibatches=2, ranks=1, tokens_per_microbatch=10_000)
     owned = batch.sample_groups.repeat(np.diff(batch.offsets))
-    found = [set(owned[np.concatenate([micro.places for micro in step.microbatches])].tolist()) for step in steps]
+    found = [set(owned[np.concatenate([micro.places for micro in step])].tolist()) for step in steps]
     assert found == [{0, 1, 5}, {2, 3, 4}]
 
 
@@ -110,7 +110,7 @@ def test_a_group_comes_back_from_its_records_as_it_is_trained(tmp_path: Path) ->
         one, other = build_batch([as_second_use(first[ordinal])]), build_batch([as_second_use(read)])
         assert one.samples == other.samples
         assert one.rewards.outcomes.tolist() == other.rewards.outcomes.tolist()
-        assert one.per_token.behaviour.tolist() == other.per_token.behaviour.tolist()
+        assert one.behaviour.tolist() == other.behaviour.tolist()
         assert [s.token_ids.tolist() for s in one.sequences] == [s.token_ids.tolist() for s in other.sequences]
     assert ordinals(recorded_groups(tmp_path / "episodes")) == [0, 1, 2, 3], (
         "learning from a recording counts none twice"

@@ -44,5 +44,5 @@ async def test_demonstrations_that_run_out_are_an_error_that_says_when() -> None
 def test_the_loss_is_the_mean_over_response_tokens() -> None:
     batch = demonstration_batch(demonstrations(4))
     (steps,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=64)
-    assert steps[0].denominator == 12
-    assert (batch.per_token.weights == 1).all()
+    assert steps[0][0].denominator == 12
+    assert (batch.weights == 1).all()

@@ -61,7 +61,7 @@ def advantages_again(groups: Sequence[Group], recipe: Recipe) -> Advantages:
     if trainer.shuffle_rewards:
         dealt = shuffled_rewards(groups, seed=recipe.seed + groups[0].ticket.ordinal)
     batch, _ = with_advantages(build_batch(dealt), trainer, 0.0, recipe.sampling.max_tokens)
-    return dict(zip(batch.samples, batch.per_sample(batch.per_token.advantages), strict=True))
+    return dict(zip(batch.samples, batch.per_sample(batch.advantages), strict=True))
 
 
 def evaluation_again(records: Sequence[EpisodeRecord], recipe: Recipe, part: Path) -> Evaluation:

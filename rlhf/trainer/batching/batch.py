@@ -1,14 +1,15 @@
 """Build batches: groups become sequences in rows, and rows become micro-batches, the same number on every rank.
 
 Numpy only and pure. Every per-token array of an update is flat, `[N]` over the ACTION tokens of all trainable samples
-in order; a micro-batch carries its slices of them and their `places`, so that answers find their way back. A rank's
+in order; a micro-batch carries its part of them and their `places`, so that answers find their way back. A rank's
 columns are flat too, `[A]` over the ACTION tokens of its minibatches in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,41 +34,24 @@ ROW_TOKENS = 512
 """Long enough for a group of short samples, so that its prompt is computed once, and short enough to distribute rows
 evenly over ranks with little empty space. Attention is computed in blocks of sequences (`rlhf.models.blocks`), so the
 row length adds no cost there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PerToken:
-    """Columns over ACTION tokens, all `float32` of one length; None where a column is not needed.
-
-    `behaviour`, `proximal` and `reference` are log-probs of the policy that sampled, of the learner before the update
-    and of the reference; `values` and `returns` the critic's estimates before the update and its targets. `weights` is
-    a token's weight in the loss before the division by the denominator of its optimizer step. `current` is 1 for tokens
-    sampled by the weights that the update starts from, else 0.
-    """
-
-    behaviour: Floats
-    weights: Floats
-    advantages: Floats
-    proximal: Floats | None = None
-    reference: Floats | None = None
-    values: Floats | None = None
-    returns: Floats | None = None
-    current: Floats | None = None
-
-    def at(self, places: Ints) -> PerToken:
-        """Every column at `places`."""
-        columns = {field.name: column for field in fields(self) if (column := getattr(self, field.name)) is not None}
-        return PerToken(**{name: column[places] for name, column in columns.items()})
+COLUMNS = ("behaviour", "weights", "advantages", "current", "proximal", "reference", "values", "returns")
+"""Names of columns over ACTION tokens, of a batch and of a micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
     """The data of one update. `sequences[i]`, a segment with ACTION tokens, belongs to sample `sequence_samples[i]`,
     and its first ACTION token is `starts[i]` of the flat arrays. Sample `s` belongs to group `sample_groups[s]`, owns
-    the flat range `offsets[s]:offsets[s + 1]` of `per_token` and is known as `samples[s]`, its `(ordinal, sample
+    the flat range `offsets[s]:offsets[s + 1]` of each column and is known as `samples[s]`, its `(ordinal, sample
     index)`. `rewards` are the episodes', None for demonstrations and pairs. `last_values` `float32 [B]` are a critic's
     values behind the last token of every sample, once the ranks have computed them. The last `second_uses` of the
     `groups` are second uses.
+
+    Columns over ACTION tokens are `float32 [N]`, and None where they are not needed. `behaviour`, `proximal` and
+    `reference` are log-probs of the policy that sampled, of the learner before the update and of the reference;
+    `values` and `returns` the critic's estimates before the update and its targets. `weights` is a token's weight in
+    the loss before the division by the denominator of its optimizer step. `current` is 1 for tokens sampled by the
+    weights that the update starts from, else 0. `advantages` are 0 until they are estimated.
     """
 
     sequences: tuple[Segment, ...]
@@ -76,24 +60,31 @@ class Batch:
     sample_groups: Ints
     samples: tuple[tuple[int, int], ...]
     offsets: Ints
-    per_token: PerToken
     groups: int
     second_uses: int = 0
     rewards: EpisodeRewards | None = None
     last_values: Floats | None = None
+    behaviour: Floats
+    weights: Floats
+    advantages: Floats
+    current: Floats | None = None
+    proximal: Floats | None = None
+    reference: Floats | None = None
+    values: Floats | None = None
+    returns: Floats | None = None
 
     @property
     def tokens(self) -> int:
         """Number of ACTION tokens."""
-        return len(self.per_token.weights)
+        return len(self.weights)
 
     def per_sample(self, values: Floats) -> list[Floats]:
         """Split a flat array `[N]` into one array per sample."""
         return np.split(values, self.offsets[1:-1]) if self.samples else []
 
-    def with_columns(self, **columns: Floats | None) -> Batch:
-        """Return the same batch with these columns of `per_token` replaced."""
-        return replace(self, per_token=replace(self.per_token, **columns))  # type: ignore[arg-type]
+    def columns_at(self, places: Ints, names: Sequence[str] = COLUMNS) -> dict[str, Floats]:
+        """Return those of the columns that there are by now, at `places`."""
+        return {name: column[places] for name in names if (column := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,11 +92,14 @@ class MicroBatch:
     """The data of one forward and backward pass: `token_ids`, `position_ids` `int32 [R, L]`, several prefix groups per
     row, positions starting at 0 in each. Over its ACTION tokens, `[A]`: `targets` their index in the flattened `[R *
     L]`, `sources` that of the token before each in its sequence, `places` their index in the batch's flat arrays,
-    `sequences` the number of their sequence within the micro-batch; `per_token` its columns. Over its sequences, `[S]`:
-    `ends` is the flat index of the last token, `samples` the number of the sample in the batch. A micro-batch without
-    action tokens is padding, and is computed like any other. `most` is the largest A of the micro-batches that ranks
-    compute at the same time. `routing` `int16 [R, L, layers, k]` are the experts that the engine chose, -1 where they
-    are unknown; None where they were not requested."""
+    `sequences` the number of their sequence within the micro-batch; and the columns of `Batch`. Over its sequences,
+    `[S]`: `ends` is the flat index of the last token, `samples` the number of the sample in the batch. A micro-batch
+    without action tokens is padding, and is computed like any other. `most` is the largest A of the micro-batches that
+    ranks compute at the same time. `routing` `int16 [R, L, layers, k]` are the experts that the engine chose, -1 where
+    they are unknown; None where they were not requested.
+
+    Of its optimizer step, over all ranks: the `denominator` of the loss, the number of ACTION tokens `step_tokens`, and
+    the number of samples with any, `step_samples`."""
 
     token_ids: NDArray[np.int32]
     position_ids: NDArray[np.int32]
@@ -115,43 +109,42 @@ class MicroBatch:
     sequences: Ints
     ends: Ints
     samples: Ints
-    per_token: PerToken
     most: int = 0
     routing: Routing | None = None
+    denominator: float = 1.0
+    step_tokens: int = 0
+    step_samples: int = 0
+    behaviour: Floats
+    weights: Floats
+    advantages: Floats
+    current: Floats | None = None
+    proximal: Floats | None = None
+    reference: Floats | None = None
+    values: Floats | None = None
+    returns: Floats | None = None
 
     @property
     def tokens(self) -> int:
         return int(self.token_ids.size)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Minibatch:
-    """One rank's part of one optimizer step; `denominator` is that of the whole step's loss over all ranks, `tokens`
-    its number of ACTION tokens and `samples` its number of samples with any."""
-
-    microbatches: tuple[MicroBatch, ...]
-    denominator: float
-    tokens: int
-    samples: int
-
-
-def microbatches_of(minibatches: Sequence[Minibatch]) -> Iterator[MicroBatch]:
-    """All of a rank's part, in order."""
-    return (microbatch for minibatch in minibatches for microbatch in minibatch.microbatches)
+Minibatch = tuple[MicroBatch, ...]
+"""One rank's part of one optimizer step."""
 
 
 def places_of(minibatches: Sequence[Minibatch]) -> Ints:
     """Return the places of a rank's ACTION tokens, `[A]`."""
-    return np.concatenate([np.zeros(0, np.int64), *(microbatch.places for microbatch in microbatches_of(minibatches))])
+    return np.concatenate([np.zeros(0, np.int64), *(microbatch.places for microbatch in chain(*minibatches))])
 
 
-def refilled(minibatches: Sequence[Minibatch], per_token: PerToken) -> tuple[Minibatch, ...]:
-    """Return the same minibatches with the columns that `per_token` `[N]` has by now."""
-
-    def fresh(microbatch: MicroBatch) -> MicroBatch:
-        return replace(microbatch, per_token=per_token.at(microbatch.places))
-
-    return tuple(replace(step, microbatches=tuple(map(fresh, step.microbatches))) for step in minibatches)
+def filled(minibatches: Sequence[Minibatch], columns: Mapping[str, Floats]) -> list[Minibatch]:
+    """Return the same minibatches with more columns, each `[A]` over the ACTION tokens of all in order."""
+    stops = np.cumsum([len(microbatch.places) for microbatch in chain(*minibatches)])
+    parts = {name: iter(np.split(column, stops[:-1])) for name, column in columns.items()}
+    return [
+        tuple(replace(micro, **{name: next(own) for name, own in parts.items()}) for micro in minibatch)  # type: ignore[arg-type]
+        for minibatch in minibatches
+    ]
 
 
 def build_batch(
@@ -211,13 +204,11 @@ def assemble(
         sample_groups=np.array(sample_groups, np.int64),
         samples=tuple(samples),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        per_token=PerToken(
-            behaviour=behaviour,
-            weights=np.repeat(weights.astype(np.float32), lengths),
-            advantages=np.zeros(int(lengths.sum()), np.float32),
-            current=None if version is None else _joined(current),
-        ),
         groups=groups,
+        behaviour=behaviour,
+        weights=np.repeat(weights.astype(np.float32), lengths),
+        advantages=np.zeros(int(lengths.sum()), np.float32),
+        current=None if version is None else _joined(current),
     )
 
 
@@ -242,7 +233,7 @@ def build_minibatches(
     sequences of a group, which must share their context, are never split over rows, however long. Unless `packed`, any
     other row is one sequence.
     """
-    steps = []
+    steps: list[list[Minibatch]] = []
     first, again = np.split(np.arange(batch.groups), [batch.groups - batch.second_uses])
     parts = zip(np.array_split(first, minibatches), np.array_split(again, minibatches)[::-1], strict=True)
     for groups in map(np.concatenate, parts):
@@ -256,9 +247,16 @@ def build_minibatches(
                 prefix_groups = [(n,) for n in chosen.tolist()]
             else:
                 prefix_groups = group_by_prefix(batch.sequences, chosen.tolist(), row, tokens_per_microbatch)
-            shares = _shares(batch, prefix_groups, ranks, tokens_per_microbatch, row)
-            steps.append(_minibatches(batch, chosen, shares, aggregation, constant_tokens))
-    return [tuple(step[rank] for step in steps) for rank in range(ranks)]
+            samples = np.unique(batch.sequence_samples[chosen])
+            lengths = np.diff(batch.offsets)[samples]
+            live = batch.weights[batch.offsets[samples]] > 0  # samples that weigh nothing are in no denominator
+            step = {
+                "denominator": denominator(lengths[live], aggregation, constant_tokens),
+                "step_tokens": int(lengths.sum()),
+                "step_samples": len(samples),
+            }
+            steps.append(_minibatches(batch, prefix_groups, ranks, tokens_per_microbatch, row, step))
+    return [tuple(made[rank] for made in steps) for rank in range(ranks)]
 
 
 def _joined(columns: Sequence[NDArray[Any]]) -> Floats:
@@ -266,10 +264,15 @@ def _joined(columns: Sequence[NDArray[Any]]) -> Floats:
     return joined
 
 
-def _shares(
-    batch: Batch, prefix_groups: Sequence[tuple[int, ...]], ranks: int, microbatch_tokens: int, row_tokens: int
-) -> list[tuple[MicroBatch, ...]]:
-    """Return the micro-batches of each rank, as many for one as for another."""
+def _minibatches(
+    batch: Batch,
+    prefix_groups: Sequence[tuple[int, ...]],
+    ranks: int,
+    microbatch_tokens: int,
+    row_tokens: int,
+    step: Mapping[str, Any],
+) -> list[Minibatch]:
+    """Return one `step`'s minibatch of every rank, with as many micro-batches for one as for another."""
     rows = pack_rows([grouped_tokens(batch.sequences, members) for members in prefix_groups], row_tokens)
     shares = [cut_microbatches(share, microbatch_tokens) for share in deal(rows, ranks)]
     count = max(len(share) for share in shares)
@@ -277,25 +280,7 @@ def _shares(
         [_microbatch(batch, prefix_groups, part) for part in share + [[]] * (count - len(share))] for share in shares
     ]
     most = [max(len(microbatch.targets) for microbatch in together) for together in zip(*made, strict=True)]
-    return [tuple(replace(own, most=largest) for own, largest in zip(share, most, strict=True)) for share in made]
-
-
-def _minibatches(
-    batch: Batch,
-    chosen: Ints,
-    shares: Sequence[tuple[MicroBatch, ...]],
-    aggregation: Aggregation,
-    constant_tokens: float,
-) -> list[Minibatch]:
-    """One step's minibatch of every rank. Samples that weigh nothing are in no denominator."""
-    samples = np.unique(batch.sequence_samples[chosen])
-    lengths = np.diff(batch.offsets)[samples]
-    live = batch.per_token.weights[batch.offsets[samples]] > 0
-    whole = denominator(lengths[live], aggregation, constant_tokens)
-    return [
-        Minibatch(microbatches=share, denominator=whole, tokens=int(lengths.sum()), samples=len(samples))
-        for share in shares
-    ]
+    return [tuple(replace(own, most=m, **step) for own, m in zip(share, most, strict=True)) for share in made]
 
 
 def _microbatch(batch: Batch, prefix_groups: Sequence[tuple[int, ...]], rows: Sequence[PackedRow]) -> MicroBatch:
@@ -344,8 +329,8 @@ def _microbatch(batch: Batch, prefix_groups: Sequence[tuple[int, ...]], rows: Se
         sequences=np.repeat(np.arange(len(sizes)), sizes),
         ends=np.array(ends, np.int64),
         samples=np.searchsorted(batch.offsets, firsts, side="right") - 1,
-        per_token=batch.per_token.at(flat),
         routing=routing,
+        **batch.columns_at(flat),  # type: ignore[arg-type]
     )
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 
 from rlhf.trainer.arrays import Floats
-from rlhf.trainer.batching.batch import Batch, Minibatch, microbatches_of, places_of
+from rlhf.trainer.batching.batch import Batch, Minibatch, places_of
 
 Column = Literal["proximal", "reference", "values"]
-"""A column of `PerToken`. With `values` a rank also answers `last_values` `float32 [S]`, the critic's values behind the
+"""A column of a batch. With `values` a rank also answers `last_values` `float32 [S]`, the critic's values behind the
 last token of each of its sequences."""
 
 
@@ -24,8 +25,8 @@ def with_forward_outputs(
     for part, answer in zip(parts, answers, strict=True):
         for name in answer.keys() - {"last_values"}:
             columns.setdefault(name, np.full(batch.tokens, np.nan, np.float32))[places_of(part)] = answer[name]
-    filled = batch.with_columns(**columns)
-    return replace(filled, last_values=_last_values(batch, parts, answers)) if "values" in columns else filled
+    last = _last_values(batch, parts, answers) if "values" in columns else None
+    return replace(batch, last_values=last, **columns)  # type: ignore[arg-type]
 
 
 def _last_values(batch: Batch, parts: Sequence[Sequence[Minibatch]], answers: Sequence[Mapping[str, Floats]]) -> Floats:
@@ -41,6 +42,6 @@ def _last_values(batch: Batch, parts: Sequence[Sequence[Minibatch]], answers: Se
 
 def _sequences(part: Sequence[Minibatch]) -> Iterator[tuple[int, int]]:
     """Iterate over the sample of every sequence of a rank, and the place of its first ACTION token."""
-    for microbatch in microbatches_of(part):
+    for microbatch in chain(*part):
         starts = np.searchsorted(microbatch.sequences, np.arange(len(microbatch.samples)))
         yield from zip(microbatch.samples, microbatch.places[starts], strict=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rlhf.errors import NotFinite
@@ -53,7 +55,7 @@ def with_advantages(
             f"{episodes.mask.shape}, or some that are not finite"
         )
     returns = episodes.flat(found.returns) if episodes.values is not None else None
-    filled = batch.with_columns(advantages=episodes.flat(advantages), returns=returns)
+    filled = replace(batch, advantages=episodes.flat(advantages), returns=returns)
     return filled, _metrics(episodes, found.returns, trainer)
 
 

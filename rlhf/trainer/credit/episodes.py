@@ -63,13 +63,13 @@ def episodes_of(
 ) -> Episodes:
     """Return the episodes of a batch that has rewards, with the columns that the ranks computed.
     `kl_in_reward` is the price of a nat of KL to the reference, by `estimator` (arXiv 1909.08593)."""
-    given, columns = batch.rewards, batch.per_token
+    given = batch.rewards
     assert given is not None
     lengths = np.diff(batch.offsets)
     columns_of_tokens = np.arange(max(lengths, default=0))
     mask = columns_of_tokens < lengths[:, None]
     scores = given.outcomes + overlong_penalty(lengths, overlong, max_tokens)
-    computed = {"proximal": columns.proximal, "reference": columns.reference, "values": columns.values}
+    computed = {"proximal": batch.proximal, "reference": batch.reference, "values": batch.values}
     rows = {name: _rows(column, mask) for name, column in computed.items() if column is not None}
     kl = kl_estimate(rows["proximal"] - rows["reference"], estimator) if kl_in_reward else np.zeros(mask.shape)
     rest = scores - _sums(given.turn_rewards, lengths)
@@ -86,7 +86,7 @@ def episodes_of(
         mask=mask,
         turns=_rows(given.turns, mask).astype(np.int64),
         rewards=at_end + _rows(given.turn_rewards, mask) - kl_in_reward * kl,
-        behaviour=_rows(columns.behaviour, mask),
+        behaviour=_rows(batch.behaviour, mask),
         bootstrap=bootstrap.astype(np.float64),
         baselines=given.baselines,
         **rows,

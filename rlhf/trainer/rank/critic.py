@@ -41,18 +41,19 @@ class Critic:
     def step(self, minibatch: Minibatch, accumulator: MetricAccumulator) -> None:
         """One optimizer step on the value loss, averaged over the minibatch's ACTION tokens."""
         total = torch.zeros((), device=self.device)
-        for microbatch in minibatch.microbatches:
-            columns = microbatch.per_token
-            assert columns.values is not None, "the critic was asked before the update"
-            assert columns.returns is not None, "advantages with a critic have targets"
+        for microbatch in minibatch:
+            assert microbatch.values is not None, "the critic was asked before the update"
+            assert microbatch.returns is not None, "advantages with a critic have targets"
             values = self._forward(microbatch, self._ids(microbatch.sources))
-            old, returns = self._column(columns.values), self._column(columns.returns)
+            old, returns = self._column(microbatch.values), self._column(microbatch.returns)
             losses = value_loss(values, old, returns, self.config.value_clip)
             if self.config.value_clip is not None:
                 clipped = ((values.detach() - old).abs() > self.config.value_clip).float().sum()
                 accumulator.see(LossMetrics(len(values), {"critic/clip_fraction": clipped}))
-            last = microbatch is minibatch.microbatches[-1]
-            total = total + zero.backward(self.engine, losses.sum() / minibatch.tokens, self.world_size, last=last)
+            last = microbatch is minibatch[-1]
+            total = total + zero.backward(
+                self.engine, losses.sum() / microbatch.step_tokens, self.world_size, last=last
+            )
         accumulator.add("critic/loss", total, count=self.sequence_parallel / self.world_size)
         learning_rate = self.engine.get_lr()[0]
         grad_norm = zero.step(self.engine, "trainer.critic.optimizer")

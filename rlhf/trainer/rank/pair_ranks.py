@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from rlhf.models.probe import proved_rows
 from rlhf.models.scalar import is_scalar, load_scalar
-from rlhf.trainer.batching.batch import MicroBatch, Minibatch, microbatches_of
+from rlhf.trainer.batching.batch import MicroBatch, Minibatch
 from rlhf.trainer.batching.pairs import sides
 from rlhf.trainer.config import PreferenceConfig
 from rlhf.trainer.losses import LossMetrics
@@ -35,10 +36,10 @@ class PairRank(ModelRank):
         accumulator = MetricAccumulator()
         for minibatch in minibatches:
             total = torch.zeros((), device=self.device)
-            for microbatch in minibatch.microbatches:
+            for microbatch in minibatch:
                 losses = self._pair_losses(microbatch, terms, accumulator)
-                loss = (losses.sum() / (minibatch.samples / 2)).float()
-                last = microbatch is minibatch.microbatches[-1]
+                loss = (losses.sum() / (microbatch.step_samples / 2)).float()
+                last = microbatch is minibatch[-1]
                 total = total + zero.backward(self.engine, loss, self.world_size, last=last)
             self._step(total, accumulator)
         self._average_weights()
@@ -48,7 +49,7 @@ class PairRank(ModelRank):
         """Return the metrics of `prefer` without a step."""
         accumulator = MetricAccumulator()
         with zero.forward_only(self.engine):
-            for microbatch in microbatches_of(minibatches):
+            for microbatch in chain(*minibatches):
                 self._pair_losses(microbatch, terms, accumulator)
         return accumulator.answer()
 
@@ -77,7 +78,7 @@ class PreferenceRank(PairRank, Rank):
         """Return the mean over replies of their log-ratio, policy over reference, without gradient."""
         accumulator = MetricAccumulator()
         with zero.forward_only(self.engine):
-            for microbatch in microbatches_of(minibatches):
+            for microbatch in chain(*minibatches):
                 replies = self._replies(microbatch)
                 accumulator.see(divergence(replies.policy, replies.reference))
         return accumulator.answer()

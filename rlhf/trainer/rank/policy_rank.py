@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from rlhf.models.rounding import rounded as otherwise_rounded
 from rlhf.models.routing import RouterBalance, RoutingReplay, balance_of
 from rlhf.models.scalar import check_same_vocabulary
 from rlhf.trainer.arrays import Floats
-from rlhf.trainer.batching.batch import MicroBatch, Minibatch, microbatches_of
+from rlhf.trainer.batching.batch import MicroBatch, Minibatch, filled
 from rlhf.trainer.batching.forward_outputs import Column
 from rlhf.trainer.credit.registry import needs_of, needs_reference
 from rlhf.trainer.losses import (
@@ -69,12 +70,13 @@ class Rank(ModelRank):
         self.balance = _balance(self.policy, settings)
         self._sender = RankSender(rank)
         self._held: list[Tensor] | None = None
+        self._minibatches: Sequence[Minibatch] = ()
 
     def forward_outputs(self, minibatches: Sequence[Minibatch], wanted: Sequence[Column]) -> dict[str, Floats]:
         """Return the `wanted` columns of this rank's part of an update, `float32 [A]`, without gradients; with `values`
-        also `last_values`, `[S]`."""
+        also `last_values`, `[S]`. The rank keeps its part, with the columns, for `update`."""
         columns: dict[str, list[Tensor]] = defaultdict(list)  # tensors until the end: a GPU is never waited for
-        for microbatch in microbatches_of(minibatches):
+        for microbatch in chain(*minibatches):
             if "proximal" in wanted:
                 columns["proximal"].append(self._scored(self.engine, microbatch))
             if "reference" in wanted:
@@ -84,7 +86,9 @@ class Rank(ModelRank):
                 values, last = self.critic.values(microbatch)
                 columns["values"].append(values)
                 columns["last_values"].append(last)
-        return {name: np.concatenate([part.float().cpu().numpy() for part in parts]) for name, parts in columns.items()}
+        found = {name: torch.cat(parts).float().cpu().numpy() for name, parts in columns.items()}
+        self._minibatches = filled(minibatches, {name: found[name] for name in wanted})
+        return found
 
     def token_logprobs(
         self, token_ids: NDArray[np.int32], routing: Routing | None = None, *, rounded: bool = False
@@ -100,10 +104,13 @@ class Rank(ModelRank):
         found: NDArray[np.float32] = logprobs.view(len(token_ids), -1).cpu().numpy()
         return found
 
-    def update(self, minibatches: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
-        """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic."""
+    def update(
+        self, minibatches: Sequence[Minibatch] | None, columns: Mapping[str, Floats], arguments: UpdateArguments
+    ) -> RankAnswer:
+        """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic.
+        `columns` are those that this rank's part lacks; the part itself is None after `forward_outputs`."""
         accumulator = MetricAccumulator()
-        self._optimize(minibatches, arguments, accumulator)
+        self._optimize(filled(minibatches or self._minibatches, columns), arguments, accumulator)
         self._average_weights()
         return accumulator.answer()
 
@@ -112,12 +119,12 @@ class Rank(ModelRank):
         accumulator = MetricAccumulator()
         for minibatch in minibatches:
             total = torch.zeros((), device=self.device)
-            for microbatch in minibatch.microbatches:
+            for microbatch in minibatch:
                 logprobs, _ = self._forward(self.engine, microbatch)
-                loss, metrics = sft_loss(logprobs, self._tensor(microbatch.per_token.weights), minibatch.denominator)
+                loss, metrics = sft_loss(logprobs, self._tensor(microbatch.weights), microbatch.denominator)
                 accumulator.see(metrics)
-                loss = loss + self._balance_loss(microbatch, minibatch, accumulator)
-                last = microbatch is minibatch.microbatches[-1]
+                loss = loss + self._balance_loss(microbatch, accumulator)
+                last = microbatch is minibatch[-1]
                 total = total + zero.backward(self.engine, loss, self.world_size, last=last)
             self._step(total, accumulator)
         self._average_weights()
@@ -205,13 +212,13 @@ class Rank(ModelRank):
         """
         total, strayed = torch.zeros((), device=self.device), torch.zeros(1, device=self.device)
         passes: list[Tensor] = []
-        for microbatch in minibatch.microbatches:
+        for microbatch in minibatch:
             logprobs, entropies = self._forward(self.engine, microbatch)
             if self.routing and later is not None:
                 accumulator.add("moe/routing_disagreement", *self.routing.disagreement())
             actions = self._actions(microbatch, logprobs, entropies)
             loss, metrics = policy_loss(
-                actions, minibatch.denominator, self.objective, kl_coefficient=arguments.kl_coefficient
+                actions, microbatch.denominator, self.objective, kl_coefficient=arguments.kl_coefficient
             )
             accumulator.see(metrics)
             distance = off_policy_metrics(logprobs, entropies, actions.behaviour_logprobs)
@@ -220,53 +227,52 @@ class Rank(ModelRank):
             if first:
                 self._record(microbatch, actions, accumulator, untouched=later is not None)
             passes.append(logprobs.detach())
-            loss = loss + self._balance_loss(microbatch, minibatch, accumulator)
-            last = microbatch is minibatch.microbatches[-1]
+            loss = loss + self._balance_loss(microbatch, accumulator)
+            last = microbatch is minibatch[-1]
             total = total + zero.backward(self.engine, loss, self.world_size, last=last)
         if later is not None and self.settings.trainer.mismatch == "stop":
             accumulator.disagreement = self._disagreement(minibatch, passes, later)
             if accumulator.disagreement:
                 return False
         self._step(total, accumulator)
-        return self._too_far(strayed, minibatch.tokens)
+        return self._too_far(strayed, minibatch[0].step_tokens)
 
     def _disagreement(
         self, minibatch: Minibatch, passes: Sequence[Tensor], later: Sequence[Minibatch]
     ) -> Disagreement | None:
         """Compare log-probs of tokens that these weights sampled: in this minibatch's `passes`, and in `later` ones if
         they were computed before. Collective."""
-        passed = list(zip(minibatch.microbatches, passes, strict=True))
-        for micro in microbatches_of(later):
-            if micro.per_token.proximal is not None:
-                passed.append((micro, self._tensor(micro.per_token.proximal)))
+        passed = list(zip(minibatch, passes, strict=True))
+        for micro in chain(*later):
+            if micro.proximal is not None:
+                passed.append((micro, self._tensor(micro.proximal)))
         seen = [
-            (logprobs, self._tensor(micro.per_token.behaviour), self._tensor(micro.per_token.current) > 0)
+            (logprobs, self._tensor(micro.behaviour), self._tensor(micro.current) > 0)
             for micro, logprobs in passed
-            if micro.per_token.current is not None
+            if micro.current is not None
         ]
         if not seen or self.guard.disagreement(seen) is None:
             return None
         with otherwise_rounded(self.policy):
-            rounded = [self._scored(self.engine, microbatch) for microbatch in minibatch.microbatches]
+            rounded = [self._scored(self.engine, microbatch) for microbatch in minibatch]
         self.guard.loosen(seen, rounded)
         return self.guard.disagreement(seen)
 
     def _actions(self, microbatch: MicroBatch, logprobs: Tensor, entropies: Tensor) -> Actions:
         """Return a micro-batch as its loss reads it. With a single step the proximal log-probs are those of its own
         pass."""
-        columns = microbatch.per_token
-        behaviour = proximal = self._tensor(columns.behaviour)
+        behaviour = proximal = self._tensor(microbatch.behaviour)
         if self.settings.trainer.old_logprobs == "recomputed":
-            proximal = logprobs.detach() if columns.proximal is None else self._tensor(columns.proximal)
+            proximal = logprobs.detach() if microbatch.proximal is None else self._tensor(microbatch.proximal)
         return Actions(
             logprobs=logprobs,
             old_logprobs=proximal,
             behaviour_logprobs=behaviour,
-            advantages=self._tensor(columns.advantages),
+            advantages=self._tensor(microbatch.advantages),
             entropies=entropies,
-            weights=self._tensor(columns.weights),
+            weights=self._tensor(microbatch.weights),
             sequences=self._tensor(microbatch.sequences),
-            reference_logprobs=None if columns.reference is None else self._tensor(columns.reference),
+            reference_logprobs=None if microbatch.reference is None else self._tensor(microbatch.reference),
         )
 
     def _record(
@@ -274,10 +280,10 @@ class Rank(ModelRank):
     ) -> None:
         """Keep the entropies of the first step's pass, and the learner's log-probs before the update: those computed
         before, or those of that pass."""
-        column = microbatch.per_token.proximal
+        column = microbatch.proximal
         before = actions.logprobs.detach() if column is None else self._tensor(column)
         if column is not None or untouched:
-            behaviour, current = actions.behaviour_logprobs, microbatch.per_token.current
+            behaviour, current = actions.behaviour_logprobs, microbatch.current
             fresh = slice(None) if current is None else self._tensor(current) > 0
             accumulator.see(engine_difference(before[fresh], behaviour[fresh]))
             accumulator.see(mismatch(before, behaviour, self.settings.trainer.correction.high))
@@ -291,15 +297,13 @@ class Rank(ModelRank):
         torch.distributed.all_reduce(divergence)
         return float(divergence) / self.settings.trainer.deepspeed.sequence_parallel / tokens > limit
 
-    def _balance_loss(
-        self, microbatch: MicroBatch, minibatch: Minibatch, accumulator: MetricAccumulator
-    ) -> Tensor | float:
+    def _balance_loss(self, microbatch: MicroBatch, accumulator: MetricAccumulator) -> Tensor | float:
         """Return the micro-batch's part of the step's balance of experts, by its ACTION tokens."""
         if self.balance is None or not len(microbatch.targets):
             return 0.0
         balance = self.balance.loss(self._tensor(microbatch.position_ids))
         accumulator.add("moe/balance_loss", balance.detach() * len(microbatch.targets), len(microbatch.targets))
-        return balance * (len(microbatch.targets) / minibatch.tokens)
+        return balance * (len(microbatch.targets) / microbatch.step_tokens)
 
     def _scored_by_reference(self, microbatch: MicroBatch) -> Tensor:
         if self.reference is not None:

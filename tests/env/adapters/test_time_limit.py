@@ -45,10 +45,10 @@ def targets(played: Trajectory) -> np.ndarray:
     group = Group(ticket=Ticket(ordinal=0, version=0), task=TASK, samples=(Sample(trajectory=played, score=score),))
     trainer = TrainerConfig(advantage={"estimator": "gae", "gamma": 1.0, "lam": 1.0}, critic={})
     batch = build_batch([group])
-    batch = batch.with_columns(values=np.zeros(batch.tokens, np.float32))
+    batch = replace(batch, values=np.zeros(batch.tokens, np.float32))
     batch = replace(batch, last_values=np.array([WORTH], np.float32))
     filled, _ = with_advantages(batch, trainer, 0.0, 64)
-    (returns,) = filled.per_sample(filled.per_token.returns)
+    (returns,) = filled.per_sample(filled.returns)
     return returns
 
 

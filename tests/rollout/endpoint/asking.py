@@ -87,6 +87,6 @@ def check(trajectory: Trajectory, engine: ScriptedEngine) -> None:
     sampled = [
         pair for said in engine.said for pair in zip(said.token_ids.tolist(), said.logprobs.tolist(), strict=True)
     ]
-    assert sorted(zip(trained.tolist(), batch.per_token.behaviour.tolist(), strict=True)) == sorted(sampled)
+    assert sorted(zip(trained.tolist(), batch.behaviour.tolist(), strict=True)) == sorted(sampled)
     flags = [(turn.terminated, turn.truncated) for segment in trajectory.segments for turn in segment.turns]
     assert [any(flag) for flag in flags] == [False] * (len(flags) - 1) + [True], "the last turn alone is an end"

@@ -10,7 +10,7 @@ from tests.trainer.made import made_batch, made_groups, made_segment, without_sc
 
 
 def all_places(parts: list[tuple[Minibatch, ...]]) -> list[int]:
-    return [int(p) for rank in parts for step in rank for micro in step.microbatches for p in micro.places]
+    return [int(p) for rank in parts for step in rank for micro in step for p in micro.places]
 
 
 def one_trajectory(*segments: Segment) -> Group:
@@ -31,8 +31,8 @@ def test_every_action_token_is_computed_once_whatever_the_plan(ranks: int, token
     parts = build_minibatches(batch, minibatches=minibatches, ranks=ranks, tokens_per_microbatch=tokens, row_tokens=64)
     assert sorted(all_places(parts)) == list(range(batch.tokens))
     for step in zip(*parts, strict=True):
-        assert len({len(part.microbatches) for part in step}) == 1
-        assert len({part.denominator for part in step}) == 1
+        assert len({len(part) for part in step}) == 1
+        assert len({micro.denominator for part in step for micro in part}) == 1
 
 
 def test_a_micro_batch_holds_each_token_with_what_precedes_it() -> None:
@@ -40,7 +40,7 @@ def test_a_micro_batch_holds_each_token_with_what_precedes_it() -> None:
     batch = made_batch(groups)
     segments = [s.trajectory.segments[0] for g in groups for s in g.samples]
     (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=200, row_tokens=64)
-    for micro in parts[0].microbatches:
+    for micro in parts[0]:
         ids, positions = micro.token_ids.ravel(), micro.position_ids.ravel()
         for target, place in zip(micro.targets, micro.places, strict=True):
             sample = int(np.searchsorted(batch.offsets, place, side="right")) - 1
@@ -62,7 +62,7 @@ def test_a_token_carries_the_experts_that_were_chosen_for_it(order: int) -> None
         batch,
         minibatches=1, ranks=1, tokens_per_microbatch=100, row_tokens=12,
     )  # fmt: skip
-    (micro,) = parts[0][0].microbatches
+    (micro,) = parts[0][0]
     assert micro.routing is not None
     assert micro.routing.dtype == np.int16
     experts = np.where(np.isin(micro.token_ids, known.token_ids), micro.token_ids, -1)
@@ -74,13 +74,13 @@ def test_a_token_carries_its_own_sample_s_numbers() -> None:
     groups = made_groups()
     batch = made_batch(groups)
     (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=200, row_tokens=64)
-    for micro in parts[0].microbatches:
-        np.testing.assert_array_equal(micro.per_token.advantages, batch.per_token.advantages[micro.places])
-        np.testing.assert_array_equal(micro.per_token.behaviour, batch.per_token.behaviour[micro.places])
+    for micro in parts[0]:
+        np.testing.assert_array_equal(micro.advantages, batch.advantages[micro.places])
+        np.testing.assert_array_equal(micro.behaviour, batch.behaviour[micro.places])
     flat = np.concatenate(
         [s.trajectory.segments[0].logprobs[s.trajectory.segments[0].action_mask] for g in groups for s in g.samples]
     )
-    np.testing.assert_array_equal(batch.per_token.behaviour, flat)
+    np.testing.assert_array_equal(batch.behaviour, flat)
 
 
 def test_samples_without_a_score_are_not_there() -> None:
@@ -95,23 +95,23 @@ def test_environment_tokens_between_turns_are_context_and_not_trained() -> None:
     segment = Segment(token_ids=plain.token_ids, kinds=kinds, logprobs=plain.logprobs, versions=plain.versions)
     batch = made_batch([one_trajectory(segment)])
     assert np.flatnonzero(batch.sequences[0].action_mask).tolist() == [3, 4, 7, 8]
-    np.testing.assert_array_equal(batch.per_token.behaviour, plain.logprobs[[3, 4, 7, 8]])
+    np.testing.assert_array_equal(batch.behaviour, plain.logprobs[[3, 4, 7, 8]])
 
 
 def test_segments_of_one_trajectory_share_its_advantage_and_its_place_in_the_answers() -> None:
     rng = np.random.default_rng(0)
     group = one_trajectory(made_segment(rng, 3, 2), made_segment(rng, 4, 3))
     batch = build_batch([group], aggregation="sequence_mean")
-    assert [len(values) for values in batch.per_sample(batch.per_token.advantages)] == [5]
-    np.testing.assert_allclose(batch.per_token.weights, 0.2)
+    assert [len(values) for values in batch.per_sample(batch.advantages)] == [5]
+    np.testing.assert_allclose(batch.weights, 0.2)
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
 def test_one_token_alone_has_the_whole_weight_and_is_the_whole_denominator(aggregation: str) -> None:
     batch = build_batch([one_trajectory(made_segment(np.random.default_rng(0), 3, 1))], aggregation=aggregation)
     (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=64, aggregation=aggregation)
-    assert batch.per_token.weights.tolist() == [1.0]
-    assert parts[0].denominator == 1.0
+    assert batch.weights.tolist() == [1.0]
+    assert parts[0][0].denominator == 1.0
 
 
 def test_a_token_is_current_where_the_learner_s_own_version_sampled_it() -> None:
@@ -122,14 +122,14 @@ def test_a_token_is_current_where_the_learner_s_own_version_sampled_it() -> None
         for one, versions in ((first, [-1, -1, 3, 2, 3]), (second, [-1, 4, 3]))
     )
     groups = [one_trajectory(first, second)]
-    current = build_batch(groups, version=3).per_token.current
+    current = build_batch(groups, version=3).current
     assert current is not None
     assert current.tolist() == [1.0, 0.0, 1.0, 0.0, 1.0]
-    assert build_batch(groups).per_token.current is None
+    assert build_batch(groups).current is None
 
 
 def test_what_goes_to_the_ranks_is_in_single_precision() -> None:
-    columns = build_batch(made_groups(1), version=0).per_token
+    columns = build_batch(made_groups(1), version=0)
     assert columns.current is not None
     found = [columns.behaviour, columns.weights, columns.advantages, columns.current]
     assert {column.dtype for column in found} == {np.dtype(np.float32)}
@@ -146,7 +146,7 @@ def test_a_context_that_starts_with_an_action_is_a_programming_error() -> None:
 def test_a_batch_without_anything_to_train_has_no_steps() -> None:
     batch = made_batch([without_score(one_trajectory(made_segment(np.random.default_rng(0), 3, 2)), 0)])
     assert build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=64) == [(), ()]
-    assert batch.per_sample(batch.per_token.advantages) == []
+    assert batch.per_sample(batch.advantages) == []
     assert batch.sample_groups.dtype == np.int64
 
 
@@ -170,5 +170,5 @@ def test_what_stands_where_nothing_was_sampled_is_not_read() -> None:
 
     segment = made_segment(np.random.default_rng(0), 5, 4)
     sound, other = (made_batch([one_trajectory(one)]) for one in (segment, poisoned(segment)))
-    np.testing.assert_array_equal(sound.per_token.behaviour, other.per_token.behaviour)
-    np.testing.assert_array_equal(sound.per_token.weights, other.per_token.weights)
+    np.testing.assert_array_equal(sound.behaviour, other.behaviour)
+    np.testing.assert_array_equal(sound.weights, other.weights)

@@ -38,14 +38,14 @@ def test_both_replies_of_a_pair_are_in_one_micro_batch_whatever_the_cut(tokens: 
     )  # fmt: skip
     seen: list[int] = []
     for (minibatch,) in parts:
-        assert minibatch.samples == 24
-        for microbatch in minibatch.microbatches:
+        assert minibatch[0].step_samples == 24
+        for microbatch in minibatch:
             pairs = np.sort(microbatch.samples).reshape(-1, 2)
             assert (pairs[:, 0] % 2 == 0).all()
             assert (pairs[:, 0] + 1 == pairs[:, 1]).all()
             seen += (pairs[:, 0] // 2).tolist()
     assert sorted(seen) == list(range(12))
-    assert len({len(minibatch.microbatches) for (minibatch,) in parts}) == 1
+    assert len({len(minibatch) for (minibatch,) in parts}) == 1
 
 
 def test_a_pairs_prompt_is_rendered_and_computed_once() -> None:
@@ -55,7 +55,7 @@ def test_a_pairs_prompt_is_rendered_and_computed_once() -> None:
     ((minibatch,),) = build_minibatches(
         pair_batch([pair]), minibatches=1, ranks=1, tokens_per_microbatch=1000, row_tokens=1, whole_groups=True
     )
-    (microbatch,) = minibatch.microbatches
+    (microbatch,) = minibatch
     assert microbatch.tokens == len(pair.chosen.token_ids) + len(pair.rejected.token_ids) - shared
     ids = microbatch.token_ids.flatten()[microbatch.ends]
     assert (ids == byte_tokenizer().eos_token_id).all()

@@ -28,7 +28,7 @@ def in_one_row(*sequences: Segment) -> MicroBatch:
         [(one,) for one in sequences], sample_groups=[0] * count, samples=[(0, n) for n in range(count)], groups=1
     )
     (((minibatch),),) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=100, row_tokens=100)
-    (microbatch,) = minibatch.microbatches
+    (microbatch,) = minibatch
     return microbatch
 
 
@@ -82,6 +82,6 @@ def test_without_packing_a_row_is_one_sequence_and_rows_of_similar_length_are_to
     sequences = [sequence([1, 2, 3], [4] * n) for n in (1, 5, 2, 5)]
     batch = assemble([(one,) for one in sequences], sample_groups=[0] * 4, samples=[(0, n) for n in range(4)], groups=1)
     (((minibatch),),) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=16, packed=False)
-    assert [one.token_ids.shape for one in minibatch.microbatches] == [(2, 8), (2, 5)]
-    assert [one.position_ids.tolist() for one in minibatch.microbatches][1] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 0]]
-    assert [one.places.tolist() for one in minibatch.microbatches] == [[*range(1, 6), *range(8, 13)], [6, 7, 0]]
+    assert [one.token_ids.shape for one in minibatch] == [(2, 8), (2, 5)]
+    assert [one.position_ids.tolist() for one in minibatch][1] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 0]]
+    assert [one.places.tolist() for one in minibatch] == [[*range(1, 6), *range(8, 13)], [6, 7, 0]]

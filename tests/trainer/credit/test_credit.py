@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlhf.errors import NotFinite
-from rlhf.trainer.batching.batch import Batch, PerToken, build_batch, build_minibatches
+from rlhf.trainer.batching.batch import Batch, build_batch, build_minibatches
 from rlhf.trainer.config import OverlongConfig, TrainerConfig
 from rlhf.trainer.credit.advantages import forward_columns, with_advantages
 from rlhf.trainer.credit.episodes import Episodes, Estimates, episodes_of, overlong_penalty
@@ -81,14 +81,14 @@ def scored(groups: Sequence[Group]) -> Batch:
     batch = build_batch(groups)
     lengths = [trajectory.action_tokens for group in groups for _, trajectory, _ in group.trainable]
     places = np.concatenate([np.arange(n) for n in lengths]).astype(np.float32)
-    filled = batch.with_columns(proximal=-1 - places / 7, reference=-1.2 - places / 11, values=np.sin(places))
+    filled = replace(batch, proximal=-1 - places / 7, reference=-1.2 - places / 11, values=np.sin(places))
     return replace(filled, last_values=np.full(len(lengths), 0.5, np.float32))
 
 
 def advantages_of(estimator: str, groups: Sequence[Group]) -> list[np.ndarray]:
     config = config_of(estimator)
     batch, _ = with_advantages(scored(groups), config, config.kl.coefficient, 16)
-    return batch.per_sample(batch.per_token.advantages)
+    return batch.per_sample(batch.advantages)
 
 
 def episodes(groups: Sequence[Group], **named: Any) -> Episodes:
@@ -135,7 +135,7 @@ def test_one_survivor_has_nothing_to_be_compared_with(estimator: str) -> None:
     config = TrainerConfig(advantage={"estimator": estimator})
     groups = [group_of(episode(3.0, segment([P, A, A])))]
     batch, _ = with_advantages(build_batch(groups), config, 0.0, 16)
-    assert not batch.per_token.advantages.any()
+    assert not batch.advantages.any()
 
 
 def test_a_group_without_survivors_is_no_part_of_the_batch() -> None:
@@ -160,7 +160,7 @@ def test_an_episode_without_an_action_is_compared_with_and_trains_nothing(
     assert nothing.shape == (0,)
     assert np.isfinite(something).all()
     (steps,) = build_minibatches(build_batch([group]), minibatches=1, ranks=1, tokens_per_microbatch=64)
-    assert (steps[0].denominator, steps[0].samples) == (2.0, 1)
+    assert (steps[0][0].denominator, steps[0][0].step_samples) == (2.0, 1)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -240,7 +240,7 @@ def test_what_a_turn_without_an_action_was_given_is_paid_at_the_end() -> None:
 
 def test_kl_in_the_reward_is_taken_from_every_token_and_from_the_outcome() -> None:
     groups = [group_of(episode(2.0, segment([P, A, A])), episode(1.0, segment([P, A])))]
-    scores = scored(groups).per_token
+    scores = scored(groups)
     kl = scores.proximal - scores.reference
     found = episodes(groups, kl_in_reward=0.5)
     np.testing.assert_allclose(found.rewards, [[-0.5 * kl[0], 2 - 0.5 * kl[1]], [1 - 0.5 * kl[2], 0]], rtol=1e-6)
@@ -258,14 +258,14 @@ def test_normalised_scores_lose_the_kl_of_every_token_and_the_deviation_does_not
     before = scored(groups)
     batch, _ = with_advantages(before, TrainerConfig(**config), beta, 16)
     plain, _ = with_advantages(before, TrainerConfig(advantage=config["advantage"]), 0.0, 16)
-    columns = before.per_token
+    columns = before
     kls = np.split(columns.proximal - columns.reference, np.cumsum(lengths)[:-1])
     expected = [
         of_scores[0] - beta * kl[place:].sum()
-        for of_scores, kl in zip(plain.per_sample(plain.per_token.advantages), kls, strict=True)
+        for of_scores, kl in zip(plain.per_sample(plain.advantages), kls, strict=True)
         for place in range(len(kl))
     ]
-    np.testing.assert_allclose(batch.per_token.advantages, expected, rtol=1e-5)
+    np.testing.assert_allclose(batch.advantages, expected, rtol=1e-5)
 
 
 def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_the_recipe_says() -> None:
@@ -274,12 +274,12 @@ def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_t
     config = TrainerConfig(overlong=OverlongConfig(buffer_tokens=4, penalty_factor=0.5, mask_truncated=True))
     batch = build_batch(groups, mask_truncated=True)
     filled, _ = with_advantages(batch, config, 0.0, 8)
-    short, cut_off = filled.per_sample(filled.per_token.advantages)
+    short, cut_off = filled.per_sample(filled.advantages)
     assert short[0] == pytest.approx(-cut_off[0])
     assert short[0] > 0
-    assert [weights.sum() for weights in filled.per_sample(filled.per_token.weights)] == [2.0, 0.0]
+    assert [weights.sum() for weights in filled.per_sample(filled.weights)] == [2.0, 0.0]
     (steps,) = build_minibatches(filled, minibatches=1, ranks=1, tokens_per_microbatch=64)
-    assert steps[0].denominator == 2.0
+    assert steps[0][0].denominator == 2.0
 
 
 def test_a_reply_beyond_the_buffer_pays_the_recipe_s_factor() -> None:
@@ -296,8 +296,8 @@ def test_the_denominator_is_that_of_the_aggregation(aggregation: str, denominato
     (steps,) = build_minibatches(
         batch, minibatches=1, ranks=1, tokens_per_microbatch=64, aggregation=aggregation, constant_tokens=10
     )
-    assert steps[0].denominator == denominator
-    assert [w.sum() for w in batch.per_sample(batch.per_token.weights)] == pytest.approx(
+    assert steps[0][0].denominator == denominator
+    assert [w.sum() for w in batch.per_sample(batch.weights)] == pytest.approx(
         [1, 1] if aggregation == "sequence_mean" else [2, 3]
     )
 
@@ -322,17 +322,17 @@ def two_episodes() -> list[Group]:
     return [group_of(episode(2.0, segment([P, A, A])), episode(1.0, segment([P, A])))]
 
 
-def credited(**config: Any) -> tuple[Batch, dict[str, float], PerToken]:
+def credited(**config: Any) -> tuple[Batch, dict[str, float], Batch]:
     groups = two_episodes()
     before = scored(groups)
     trainer = TrainerConfig(**config)
     batch, metrics = with_advantages(before, trainer, trainer.kl.coefficient, 16)
-    return batch, metrics, before.per_token
+    return batch, metrics, before
 
 
 def test_what_the_ranks_said_goes_with_the_batch_to_its_losses() -> None:
     batch, metrics, scores = credited(advantage={"estimator": "gae", "lam": 1.0}, critic={})
-    columns = batch.per_token
+    columns = batch
     for name in ("proximal", "reference", "values"):
         np.testing.assert_array_equal(getattr(columns, name), getattr(scores, name))
     assert columns.returns is not None
@@ -350,8 +350,8 @@ def test_vapo_carries_the_outcome_by_the_length_and_teaches_the_critic_by_its_ow
     first, second, alone = np.float64(scores.values)
     lam = 1 - 1 / (0.6 * 2)  # of two action tokens; of one alpha times the length is below 1, and lambda 0
     expected = [second - first + lam * (2 - second), 2 - second, 1 - alone]
-    np.testing.assert_allclose(batch.per_token.advantages, expected, rtol=1e-6)
-    np.testing.assert_allclose(batch.per_token.returns, [2.0, 2.0, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(batch.advantages, expected, rtol=1e-6)
+    np.testing.assert_allclose(batch.returns, [2.0, 2.0, 1.0], rtol=1e-6)
 
 
 def test_equal_returns_leave_nothing_to_explain() -> None:
@@ -365,7 +365,7 @@ def test_equal_returns_leave_nothing_to_explain() -> None:
 def test_without_a_critic_there_are_no_targets_and_nothing_to_say_of_values() -> None:
     groups = two_episodes()
     batch, metrics = with_advantages(build_batch(groups), TrainerConfig(), 0.0, 16)
-    assert batch.per_token.returns is None
+    assert batch.returns is None
     assert metrics == {}
 
 
@@ -387,7 +387,7 @@ def test_the_divergence_that_is_steered_is_shown_and_else_the_plain_one(
 
 def test_without_log_probs_of_a_reference_no_divergence_is_shown() -> None:
     groups = two_episodes()
-    batch = scored(groups).with_columns(reference=None, values=None)
+    batch = replace(scored(groups), reference=None, values=None)
     assert with_advantages(batch, TrainerConfig(), 0.0, 16)[1] == {}
 
 
@@ -401,15 +401,15 @@ def test_the_recipe_s_estimator_prices_the_divergence_in_the_reward(
     batch, _, scores = credited(advantage=PLAIN, kl=kl)
     first, second, other = (0.5 * price(float(d)) for d in np.float64(scores.proximal) - np.float64(scores.reference))
     half = ((2.0 - first - second) - (1.0 - other)) / 2
-    np.testing.assert_allclose(batch.per_token.advantages, [half, half, -half], rtol=1e-6)
+    np.testing.assert_allclose(batch.advantages, [half, half, -half], rtol=1e-6)
 
 
 def test_kl_in_the_loss_is_no_price_in_the_reward() -> None:
     in_loss, _, _ = credited(advantage=PLAIN, kl={"coefficient": 0.5, "place": "loss"})
     free, _, _ = credited(advantage=PLAIN)
     in_reward, _, _ = credited(advantage=PLAIN, kl={"coefficient": 0.5, "place": "reward", "estimator": "k1"})
-    np.testing.assert_array_equal(in_loss.per_token.advantages, free.per_token.advantages)
-    assert not np.allclose(in_reward.per_token.advantages, free.per_token.advantages)
+    np.testing.assert_array_equal(in_loss.advantages, free.advantages)
+    assert not np.allclose(in_reward.advantages, free.advantages)
 
 
 def test_the_same_role_in_the_same_group_is_compared() -> None:

@@ -37,7 +37,7 @@ def test_samples_without_a_score_have_no_part_in_the_statistics() -> None:
     whole, broken = made_batch([group]), without_score(without_score(group, 1), 2)
     values = [score.value for _, _, score in broken.trainable]
     batch = made_batch([broken])
-    found = [float(advantages[0]) for advantages in batch.per_sample(batch.per_token.advantages)]
+    found = [float(advantages[0]) for advantages in batch.per_sample(batch.advantages)]
     expected = group_relative(scored(values), normalize_by_std=True).advantages[:, 0]
     assert found == expected.astype(np.float32).tolist()
     assert len(whole.samples) == 4
