@@ -27,7 +27,12 @@ class Critic:
         self.config, self.world_size = config, world_size
         self.sequence_parallel = settings.trainer.deepspeed.sequence_parallel
         self.device = torch.device(settings.device)
-        self.module = _load(config, settings, world_size)
+        path, setting = config.path or settings.model_path, "trainer.critic.path"
+        if config.path is not None:
+            trusted = settings.model.trust_remote_code
+            check_same_vocabulary(settings.model_path, path, trust_remote_code=trusted, setting=setting)
+        fresh = config.path is None
+        self.module = load_scalar_head(path, settings, world_size, fresh_head=fresh, setting=setting)
         steps = settings.trainer.optimizer_steps
         self.engine = zero.build_engine(self.module, config.optimizer, settings, world_size, total_steps=steps)
 
@@ -35,7 +40,9 @@ class Critic:
         """Values before every ACTION token `[A]`, and after the last token of every sequence `[S]`; no gradient."""
         with zero.forward_only(self.engine):
             actions = len(microbatch.sources)
-            both = self._forward(microbatch, torch.cat([self._ids(microbatch.sources), self._ids(microbatch.ends)]))
+            both = self._forward(
+                microbatch, torch.cat([self._tensor(microbatch.sources), self._tensor(microbatch.ends)])
+            )
         return both[:actions], both[actions:]
 
     def step(self, minibatch: Minibatch, accumulator: MetricAccumulator) -> None:
@@ -44,8 +51,8 @@ class Critic:
         for microbatch in minibatch:
             assert microbatch.values is not None, "the critic was asked before the update"
             assert microbatch.returns is not None, "advantages with a critic have targets"
-            values = self._forward(microbatch, self._ids(microbatch.sources))
-            old, returns = self._column(microbatch.values), self._column(microbatch.returns)
+            values = self._forward(microbatch, self._tensor(microbatch.sources))
+            old, returns = self._tensor(microbatch.values), self._tensor(microbatch.returns)
             losses = value_loss(values, old, returns, self.config.value_clip)
             if self.config.value_clip is not None:
                 clipped = ((values.detach() - old).abs() > self.config.value_clip).float().sum()
@@ -60,25 +67,18 @@ class Critic:
         accumulator.step({"critic/grad_norm": grad_norm, "critic/learning_rate": learning_rate})
 
     def _forward(self, microbatch: MicroBatch, places: Tensor) -> Tensor:
-        values: Tensor = self.engine(self._ids(microbatch.token_ids), self._ids(microbatch.position_ids), places)
+        rows = (self._tensor(microbatch.token_ids).long(), self._tensor(microbatch.position_ids).long())
+        values: Tensor = self.engine(*rows, places)
         return values
 
-    def _ids(self, array: NDArray[Any]) -> Tensor:
-        return torch.tensor(array, device=self.device).long()
-
-    def _column(self, array: NDArray[Any]) -> Tensor:
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.tensor(array, device=self.device)
 
 
-def _load(config: CriticConfig, settings: LearnerSettings, world_size: int) -> ScalarHead:
-    if config.path is not None:
-        check_same_vocabulary(
-            settings.model_path,
-            config.path,
-            trust_remote_code=settings.model.trust_remote_code,
-            setting="trainer.critic.path",
-        )
-    path = config.path or settings.model_path
+def load_scalar_head(
+    path: str, settings: LearnerSettings, world_size: int, *, fresh_head: bool, setting: str
+) -> ScalarHead:
+    """Return a model with one number per token, as a rank trains it; `setting` is the recipe key of its `path`."""
     model = load_scalar(
         path,
         dtype=settings.model.dtype,
@@ -86,12 +86,10 @@ def _load(config: CriticConfig, settings: LearnerSettings, world_size: int) -> S
         gradient_checkpointing=settings.model.gradient_checkpointing,
         offload_activations=settings.model.offload_activations,
         trust_remote_code=settings.model.trust_remote_code,
-        fresh_head=config.path is None,
-        setting="trainer.critic.path",
+        fresh_head=fresh_head,
+        setting=setting,
         sharding=zero.sharding(settings, world_size),
     )
     with module_by_module(model):
-        rows = proved_rows(
-            model, path, device=settings.device, setting="trainer.critic.path", packing=settings.trainer.packing
-        )
+        rows = proved_rows(model, path, device=settings.device, setting=setting, packing=settings.trainer.packing)
     return as_scalar_head(model, settings, rows)

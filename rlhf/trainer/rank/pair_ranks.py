@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 import torch
 from torch import Tensor
 
-from rlhf.models.probe import proved_rows
-from rlhf.models.scalar import is_scalar, load_scalar
+from rlhf.models.scalar import is_scalar
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch
 from rlhf.trainer.batching.pairs import sides
 from rlhf.trainer.config import PreferenceConfig
 from rlhf.trainer.losses import LossMetrics
 from rlhf.trainer.losses.preference import ScoredPairs, bradley_terry, divergence, dpo, implicit_reward, ipo, kto
 from rlhf.trainer.rank import zero
+from rlhf.trainer.rank.critic import load_scalar_head
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.model_rank import ModelRank
 from rlhf.trainer.rank.policy_rank import Rank
-from rlhf.trainer.rank.sequence_parallel import as_scalar_head
-from rlhf.trainer.rank.sharding import module_by_module
 from rlhf.trainer.rank_answers import RankAnswer
 from rlhf.trainer.settings import LearnerSettings, PairTerms
 
@@ -58,19 +55,6 @@ class PairRank(ModelRank):
         """Return the loss of every pair, `[pairs]`; what was seen goes into `accumulator`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ReplyLogprobs:
-    """Whole replies, each column `float64 [S]`: log-probs under policy and reference summed over the reply's tokens,
-    and the number of tokens. Float64, since the loss depends on small differences of sums of hundreds of nats."""
-
-    policy: Tensor
-    reference: Tensor
-    tokens: Tensor
-
-    def at(self, places: Tensor) -> ReplyLogprobs:
-        return ReplyLogprobs(self.policy[places], self.reference[places], self.tokens[places])
-
-
 class PreferenceRank(PairRank, Rank):
     """One rank's policy, and the frozen reference policy."""
 
@@ -79,18 +63,24 @@ class PreferenceRank(PairRank, Rank):
         accumulator = MetricAccumulator()
         with zero.forward_only(self.engine):
             for microbatch in chain(*minibatches):
-                replies = self._replies(microbatch)
-                accumulator.see(divergence(replies.policy, replies.reference))
+                policy, reference, _ = self._replies(microbatch)
+                accumulator.see(divergence(policy, reference))
         return accumulator.answer()
 
     def _pair_losses(self, microbatch: MicroBatch, terms: PairTerms, accumulator: MetricAccumulator) -> Tensor:
-        config, replies = self.settings.trainer.preference, self._replies(microbatch)
-        chosen, rejected = (replies.at(self._tensor(places)) for places in sides(microbatch))
-        losses = pair_losses(config, chosen, rejected, terms.baseline)
-        accumulator.see(preference_metrics(config, chosen, rejected, losses.detach()))
+        config = self.settings.trainer.preference
+        policy, reference, tokens = self._replies(microbatch)
+        chosen, rejected = (self._tensor(places) for places in sides(microbatch))
+        pairs = ScoredPairs(policy[chosen], policy[rejected], reference[chosen], reference[rejected])
+        if config.loss == "ipo":  # its rewards are per token too
+            pairs = pairs.per_token(tokens[chosen], tokens[rejected])
+        losses = pair_losses(config, pairs, terms.baseline)
+        accumulator.see(preference_metrics(config, pairs, losses.detach()))
         return losses
 
-    def _replies(self, microbatch: MicroBatch) -> ReplyLogprobs:
+    def _replies(self, microbatch: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log-probs under policy and reference, summed over the tokens of each reply, and the number of tokens,
+        all `float64 [S]`: the loss depends on small differences of sums of hundreds of nats."""
         sequence = self._tensor(microbatch.sequences)
 
         def summed(values: Tensor) -> Tensor:
@@ -100,39 +90,38 @@ class PreferenceRank(PairRank, Rank):
 
         reference = self._scored_by_reference(microbatch)
         logprobs, _ = self._forward(self.engine, microbatch)
-        return ReplyLogprobs(summed(logprobs), summed(reference), summed(torch.ones_like(reference)))
+        return summed(logprobs), summed(reference), summed(torch.ones_like(reference))
 
 
-def pair_losses(config: PreferenceConfig, chosen: ReplyLogprobs, rejected: ReplyLogprobs, baseline: float) -> Tensor:
+def pair_losses(config: PreferenceConfig, pairs: ScoredPairs, baseline: float) -> Tensor:
     """Return the loss of every pair, `[pairs]`; with `kto`, the mean over its two replies."""
-    pairs = ScoredPairs(chosen.policy, rejected.policy, chosen.reference, rejected.reference)
     if config.loss == "dpo":
         return dpo(pairs, config.beta, config.label_smoothing)
     if config.loss == "ipo":
-        return ipo(pairs.per_token(chosen.tokens, rejected.tokens), config.beta)
+        return ipo(pairs, config.beta)
     both = [
         kto(
-            side.policy,
-            side.reference,
-            torch.full_like(side.policy, desirable, dtype=torch.bool),
-            side.policy.new_tensor(baseline),
+            logprobs,
+            reference,
+            torch.full_like(logprobs, desirable, dtype=torch.bool),
+            logprobs.new_tensor(baseline),
             config.beta,
             desirable_weight=config.desirable_weight,
             undesirable_weight=config.undesirable_weight,
         )
-        for side, desirable in ((chosen, True), (rejected, False))
+        for logprobs, reference, desirable in (
+            (pairs.chosen, pairs.reference_chosen, True),
+            (pairs.rejected, pairs.reference_rejected, False),
+        )
     ]
     return (both[0] + both[1]) / 2
 
 
-def preference_metrics(
-    config: PreferenceConfig, chosen: ReplyLogprobs, rejected: ReplyLogprobs, losses: Tensor
-) -> LossMetrics:
+def preference_metrics(config: PreferenceConfig, pairs: ScoredPairs, losses: Tensor) -> LossMetrics:
     """Means over pairs: how often the implicit reward of the chosen reply is higher (a tie counts half), by how much,
-    and both rewards. `ipo` compares means per token, and its rewards are per token too."""
-    if config.loss == "ipo":
-        chosen, rejected = (_by_the_token(side) for side in (chosen, rejected))
-    better, worse = (implicit_reward(side.policy, side.reference, config.beta) for side in (chosen, rejected))
+    and both rewards."""
+    better = implicit_reward(pairs.chosen, pairs.reference_chosen, config.beta)
+    worse = implicit_reward(pairs.rejected, pairs.reference_rejected, config.beta)
     return LossMetrics(
         len(losses),
         {
@@ -145,28 +134,13 @@ def preference_metrics(
     )
 
 
-def _by_the_token(replies: ReplyLogprobs) -> ReplyLogprobs:
-    return ReplyLogprobs(replies.policy / replies.tokens, replies.reference / replies.tokens, replies.tokens)
-
-
 class RewardRank(PairRank):
     """One rank's reward model: an existing one is trained further, any other language model gets a head of zeros."""
 
     def __init__(self, rank: int, world_size: int, settings: LearnerSettings) -> None:
-        model = settings.model
-        loaded = load_scalar(
-            settings.model_path,
-            dtype=model.dtype,
-            attention=model.attention,
-            gradient_checkpointing=model.gradient_checkpointing,
-            offload_activations=model.offload_activations,
-            trust_remote_code=model.trust_remote_code,
-            fresh_head=not is_scalar(settings.model_path, trust_remote_code=model.trust_remote_code),
-            sharding=zero.sharding(settings, world_size),
-        )
-        with module_by_module(loaded):
-            rows = proved_rows(loaded, settings.model_path, device=settings.device, packing=settings.trainer.packing)
-        super().__init__(as_scalar_head(loaded, settings, rows), rank, world_size, settings)
+        fresh = not is_scalar(settings.model_path, trust_remote_code=settings.model.trust_remote_code)
+        model = load_scalar_head(settings.model_path, settings, world_size, fresh_head=fresh, setting="model.path")
+        super().__init__(model, rank, world_size, settings)
 
     def _pair_losses(self, microbatch: MicroBatch, terms: PairTerms, accumulator: MetricAccumulator) -> Tensor:
         places, scores = sides(microbatch), self._scores(microbatch)
