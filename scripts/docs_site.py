@@ -31,7 +31,7 @@ API = {
     " rlhf.controller.provided_callbacks rlhf.runs.summary",
     "types": "rlhf.types",
     "protocols": "rlhf.protocols",
-    "algorithms": "rlhf.trainer.losses rlhf.trainer.credit.estimators rlhf.trainer.credit.episodes"
+    "algorithms": "rlhf.trainer.losses rlhf.trainer.credit.estimators rlhf.trainer.batching.batch"
     " rlhf.trainer.credit.kl",
     "environments": "rlhf.env.client.pool rlhf.env.client.remote rlhf.env.adapters.as_gymnasium"
     " rlhf.env.adapters.blocking rlhf.sandbox.pool rlhf.sandbox.program",

@@ -114,7 +114,8 @@ class RemoteLearner:
         batch = build_batch(
             self._dealt(groups),
             aggregation=self._config.loss.aggregation,
-            mask_truncated=self._config.overlong.mask_truncated,
+            overlong=self._config.overlong,
+            max_tokens=self._max_tokens,
             version=self._version if self._plays else None,
         )
         return batch, self._cut(batch, self._config.minibatches)
@@ -123,7 +124,7 @@ class RemoteLearner:
         self, batch: Batch, parts: Sequence[tuple[Minibatch, ...]]
     ) -> tuple[Batch, dict[str, float], list[dict[str, Floats]]]:
         """Return the batch with advantages, their metrics, and what every rank's part lacks."""
-        batch, estimated = with_advantages(batch, self._config, self._kl.coefficient, self._max_tokens)
+        batch, estimated = with_advantages(batch, self._config, self._kl.coefficient)
         return batch, estimated, [batch.columns_at(places_of(part), ("advantages", "returns")) for part in parts]
 
     async def imitate(self, batch: Batch) -> dict[str, float]:

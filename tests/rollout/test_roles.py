@@ -13,8 +13,6 @@ from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.turns import WithEnvironment, play
 from rlhf.trainer.batching.batch import build_batch
-from rlhf.trainer.config import OverlongConfig
-from rlhf.trainer.credit.episodes import episodes_of
 from rlhf.trainer.credit.statistics import reward_statistics
 from rlhf.types import (
     EpisodeStatus,
@@ -173,9 +171,9 @@ async def test_self_play_gives_a_sample_for_every_role_and_a_baseline_for_each(
     rewards = [score.value for _, _, score in group.trainable]
     assert roles == [*ROLES] * 4
     assert all(first == -second for first, second in zip(rewards[::2], rewards[1::2], strict=True)), "zero-sum"
-    episodes = episodes_of(build_batch([group]), overlong=OverlongConfig(), max_tokens=8)
-    assert episodes.groups.tolist() == [0, 1] * 4, "compared with its own role only"
-    assert episodes.outcomes.tolist() == rewards
+    batch = build_batch([group])
+    assert batch.groups.tolist() == [0, 1] * 4, "compared with its own role only"
+    assert batch.outcomes.tolist() == rewards
     told = reward_statistics([group])
     assert told["reward/mean"] == 0
     assert told["reward/first"] == -told["reward/second"] == sum(rewards[::2]) / 4

@@ -65,5 +65,5 @@ def _with_prompt(sample: Sample, prompt: np.ndarray) -> Sample:
 def made_batch(groups: list[Group], aggregation: str = "token_mean") -> Batch:
     """A batch with group-relative advantages."""
     config = TrainerConfig(loss={"aggregation": aggregation})
-    batch, _ = with_advantages(bare_batch(groups, aggregation=aggregation), config, 0.0, 16)
+    batch, _ = with_advantages(bare_batch(groups, aggregation=aggregation), config, 0.0)
     return batch

@@ -109,7 +109,7 @@ def test_a_group_comes_back_from_its_records_as_it_is_trained(tmp_path: Path) ->
     for ordinal, read in again.items():
         one, other = build_batch([as_second_use(first[ordinal])]), build_batch([as_second_use(read)])
         assert one.samples == other.samples
-        assert one.rewards.outcomes.tolist() == other.rewards.outcomes.tolist()
+        assert one.outcomes.tolist() == other.outcomes.tolist()
         assert one.behaviour.tolist() == other.behaviour.tolist()
         assert [s.token_ids.tolist() for s in one.sequences] == [s.token_ids.tolist() for s in other.sequences]
     assert ordinals(recorded_groups(tmp_path / "episodes")) == [0, 1, 2, 3], (

@@ -60,7 +60,8 @@ def advantages_again(groups: Sequence[Group], recipe: Recipe) -> Advantages:
     dealt = groups
     if trainer.shuffle_rewards:
         dealt = shuffled_rewards(groups, seed=recipe.seed + groups[0].ticket.ordinal)
-    batch, _ = with_advantages(build_batch(dealt), trainer, 0.0, recipe.sampling.max_tokens)
+    batch = build_batch(dealt, overlong=trainer.overlong, max_tokens=recipe.sampling.max_tokens)
+    batch, _ = with_advantages(batch, trainer, 0.0)
     return dict(zip(batch.samples, batch.per_sample(batch.advantages), strict=True))
 
 

@@ -8,7 +8,8 @@ columns are flat too, `[A]` over the ACTION tokens of its minibatches in order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from rlhf.errors import NotFinite
 from rlhf.trainer.aggregation import Aggregation, denominator, token_weights
-from rlhf.trainer.arrays import Floats, Ints
+from rlhf.trainer.arrays import Doubles, Floats, Ints, in_rows, mask_of
 from rlhf.trainer.batching.packing import (
     PackedRow,
     cut_microbatches,
@@ -27,13 +28,15 @@ from rlhf.trainer.batching.packing import (
     pack_rows,
     tokens_before_actions,
 )
-from rlhf.trainer.credit.rewards import EpisodeRewards, episode_rewards
+from rlhf.trainer.config import OverlongConfig
+from rlhf.trainer.credit.rewards import earned_columns
 from rlhf.types import EpisodeStatus, Group, PolicyVersion, Routing, Segment
 
 ROW_TOKENS = 512
 """Long enough for a group of short samples, so that its prompt is computed once, and short enough to distribute rows
 evenly over ranks with little empty space. Attention is computed in blocks of sequences (`rlhf.models.blocks`), so the
 row length adds no cost there."""
+EMPTY: Mapping[str, Any] = {kind: partial(np.zeros, 0, kind) for kind in ("float64", "int64", "bool")}
 COLUMNS = ("behaviour", "weights", "advantages", "current", "proximal", "reference", "values", "returns")
 """Names of columns over ACTION tokens, of a batch and of a micro-batch."""
 
@@ -43,15 +46,21 @@ class Batch:
     """The data of one update. `sequences[i]`, a segment with ACTION tokens, belongs to sample `sequence_samples[i]`,
     and its first ACTION token is `starts[i]` of the flat arrays. Sample `s` belongs to group `sample_groups[s]`, owns
     the flat range `offsets[s]:offsets[s + 1]` of each column and is known as `samples[s]`, its `(ordinal, sample
-    index)`. `rewards` are the episodes', None for demonstrations and pairs. `last_values` `float32 [B]` are a critic's
-    values behind the last token of every sample, once the ranks have computed them. The last `second_uses` of the
-    `groups` are second uses.
+    index)`. The last `second_uses` of the `group_count` groups are second uses.
 
     Columns over ACTION tokens are `float32 [N]`, and None where they are not needed. `behaviour`, `proximal` and
     `reference` are log-probs of the policy that sampled, of the learner before the update and of the reference;
     `values` and `returns` the critic's estimates before the update and its targets. `weights` is a token's weight in
     the loss before the division by the denominator of its optimizer step. `current` is 1 for tokens sampled by the
     weights that the update starts from, else 0. `advantages` are 0 until they are estimated.
+
+    Columns of what episodes earned are empty for demonstrations and pairs. Over samples, `[B]`: `scores` with the
+    length penalty; `outcomes`, the scores minus, where KL is in the reward, the sum of `kl`; `groups`, the number of
+    the comparison group (the same role in the same group); `baselines`, the outcome of the group's greedy episode, None
+    if a group lacks one; `bootstrapped`, where an episode was truncated and is rewarded by its turns alone;
+    `last_values`, the critic's behind the last token. Over ACTION tokens, `float64 [N]`: `turns` numbers the turns of
+    an episode; `rewards` sum to the outcome: those of turns, with their weight in the outcome, at the turns' last
+    tokens, the rest at the very last token, KL everywhere; `kl` is each token's KL to the reference times its price.
     """
 
     sequences: tuple[Segment, ...]
@@ -60,10 +69,8 @@ class Batch:
     sample_groups: Ints
     samples: tuple[tuple[int, int], ...]
     offsets: Ints
-    groups: int
+    group_count: int
     second_uses: int = 0
-    rewards: EpisodeRewards | None = None
-    last_values: Floats | None = None
     behaviour: Floats
     weights: Floats
     advantages: Floats
@@ -72,11 +79,42 @@ class Batch:
     reference: Floats | None = None
     values: Floats | None = None
     returns: Floats | None = None
+    scores: Doubles = field(default_factory=EMPTY["float64"])
+    outcomes: Doubles = field(default_factory=EMPTY["float64"])
+    groups: Ints = field(default_factory=EMPTY["int64"])
+    baselines: Doubles | None = None
+    bootstrapped: NDArray[np.bool_] = field(default_factory=EMPTY["bool"])
+    last_values: Floats | None = None
+    turns: Ints = field(default_factory=EMPTY["int64"])
+    rewards: Doubles = field(default_factory=EMPTY["float64"])
+    kl: Doubles = field(default_factory=EMPTY["float64"])
 
     @property
     def tokens(self) -> int:
         """Number of ACTION tokens."""
         return len(self.weights)
+
+    @property
+    def lengths(self) -> Ints:
+        """Number of ACTION tokens of every sample, `[B]`."""
+        return np.diff(self.offsets)
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Where `rows` have a token, `[B, T]`."""
+        return mask_of(self.lengths)
+
+    def rows(self, column: NDArray[Any]) -> Doubles:
+        """Return a column `[N]` with a sample in each row, `[B, T]`, 0 behind its last token."""
+        return in_rows(column, self.lengths)
+
+    @property
+    def bootstrap(self) -> Doubles:
+        """The critic's value of the state after the last token, `[B]`, where it is `bootstrapped`, else 0. What
+        judges an episode as a whole is paid at its end, and nothing is left to come: with the value behind the cut it
+        would be paid twice, and teach never to stop. It makes no difference whether a turn was paid."""
+        last = np.zeros(len(self.samples)) if self.last_values is None else self.last_values.astype(np.float64)
+        return np.where(self.bootstrapped, last, 0.0)
 
     def per_sample(self, values: Floats) -> list[Floats]:
         """Split a flat array `[N]` into one array per sample."""
@@ -151,12 +189,13 @@ def build_batch(
     groups: Sequence[Group],
     *,
     aggregation: Aggregation = "token_mean",
-    mask_truncated: bool = False,
+    overlong: OverlongConfig = OverlongConfig(),  # noqa: B008 - frozen
+    max_tokens: int = 0,
     version: PolicyVersion | None = None,
 ) -> Batch:
-    """Return the trainable samples of `groups` and their rewards. With `mask_truncated` those that were cut off weigh
-    nothing. `version` is that of the learner's weights, None where the tokens' versions are not this learner's. Raises
-    `NotFinite` for a reward or a log-prob that is NaN or infinity."""
+    """Return the trainable samples of `groups` and what they earned, less the penalty of `overlong` replies, whose
+    limit is `max_tokens`. `version` is that of the learner's weights, None where the tokens' versions are not this
+    learner's. Raises `NotFinite` for a reward or a log-prob that is NaN or infinity."""
     trained = [(g, group, index, trajectory)
                for g, group in enumerate(groups) for index, trajectory, _ in group.trainable]  # fmt: skip
     cut_off = [trajectory.status is EpisodeStatus.TRUNCATED for _, _, _, trajectory in trained]
@@ -164,12 +203,13 @@ def build_batch(
         [trajectory.segments for _, _, _, trajectory in trained],
         sample_groups=[g for g, _, _, _ in trained],
         samples=[(group.ticket.ordinal, index) for _, group, index, _ in trained],
-        sample_weights=1.0 - np.array(cut_off, np.float64) if mask_truncated else None,
+        sample_weights=1.0 - np.array(cut_off, np.float64) if overlong.mask_truncated else None,
         groups=len(groups),
         aggregation=aggregation,
         version=version,
     )
-    return replace(batch, rewards=episode_rewards(groups), second_uses=sum(group.second_use for group in groups))
+    earned = earned_columns(groups, batch.lengths, overlong, max_tokens)
+    return replace(batch, second_uses=sum(group.second_use for group in groups), **earned)
 
 
 def assemble(
@@ -204,7 +244,7 @@ def assemble(
         sample_groups=np.array(sample_groups, np.int64),
         samples=tuple(samples),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        groups=groups,
+        group_count=groups,
         behaviour=behaviour,
         weights=np.repeat(weights.astype(np.float32), lengths),
         advantages=np.zeros(int(lengths.sum()), np.float32),
@@ -234,7 +274,7 @@ def build_minibatches(
     other row is one sequence.
     """
     steps: list[list[Minibatch]] = []
-    first, again = np.split(np.arange(batch.groups), [batch.groups - batch.second_uses])
+    first, again = np.split(np.arange(batch.group_count), [batch.group_count - batch.second_uses])
     parts = zip(np.array_split(first, minibatches), np.array_split(again, minibatches)[::-1], strict=True)
     for groups in map(np.concatenate, parts):
         chosen = np.flatnonzero(np.isin(batch.sample_groups[batch.sequence_samples], groups))
@@ -248,7 +288,7 @@ def build_minibatches(
             else:
                 prefix_groups = group_by_prefix(batch.sequences, chosen.tolist(), row, tokens_per_microbatch)
             samples = np.unique(batch.sequence_samples[chosen])
-            lengths = np.diff(batch.offsets)[samples]
+            lengths = batch.lengths[samples]
             live = batch.weights[batch.offsets[samples]] > 0  # samples that weigh nothing are in no denominator
             step = {
                 "denominator": denominator(lengths[live], aggregation, constant_tokens),

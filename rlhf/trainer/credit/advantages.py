@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlhf.errors import NotFinite
+from rlhf.errors import ConfigError, NotFinite
+from rlhf.trainer.arrays import Doubles
 from rlhf.trainer.batching.batch import Batch
 from rlhf.trainer.batching.forward_outputs import Column
 from rlhf.trainer.config import TrainerConfig
-from rlhf.trainer.credit.episodes import Episodes, Estimates, episodes_of
 from rlhf.trainer.credit.estimators import whiten
 from rlhf.trainer.credit.kl import kl_estimate
 from rlhf.trainer.credit.registry import ESTIMATORS, called_with, needs_of, needs_reference
@@ -30,45 +30,52 @@ def forward_columns(trainer: TrainerConfig) -> tuple[Column, ...]:
     return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
 
-def with_advantages(
-    batch: Batch, trainer: TrainerConfig, kl_coefficient: float, max_tokens: int
-) -> tuple[Batch, dict[str, float]]:
-    """Return the batch with its advantages (and a critic's targets), and their metrics. Raises `NotFinite` for
-    an advantage that is NaN or infinity, and `ConfigError` for a user-defined estimator that cannot be called."""
+def with_advantages(batch: Batch, trainer: TrainerConfig, kl_coefficient: float) -> tuple[Batch, dict[str, float]]:
+    """Return the batch with its advantages (and a critic's targets), and their metrics. `kl_coefficient` is the price
+    of a nat of KL to the reference. Raises `NotFinite` for an advantage that is NaN or infinity, and `ConfigError` for
+    a user-defined estimator that cannot be called, or that leaves out the targets."""
     if batch.tokens == 0:  # no action tokens: there is nothing to credit
         return batch, {}
-    kl, advantage = trainer.kl, trainer.advantage
-    episodes = episodes_of(
-        batch,
-        overlong=trainer.overlong,
-        max_tokens=max_tokens,
-        kl_in_reward=kl_coefficient if kl.place == "reward" else 0.0,
-        estimator=kl.estimator,
-    )
-    setting = "trainer.advantage.estimator"
-    estimate = called_with(ESTIMATORS, advantage.estimator, setting, advantage, advantage.arguments)
-    found: Estimates = estimate(episodes)
-    advantages = whiten(found.advantages, episodes.mask) if advantage.whiten else found.advantages
-    if advantages.shape != episodes.mask.shape or not np.isfinite(advantages[episodes.mask]).all():
+    kl, advantage, setting = trainer.kl, trainer.advantage, "trainer.advantage.estimator"
+    if kl_coefficient and kl.place == "reward":  # arXiv 1909.08593
+        own = kl_estimate(_log_ratio(batch), kl.estimator)
+        outcomes = batch.scores - kl_coefficient * batch.rows(own).sum(1)
+        priced = kl_coefficient * own
+        batch = replace(batch, outcomes=outcomes, kl=priced, rewards=batch.rewards - priced)
+    found = called_with(ESTIMATORS, advantage.estimator, setting, advantage, advantage.arguments)(batch)
+    advantages, returns = found if isinstance(found, tuple) else (found, None)
+    if advantage.whiten:
+        advantages = whiten(advantages)
+    if advantages.shape != (batch.tokens,) or not np.isfinite(advantages).all():
         raise NotFinite(
-            f"advantage.estimator {advantage.estimator} gave advantages of shape {advantages.shape} for tokens "
-            f"{episodes.mask.shape}, or some that are not finite"
+            f"advantage.estimator {advantage.estimator} gave advantages of shape {advantages.shape} for {batch.tokens} "
+            "tokens, or some that are not finite"
         )
-    returns = episodes.flat(found.returns) if episodes.values is not None else None
-    filled = replace(batch, advantages=episodes.flat(advantages), returns=returns)
-    return filled, _metrics(episodes, found.returns, trainer)
+    if returns is None and trainer.critic is not None:
+        raise ConfigError(f"{setting} {advantage.estimator} gave no targets; trainer.critic learns from them")
+    return replace(
+        batch,
+        advantages=advantages.astype(np.float32),
+        returns=None if returns is None else returns.astype(np.float32),
+    ), _metrics(batch, returns, trainer)
 
 
-def _metrics(episodes: Episodes, returns: np.ndarray, trainer: TrainerConfig) -> dict[str, float]:
+def _log_ratio(batch: Batch) -> Doubles:
+    """Return log policy - log reference of every ACTION token, `[N]`."""
+    assert batch.proximal is not None, "the ranks gave their log-probs"
+    assert batch.reference is not None, "the ranks hold the reference"
+    return batch.proximal.astype(np.float64) - batch.reference
+
+
+def _metrics(batch: Batch, returns: Doubles | None, trainer: TrainerConfig) -> dict[str, float]:
     found: dict[str, float] = {}
-    if episodes.values is not None:
-        values, targets = episodes.values[episodes.mask], returns[episodes.mask]
+    if batch.values is not None and returns is not None:
+        values = batch.values.astype(np.float64)
         found["critic/value_mean"] = float(values.mean())
-        if (total := targets.var()) > 0:  # equal returns leave nothing to explain
-            found["critic/explained_variance"] = float(1 - (targets - values).var() / total)
-    if episodes.reference is not None and episodes.proximal is not None:
+        if (total := returns.var()) > 0:  # equal returns leave nothing to explain
+            found["critic/explained_variance"] = float(1 - (returns - values).var() / total)
+    if batch.reference is not None and batch.proximal is not None:
         # The estimator of the penalty; k1 with a teacher.
         estimator = trainer.kl.estimator if trainer.kl.coefficient else "k1"
-        d = (episodes.proximal - episodes.reference)[episodes.mask]
-        found["policy/kl_reference"] = float(kl_estimate(d, estimator).mean())
+        found["policy/kl_reference"] = float(kl_estimate(_log_ratio(batch), estimator).mean())
     return found

@@ -1,51 +1,49 @@
-"""The rewards of a batch's episodes, as flat columns, and their permutation as a control experiment. Numpy only and
-pure."""
+"""The rewards of a batch's episodes, as columns, and their permutation as a control experiment. Numpy only and pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlhf.errors import NotFinite
 from rlhf.trainer.arrays import Doubles, Ints
+from rlhf.trainer.config import OverlongConfig
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Trajectory, is_finite
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EpisodeRewards:
-    """For every trainable episode, `[B]`: `outcomes` are the scores, `compared` is its comparison group (the same role
-    in the same group), `bootstrapped` is true where rewards would have continued (truncated, and rewarded only by its
-    turns), `baselines` the outcome of its group's greedy episode, None if a group lacks one.
-
-    For every ACTION token, `[N]` as in the batch: `turns` numbers its turn in the episode, and `turn_rewards` are the
-    rewards of turns, with their weight in the outcome, at the last ACTION token of each turn.
-    """
-
-    outcomes: Doubles
-    compared: Ints
-    bootstrapped: NDArray[np.bool_]
-    baselines: Doubles | None
-    turns: Ints
-    turn_rewards: Doubles
-
-
-def episode_rewards(groups: Sequence[Group]) -> EpisodeRewards:
-    """Return the rewards of the trainable episodes of `groups`, in order. Raises `NotFinite` for a score that is NaN or
-    infinite: nothing is trained on it."""
+def earned_columns(groups: Sequence[Group], lengths: Ints, overlong: OverlongConfig, max_tokens: int) -> dict[str, Any]:
+    """Return the columns of `Batch` that say what the trainable episodes of `groups`, of `lengths` ACTION tokens,
+    earned. Raises `NotFinite` for a score that is NaN or infinite: nothing is trained on it."""
     trained = [(g, trajectory, score) for g, group in enumerate(groups) for _, trajectory, score in group.trainable]
-    numbers, rewards = _turns([(trajectory, score.turn_weight) for _, trajectory, score in trained])
+    turns, rewards = _turns([(trajectory, score.turn_weight) for _, trajectory, score in trained])
     more = [trajectory.status is EpisodeStatus.TRUNCATED and score.only_turns for _, trajectory, score in trained]
-    return EpisodeRewards(
-        outcomes=np.array([_number(trajectory, score) for _, trajectory, score in trained], np.float64),
-        compared=_compared([(g, trajectory.role) for g, trajectory, _ in trained]),
-        bootstrapped=np.array(more, np.bool_),
-        baselines=_baselines(groups),
-        turns=numbers,
-        turn_rewards=rewards,
-    )
+    scores = np.array([_number(trajectory, score) for _, trajectory, score in trained], np.float64)
+    scores = scores + overlong_penalty(lengths, overlong, max_tokens)
+    paid = np.bincount(np.repeat(np.arange(len(lengths)), lengths), weights=rewards, minlength=len(lengths))
+    acting = lengths > 0
+    rewards[np.cumsum(lengths)[acting] - 1] += (scores - paid)[acting]
+    return {
+        "scores": scores,
+        "outcomes": scores,
+        "groups": _compared([(g, trajectory.role) for g, trajectory, _ in trained]),
+        "bootstrapped": np.array(more, np.bool_),
+        "baselines": _baselines(groups),
+        "turns": turns,
+        "rewards": rewards,
+        "kl": np.zeros(len(rewards)),
+    }
+
+
+def overlong_penalty(lengths: Ints, overlong: OverlongConfig, max_tokens: int) -> Doubles:
+    """Return the length penalty added to the reward of each reply, `[B]` (DAPO, arXiv 2503.14476, equation 13): 0 up to
+    `max_tokens` less the buffer, then decreasing linearly to minus the factor at `max_tokens`, and constant beyond."""
+    if not overlong.buffer_tokens:
+        return np.zeros(lengths.shape)
+    into_buffer = lengths.astype(np.float64) - (max_tokens - overlong.buffer_tokens)
+    return -overlong.penalty_factor * np.clip(into_buffer / overlong.buffer_tokens, 0.0, 1.0)
 
 
 def _number(trajectory: Trajectory, score: Scored) -> float:

@@ -47,7 +47,7 @@ def targets(played: Trajectory) -> np.ndarray:
     batch = build_batch([group])
     batch = replace(batch, values=np.zeros(batch.tokens, np.float32))
     batch = replace(batch, last_values=np.array([WORTH], np.float32))
-    filled, _ = with_advantages(batch, trainer, 0.0, 64)
+    filled, _ = with_advantages(batch, trainer, 0.0)
     (returns,) = filled.per_sample(filled.returns)
     return returns
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.trainer.batching.batch import Batch
 from rlhf.trainer.credit import estimators
-from rlhf.trainer.credit.episodes import Episodes, Estimates
 from tests.goldens.records import Answer, Record
-from tests.trainer.credit.made import at_last_action, episodes
+from tests.trainer.credit.made import at_last_action, made_of, spread
 
 WHITENED_ATOL = 5e-6
 Floats = NDArray[np.float64]
-Estimator = Callable[[Episodes, Mapping[str, Any]], Estimates]
+Estimator = Callable[[Batch, Mapping[str, Any]], Floats]
 
 
 def answer(record: Record) -> Mapping[str, Answer]:
@@ -26,17 +26,17 @@ def answer(record: Record) -> Mapping[str, Answer]:
     returns = Answer(_returns(record), mask)
     for peer, variant, estimate, atol in ESTIMATORS:
         if fnmatchcase(record.peer, peer) and fnmatchcase(record.variant, variant):
-            advantages = estimate(_episodes(record), record.params).advantages
+            advantages = spread(estimate(_batch(record), record.params), mask)
             if record.outputs["adv"].ndim == 1:
                 return {"adv": Answer(_of_episodes(advantages, mask), atol=atol), "returns": returns}
             return {"adv": Answer(advantages, mask, atol=atol), "returns": returns}
     return {"returns": returns}
 
 
-def _episodes(record: Record) -> Episodes:
+def _batch(record: Record) -> Batch:
     names = {"scores": "scores", "rewards": "rewards", "index": "groups", "baseline": "baselines"}
     given = {ours: record.inputs[theirs] for theirs, ours in names.items() if theirs in record.inputs}
-    return episodes(record.inputs["mask"], **given)
+    return made_of(record.inputs["mask"], **given)
 
 
 def _of_episodes(advantages: Floats, mask: NDArray[Any]) -> Floats:
@@ -46,18 +46,18 @@ def _of_episodes(advantages: Floats, mask: NDArray[Any]) -> Floats:
 
 def _returns(record: Record) -> Floats:
     """Rewards to go; OpenRLHF's named estimators shape the score first, so that their returns are the advantages."""
-    made, params, mask = _episodes(record), record.params, record.inputs["mask"]
+    made, params, mask = _batch(record), record.params, record.inputs["mask"]
     rewards = made.rewards
     if "kl_coef" in params and "estimator" not in params:
-        rewards = np.where(made.mask, rewards - params["kl_coef"] * record.inputs["kl"].astype(np.float64), 0.0)
+        rewards = rewards - params["kl_coef"] * record.inputs["kl"].astype(np.float64)[mask > 0]
     if "estimator" in params:
         shape = SHAPED_SCORES[params["estimator"]]
-        shaped = made.scores if shape is None else _of_episodes(shape(made, params).advantages, mask)
-        rewards = at_last_action(shaped, mask)
-    return estimators.rewards_to_go(rewards, made.mask, gamma=params.get("gamma", 1.0))
+        shaped = made.scores if shape is None else _of_episodes(spread(shape(made, params), mask), mask)
+        rewards = at_last_action(shaped, mask)[mask > 0]
+    return spread(estimators.rewards_to_go(rewards, made.lengths, gamma=params.get("gamma", 1.0)), mask)
 
 
-def _group_relative(made: Episodes, params: Mapping[str, Any], *, by_std: bool) -> Estimates:
+def _group_relative(made: Batch, params: Mapping[str, Any], *, by_std: bool) -> Floats:
     return estimators.group_relative(made, normalize_by_std=by_std, epsilon=_epsilon(params))
 
 
@@ -65,27 +65,27 @@ def _epsilon(params: Mapping[str, Any]) -> float:
     return float(params.get("std_eps") or params.get("eps") or 1e-6)
 
 
-def _leave_one_out(made: Episodes, params: Mapping[str, Any]) -> Estimates:
+def _leave_one_out(made: Batch, params: Mapping[str, Any]) -> Floats:
     return estimators.leave_one_out(made)
 
 
-def _length_weighted(made: Episodes, params: Mapping[str, Any]) -> Estimates:
+def _length_weighted(made: Batch, params: Mapping[str, Any]) -> Floats:
     return estimators.length_weighted(made)
 
 
-def _best_of_group(made: Episodes, params: Mapping[str, Any]) -> Estimates:
+def _best_of_group(made: Batch, params: Mapping[str, Any]) -> Floats:
     return estimators.best_of_group(made, normalize_by_std=params["norm"], epsilon=_epsilon(params))
 
 
-def _reinforce_plus_plus(made: Episodes, params: Mapping[str, Any], *, ddof: int) -> Estimates:
+def _reinforce_plus_plus(made: Batch, params: Mapping[str, Any], *, ddof: int) -> Floats:
     return estimators.reinforce_pp(made, gamma=params.get("gamma", 1.0), ddof=ddof)
 
 
-def _reinforce_plus_plus_baseline(made: Episodes, params: Mapping[str, Any], *, ddof: int) -> Estimates:
+def _reinforce_plus_plus_baseline(made: Batch, params: Mapping[str, Any], *, ddof: int) -> Floats:
     return estimators.reinforce_pp_baseline(made, ddof=ddof)
 
 
-def _remax(made: Episodes, params: Mapping[str, Any]) -> Estimates:
+def _remax(made: Batch, params: Mapping[str, Any]) -> Floats:
     return estimators.remax(made)
 
 

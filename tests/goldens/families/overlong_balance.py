@@ -12,7 +12,7 @@ import numpy as np
 
 from rlhf.trainer.batching.packing import PackedRow, deal, pack_rows
 from rlhf.trainer.config import OverlongConfig
-from rlhf.trainer.credit.episodes import overlong_penalty
+from rlhf.trainer.credit.rewards import overlong_penalty
 from tests.goldens.records import Answer, Record
 
 

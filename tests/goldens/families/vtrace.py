@@ -9,12 +9,12 @@ import numpy as np
 
 from rlhf.trainer.credit.estimators import vtrace
 from tests.goldens.records import Answer, Record
-from tests.trainer.credit.made import episodes
+from tests.trainer.credit.made import made_of
 
 
 def answer(record: Record) -> Mapping[str, Answer]:
     turned = {name: array.T for name, array in record.inputs.items()}
-    made = episodes(
+    made = made_of(
         np.ones_like(turned["values"]),
         proximal=turned["target_logp"],
         behaviour=turned["behaviour_logp"],
@@ -22,5 +22,6 @@ def answer(record: Record) -> Mapping[str, Answer]:
     )
     rho, c, policy_rho = (record.params[name] for name in ("rho_bar", "c_bar", "pg_rho_bar"))
     rho, policy_rho = (math.inf if bar is None else bar for bar in (rho, policy_rho))
-    traced = vtrace(made, gamma=turned["discounts"], rho_bar=rho, c_bar=c, policy_rho_bar=policy_rho)
-    return {"vs": Answer(traced.returns.T), "pg_adv": Answer(traced.advantages.T)}
+    answers = vtrace(made, gamma=turned["discounts"].ravel(), rho_bar=rho, c_bar=c, policy_rho_bar=policy_rho)
+    advantages, targets = (flat.reshape(turned["values"].shape).T for flat in answers)
+    return {"vs": Answer(targets), "pg_adv": Answer(advantages)}

@@ -1,4 +1,4 @@
-"""Episodes drawn at random: ragged rows, gaps as of tool replies, a row without actions, groups of one."""
+"""Batches drawn at random: samples of any length, one without actions, groups of one."""
 
 from __future__ import annotations
 
@@ -8,26 +8,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rlhf.trainer.credit.episodes import Episodes
+from rlhf.trainer.batching.batch import Batch
 
 
-def episodes(mask: ArrayLike, **columns: ArrayLike) -> Episodes:
-    """Episodes with these columns, which are 0 where `mask` is; the rest are 0 or None. Outcomes are the scores."""
+def made_of(mask: ArrayLike, **columns: ArrayLike) -> Batch:
+    """A sample of each row, of the actions where `mask` is; columns are `[B]` or `[B, T]`, the rest 0 or None. Outcomes
+    are the scores."""
     live = np.asarray(mask) > 0
-    rows, tokens = np.zeros(len(live)), np.zeros(live.shape)
+    rows, tokens, count = np.zeros(len(live)), np.zeros(live.sum()), len(live)
     given = {name: np.asarray(column, np.float64) for name, column in columns.items()}
-    cut = {name: column if column.ndim == 1 else np.where(live, column, 0.0) for name, column in given.items()}
-    scores = cut.get("scores", rows)
-    made: dict[str, Any] = {"scores": scores, "outcomes": scores, "bootstrap": rows, "groups": rows}
-    made |= dict.fromkeys(("kl", "turns", "rewards", "behaviour"), tokens)
-    return Episodes(mask=live, lengths=live.sum(1), **(made | cut))
+    flat: dict[str, Any] = {name: column if column.ndim == 1 else column[live] for name, column in given.items()}
+    flat["turns"] = flat.get("turns", tokens).astype(np.int64)
+    scores = flat.get("scores", rows)
+    made = {"scores": scores, "outcomes": scores, "groups": rows, "last_values": flat.pop("bootstrap", rows)}
+    made |= {"bootstrapped": rows == 0, **dict.fromkeys(("kl", "rewards", "behaviour", "advantages"), tokens)}
+    return Batch(
+        sequences=(),
+        starts=np.zeros(0, np.int64),
+        sequence_samples=np.zeros(0, np.int64),
+        sample_groups=np.zeros(count, np.int64),
+        samples=tuple((0, n) for n in range(count)),
+        offsets=np.concatenate([[0], np.cumsum(live.sum(1))]),
+        group_count=1,
+        weights=tokens + 1,
+        **(made | flat),
+    )
 
 
-def scored(scores: ArrayLike, lengths: ArrayLike = 1, groups: ArrayLike = 0) -> Episodes:
-    """Episodes of one group with these scores, or of `groups`."""
+def spread(flat: NDArray[np.float64], mask: ArrayLike) -> NDArray[np.float64]:
+    """The flat answer `[N]` where `mask` is, `[B, T]`, else 0."""
+    rows = np.zeros(np.shape(mask))
+    rows[np.asarray(mask) > 0] = flat
+    return rows
+
+
+def scored(scores: ArrayLike, lengths: ArrayLike = 1, groups: ArrayLike = 0) -> Batch:
+    """Samples of one group with these scores, or of `groups`."""
     given = np.asarray(scores, np.float64)
     lengths, groups = np.broadcast_to(lengths, given.shape), np.broadcast_to(groups, given.shape)
-    return episodes(np.arange(lengths.max()) < lengths[:, None], scores=given, groups=groups)
+    return made_of(np.arange(lengths.max()) < lengths[:, None], scores=given, groups=groups)
 
 
 def at_last_action(scores: ArrayLike, mask: ArrayLike) -> NDArray[np.float64]:
@@ -37,8 +56,8 @@ def at_last_action(scores: ArrayLike, mask: ArrayLike) -> NDArray[np.float64]:
     return np.where(is_last, np.asarray(scores, np.float64)[:, None], 0.0)
 
 
-def drawn(seed: int, rows: int = 7, width: int = 11) -> Episodes:
-    """The last row has no action, the first is full, the others are torn; turns change where the mask does."""
+def drawn(seed: int, rows: int = 7, width: int = 11) -> Batch:
+    """The last sample has no action, the first is full, the others have some."""
     draw = np.random.default_rng(seed)
     mask = draw.random((rows, width)) < 0.6
     mask[0], mask[-1] = True, False
@@ -46,22 +65,26 @@ def drawn(seed: int, rows: int = 7, width: int = 11) -> Episodes:
     turns = np.cumsum(np.diff(mask.astype(int), axis=1, prepend=0) == 1, axis=1)
     groups, scores = draw.integers(0, 3, rows), draw.integers(0, 3, rows)
     bootstrap, baselines = draw.normal(size=rows), draw.normal(size=rows)
-    return episodes(
-        mask, **columns, turns=turns, scores=scores, groups=groups, bootstrap=bootstrap, baselines=baselines
-    )
+    return made_of(mask, **columns, turns=turns, scores=scores, groups=groups, bootstrap=bootstrap, baselines=baselines)
 
 
-def permuted(made: Episodes, order: NDArray[np.int64]) -> Episodes:
-    """The same episodes in another order."""
-    return replace(made, **{name: column[order] for name, column in _columns(made).items()})
+def permuted(made: Batch, order: NDArray[np.int64]) -> Batch:
+    """The same samples in another order."""
+    changed: dict[str, Any] = {"offsets": np.concatenate([[0], np.cumsum(made.lengths[order])])}
+    for field in fields(made):
+        column = getattr(made, field.name)
+        if field.name in PER_SAMPLE and column is not None:
+            changed[field.name] = column[order]
+        elif field.name in PER_TOKEN and column is not None:
+            changed[field.name] = reordered(made, column, order)
+    return replace(made, **changed)
 
 
-def widened(made: Episodes, at: int, tokens: int) -> Episodes:
-    """The same actions with `tokens` of an environment's put in before column `at`."""
-    place = np.full(tokens, at)
-    wide = {name: np.insert(rows, place, 0, axis=1) for name, rows in _columns(made).items() if rows.ndim == 2}
-    return replace(made, **wide)
+def reordered(made: Batch, flat: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.float64]:
+    """A flat column with its samples in this order."""
+    parts = made.per_sample(flat)
+    return np.concatenate([parts[n] for n in order])
 
 
-def _columns(made: Episodes) -> dict[str, NDArray[Any]]:
-    return {field.name: column for field in fields(made) if (column := getattr(made, field.name)) is not None}
+PER_SAMPLE = ("scores", "outcomes", "groups", "baselines", "last_values", "bootstrapped")
+PER_TOKEN = ("kl", "turns", "rewards", "behaviour", "advantages", "weights", "values", "proximal")

@@ -14,9 +14,8 @@ from rlhf.errors import NotFinite
 from rlhf.trainer.batching.batch import Batch, build_batch, build_minibatches
 from rlhf.trainer.config import OverlongConfig, TrainerConfig
 from rlhf.trainer.credit.advantages import forward_columns, with_advantages
-from rlhf.trainer.credit.episodes import Episodes, Estimates, episodes_of, overlong_penalty
 from rlhf.trainer.credit.registry import ESTIMATORS
-from rlhf.trainer.credit.rewards import episode_rewards
+from rlhf.trainer.credit.rewards import overlong_penalty
 from rlhf.types import (
     EpisodeStatus,
     Group,
@@ -87,12 +86,8 @@ def scored(groups: Sequence[Group]) -> Batch:
 
 def advantages_of(estimator: str, groups: Sequence[Group]) -> list[np.ndarray]:
     config = config_of(estimator)
-    batch, _ = with_advantages(scored(groups), config, config.kl.coefficient, 16)
+    batch, _ = with_advantages(scored(groups), config, config.kl.coefficient)
     return batch.per_sample(batch.advantages)
-
-
-def episodes(groups: Sequence[Group], **named: Any) -> Episodes:
-    return episodes_of(scored(groups), overlong=OverlongConfig(), max_tokens=16, **named)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -118,23 +113,23 @@ def test_a_reward_that_is_no_number_ends_the_update_by_name(estimator: str, valu
         advantages_of(estimator, [group])
 
 
-def no_number(episodes: Episodes) -> Estimates:
+def no_number(batch: Batch) -> np.ndarray:
     """An estimator of one's own that is mistaken."""
-    return Estimates(np.full(episodes.mask.shape, np.nan), np.zeros(episodes.mask.shape))
+    return np.full(batch.tokens, np.nan)
 
 
 def test_advantages_that_are_no_numbers_end_the_update_by_name() -> None:
     config = TrainerConfig(advantage={"estimator": f"{__name__}:no_number"})
     groups = [group_of(episode(1.0, segment([P, A])), episode(0.0, segment([P, A])))]
     with pytest.raises(NotFinite, match="no_number"):
-        with_advantages(build_batch(groups), config, 0.0, 16)
+        with_advantages(build_batch(groups), config, 0.0)
 
 
 @pytest.mark.parametrize("estimator", [name for name, piece in ESTIMATORS.items() if piece.needs.siblings])
 def test_one_survivor_has_nothing_to_be_compared_with(estimator: str) -> None:
     config = TrainerConfig(advantage={"estimator": estimator})
     groups = [group_of(episode(3.0, segment([P, A, A])))]
-    batch, _ = with_advantages(build_batch(groups), config, 0.0, 16)
+    batch, _ = with_advantages(build_batch(groups), config, 0.0)
     assert not batch.advantages.any()
 
 
@@ -143,7 +138,7 @@ def test_a_group_without_survivors_is_no_part_of_the_batch() -> None:
         without_score(group_of(episode(0, segment([P, A]))), 0),
         group_of(episode(1, segment([P, A])), episode(0, segment([P, A]))),
     ]
-    batch, _ = with_advantages(build_batch(groups), TrainerConfig(), 0.0, 16)
+    batch, _ = with_advantages(build_batch(groups), TrainerConfig(), 0.0)
     assert batch.samples == ((0, 0), (0, 1))
     (steps,) = build_minibatches(batch, minibatches=2, ranks=1, tokens_per_microbatch=64)
     assert len(steps) == 1
@@ -167,7 +162,7 @@ def test_an_episode_without_an_action_is_compared_with_and_trains_nothing(
 def test_a_batch_without_any_action_has_no_step(estimator: str) -> None:
     groups = [group_of(episode(1.0, segment([P, E])), episode(0.0, segment([P, E])))]
     config = config_of(estimator)
-    batch, _ = with_advantages(build_batch(groups), config, config.kl.coefficient, 16)
+    batch, _ = with_advantages(build_batch(groups), config, config.kl.coefficient)
     assert build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=64) == [()]
 
 
@@ -177,14 +172,14 @@ def test_only_episodes_cut_off_and_rewarded_by_their_turns_alone_bootstrap() -> 
     ended, cut_off = episode(0.1, paid), episode(0.1, paid, status=EpisodeStatus.TRUNCATED)
     judged = episode(0.0, segment([P, A, A]), status=EpisodeStatus.TRUNCATED)
     both = replace(cut_off, score=Scored(value=1.1, turn_weight=1.0))
-    found = episodes([group_of(by_turns(ended), judged, both, by_turns(cut_off))])
+    found = scored([group_of(by_turns(ended), judged, both, by_turns(cut_off))])
     assert found.bootstrap.tolist() == [0.0, 0.0, 0.0, 0.5]
 
 
 @pytest.mark.parametrize("nothing", [None, 0.0])
 def test_a_bootstrap_does_not_depend_on_how_an_environment_writes_that_it_gave_nothing(nothing: float | None) -> None:
     silent = segment([P, A, E, A], Turn(start=1, stop=2, reward=nothing), Turn(start=3, stop=4, reward=nothing))
-    found = episodes([group_of(by_turns(episode(0.0, silent, status=EpisodeStatus.TRUNCATED)))])
+    found = scored([group_of(by_turns(episode(0.0, silent, status=EpisodeStatus.TRUNCATED)))])
     assert found.bootstrap.tolist() == [0.5]
 
 
@@ -192,26 +187,24 @@ def test_rewards_of_turns_come_at_their_last_actions_and_the_rest_of_the_outcome
     two = segment([P, A, A, E, A], Turn(start=1, stop=3, reward=0.25), Turn(start=4, stop=5, reward=0.5))
     third = segment([P, A], Turn(start=1, stop=2))
     score = Scored(value=2.75, turn_weight=1.0)
-    found = episodes([group_of(replace(episode(0, two, third), score=score))])
-    assert found.rewards.tolist() == [[0.0, 0.25, 0.5, 2.0]]
-    assert found.turns.tolist() == [[0, 0, 1, 2]]
+    found = scored([group_of(replace(episode(0, two, third), score=score))])
+    assert found.rewards.tolist() == [0.0, 0.25, 0.5, 2.0]
+    assert found.turns.tolist() == [0, 0, 1, 2]
     assert found.turns.dtype == np.int64
 
 
 def test_turns_are_counted_over_as_many_contexts_as_an_episode_has() -> None:
     parts = [segment([P, A, A], Turn(start=1, stop=3, reward=reward)) for reward in (1.0, 2.0, 3.0)]
     one, silent = by_turns(episode(6.0, *parts)), by_turns(episode(0.0, segment([P, E])))
-    groups = [group_of(one, one, silent)]
-    found = episodes(groups)
-    assert found.turns.tolist() == [[0, 0, 1, 1, 2, 2]] * 2 + [[0] * 6]
-    assert found.rewards.tolist() == [[0.0, 1.0, 0.0, 2.0, 0.0, 3.0]] * 2 + [[0.0] * 6]
-    assert episode_rewards(groups).turns.dtype == np.int64
+    found = scored([group_of(one, one, silent)])
+    assert found.turns.tolist() == [0, 0, 1, 1, 2, 2] * 2
+    assert found.rewards.tolist() == [0.0, 1.0, 0.0, 2.0, 0.0, 3.0] * 2
 
 
 def test_groups_without_an_episode_to_train_are_no_rows() -> None:
     groups = [without_score(group_of(episode(0, segment([P, A]))), 0)]
-    found = episodes_of(build_batch(groups), overlong=OverlongConfig(), max_tokens=16)
-    assert found.mask.shape == found.rewards.shape == (0, 0)
+    found = build_batch(groups)
+    assert (found.mask.shape, found.rewards.shape) == ((0, 0), (0,))
     assert (found.lengths.dtype, found.groups.dtype) == (np.int64, np.int64)
 
 
@@ -224,26 +217,26 @@ def test_what_turns_are_paid_has_its_weight_and_the_whole_is_the_outcome(
 ) -> None:
     two = segment([P, A, A, E, A], Turn(start=1, stop=3, reward=0.25), Turn(start=4, stop=5, reward=0.5))
     score = Scored(value=weight * 0.75 + rest, turn_weight=weight)
-    found = episodes([group_of(replace(episode(0, two), score=score))])
-    assert found.rewards.tolist() == [[*at_the_turns[:2], at_the_turns[2] + rest]]
+    found = scored([group_of(replace(episode(0, two), score=score))])
+    assert found.rewards.tolist() == [*at_the_turns[:2], at_the_turns[2] + rest]
     assert found.rewards.sum() == found.outcomes[0] == score.value
 
 
 def test_what_a_turn_without_an_action_was_given_is_paid_at_the_end() -> None:
     turns = Turn(start=1, stop=2, reward=0.25), Turn(start=3, stop=3, reward=0.5)
-    found = episodes([group_of(by_turns(episode(0.75, segment([P, A, E], *turns))))])
-    assert found.rewards.tolist() == [[0.75]]
+    found = scored([group_of(by_turns(episode(0.75, segment([P, A, E], *turns))))])
+    assert found.rewards.tolist() == [0.75]
     between = Turn(start=1, stop=2), Turn(start=2, stop=3, reward=0.5), Turn(start=3, stop=4)
-    found = episodes([group_of(by_turns(episode(0.5, segment([P, A, E, A], *between))))])
-    assert found.rewards.tolist() == [[0.0, 0.5]]
+    found = scored([group_of(by_turns(episode(0.5, segment([P, A, E, A], *between))))])
+    assert found.rewards.tolist() == [0.0, 0.5]
 
 
 def test_kl_in_the_reward_is_taken_from_every_token_and_from_the_outcome() -> None:
     groups = [group_of(episode(2.0, segment([P, A, A])), episode(1.0, segment([P, A])))]
     scores = scored(groups)
     kl = scores.proximal - scores.reference
-    found = episodes(groups, kl_in_reward=0.5)
-    np.testing.assert_allclose(found.rewards, [[-0.5 * kl[0], 2 - 0.5 * kl[1]], [1 - 0.5 * kl[2], 0]], rtol=1e-6)
+    found, _ = with_advantages(scores, TrainerConfig(advantage=PLAIN, kl=PRICED), 0.5)
+    np.testing.assert_allclose(found.rewards, [-0.5 * kl[0], 2 - 0.5 * kl[1], 1 - 0.5 * kl[2]], rtol=1e-6)
     np.testing.assert_allclose(found.outcomes, [2 - 0.5 * (kl[0] + kl[1]), 1 - 0.5 * kl[2]], rtol=1e-6)
 
 
@@ -256,8 +249,8 @@ def test_normalised_scores_lose_the_kl_of_every_token_and_the_deviation_does_not
     groups = [group_of(*(episode(r, segment([P, *[A] * n])) for r, n in zip(rewards, lengths, strict=True)))]
     config = {"advantage": {"estimator": estimator}, "kl": {**PRICED, "coefficient": beta}}
     before = scored(groups)
-    batch, _ = with_advantages(before, TrainerConfig(**config), beta, 16)
-    plain, _ = with_advantages(before, TrainerConfig(advantage=config["advantage"]), 0.0, 16)
+    batch, _ = with_advantages(before, TrainerConfig(**config), beta)
+    plain, _ = with_advantages(before, TrainerConfig(advantage=config["advantage"]), 0.0)
     columns = before
     kls = np.split(columns.proximal - columns.reference, np.cumsum(lengths)[:-1])
     expected = [
@@ -272,8 +265,8 @@ def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_t
     long = episode(1.0, segment([P, *[A] * 8]), status=EpisodeStatus.TRUNCATED)
     groups = [group_of(episode(1.0, segment([P, A, A])), long)]
     config = TrainerConfig(overlong=OverlongConfig(buffer_tokens=4, penalty_factor=0.5, mask_truncated=True))
-    batch = build_batch(groups, mask_truncated=True)
-    filled, _ = with_advantages(batch, config, 0.0, 8)
+    batch = build_batch(groups, overlong=config.overlong, max_tokens=8)
+    filled, _ = with_advantages(batch, config, 0.0)
     short, cut_off = filled.per_sample(filled.advantages)
     assert short[0] == pytest.approx(-cut_off[0])
     assert short[0] > 0
@@ -326,7 +319,7 @@ def credited(**config: Any) -> tuple[Batch, dict[str, float], Batch]:
     groups = two_episodes()
     before = scored(groups)
     trainer = TrainerConfig(**config)
-    batch, metrics = with_advantages(before, trainer, trainer.kl.coefficient, 16)
+    batch, metrics = with_advantages(before, trainer, trainer.kl.coefficient)
     return batch, metrics, before
 
 
@@ -357,14 +350,14 @@ def test_vapo_carries_the_outcome_by_the_length_and_teaches_the_critic_by_its_ow
 def test_equal_returns_leave_nothing_to_explain() -> None:
     groups = [group_of(episode(1.0, segment([P, A])), episode(1.0, segment([P, A])))]
     trainer = TrainerConfig(advantage={"estimator": "gae", "lam": 1.0}, critic={})
-    _, metrics = with_advantages(scored(groups), trainer, 0.0, 16)
+    _, metrics = with_advantages(scored(groups), trainer, 0.0)
     assert "critic/explained_variance" not in metrics
     assert "critic/value_mean" in metrics
 
 
 def test_without_a_critic_there_are_no_targets_and_nothing_to_say_of_values() -> None:
     groups = two_episodes()
-    batch, metrics = with_advantages(build_batch(groups), TrainerConfig(), 0.0, 16)
+    batch, metrics = with_advantages(build_batch(groups), TrainerConfig(), 0.0)
     assert batch.returns is None
     assert metrics == {}
 
@@ -388,7 +381,7 @@ def test_the_divergence_that_is_steered_is_shown_and_else_the_plain_one(
 def test_without_log_probs_of_a_reference_no_divergence_is_shown() -> None:
     groups = two_episodes()
     batch = replace(scored(groups), reference=None, values=None)
-    assert with_advantages(batch, TrainerConfig(), 0.0, 16)[1] == {}
+    assert with_advantages(batch, TrainerConfig(), 0.0)[1] == {}
 
 
 @pytest.mark.parametrize(
@@ -418,7 +411,7 @@ def test_the_same_role_in_the_same_group_is_compared() -> None:
         return replace(sample, trajectory=replace(sample.trajectory, role=name))
 
     one, other = (episode(value, segment([P, A])) for value in (0.0, 1.0))
-    found = episodes([group_of(role(one, "x"), role(other, "o"), role(one, "o"), role(other, "x")), group_of(one)])
+    found = scored([group_of(role(one, "x"), role(other, "o"), role(one, "o"), role(other, "x")), group_of(one)])
     assert found.groups.tolist() == [0, 1, 1, 0, 2]
 
 
@@ -427,16 +420,16 @@ def test_a_baseline_is_repeated_for_every_sample_of_its_group() -> None:
         group_of(*[episode(1.0, segment([P, A]))] * 2, baseline=episode(0.25, segment([P, A]))),
         group_of(*[episode(1.0, segment([P, A]))] * 3, baseline=episode(-1.0, segment([P, A]))),
     ]
-    found = episodes(groups)
+    found = scored(groups)
     assert found.baselines is not None
     assert found.baselines.tolist() == [0.25, 0.25, -1.0, -1.0, -1.0]
-    assert episodes([*groups, group_of(episode(1.0, segment([P, A])))]).baselines is None
+    assert scored([*groups, group_of(episode(1.0, segment([P, A])))]).baselines is None
 
 
 def test_a_baseline_is_a_double_and_no_number_where_nothing_scored_it() -> None:
     unscored = Sample(trajectory=episode(0, segment([P, A])).trajectory, score=Unscored(kind="timeout"))
     groups = [group_of(episode(1.0, segment([P, A])), baseline=unscored)]
-    np.testing.assert_array_equal(episodes(groups).baselines, [np.nan])
-    whole = episodes([group_of(episode(1.0, segment([P, A])), baseline=episode(3, segment([P, A])))])
+    np.testing.assert_array_equal(scored(groups).baselines, [np.nan])
+    whole = scored([group_of(episode(1.0, segment([P, A])), baseline=episode(3, segment([P, A])))])
     assert whole.baselines is not None
     assert whole.baselines.dtype == np.float64

@@ -23,13 +23,13 @@ def test_group_relative_agrees_with_a_plain_float64_evaluation(values: list[floa
     mean = math.fsum(values) / len(values)
     std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
     expected = [0.0 if len(set(values)) == 1 else (v - mean) / (std + 1e-6) for v in values]
-    found = group_relative(scored(values), normalize_by_std=True).advantages[:, 0]
+    found = group_relative(scored(values), normalize_by_std=True)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_without_std_the_advantage_is_the_distance_from_the_mean() -> None:
-    found = group_relative(scored([1, 0, 0, 0]), normalize_by_std=False).advantages
-    assert found.tolist() == [[0.75], [-0.25], [-0.25], [-0.25]]
+    found = group_relative(scored([1, 0, 0, 0]), normalize_by_std=False)
+    assert found.tolist() == [0.75, -0.25, -0.25, -0.25]
 
 
 def test_samples_without_a_score_have_no_part_in_the_statistics() -> None:
@@ -38,7 +38,7 @@ def test_samples_without_a_score_have_no_part_in_the_statistics() -> None:
     values = [score.value for _, _, score in broken.trainable]
     batch = made_batch([broken])
     found = [float(advantages[0]) for advantages in batch.per_sample(batch.advantages)]
-    expected = group_relative(scored(values), normalize_by_std=True).advantages[:, 0]
+    expected = group_relative(scored(values), normalize_by_std=True)
     assert found == expected.astype(np.float32).tolist()
     assert len(whole.samples) == 4
     assert len(found) == 2

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf.trainer.credit.episodes import Episodes, Estimates
+from rlhf.trainer.arrays import Doubles
+from rlhf.trainer.batching.batch import Batch
 from rlhf.trainer.credit.estimators import best_of_group, group_relative, leave_one_out, length_weighted
 from tests.trainer.credit.made import scored
 
 rewards = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12)
-ESTIMATORS: dict[str, Callable[[Episodes], Estimates]] = {
+ESTIMATORS: dict[str, Callable[[Batch], Doubles]] = {
     "grpo": partial(group_relative, normalize_by_std=True),
     "dr_grpo": partial(group_relative, normalize_by_std=False),
     "rloo": leave_one_out,
@@ -27,9 +28,10 @@ ESTIMATORS: dict[str, Callable[[Episodes], Estimates]] = {
 
 def advantages(name: str, values: list[float], groups: list[int] | int = 0) -> list[float]:
     """Of episodes of 1, 2, 3, ... tokens."""
-    found = ESTIMATORS[name](scored(values, range(1, len(values) + 1), groups)).advantages
+    made = scored(values, range(1, len(values) + 1), groups)
+    found = ESTIMATORS[name](made)
     assert found.dtype == np.float64
-    return found[:, 0].tolist()
+    return found[made.offsets[:-1]].tolist()
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -54,11 +56,11 @@ def test_the_length_weighted_baseline_counts_every_reward_once_a_token(values: l
 
 def test_the_best_sample_leads_by_its_distance_from_the_second_and_ties_lead_by_nothing() -> None:
     for values, lead in (([1, 4, 3], [0, 1, 0]), ([4, 1, 4], [0, 0, 0])):
-        assert best_of_group(scored(values), normalize_by_std=False).advantages[:, 0].tolist() == lead
+        assert best_of_group(scored(values), normalize_by_std=False).tolist() == lead
 
 
 def test_the_best_samples_lead_is_counted_in_sample_standard_deviations_and_the_epsilon() -> None:
-    found = best_of_group(scored([1.0, 4.0, 3.0]), normalize_by_std=True, epsilon=0.5).advantages[:, 0]
+    found = best_of_group(scored([1.0, 4.0, 3.0]), normalize_by_std=True, epsilon=0.5)
     assert found.tolist() == pytest.approx([0.0, 1.0 / (math.sqrt(7.0 / 3.0) + 0.5), 0.0])
 
 

@@ -8,16 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlhf.trainer.credit.episodes import Episodes
+from rlhf.trainer.batching.batch import Batch
 from rlhf.trainer.credit.estimators import gae, vtrace
 from tests.trainer.credit.made import drawn
 
 
-def by_definition(made: Episodes, row: int, gamma: float, rho_bar: float, c_bar: float) -> list[float]:
+def by_definition(made: Batch, row: int, gamma: float, rho_bar: float, c_bar: float) -> list[float]:
     """`v_s = V_s + sum_t gamma^(t-s) (prod c) rho_t delta_t` of equation 1, over the actions of one row."""
-    live = made.mask[row]
-    rewards, values = made.rewards[row, live], [*made.values[row, live], made.bootstrap[row]]
-    weights = [math.exp(p - q) for p, q in zip(made.proximal[row, live], made.behaviour[row, live], strict=True)]
+    columns = (made.rewards, made.values, made.proximal, made.behaviour)
+    rewards, values, proximal, behaviour = (made.per_sample(column)[row] for column in columns)
+    values = [*values, made.bootstrap[row]]
+    weights = [math.exp(p - q) for p, q in zip(proximal, behaviour, strict=True)]
     deltas = [min(rho_bar, w) * (rewards[t] + gamma * values[t + 1] - values[t]) for t, w in enumerate(weights)]
     return [
         values[s]
@@ -31,33 +32,34 @@ def by_definition(made: Episodes, row: int, gamma: float, rho_bar: float, c_bar:
 @pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (2.0, 0.7), (math.inf, 1.0)])
 def test_targets_are_the_double_sum_of_the_paper(rho_bar: float, c_bar: float) -> None:
     made = drawn(4)
-    traced = vtrace(made, gamma=0.9, rho_bar=rho_bar, c_bar=c_bar)
-    for row in range(made.scores.size):
+    _, targets = vtrace(made, gamma=0.9, rho_bar=rho_bar, c_bar=c_bar)
+    for row, own in enumerate(made.per_sample(targets)):
         expected = by_definition(made, row, 0.9, rho_bar, c_bar)
-        np.testing.assert_allclose(traced.returns[row, made.mask[row]], expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(own, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("rho_bar", "policy_rho_bar"), [(1.0, 0.8), (0.8, None)])
 def test_advantages_weigh_the_next_target_against_the_value(rho_bar: float, policy_rho_bar: float | None) -> None:
     made = drawn(5)
     traced = vtrace(made, gamma=0.9, rho_bar=rho_bar, c_bar=1.0, policy_rho_bar=policy_rho_bar)
-    for row, live in enumerate(made.mask):
-        following = [*traced.returns[row, live], made.bootstrap[row]][1:]
-        weights = np.minimum(np.exp(made.proximal[row, live] - made.behaviour[row, live]), 0.8)
-        expected = weights * (made.rewards[row, live] + 0.9 * np.array(following) - made.values[row, live])
-        np.testing.assert_allclose(traced.advantages[row, live], expected[: live.sum()], rtol=1e-12, atol=1e-12)
+    columns = (*traced, made.rewards, made.values, np.minimum(np.exp(made.proximal - made.behaviour), 0.8))
+    for row, own in enumerate(zip(*map(made.per_sample, columns), strict=True)):
+        advantages, targets, rewards, values, weights = own
+        following = np.array([*targets, made.bootstrap[row]][1:])
+        expected = weights * (rewards + 0.9 * following[: len(weights)] - values)
+        np.testing.assert_allclose(advantages, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_on_policy_targets_are_the_monte_carlo_returns_with_a_bootstrap() -> None:
     made = drawn(6)
     traced = vtrace(replace(made, behaviour=made.proximal), gamma=0.9, rho_bar=1.0, c_bar=1.0)
-    np.testing.assert_allclose(traced.returns, gae(made, gamma=0.9, lam=1.0).returns, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(traced[1], gae(made, gamma=0.9, lam=1.0)[1], rtol=1e-12, atol=1e-12)
 
 
-def test_nothing_crosses_an_end_inside_a_row() -> None:
+def test_nothing_crosses_an_end_inside_a_sample() -> None:
     made = drawn(7, rows=2)
-    ends = np.full(made.mask.shape, 0.9)
-    ends[0, 4] = 0.0
-    other = replace(made, rewards=np.where(np.arange(11) > 4, 5.0, made.rewards))
-    first, second = (vtrace(one, gamma=ends, rho_bar=1.0, c_bar=1.0).returns[0, :5] for one in (made, other))
+    ends = np.full(made.tokens, 0.9)
+    ends[4] = 0.0
+    other = replace(made, rewards=np.where(np.arange(made.tokens) > 4, 5.0, made.rewards))
+    first, second = (vtrace(one, gamma=ends, rho_bar=1.0, c_bar=1.0)[1][:5] for one in (made, other))
     assert np.array_equal(first, second)
