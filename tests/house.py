@@ -28,9 +28,7 @@ CAMEL_CASE = re.compile(r"[A-Z]\w*[a-z]\w*")
 CONTAINERS = (
     "types.Prompt", "engines.vllm.settings.GenerateRequest", "engines.vllm.sampled.SampledReply", "types.Completion",
     "rollout.context.Context", "types.Segment", "types.Trajectory", "types.Sample", "types.Group",
-    "trainer.batching.batch.Batch", "trainer.credit.rewards.EpisodeRewards",
-    "trainer.credit.episodes.Episodes", "trainer.credit.episodes.Estimates", "trainer.batching.packing.PackedRow",
-    "trainer.batching.batch.MicroBatch", "trainer.losses.actions.Actions",
+    "trainer.batching.batch.Batch", "trainer.batching.batch.MicroBatch", "trainer.losses.actions.Actions",
 )  # fmt: skip
 """Every class through which a token's columns pass, from the task to the loss."""
 Tree = dict[str, ast.Module]

@@ -20,7 +20,6 @@ from rlhf.errors import NotFinite
 from rlhf.trainer.aggregation import Aggregation, denominator, token_weights
 from rlhf.trainer.arrays import Doubles, Floats, Ints, in_rows, mask_of
 from rlhf.trainer.batching.packing import (
-    PackedRow,
     cut_microbatches,
     deal,
     group_by_prefix,
@@ -313,20 +312,25 @@ def _minibatches(
     step: Mapping[str, Any],
 ) -> list[Minibatch]:
     """Return one `step`'s minibatch of every rank, with as many micro-batches for one as for another."""
-    rows = pack_rows([grouped_tokens(batch.sequences, members) for members in prefix_groups], row_tokens)
-    shares = [cut_microbatches(share, microbatch_tokens) for share in deal(rows, ranks)]
+    lengths = [grouped_tokens(batch.sequences, members) for members in prefix_groups]
+    rows = pack_rows(lengths, row_tokens)
+    shares = [cut_microbatches(share, lengths, microbatch_tokens) for share in deal(rows, lengths, ranks)]
     count = max(len(share) for share in shares)
     made = [
-        [_microbatch(batch, prefix_groups, part) for part in share + [[]] * (count - len(share))] for share in shares
+        [
+            _microbatch(batch, [[prefix_groups[index] for index in row] for row in part])
+            for part in share + [[]] * (count - len(share))
+        ]
+        for share in shares
     ]
     most = [max(len(microbatch.targets) for microbatch in together) for together in zip(*made, strict=True)]
     return [tuple(replace(own, most=m, **step) for own, m in zip(share, most, strict=True)) for share in made]
 
 
-def _microbatch(batch: Batch, prefix_groups: Sequence[tuple[int, ...]], rows: Sequence[PackedRow]) -> MicroBatch:
+def _microbatch(batch: Batch, rows: Sequence[Sequence[tuple[int, ...]]]) -> MicroBatch:
     """Rows of prefix groups: the shared tokens once, then every sequence's own. Their positions continue from the
     shared tokens', from which the attention derives its mask (`rlhf.models.blocks`)."""
-    length = max((row.tokens for row in rows), default=1)
+    length = max((sum(grouped_tokens(batch.sequences, members) for members in row) for row in rows), default=1)
     token_ids = np.zeros((max(len(rows), 1), length), np.int32)
     # Position 0 for every pad: each is a separate sequence that no other token sees.
     position_ids = np.zeros_like(token_ids)
@@ -344,7 +348,7 @@ def _microbatch(batch: Batch, prefix_groups: Sequence[tuple[int, ...]], rows: Se
 
     for r, row in enumerate(rows):
         stop = 0
-        for members in (prefix_groups[index] for index in row.members):
+        for members in row:
             start, shared = stop, tokens_before_actions(batch.sequences[members[0]])
             put(r, start, batch.sequences[members[0]], 0, shared)
             stop += shared

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Literal
@@ -25,23 +25,12 @@ def with_forward_outputs(
     for part, answer in zip(parts, answers, strict=True):
         for name in answer.keys() - {"last_values"}:
             columns.setdefault(name, np.full(batch.tokens, np.nan, np.float32))[places_of(part)] = answer[name]
-    last = _last_values(batch, parts, answers) if "values" in columns else None
+    last = None
+    if "values" in columns:
+        micros = [micro for part in parts for micro in chain(*part)]
+        firsts = np.concatenate([micro.places[np.unique(micro.sequences, return_index=True)[1]] for micro in micros])
+        order = np.argsort(firsts)  # a sample's last value is that behind its last sequence; 0 without any
+        last = np.zeros(len(batch.samples), np.float32)
+        samples = np.concatenate([micro.samples for micro in micros])
+        last[samples[order]] = np.concatenate([answer["last_values"] for answer in answers])[order]
     return replace(batch, last_values=last, **columns)  # type: ignore[arg-type]
-
-
-def _last_values(batch: Batch, parts: Sequence[Sequence[Minibatch]], answers: Sequence[Mapping[str, Floats]]) -> Floats:
-    """Return the value behind each sample's last sequence, the one that begins last in the batch; 0 for a sample
-    without any."""
-    last, reached = np.zeros(len(batch.samples), np.float32), np.full(len(batch.samples), -1, np.int64)
-    for part, answer in zip(parts, answers, strict=True):
-        for (sample, first), value in zip(_sequences(part), answer["last_values"], strict=True):
-            if first > reached[sample]:
-                last[sample], reached[sample] = value, first
-    return last
-
-
-def _sequences(part: Sequence[Minibatch]) -> Iterator[tuple[int, int]]:
-    """Iterate over the sample of every sequence of a rank, and the place of its first ACTION token."""
-    for microbatch in chain(*part):
-        starts = np.searchsorted(microbatch.sequences, np.arange(len(microbatch.samples)))
-        yield from zip(microbatch.samples, microbatch.places[starts], strict=True)

@@ -6,17 +6,16 @@ Sequences with a common context are a *prefix group*, which computes that contex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rlhf.types import Segment
 
+Packed = tuple[int, ...]
+"""Sequences that share a row, by their index in `lengths`."""
 
-@dataclass(frozen=True, slots=True)
-class PackedRow:
-    """Sequences (by index) that share a row, and the tokens they fill."""
 
-    members: tuple[int, ...]
-    tokens: int
+def row_tokens_of(row: Packed, lengths: Sequence[int]) -> int:
+    """Count the tokens that a row holds."""
+    return sum(lengths[index] for index in row)
 
 
 def tokens_before_actions(segment: Segment) -> int:
@@ -52,7 +51,7 @@ def group_by_prefix(
     return [tuple(members) for alike in groups.values() for members in alike]
 
 
-def pack_rows(lengths: Sequence[int], row_tokens: int) -> list[PackedRow]:
+def pack_rows(lengths: Sequence[int], row_tokens: int) -> list[Packed]:
     """Pack sequences into rows of at most `row_tokens`, longest first, each into the first row with room.
 
     A sequence longer than `row_tokens` gets its own row. Rows are returned longest first.
@@ -71,28 +70,27 @@ def pack_rows(lengths: Sequence[int], row_tokens: int) -> list[PackedRow]:
         filled[row] += lengths[index]
         while first_open < len(filled) and filled[first_open] + shortest > row_tokens:
             first_open += 1
-    rows = [PackedRow(tuple(inside), tokens) for inside, tokens in zip(members, filled, strict=True)]
-    return sorted(rows, key=lambda row: -row.tokens)
+    return sorted(map(tuple, members), key=lambda row: -row_tokens_of(row, lengths))
 
 
-def deal(rows: Sequence[PackedRow], ranks: int) -> list[list[PackedRow]]:
+def deal(rows: Sequence[Packed], lengths: Sequence[int], ranks: int) -> list[list[Packed]]:
     """Give every row to the rank with the fewest tokens so far, longest rows first."""
-    shares: list[list[PackedRow]] = [[] for _ in range(ranks)]
+    shares: list[list[Packed]] = [[] for _ in range(ranks)]
     tokens = [0] * ranks
     for row in rows:
         rank = tokens.index(min(tokens))
         shares[rank].append(row)
-        tokens[rank] += row.tokens
+        tokens[rank] += row_tokens_of(row, lengths)
     return shares
 
 
-def cut_microbatches(rows: Sequence[PackedRow], microbatch_tokens: int) -> list[list[PackedRow]]:
+def cut_microbatches(rows: Sequence[Packed], lengths: Sequence[int], microbatch_tokens: int) -> list[list[Packed]]:
     """Split a rank's rows, longest first, into micro-batches of at most `microbatch_tokens` (padding included), at
     least one row each. No row is padded to more than twice its tokens."""
-    parts: list[list[PackedRow]] = []
+    parts: list[list[Packed]] = []
     for row in rows:
-        longest = parts[-1][0].tokens if parts else 0
-        if 0 < longest < 2 * row.tokens and longest * (len(parts[-1]) + 1) <= microbatch_tokens:
+        longest = row_tokens_of(parts[-1][0], lengths) if parts else 0
+        if 0 < longest < 2 * row_tokens_of(row, lengths) and longest * (len(parts[-1]) + 1) <= microbatch_tokens:
             parts[-1].append(row)
         else:
             parts.append([row])

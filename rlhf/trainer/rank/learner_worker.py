@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rlhf.cluster.interfaces import LOOPBACK, own_address
 from rlhf.trainer.rank.process_memory import freed_at_once
@@ -36,8 +36,8 @@ def import_ranks() -> None:
 
 
 class LearnerWorker:
-    """Holds one rank: `policy`, `preferences` and `pairs` are it, by what it learns. Call `start` first; only
-    `group_address` may come before it."""
+    """Holds one rank: `policy`, `preferences` and `pairs` are it, for callers who know what it learns. Call `start`
+    first; only `group_address` may come before it."""
 
     def __init__(self, name: str = "learner-0", *, loopback: bool = False) -> None:
         """With `loopback` all peers of this worker are on its machine, and no other machine can connect."""
@@ -69,12 +69,11 @@ class LearnerWorker:
 
         join(rank, world_size, address, settings.device, settings.trainer.deepspeed.timeout_seconds)
         self._rank = None  # frees a former model before the next one is loaded
-        policy, preference, reward_model = _kinds()
-        kinds: Mapping[Trained, type[Rank | RewardRank]] = {
-            "policy": policy,
-            "preference": preference,
-            "reward_model": reward_model,
-        }
+        from rlhf.trainer.rank.pair_ranks import PreferenceRank, RewardRank
+        from rlhf.trainer.rank.policy_rank import Rank
+
+        kinds: Mapping[Trained, type[Rank | RewardRank]]
+        kinds = {"policy": Rank, "preference": PreferenceRank, "reward_model": RewardRank}
         with freed_at_once():
             self._rank = kinds[settings.trains](rank, world_size, settings)
         return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
@@ -113,30 +112,12 @@ class LearnerWorker:
 
     @property
     def policy(self) -> Rank:
-        """A policy. Raises `TypeError` where a reward model is trained."""
-        policy, _, _ = _kinds()
-        if not isinstance(self.model, policy):
-            raise TypeError(f"{self.name} trains a reward model and was asked for a policy's work")
-        return self.model
+        return cast("Rank", self.model)
 
     @property
     def preferences(self) -> PreferenceRank:
-        """A policy that learns from pairs. Raises `TypeError` where something else is trained."""
-        _, preference, _ = _kinds()
-        if not isinstance(self.model, preference):
-            raise TypeError(f"{self.name} was asked to train a policy on pairs, and it trains something else")
-        return self.model
+        return cast("PreferenceRank", self.model)
 
     @property
     def pairs(self) -> RewardRank | PreferenceRank:
-        """Whatever learns from pairs. Raises `TypeError` where something else is trained."""
-        _, _, reward_model = _kinds()
-        return self.model if isinstance(self.model, reward_model) else self.preferences
-
-
-def _kinds() -> tuple[type[Rank], type[PreferenceRank], type[RewardRank]]:
-    """Import the ranks, here only."""
-    from rlhf.trainer.rank.pair_ranks import PreferenceRank, RewardRank
-    from rlhf.trainer.rank.policy_rank import Rank
-
-    return Rank, PreferenceRank, RewardRank
+        return cast("RewardRank | PreferenceRank", self.model)

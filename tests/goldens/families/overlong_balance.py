@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rlhf.trainer.batching.packing import PackedRow, deal, pack_rows
+from rlhf.trainer.batching.packing import deal, pack_rows, row_tokens_of
 from rlhf.trainer.config import OverlongConfig
 from rlhf.trainer.credit.rewards import overlong_penalty
 from tests.goldens.records import Answer, Record
@@ -32,14 +32,15 @@ def _overlong(record: Record) -> Mapping[str, Answer]:
 
 
 def _packing(record: Record) -> Mapping[str, Answer]:
-    capacity = record.params["capacity"]
-    rows = pack_rows(record.inputs["lengths"].tolist(), capacity)
-    return {"nbins": Answer(len(rows), at_most=True), "max_sum": Answer(rows[0].tokens), "capacity": Answer(capacity)}
+    capacity, lengths = record.params["capacity"], record.inputs["lengths"].tolist()
+    rows = pack_rows(lengths, capacity)
+    largest = Answer(row_tokens_of(rows[0], lengths))
+    return {"nbins": Answer(len(rows), at_most=True), "max_sum": largest, "capacity": Answer(capacity)}
 
 
 def _balance(record: Record) -> Mapping[str, Answer]:
     lengths, ranks = record.inputs["lengths"].tolist(), record.params["k"]
     longest_first = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    shares = deal([PackedRow((index,), lengths[index]) for index in longest_first], ranks)
-    sums = [sum(row.tokens for row in share) for share in shares]
+    shares = deal([(index,) for index in longest_first], lengths, ranks)
+    sums = [sum(row_tokens_of(row, lengths) for row in share) for share in shares]
     return {"quality": Answer(max(sums) * ranks / sum(lengths), at_most=True), "sums": Answer(sorted(sums))}
