@@ -31,7 +31,7 @@ REPLIES = (REPLY, f"<think>\nplaceholder thought\n</think>\n\n{REPLY}")
 
 class Increments:
     """Computes increments for one tokenizer and its template, in which the token `end` ends a reply. `arguments` are
-    the template's arguments besides the messages."""
+    the template's arguments other than the messages."""
 
     def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE, *, end: int | None) -> None:
         self._tokenizer, self._arguments, self._end = tokenizer, arguments, end
@@ -86,7 +86,7 @@ class Increments:
         stop, tail = self._stop(), behind.lstrip()
         if not tail.startswith(stop):
             raise ModelError(
-                f"the chat template continues with {tail[:20]!r} after a reply, but a reply ends at {stop!r}: after it "
+                f"the chat template continues with {tail[:20]!r} after a reply, but a reply ends at {stop!r}, so "
                 "nothing can be appended; use environment.last_n"
             )
         return tail
@@ -96,7 +96,7 @@ class Increments:
         tokenized in its context."""
         token_ids = list(self._tokenizer.encode(tail, add_special_tokens=False))
         if token_ids[:1] != [self._end]:
-            raise ModelError(f"the tokenizer does not read its own stop token {self._stop()!r} as one token")
+            raise ModelError(f"the tokenizer does not encode its own stop token {self._stop()!r} as one token")
         return token_ids[1:]
 
     def _stop(self) -> str:

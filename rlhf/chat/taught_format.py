@@ -14,7 +14,7 @@ from rlhf.types import Message, Tool, ToolCall
 
 PROBE = Tool(
     name="get_weather",
-    description="Tells the weather.",
+    description="Returns the weather.",
     parameters={
         "type": "object",
         "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},

@@ -68,7 +68,7 @@ def check_parts(tokenizer: ChatTokenizer, messages: Sequence[Message], tools: Se
     for part, (is_there, advice) in parts.items():
         if is_there and part not in str(tokenizer.chat_template):
             raise ModelError(
-                f"the rows have {part}, which the chat template does not read; {advice}, or use a model whose template "
+                f"the rows have {part}, but the chat template ignores them; {advice}, or use a model whose template "
                 "reads them"
             )
 
@@ -101,7 +101,7 @@ def refuse_surrogates(given: Any, what: str) -> None:
     """Raise `ModelError` for messages or text with half a character, which no tokenizer reads."""
     if has_surrogate(given):
         shown = str(given).encode(errors="backslashreplace").decode()
-        raise ModelError(f"{what} has half a character, a lone surrogate, which no tokenizer reads: {shown:.200}")
+        raise ModelError(f"{what} has a lone surrogate, which no tokenizer reads: {shown:.200}")
 
 
 def as_chat(message: Message) -> dict[str, Any]:

@@ -37,8 +37,8 @@ class TurnEnd:
 
 
 def turn_end(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE, declared: Sequence[int] = ()) -> TurnEnd:
-    """Return the end-of-turn tokens for this tokenizer. `arguments` are the template's arguments besides the messages,
-    `declared` the ends in the model's `generation_config.json`."""
+    """Return the end-of-turn tokens for this tokenizer. `arguments` are the template's arguments other than the
+    messages, `declared` the ends in the model's `generation_config.json`."""
     marks = mark_tokens(tokenizer)
     written, end_of_sequence = _written(tokenizer, arguments, marks), tokenizer.eos_token_id
     candidates = (written, end_of_sequence, *(token for token in declared if token in marks))
