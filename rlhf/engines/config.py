@@ -51,7 +51,7 @@ class EngineBoundsConfig(Config):
     @model_validator(mode="after")
     def _leave_room(self) -> EngineBoundsConfig:
         if self.min > self.max:
-            raise ValueError(f"min is {self.min}, above max, which is {self.max}")
+            raise ValueError(f"min ({self.min}) is above max ({self.max})")
         return self
 
 

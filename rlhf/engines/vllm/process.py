@@ -103,7 +103,7 @@ TORCHVISION = (
 
 
 class _Absent(ModuleType):
-    """Stands in for a package, and for each of its names."""
+    """Replaces a package, and each of its names."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
