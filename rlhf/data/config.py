@@ -104,13 +104,13 @@ class DatasetConfig(Config):
     def _tasks_are_whole(self) -> DatasetConfig:
         if self.tasks is None:
             if self.arguments:
-                raise ValueError("arguments belong to the function in tasks, which is not set; remove arguments")
+                raise ValueError("arguments are for the function in tasks, but tasks is not set; remove arguments")
             return self
         if not is_piece(self.tasks):
             raise ValueError(f"tasks is {self.tasks!r}; give module:function")
         for key, value in self.model_dump(include=OF_ROWS).items():
             if value != DatasetConfig.model_fields[key].default:
-                raise ValueError(f"{key} is for rows of a dataset, and {self.tasks} makes complete tasks; remove it")
+                raise ValueError(f"{key} is for rows of a dataset, but {self.tasks} makes complete tasks; remove it")
         return self
 
     @property
@@ -124,8 +124,7 @@ class DatasetConfig(Config):
             raise ValueError("min_prompt_tokens and max_prompt_tokens are for prompts of a dataset, which seeds lack")
         if self.min_prompt_tokens and self.max_prompt_tokens and self.min_prompt_tokens > self.max_prompt_tokens:
             raise ValueError(
-                f"min_prompt_tokens is {self.min_prompt_tokens} and max_prompt_tokens only {self.max_prompt_tokens}: "
-                "no prompt is both"
+                f"min_prompt_tokens ({self.min_prompt_tokens}) is above max_prompt_tokens ({self.max_prompt_tokens})"
             )
         return self
 
@@ -166,7 +165,9 @@ class EvaluationSetConfig(DatasetConfig):
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(f"samples is {self.samples}, but at temperature 0 all are the same; set temperature")
         if 0 < self.temperature < 0.01:
-            raise ValueError(f"temperature is {self.temperature}; vLLM samples no colder than 0.01, and 0 is greedy")
+            raise ValueError(
+                f"temperature is {self.temperature}; give at least 0.01, vLLM's minimum, or 0 for greedy decoding"
+            )
         for key, counts in (("pass_at", self.pass_at), ("majority_at", self.majority_at)):
             if any(not 1 <= k <= self.samples for k in counts):
                 raise ValueError(f"{key} is {list(counts)}, but each k must be from 1 to samples ({self.samples})")

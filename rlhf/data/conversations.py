@@ -68,7 +68,7 @@ def check_answered(chat: Sequence[Message], column: str, where: str) -> None:
     """Raise `DataError` unless the messages of a column end with the assistant's reply."""
     if chat[-1].role != "assistant":
         raise DataError(
-            f"{where}: column {column!r} must end with the assistant's reply, it ends with the {chat[-1].role}'s"
+            f"{where}: column {column!r} must end with the assistant's reply, but ends with the {chat[-1].role}'s"
         )
 
 
@@ -80,8 +80,8 @@ def system_of(config: DatasetConfig, row: Row, where: str) -> str:
         return config.system_prompt or ""
     if config.system_prompt:
         raise DataError(
-            f"{where} has a system message in column {column!r}, and the recipe a system_prompt; remove one of them, "
-            "or write system_column: null"
+            f"{where} has a system message in column {column!r}, but the recipe has a system_prompt; remove one of "
+            "them, or write system_column: null"
         )
     return column_text(row, column, "system_column", where)
 
@@ -91,8 +91,8 @@ def _messages_in(value: Any, column: str, key: str, where: str) -> list[Message]
     given = from_json(value)
     if isinstance(given, str):
         raise DataError(
-            f"{where}: column {column!r} looks like a conversation and is neither JSON nor a list of Python's, it "
-            f"reads {short_value(value)}"
+            f"{where}: column {column!r} looks like a conversation but is neither JSON nor a Python list; it reads "
+            f"{short_value(value)}"
         )
     if not isinstance(given, Sequence) or not given or not all(isinstance(one, Mapping) for one in given):
         inner = inner_text(given)
@@ -100,7 +100,7 @@ def _messages_in(value: Any, column: str, key: str, where: str) -> list[Message]
             inner = next((name for name, one in given.items() if isinstance(one, list)), inner)
         hint = f"; write {key}: {column}.{inner}" if inner else ""
         raise DataError(
-            f"{where}: column {column!r} must be text or a list of messages with role and content, it holds "
+            f"{where}: column {column!r} must be text or a list of messages with role and content, but holds "
             f"{kind_of(given)} and reads {short_value(given)}{hint}"
         )
     return [_message(one, f"{where}: message {number} of column {column!r}") for number, one in enumerate(given, 1)]
@@ -140,7 +140,7 @@ def _content(given: Any, where: str, *, may_lack: bool = False) -> str:
     texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else part for part in parts]
     known = [text for text in texts if isinstance(text, str)]
     if len(known) < len(parts):
-        raise DataError(f"{where} must have text as content, it reads {short_value(given)}")
+        raise DataError(f"{where} must have text as content, but reads {short_value(given)}")
     return _whole("".join(known), where)
 
 
@@ -149,7 +149,7 @@ def _whole(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise DataError(f"{where} has half of a character (a lone surrogate, \\ud800 to \\udfff); mend it") from None
+        raise DataError(f"{where} has a lone surrogate (\\ud800 to \\udfff); correct it") from None
     return text
 
 
@@ -158,7 +158,7 @@ def _tool_call(given: Any, where: str) -> ToolCall:
     name, arguments = call.get("name"), from_json(call.get("arguments"))
     if not isinstance(name, str) or not isinstance(arguments, Mapping):
         raise DataError(
-            f"{where} has a tool call without a name or without an object of arguments, it reads {short_value(given)}"
+            f"{where} has a tool call without a name or an object of arguments; it reads {short_value(given)}"
         )
     return ToolCall(id=str(given.get("id") or ""), name=name, arguments=arguments)
 

@@ -42,7 +42,7 @@ def demonstration_from_row(config: DatasetConfig, row: Row, where: str) -> Demon
     lines = suggested_lines(row, "response_column")
     if chat[-1].role != "assistant" and (lines or all(one.role != "assistant" for one in chat)):
         raise DataError(
-            f"{where}: column {config.prompt_column!r} ends with the {chat[-1].role}'s message, and there is no "
+            f"{where}: column {config.prompt_column!r} ends with the {chat[-1].role}'s message, so there is no "
             f"reply to imitate; write {lines or 'response_column, the column with the reply'}"
         )
     while chat[-1].role != "assistant":  # ShareGPT: what follows the last reply teaches nothing
@@ -55,7 +55,9 @@ def demonstration_of_task(config: DatasetConfig, task: Task, where: str) -> Demo
     if column := config.response_column or config.chosen_column:
         return _answered(task.messages, task.row, column, config, where, task.tools)
     if not task.messages or task.messages[-1].role != "assistant":
-        raise DataError(f"{where} ends with no reply to imitate; name the column of its row with response_column")
+        raise DataError(
+            f"{where} does not end with a reply to imitate; name the column of its row with response_column"
+        )
     return _imitating(task.messages, 0, config, where, task.tools)
 
 

@@ -79,7 +79,7 @@ def _csv(file: Path) -> Iterator[Placed]:
             number += bool(cells)
             where, line = f"{file}, row {number} (line {line})", reader.line_num + 1
             if len(cells) > len(header):
-                raise DataError(f"{where} has {len(cells)} cells, and the header has {len(header)}")
+                raise DataError(f"{where} has {len(cells)} cells, but the header has {len(header)}")
             if cells:
                 yield (
                     where,
@@ -127,7 +127,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
     with _opened(file) as lines:
         for number, line in enumerate(lines, 1):
             if number == 1 and (line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line):
-                raise DataError(f"{file} is UTF-16 and not UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
+                raise DataError(f"{file} is UTF-16, not UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
             try:
                 yield number, (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).decode()
             except UnicodeDecodeError as error:

@@ -80,12 +80,12 @@ def pair_from_row(config: DatasetConfig, row: Row, where: str) -> PreferencePair
 def pair_from_task(config: DatasetConfig, task: Task, where: str) -> PreferencePair | Useless:
     """Return the pair of two texts in the task's row. Raises `DataError`."""
     if not task.messages:
-        raise DataError(f"{where} asks nothing: a pair is two replies to one prompt; give it messages")
+        raise DataError(f"{where} has no prompt: a pair is two replies to one prompt; give it messages")
     replies = []
     for key, column in (("chosen_column", config.chosen_column), ("rejected_column", config.rejected_column)):
         reply = column_of(task.row, str(column), key, where)
         if not isinstance(reply, str):
-            raise DataError(f"{where}: column {column!r} must be text, it reads {short_value(reply)}")
+            raise DataError(f"{where}: column {column!r} must be text, but reads {short_value(reply)}")
         replies.append(reply)
     chosen, rejected = replies
     return _pair(config, task.row, task.messages, chosen, rejected, where, task.tools)
@@ -137,5 +137,5 @@ def _margin(config: DatasetConfig, row: Row, where: str) -> float | None:
     except (TypeError, ValueError, OverflowError):
         margin = math.nan
     if not math.isfinite(margin):
-        raise DataError(f"{where}: column {config.margin_column!r} must be a number, it reads {short_value(value)}")
+        raise DataError(f"{where}: column {config.margin_column!r} must be a number, but reads {short_value(value)}")
     return margin

@@ -52,11 +52,13 @@ def messages_of(config: DatasetConfig, row: Row, where: str) -> tuple[Message, .
     last = prompt[-1]
     if last.role == "assistant":
         raise DataError(
-            f"{where}: column {config.prompt_column!r} ends with the assistant's reply, and a prompt ends before it; "
+            f"{where}: column {config.prompt_column!r} ends with the assistant's reply, but a prompt ends before it; "
             "kind: sft learns from whole conversations"
         )
     if last.role not in ("user", "tool"):
-        raise DataError(f"{where}: column {config.prompt_column!r} ends with the {last.role} message and asks nothing")
+        raise DataError(
+            f"{where}: column {config.prompt_column!r} ends with the {last.role} message, so it has no question"
+        )
     if last.role == "user" and not last.content.strip():
         raise DataError(f"{where}: the question in column {config.prompt_column!r} is blank; remove the row")
     return dressed(config, row, prompt, where)
@@ -67,7 +69,7 @@ def dressed(config: DatasetConfig, row: Row, prompt: Sequence[Message], where: s
     them."""
     *before, last = prompt
     if config.prompt_suffix and last.role != "user":
-        raise DataError(f"{where} has no question at its end, which prompt_suffix could follow; remove prompt_suffix")
+        raise DataError(f"{where} does not end with a question that prompt_suffix could follow; remove prompt_suffix")
     rule = system_of(config, row, where)
     if rule and prompt[0].role in ("system", "developer"):
         raise DataError(

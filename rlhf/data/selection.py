@@ -56,8 +56,9 @@ def check_room(tasks: Iterable[Task], context: int, prompt_tokens: PromptTokens,
     for task in doubtful(tasks, context - 1):
         if (length := prompt_tokens(task)) >= context:
             raise DataError(
-                f"{key}: {task.where or task.id}: the prompt has {length} tokens, and the context of {context} leaves "
-                f"no room for a reply; shorten it, or leave such rows out with {key}.max_prompt_tokens: {context - 1}"
+                f"{key}: {task.where or task.id}: the prompt has {length} tokens, which leaves no room for a reply "
+                f"in the context of {context}; shorten it, or leave such rows out with {key}.max_prompt_tokens: "
+                f"{context - 1}"
             )
 
 

@@ -105,7 +105,7 @@ def _files(path: Path, split: str) -> list[Path]:
     readable = sorted(file for file in path.iterdir() if file.is_file() and ending_of(file) in READERS)
     chosen = [file for file in readable if _split_of(file) == split]
     if len(endings := {ending_of(file) for file in chosen}) > 1:
-        raise DataError(f"{path}: the split {split!r} has {', '.join(sorted(endings))} files; leave those of one kind")
+        raise DataError(f"{path}: the split {split!r} has {', '.join(sorted(endings))} files; keep only one kind")
     if not chosen:
         splits = ", ".join(sorted({_split_of(file) for file in readable}))
         raise DataError(f"{path}: no file for split {split!r}; the folder has {splits or 'no dataset files'}")

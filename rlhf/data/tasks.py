@@ -26,7 +26,7 @@ def load_sets(sets: Mapping[str, DatasetConfig], *, asks: bool = False) -> dict[
     if asks and silent:
         key, task = silent[0]
         raise DataError(
-            f"{key}: task {task.id} has no messages, and the recipe has no environment to ask; give it messages"
+            f"{key}: task {task.id} has no messages, and the recipe has no environment that asks; give it messages"
         )
     return loaded
 

@@ -69,7 +69,7 @@ def test_overrides_reach_one_dataset_and_one_set_by_name() -> None:
         ({"train": {"path": "x", "weight": 0}}, "train.weight: "),
         ({"train": "rows.jsonl"}, "train: "),
         ({"train": MADE | ROWS}, "exactly one of path"),
-        ({"train": ROWS | {"arguments": {"rows": 3}}}, "arguments belong to the function in tasks"),
+        ({"train": ROWS | {"arguments": {"rows": 3}}}, "arguments are for the function in tasks"),
         ({"train": {"tasks": "recipes.tasks.sorting"}}, "tasks is 'recipes.tasks.sorting'; give module:function"),
         ({"train": MADE | {"split": "eval"}}, "split is for rows of a dataset"),
         ({"train": MADE | {"system_prompt": "Be brief."}}, "system_prompt is for rows of a dataset"),

@@ -126,15 +126,15 @@ ROW = b'{"question": "?", "answer": "4"}\n'
         ("a.jsonl", ROW + b'"text"\n', "a.jsonl, row 2 is not a JSON object; every row must be one"),
         ("a.jsonl", ROW + b"\n" + ROW.replace(b"?", LATIN), "a.jsonl, line 3: byte 0xe9 is not UTF-8; convert it"),
         ("a.csv", b"question,answer\n?,4\n" + LATIN + b",5\n", "a.csv, line 3: byte 0xe9 is not UTF-8"),
-        ("a.jsonl", ROW.decode().encode("utf-16"), "a.jsonl is UTF-16 and not UTF-8; convert it: iconv"),
-        ("a.csv", "question,answer\n?,4\n".encode("utf-16-le"), "a.csv is UTF-16 and not UTF-8"),
+        ("a.jsonl", ROW.decode().encode("utf-16"), "a.jsonl is UTF-16, not UTF-8; convert it: iconv"),
+        ("a.csv", "question,answer\n?,4\n".encode("utf-16-le"), "a.csv is UTF-16, not UTF-8"),
         ("a.json", b'[{"question": "?",\n "answer": }]', "a.json, line 2 is not JSON: Expecting value"),
         ("a.json", b'["?"]', "a.json, row 1 is not a JSON object"),
         ("a.csv", b'question,answer\n"?,4\n?,5\n', "a.csv, line 3 is not CSV: unexpected end of data"),
-        ("a.csv", b"question,answer\n?,4\n\n?,4,5\n", "a.csv, row 2 (line 4) has 3 cells, and the header has 2"),
+        ("a.csv", b"question,answer\n?,4\n\n?,4,5\n", "a.csv, row 2 (line 4) has 3 cells, but the header has 2"),
         ("a.csv", b"question,question\n?,4\n", "a.csv: the header names 'question' twice"),
         ("a.csv", b'question,answer\n"a\nb",4\n?,\n', "a.csv, row 2 (line 4) has no value in column 'answer'"),
-        ("a.jsonl", ROW + b'{"question": "a\\ud800", "answer": ""}', "a.jsonl, row 2 has half of a character"),
+        ("a.jsonl", ROW + b'{"question": "a\\ud800", "answer": ""}', "a.jsonl, row 2 has a lone surrogate"),
         ("a.jsonl", ROW + b'\n{"question": " \\n", "answer": ""}', "a.jsonl, row 3: the question in column"),
         ("a.jsonl.gz", gzip.compress(ROW * 99, mtime=0)[:-9], "a.jsonl.gz: cannot be read: "),
         ("a.parquet", b"PAR1", "a.parquet: cannot be read as Parquet: "),
@@ -162,7 +162,7 @@ def test_rows_of_a_folder_are_named_by_their_own_file(tmp_path: Path) -> None:
     (tmp_path / "train-1.jsonl").write_bytes(ROW + b"{}")
     assert "train-1.jsonl, row 2 has no column 'question'" in refused(tmp_path)
     (tmp_path / "train.csv").write_bytes(b"question,answer\n?,4\n")
-    assert "the split 'train' has .csv, .jsonl files; leave those of one kind" in refused(tmp_path)
+    assert "the split 'train' has .csv, .jsonl files; keep only one kind" in refused(tmp_path)
 
 
 NESTED = {

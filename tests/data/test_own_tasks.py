@@ -133,7 +133,7 @@ def test_a_task_asks_something_where_no_environment_does() -> None:
     assert len(load_sets(sets)["data.train"]) == 2
     with pytest.raises(DataError, match=r"data\.train: task 1 has no messages, and the recipe has no environment"):
         load_sets(sets, asks=True)
-    with pytest.raises(DataError, match=r"task 2 of .* asks nothing: a pair is two replies to one prompt"):
+    with pytest.raises(DataError, match=r"task 2 of .* has no prompt: a pair is two replies to one prompt"):
         load_pairs(dataset("silent", **PAIRS))
 
 
@@ -153,7 +153,7 @@ def test_two_replies_in_a_row_make_a_pair_and_those_that_teach_nothing_are_count
     ("function", "columns", "message"),
     [
         ("pairs", {"chosen_column": "best", "rejected_column": "bad"}, "task 1 of .* has no column 'best'"),
-        ("numbers", PAIRS, "task 1 of .*: column 'good' must be text, it reads 4"),
+        ("numbers", PAIRS, "task 1 of .*: column 'good' must be text, but reads 4"),
     ],
 )
 def test_a_pair_that_is_none_is_refused_in_one_line(function: str, columns: dict[str, str], message: str) -> None:

@@ -126,7 +126,7 @@ def test_a_row_that_teaches_nothing_says_why(chosen: str, rejected: str, reason:
         ),
         (
             {"chosen": "\n\nHuman: a", "rejected": "\n\nHuman: a\n\nAssistant: x"},
-            r"row 7: column 'chosen' must end with the assistant's reply, it ends with the user's",
+            r"row 7: column 'chosen' must end with the assistant's reply, but ends with the user's",
         ),
     ],
 )

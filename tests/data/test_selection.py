@@ -43,7 +43,7 @@ def test_a_dataset_of_which_nothing_is_left_is_refused_with_its_lengths() -> Non
 
 
 def test_limits_that_no_prompt_can_meet_are_refused_by_the_recipe() -> None:
-    with pytest.raises(ValueError, match="no prompt is both"):
+    with pytest.raises(ValueError, match=r"min_prompt_tokens \(6\) is above max_prompt_tokens \(5\)"):
         DatasetConfig(path="x", min_prompt_tokens=6, max_prompt_tokens=5)
 
 
