@@ -99,7 +99,7 @@ class WarmupConfig(Config):
         if not is_piece(self.demonstrations):
             raise ValueError(f"demonstrations is {self.demonstrations!r}; give module:function")
         if taken := sorted({"count", "seed"} & set(self.arguments)):
-            raise ValueError(f"arguments has {' and '.join(taken)}, which the run gives: leave it out")
+            raise ValueError(f"arguments has {' and '.join(taken)}, which the run sets itself; remove it")
         return self
 
 

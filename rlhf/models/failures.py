@@ -18,7 +18,8 @@ OF_CODE = (
 )  # fmt: skip
 """Exceptions of code that meets unsupported input."""
 UNKNOWN = (*OF_CODE, RuntimeError)
-"""With those of tensors whose shapes do not fit, which `concerns_model` tells from those of the machine."""
+"""Those, and errors of tensors whose shapes do not fit; `concerns_model` separates the latter from errors of the
+machine."""
 MACHINE = re.compile(
     r"memory|CUDA|CUBLAS|cuDNN|NVIDIA|NCCL|gloo|[Ww]orker|device type|\bport\b|address|new thread|timed out|Connection"
     r"|os error|\[Errno (?!(2|13|20|21)\])"  # but no file, no permission, no folder, a folder

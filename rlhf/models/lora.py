@@ -180,7 +180,7 @@ def _targeted(model: PreTrainedModel, config: LoraConfig) -> list[str]:
     known = {own for _, own in linear}
     if unknown := sorted(set(config.target_modules) - known):
         raise ModelError(
-            f"model.lora.target_modules: {', '.join(unknown)} is no linear layer of the decoder; "
-            f"there are {', '.join(sorted(known))}"
+            f"model.lora.target_modules: the decoder has no linear layer {', '.join(unknown)}; "
+            f"use {', '.join(sorted(known))}"
         )
     return [path for path, own in linear if own in config.target_modules or not config.target_modules]

@@ -85,9 +85,9 @@ def refuse_adapters(folder: Path, key: str) -> None:
     them to the model, engines would not."""
     for file in (*folder.glob("adapter_config.json"), *folder.glob("adapter_model.*")):
         raise ModelError(
-            f"{key}={folder} holds a model and LoRA adapters ({file.name}), and either may be meant: for the model "
-            "alone, move adapter_config.json and adapter_model.* out of the folder; for both, merge the adapters into "
-            "the model (merge_and_unload of peft), and save it in another folder"
+            f"{key}={folder} holds both a model and LoRA adapters ({file.name}): for the model alone, move "
+            "adapter_config.json and adapter_model.* out of the folder; for both, merge the adapters into the model "
+            "(merge_and_unload of peft), and save it in another folder"
         )
 
 
@@ -118,7 +118,7 @@ def _shapes(file: Path) -> Shapes:
         with safe_open(file, framework="np") as content:
             return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
     except FileNotFoundError:
-        raise ModelError(f"{file} is absent, and the index names it; download the model again") from None
+        raise ModelError(f"{file} is missing, but the index names it; download the model again") from None
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error}") from None
     except SafetensorError as error:
@@ -224,7 +224,9 @@ def check_vocabulary(folder: Path, rows: int) -> None:
     try:
         ids = {token: index for token, index in _tokens(folder, config).items() if token not in placeholders}
     except (KeyError, TypeError, AttributeError, ValueError, IndexError):
-        raise ModelError(f"{folder}: the files of its tokenizer are not as one is saved; download it again") from None
+        raise ModelError(
+            f"{folder}: its tokenizer's files are not in a saved tokenizer's form; download it again"
+        ) from None
     token = max(ids, key=ids.__getitem__, default=None)
     if token is not None and ids[token] >= rows:
         raise ModelError(

@@ -45,8 +45,8 @@ def check_precision(path: str, config: Values, key: str = "model.path") -> None:
     if found:
         method = found.get("quant_method", "an unknown method") if isinstance(found, dict) else found
         raise ModelError(
-            f"{key}={path}: its weights are quantised ({method}), and training needs them in 16 or 32 bits; take the "
-            "model that it was made from, or dequantise it"
+            f"{key}={path}: its weights are quantised ({method}), but training needs 16 or 32 bits; use the model "
+            "that it was made from, or dequantise it"
         )
 
 

@@ -156,5 +156,5 @@ def _size(tensor: Tensor) -> int:
 
 
 def _key(tensor: Tensor) -> int:
-    """Return a key that tells storages apart, also emptied ones, which have no address."""
+    """Return a key that identifies a storage, even an emptied one, which has no address."""
     return int(tensor.untyped_storage()._cdata)

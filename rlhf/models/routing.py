@@ -130,7 +130,7 @@ def expert_counts(config: PreTrainedConfig) -> tuple[int, int]:
     settings = config.get_text_config().to_dict()
     numbers = [_first(settings, names) for names in (EXPERTS, CHOSEN)]
     if None in numbers:
-        raise ModelError("the model has no experts: write rollout.routing: ignore")
+        raise ModelError("the model has no experts; set rollout.routing: ignore")
     experts, chosen = numbers
     return int(experts or 0), int(chosen or 0)
 
@@ -148,7 +148,7 @@ def _first(config: Mapping[str, Any], names: Iterable[str]) -> int | None:
 def _layers_of(model: PreTrainedModel) -> nn.ModuleList:
     layers = decoder_of(model)._modules.get("layers")
     if not isinstance(layers, nn.ModuleList):
-        raise ModelError("the model's layers are not known: write rollout.routing: ignore")
+        raise ModelError("the model's layers are not known; set rollout.routing: ignore")
     return layers
 
 

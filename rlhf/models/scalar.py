@@ -172,7 +172,7 @@ def _check_is_scalar(path: str, config: Any, setting: str) -> None:
             f"{setting}={path} is a {kinds[0]}, not a sequence-classification model; train one with kind: reward_model"
         )
     if config.num_labels != 1:
-        raise ModelError(f"{setting}={path} gives {config.num_labels} labels (num_labels), a score is 1")
+        raise ModelError(f"{setting}={path} has {config.num_labels} labels (num_labels), but a score needs exactly 1")
 
 
 def _head(path: str, model: PreTrainedModel, setting: str) -> nn.Linear:

@@ -76,7 +76,7 @@ def local_part(weight: Any) -> Tensor:
 
 
 class _Blank:
-    """Stands for a tensor of a file on a rank that does not read it."""
+    """Placeholder for a file's tensor on a rank that does not read it."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self._shape, self._dtype = shape, dtype

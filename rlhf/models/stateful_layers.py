@@ -1,7 +1,7 @@
 """Layers that carry a state from token to token: linear attention, short convolutions, state-space models.
 
-In packed rows the state of one sequence would leak into the next. Here such a layer gets every sequence in a row of its
-own, a branch together with the tokens that it shares; all other layers stay packed.
+In packed rows the state of one sequence would leak into the next. Here such a layer gets every sequence in its own row,
+a branch together with the tokens that it shares; all other layers stay packed.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class TestVocabulary:
 
     def test_a_file_that_is_none_is_one_line(self, folder: Path):
         change(folder / "tokenizer.json", model=None)
-        with pytest.raises(ModelError, match="the files of its tokenizer are not as one is saved"):
+        with pytest.raises(ModelError, match="its tokenizer's files are not in a saved tokenizer's form"):
             check_vocabulary(folder, ROWS)
 
 

@@ -178,7 +178,7 @@ def changed(scalar: str, target: Path, labels: int, keep: str) -> str:
 @pytest.mark.parametrize(
     ("labels", "keep", "fresh", "words"),
     [
-        (3, "", False, r"gives 3 labels \(num_labels\), a score is 1"),
+        (3, "", False, r"has 3 labels \(num_labels\), but a score needs exactly 1"),
         (1, "model.", False, r"has no weights for score\.weight"),
         (1, "layers", True, r"has no weights for model\."),
     ],
