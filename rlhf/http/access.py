@@ -70,20 +70,20 @@ class AccessMiddleware:
         """Check host name, origin and token. Raises `HttpRefused`."""
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1:
-            raise HttpRefused(400, "a request has one Host header")
+            raise HttpRefused(400, "a request must have exactly one Host header")
         # Starlette's TrustedHostMiddleware takes a fixed list; a server on 0.0.0.0 is also called by its addresses.
         host, address = hosts[0].decode("latin-1").lower(), (scope.get("server") or ("",))[0]
         if not may_be_asked_as(host, self._names, address):
             raise HttpRefused(421, f"this server is not called {host!r:.100}; if it is, start it with --name")
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
-            raise HttpRefused(403, "a page of another origin may not ask")
+            raise HttpRefused(403, "pages of other origins are refused")
         given = headers.get(b"authorization")
         if self._token is None or (given is None and (scope.get("method"), scope["path"]) == OPEN):
             return
         scheme, _, token = (given or b"").partition(b" ")
         if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
-            raise HttpRefused(401, "a bearer token is needed, and this is not it")
+            raise HttpRefused(401, "a valid bearer token is required")
 
     async def _body(self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive) -> Receive:
         """Check and read the body, and return a `receive` that repeats it. Raises `HttpRefused`, `ClientDisconnect`."""
@@ -91,7 +91,7 @@ class AccessMiddleware:
         has_body = b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")) > 0
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if has_body and kind != b"application/json":
-            raise HttpRefused(415, "a body has the Content-Type application/json")
+            raise HttpRefused(415, "the body's Content-Type must be application/json")
         body = bytearray()
         try:
             async with asyncio.timeout(limits.body_seconds):

@@ -40,8 +40,8 @@ REWARD = SANDBOX = HttpLimits(body_bytes=64 * 2**20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How a server may be reached. `names` are its host names besides loopback's and its address; `certificate` and
-    `key` are PEM files that make it use TLS."""
+    """How a server may be reached. `names` are its host names, in addition to loopback's and its address; `certificate`
+    and `key` are PEM files that make it use TLS."""
 
     names: tuple[str, ...] = ()
     certificate: Path | None = None
@@ -63,7 +63,7 @@ def check_binding(host: str, token: str | None) -> None:
     """Raise `ConfigError` for a server without a token that other machines could reach."""
     if token is None and not is_loopback(host):
         raise ConfigError(
-            f"host {host} can be reached from other machines, and there is no token; "
+            f"other machines can reach host {host}, so a token is required; "
             f"name the environment variable that holds one with --token-env, or listen on {LOOPBACK}"
         )
 
@@ -102,7 +102,9 @@ def token_from(variable: str | None) -> str | None:
         return None
     token = os.environ.get(variable, "").strip()
     if not token:
-        raise ConfigError(f"the environment variable {variable} names a token and is empty; export {variable}=… first")
+        raise ConfigError(
+            f"the environment variable {variable} must hold a token, but is empty; export {variable}=… first"
+        )
     return token
 
 

@@ -219,7 +219,7 @@ async def _content(response: httpx.Response) -> bytes:
     longest = ANSWER_BYTES if response.is_success else REFUSAL_BYTES
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if response.is_success and encoding not in ("identity", ""):
-        raise InvalidJson(f"the answer is compressed ({encoding[:20]}), which was not asked for")
+        raise InvalidJson(f"the answer is compressed ({encoding[:20]}), although the request did not allow it")
     content = bytearray()
     async for chunk in response.aiter_raw():
         content += chunk

@@ -48,7 +48,7 @@ def check_recording(recording: RecordingConfig) -> None:
         raise RecordingError(f"{recording.file}: no such recording; record it first (recording.mode=record)")
     if recording.mode == "record" and recording.file.exists():
         raise RecordingError(
-            f"{recording.file} is there already; replay it (recording.mode=replay), or remove it to record again"
+            f"{recording.file} exists already; replay it (recording.mode=replay), or remove it to record again"
         )
     if not recording.file.parent.is_dir():
         raise RecordingError(f"{recording.file}: there is no folder {recording.file.parent}; make it first")

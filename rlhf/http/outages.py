@@ -39,7 +39,7 @@ class Outages:
 
 
 class Availability:
-    """Tells an outage of one server from a request that it cannot answer, and waits for the end of an outage.
+    """Distinguishes an outage of one server from a request that it cannot answer, and waits for the end of an outage.
 
     After a call has failed, the server gets a request that it has answered before. If it answers, the call's own
     request is at fault. If not, this is an outage: one caller asks every `pause_seconds`, and the others wait for it.
@@ -107,4 +107,6 @@ class Availability:
         if self._began is not None:
             seconds, self._began, self._ended = self._answered - self._began, None, self._answered
             self._outages.out.discard(self._server)
-            self._outages.tell(f"{self._server} answers again, after {seconds:.0f} s; what waited is scored now")
+            self._outages.tell(
+                f"{self._server} answers again after {seconds:.0f} s; the waiting replies are scored now"
+            )

@@ -82,7 +82,7 @@ class Replay:
         if not lines:
             raise RecordingError(
                 f"{self._path} has no answer left to {self._encode(request):.300}; "
-                "this run sends other requests than the recorded one: record again"
+                "this run's requests differ from the recorded run's: record again"
             )
         line = lines.popleft()
         if "failure" in line:

@@ -126,7 +126,7 @@ async def test_different_refusals_are_logged_once_each_and_no_flood_is(
 
     scope: Scope = {"type": "websocket", "path": "/ws", "headers": [(b"host", b"localhost")]}
     await guarded("secret")(scope, connect, ignore)
-    why = "a bearer token is needed, and this is not it"
+    why = "a valid bearer token is required"
     assert caplog.messages == [
         f'refused: GET /: 401 {{"status":401,"why":"{why}"}}',
         f'refused: GET /\\u2028: 401 {{"status":401,"why":"{why}"}}',

@@ -72,7 +72,7 @@ def test_beyond_loopback_plain_text_is_warned_of_and_a_missing_token_refused(
     assert capsys.readouterr().err == ""
     check_reach("0.0.0.0", "secret", Access())
     assert capsys.readouterr().err.startswith("warning: requests to host 0.0.0.0")
-    with pytest.raises(ConfigError, match="there is no token"):
+    with pytest.raises(ConfigError, match="a token is required"):
         check_reach("0.0.0.0", None, tls)
 
 
