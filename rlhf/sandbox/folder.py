@@ -87,7 +87,7 @@ def read_files(folder: str, paths: tuple[str, ...], most_bytes: int) -> dict[str
             raise NotFetched(f"{path:.200} cannot be read: {error.strerror}") from None
         most_bytes -= len(found[path])
         if most_bytes < 0:
-            raise NotFetched(f"the fetched files are larger than the sandbox hands back, {path:.200} among them")
+            raise NotFetched(f"the fetched files, {path:.200} among them, are larger than the sandbox returns")
     return found
 
 

@@ -84,7 +84,7 @@ def delegating_group(here: Path, top: Path) -> GroupParent:
         if folder.is_relative_to(top) and _listed(folder / SUBTREE) >= CONTROLLERS and _writable(folder):
             return GroupParent(folder=str(folder), shares=_shares_processor(folder))
     if not _listed(here / "cgroup.controllers") >= CONTROLLERS:
-        raise OSError(f"{here} has no controllers of memory and processes")
+        raise OSError(f"{here} lacks the memory and process controllers")
     if not (_writable(here) and os.access(here / SUBTREE, os.W_OK)):
         raise OSError(f"{here} cannot be written to (start it with systemd-run --user -p Delegate=yes)")
     if (here / "cgroup.type").exists():  # the root group may have processes

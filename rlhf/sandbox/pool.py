@@ -50,7 +50,7 @@ class Sandbox:
     @property
     def chosen(self) -> ChosenIsolation:
         if self._chosen is None:
-            raise SandboxBroken("the sandbox was asked before it was started")
+            raise SandboxBroken("the sandbox was used before its start")
         return self._chosen
 
     async def start(self) -> None:
@@ -76,13 +76,13 @@ class Sandbox:
     async def _take_place(self) -> None:
         """Take a slot. `_free` releases it at the end of the run, even if the caller was cancelled."""
         if self._places.locked() and self.waiting >= self.queue.waiting:
-            raise SandboxBusy(f"{self.waiting} programs wait for the sandbox already")
+            raise SandboxBusy(f"{self.waiting} programs are already waiting for the sandbox")
         self.waiting += 1
         try:
             async with asyncio.timeout(self.queue.wait_seconds):
                 await self._places.acquire()
         except TimeoutError:
-            raise SandboxBusy(f"no place in the sandbox came free within {self.queue.wait_seconds:g} s") from None
+            raise SandboxBusy(f"no place in the sandbox was free within {self.queue.wait_seconds:g} s") from None
         finally:
             self.waiting -= 1
 

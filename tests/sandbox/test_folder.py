@@ -84,5 +84,5 @@ def test_files_are_read_and_links_are_not_followed(jail: Jail) -> None:
     ):
         with pytest.raises(NotFetched, match=reason):
             read_files(jail.folder, (path,), 100)
-    with pytest.raises(NotFetched, match="larger than the sandbox hands back"):
+    with pytest.raises(NotFetched, match="larger than the sandbox returns"):
         read_files(jail.folder, ("sub/file",), 2)

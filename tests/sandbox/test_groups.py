@@ -77,7 +77,7 @@ def test_our_own_group_delegates_after_its_processes_have_moved(tmp_path: Path) 
 def test_missing_controllers_are_named(tmp_path: Path) -> None:
     here = tree(tmp_path, {})
     (here / "cgroup.controllers").write_text("cpu\n")
-    with pytest.raises(match="no controllers of memory and processes"):
+    with pytest.raises(match="lacks the memory and process controllers"):
         delegating_group(here, tmp_path)
 
 

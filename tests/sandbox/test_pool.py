@@ -145,7 +145,7 @@ async def test_a_place_comes_free_only_when_a_run_is_over_and_too_many_are_refus
 async def test_a_sandbox_that_cannot_start_a_program_says_so_and_gives_no_run() -> None:
     with pytest.raises(SandboxUnavailable, match="not a Python that can be started"):
         choose(python="/nonexistent/python")
-    with pytest.raises(SandboxBroken, match="before it was started"):
+    with pytest.raises(SandboxBroken, match="before its start"):
         await Sandbox().run(Program(code="1"))
 
 
