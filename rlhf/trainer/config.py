@@ -190,9 +190,11 @@ class PreferenceConfig(Config):
     @model_validator(mode="after")
     def _settings_are_those_of_the_loss(self) -> PreferenceConfig:
         if self.label_smoothing and self.loss != "dpo":
-            raise ValueError(f"preference.label_smoothing is of dpo, but preference.loss is {self.loss}")
+            raise ValueError(f"preference.label_smoothing is for dpo, but preference.loss is {self.loss}")
         if (self.desirable_weight, self.undesirable_weight) != (1, 1) and self.loss != "kto":
-            raise ValueError(f"preference.desirable_weight and undesirable_weight are of kto, not of {self.loss}")
+            raise ValueError(
+                f"preference.desirable_weight and undesirable_weight are for kto, but preference.loss is {self.loss}"
+            )
         return self
 
 
@@ -399,8 +401,8 @@ class TrainerConfig(Config):
     def _minibatches_hold_groups(self) -> TrainerConfig:
         if self.minibatches > self.groups_per_update:
             raise ValueError(
-                f"trainer.minibatches is {self.minibatches} but an update has only {self.groups_per_update} groups; "
-                "a minibatch is whole groups"
+                f"trainer.minibatches is {self.minibatches}, but an update has only {self.groups_per_update} groups; "
+                "a minibatch needs whole groups"
             )
         return self
 

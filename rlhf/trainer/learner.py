@@ -135,8 +135,8 @@ class RemoteLearner:
         return reduce_metrics(answers)
 
     async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]:
-        """Every rank copies its part of the state, and of `path/huggingface`, to host memory; training may go on then.
-        The answer waits until all is on disk below `path`."""
+        """Every rank copies its part of the state, and of `path/huggingface`, to host memory; training may then
+        continue. The answer waits until everything is on disk below `path`."""
         async with self.turn:
             await self._all(lambda worker: worker.model.snapshot(path, self._version), self._seconds)
         return self._written(path, write_controller(path, self._kl.coefficient))

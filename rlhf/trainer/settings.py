@@ -53,8 +53,8 @@ class UpdateArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairTerms:
-    """Inputs of the pair loss besides the model: by how much the scores of each pair should differ, `margins` `float32
-    [pairs]` in the order of the batch, and KTO's reference point, `baseline`, in nats."""
+    """Inputs of the pair loss other than the model's: by how much the scores of each pair should differ, `margins`
+    `float32 [pairs]` in the order of the batch, and KTO's reference point, `baseline`, in nats."""
 
     margins: NDArray[np.float32]
     baseline: float = 0.0

@@ -235,7 +235,7 @@ def assemble(
     if any(mask[0] for _, _, mask in acting):
         raise ValueError("a segment starts with an ACTION token: nothing precedes it that it could be conditioned on")
     if not np.isfinite(behaviour).all():
-        raise NotFinite("the engine's log-prob of a sampled token is no number; it cannot be trained")
+        raise NotFinite("the engine's log-prob of a sampled token is not a number; it cannot be trained")
     return Batch(
         sequences=tuple(segment for _, segment, _ in acting),
         starts=np.cumsum(sizes) - sizes,

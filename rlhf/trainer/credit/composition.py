@@ -42,8 +42,8 @@ def check_composition(trainer: TrainerConfig) -> None:
         )
     if trainer.loss.policy == "policy_gradient" and steps > 1:
         raise ValueError(
-            f"loss.policy policy_gradient is right for the weights that sampled, and {steps} optimizer steps an update "
-            "leave them; use epochs 1 and minibatches 1, or ppo"
+            f"loss.policy policy_gradient is right only for the weights that sampled, but an update takes {steps} "
+            "optimizer steps; use epochs 1 and minibatches 1, or ppo"
         )
     stale = "max_staleness above 0" if trainer.max_staleness else "replay" if trainer.replay.groups else ""
     if trainer.loss.policy == "policy_gradient" and stale and not is_corrected(trainer):
@@ -81,13 +81,15 @@ def _check_kl(trainer: TrainerConfig, estimator: str) -> None:
         )
     if kl.stop is not None and trainer.epochs * trainer.minibatches == 1:
         raise ValueError(
-            "kl.stop leaves out the remaining optimizer steps of an update, and an update has one; use more epochs or "
-            "minibatches"
+            "kl.stop skips the remaining optimizer steps of an update, but an update has only one; use more epochs "
+            "or minibatches"
         )
     if kl.target is not None and kl.coefficient == 0:
         raise ValueError("kl.target steers kl.coefficient, which is 0 and stays 0; give it a start above 0")
     if kl.exact_gradient and kl.place == "reward":
-        raise ValueError("kl.exact_gradient is about the loss; in the reward (kl.place) no gradient runs through KL")
+        raise ValueError(
+            "kl.exact_gradient is for KL in the loss; no gradient runs through KL in the reward (kl.place); remove it"
+        )
     if kl.coefficient and estimator == "distillation":
         raise ValueError("kl.coefficient holds to the reference, which with estimator distillation is the teacher")
 
@@ -97,7 +99,7 @@ def _check_correction(trainer: TrainerConfig) -> None:
     unread = trainer.old_logprobs != "recomputed" or needs_of(trainer).weighted
     if unread and correction != CorrectionConfig():
         raise ValueError(
-            "correction weighs tokens by the learner's log-probs from before the update, and nothing would read it; "
+            "correction weighs tokens by the learner's log-probs from before the update, but nothing would read it; "
             "set old_logprobs: recomputed, with an estimator that does not weigh them itself"
         )
     if correction.low and correction.method != "mask":

@@ -98,7 +98,7 @@ class ModelRank:
         try:
             saved = json.loads((path / "learner.json").read_text())
         except FileNotFoundError:
-            raise CheckpointError(f"{path} holds no learner's state: it has no learner.json") from None
+            raise CheckpointError(f"{path} is not a learner's state: it has no learner.json") from None
         if _precision(saved["plan"]) != _precision(self._plan):
             raise CheckpointError(f"{path} was written by {saved['plan']}; this run has {self._plan}")
         self._load_state(path)
@@ -155,7 +155,7 @@ class ModelRank:
 
     @property
     def _plan(self) -> str:
-        """Return the settings that DeepSpeed's state depends on, besides the model."""
+        """Return the settings, other than the model, that DeepSpeed's state depends on."""
         stage, model = self.settings.trainer.deepspeed.zero_stage, self.settings.model
         adapters = ""
         if model.lora:

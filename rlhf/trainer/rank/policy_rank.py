@@ -162,7 +162,7 @@ class Rank(ModelRank):
 
     def _load_state(self, path: Path) -> None:
         if self.critic and not (path / "critic").is_dir():
-            raise CheckpointError(f"{path} holds no critic; this run has one (trainer.critic)")
+            raise CheckpointError(f"{path} has no critic, but this run has one (trainer.critic)")
         super()._load_state(path)
         if self.critic:
             zero.load(self.critic.engine, path / "critic", self.critic.config.optimizer, self.rank)

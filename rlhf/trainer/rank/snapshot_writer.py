@@ -3,7 +3,7 @@
     python -m rlhf.trainer.rank.snapshot_writer PARENT
 
 Standard input says what to write, standard output what was written. Only the standard library is imported: training
-goes on beside it, and the last checkpoint of a run is waited for.
+continues meanwhile, and a run waits for its last checkpoint.
 """
 
 from __future__ import annotations

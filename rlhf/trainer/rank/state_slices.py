@@ -190,7 +190,7 @@ def scalars(engine: Any) -> Mapping[str, Any]:
 
 
 def put_scalars(engine: Any, saved: Mapping[str, Any]) -> None:
-    """Go on from `scalars`."""
+    """Continue from `scalars`."""
     vars(engine.lr_scheduler).update(saved["schedule"])
     if _scaler(engine):
         vars(engine.optimizer.loss_scaler).update(saved["loss_scaler"])

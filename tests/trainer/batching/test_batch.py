@@ -158,7 +158,7 @@ def test_an_engine_s_log_prob_that_is_no_number_is_not_trained() -> None:
         logprobs=np.full(5, np.nan, np.float32),
         versions=segment.versions,
     )
-    with pytest.raises(NotFinite, match="log-prob of a sampled token is no number"):
+    with pytest.raises(NotFinite, match="log-prob of a sampled token is not a number"):
         made_batch([one_trajectory(broken)])
 
 

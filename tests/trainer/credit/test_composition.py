@@ -65,7 +65,7 @@ def test_every_preset_has_a_recipe() -> None:
         ({"group_size": 1}, "compares the samples of a group"),
         ({"advantage": {"estimator": "remax"}, "filter": {"equal_rewards": True}}, "they teach"),
         ({"advantage": {"estimator": "vtrace"}, "critic": {}}, "would weigh it again"),
-        ({"loss": {"policy": "policy_gradient"}, "epochs": 2}, "2 optimizer steps an update leave them"),
+        ({"loss": {"policy": "policy_gradient"}, "epochs": 2}, "an update takes 2 optimizer steps"),
         (
             {"loss": {"policy": "policy_gradient"}, "max_staleness": 1, "old_logprobs": "behaviour"},
             "another policy's samples",
@@ -78,7 +78,7 @@ def test_every_preset_has_a_recipe() -> None:
         ({"kl": {"target": 0.1}}, "stays 0"),
         ({"kl": {"coefficient": 0.1, "estimator": "k1"}}, "k1 in the loss (kl.place) teaches nothing"),
         ({"algorithm": "rloo", "kl": {"place": "loss"}}, "k1 in the loss (kl.place) teaches nothing"),
-        ({"kl": {"stop": 0.1}}, "an update has one"),
+        ({"kl": {"stop": 0.1}}, "an update has only one"),
         ({"kl": {"exact_gradient": True}}, "kl.coefficient 0 turns off"),
         ({"kl": {"coefficient": 0.1, "horizon": 5}}, "kl.horizon is read with kl.target"),
         ({"advantage": {"gamma": 0.9}}, "advantage.gamma is read by gae, vtrace, reinforce_pp"),
