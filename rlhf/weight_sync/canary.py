@@ -18,8 +18,8 @@ MOVED_FACTOR = 3
 SEQUENCES, SEQUENCES_IN_16_BITS = 4, 8
 """Few are enough where one log-prob that is off is a fault; a mean is the better known the more there are."""
 TOKENS = 12
-"""Of a sequence. Rounding grows with the position faster than what a fault does: 88 log-probs of short sequences tell
-them apart where 368 of sequences of 24 tokens hardly do (`benchmarks/canary/`, 48 layers)."""
+"""Of a sequence. Rounding grows with the position faster than the effect of a fault: 88 log-probs of short sequences
+separate the two where 368 of sequences of 24 tokens hardly do (`benchmarks/canary/`, 48 layers)."""
 WHOLE_EVERY = 8
 """Weight syncs of which one asks for all sequences, and measures what rounding does to the weights: that changes as
 slowly as they do, and no engine is refused by an old answer."""

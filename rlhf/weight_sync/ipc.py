@@ -141,7 +141,7 @@ class IpcSource:
     def buckets(self, manifest: Manifest) -> Generator[tuple[Bucket, Tensor], None, None]:
         exchange = self._exchange
         if exchange is None:
-            raise TransferError("the exchange of handles was left")
+            raise TransferError("this process left the exchange of handles")
         buckets = cut_buckets(manifest, self._bucket_bytes)
         halves = Halves(buckets)
         with exchange.acknowledging(f"{self._syncs}/0/loaded/{self._rank}"):
@@ -163,7 +163,8 @@ class IpcSource:
         self._exchange = None
 
     def _choose_sender(self, exchange: HandleExchange, senders: int) -> int:
-        """Find the one sender on this reader's GPU, and tell all. Raises `TransferError` for none, or several."""
+        """Find the one sender on this reader's GPU, and inform all members. Raises `TransferError` for none, or
+        several."""
         uuid = cuda.gpu_uuid()
         found = [sender for sender in range(senders) if exchange.get(f"gpu/{sender}") == uuid]
         exchange.set(f"reads/{self._rank}", str(found[0]) if len(found) == 1 else NO_SENDER)

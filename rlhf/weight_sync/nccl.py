@@ -38,7 +38,7 @@ def nccl_unique_id() -> str:
 class NcclGroup:
     """Membership in the group as `rank`, over vLLM's binding of nccl.
 
-    Broadcasts run on a separate stream, which first waits for the caller's. nccl waits for ever: here the process waits
+    Broadcasts run on a separate stream, which first waits for the caller's. nccl waits forever: here the process waits
     for the end of each broadcast with the group's deadline, and leaves the group when that passes, or when the group is
     given up: nccl does not notice a peer's death, and this process may serve no other call meanwhile. Joining is the
     same.
@@ -53,8 +53,8 @@ class NcclGroup:
         self._group = self._joined(rank, rendezvous)
         if not self._group.available:
             raise TransferError(
-                "nccl moves nothing in this process: libnccl is missing, or VLLM_DISABLE_PYNCCL is set; mend that, or "
-                "set trainer.weight_sync.backend to gloo"
+                "nccl does not work in this process: libnccl is missing, or VLLM_DISABLE_PYNCCL is set; correct "
+                "that, or set trainer.weight_sync.backend to gloo"
             )
         self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
@@ -82,7 +82,7 @@ class NcclGroup:
         """Start a collective, and hold its `memory` until it is finished: torch would give freed memory to the current
         stream's next tensor, which the collective of the other stream then overwrites."""
         if self._group is None:
-            raise TransferError("the transfer group was left")
+            raise TransferError("this process left the transfer group")
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         collective(self._stream)
         self._started.append((self._stream.record_event(), memory))

@@ -60,7 +60,7 @@ class LearnerScores(NamedTuple):
 
 class Publisher:
     """Brings every engine to the learner's weights: `verify`, then `publish` after each update. Engines may `join` and
-    `leave` between. A publisher that `fails_over` goes on without the engines that a weight sync has lost
+    `leave` between. A publisher that `fails_over` continues without the engines that a weight sync has lost
     (`PublishTarget.lose`), and waits while it has none, until one joins or `end`.
 
     `logprob_difference` is the largest difference in nats between engines and learner at the last publish.

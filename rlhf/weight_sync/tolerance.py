@@ -11,8 +11,8 @@ MARGIN = 4
 """Factor on one measurement of rounding that still counts as rounding. An engine that rounds each product differently
 deviates by about one measurement (factors of 0.6 to 1.6 for depths of 2 to 24 layers and logits to ±30)."""
 MEAN_MARGIN, MANY_TOKENS = 2, 80
-"""The same for the mean over so many tokens and more: over 88 tokens healthy engines have factors of 0.6 to 1.35, vLLM
-on a CPU 0.8 to 0.9, and a fault in one layer of 24 has 3.6, of 48 2.1 (`benchmarks/canary/`)."""
+"""The same for the mean over at least this many tokens: over 88 tokens healthy engines have factors of 0.6 to 1.35,
+vLLM on a CPU 0.8 to 0.9, and a fault in one layer of 24 has 3.6, of 48 2.1 (`benchmarks/canary/`)."""
 FEW_MARGIN = 3
 """The same for 22 of these tokens: healthy engines have factors of up to 1.9, and a fault in one layer of 24 is found,
 of 48 not always."""
@@ -37,7 +37,7 @@ class LogprobTolerance:
         return replace(looser, mean=max(self.mean, other.mean))
 
     def refuse(self, mean: float, share: float) -> bool:
-        """Tell whether differences with this mean, and this share of them above `high`, are too large. NaN is handled
+        """Return whether differences with this mean, and this share of them above `high`, are too large. NaN is handled
         elsewhere."""
         return mean > self.mean or share > self.share
 

@@ -25,7 +25,7 @@ ENGINE_BACKENDS = {"gloo": "gloo", "nccl": "nccl_buckets", "ipc": "ipc_buckets"}
 def engine_backend(backend: str) -> str:
     """Return the backend name to start an engine with (`WeightTransferConfig.backend`). Raises `TransferError`."""
     if backend not in ENGINE_BACKENDS:
-        raise TransferError(f"no weight-transfer backend is called {backend!r}; there are gloo, nccl and ipc")
+        raise TransferError(f"there is no weight-transfer backend {backend!r}; use gloo, nccl or ipc")
     return ENGINE_BACKENDS[backend]
 
 

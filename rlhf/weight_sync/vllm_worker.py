@@ -20,10 +20,10 @@ for _backend in ENGINE_BACKENDS.values():
 
 
 class WorkerExtension:
-    """Methods that vLLM's workers have besides their own, for `collective_rpc`.
+    """Additional methods of vLLM's workers, for `collective_rpc`.
 
-    A `TransferError` is returned as its text. With several workers vLLM makes a `RuntimeError` of any exception, and
-    does not read the answers of the other workers, which it then takes for those to its next call.
+    A `TransferError` is returned as its text. With several workers vLLM turns any exception into a `RuntimeError`
+    without reading the other workers' answers, which it then takes for those to its next call.
     """
 
     weight_transfer_engine: Any

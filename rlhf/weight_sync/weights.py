@@ -145,7 +145,7 @@ def release(weights: Iterable[Any]) -> None:
 
 
 def _saved(policy: HasModel, named: Iterable[tuple[str, Tensor]], form: SyncForm) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of the model as its folder has them; adapters are called by the layers that they are beside."""
+    """Tensors of the model as its folder has them; adapters are named after their layers."""
     for name, tensor in named:
         yield from as_saved(policy.model, name, tensor).items() if form == "merged" else [(name, tensor)]
 

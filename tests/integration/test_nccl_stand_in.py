@@ -133,7 +133,7 @@ def test_nccl_that_moves_nothing_is_refused_by_name(monkeypatch: pytest.MonkeyPa
 
     replace_cuda(monkeypatch, rendezvous(2))
     monkeypatch.setattr(nccl, "uid_init_process_group", lambda *_: type("Disabled", (), {"available": False}))
-    with pytest.raises(TransferError, match="nccl moves nothing in this process: libnccl is missing"):
+    with pytest.raises(TransferError, match="nccl does not work in this process: libnccl is missing"):
         nccl.NcclGroup(0, rendezvous(2, backend="nccl"), torch.device("cpu"))
 
 
