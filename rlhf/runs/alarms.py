@@ -55,7 +55,7 @@ def _not_a_number(name: str, values: Series) -> Iterator[Alarm]:
 
 
 def _missing(name: str, entry: Metric, rows: Sequence[MetricRow], values: Series) -> Iterator[Alarm]:
-    """Tell of a metric of every update that was in every one, and is no longer."""
+    """Report a metric that every update had until now."""
     there, gone = len(values), len(rows) - len(values)
     if not entry.sometimes and gone >= PATIENCE and all(name in row for row in rows[:there]):
         yield Alarm(metric=name, since=int(rows[there]["update"] or 0), what=f"{name} is missing")

@@ -138,7 +138,7 @@ def parts_in(folder: Path) -> list[Path]:
 
 
 def sound_parts(path: Path, tell: Callable[[str], None] = print) -> Iterator[Path]:
-    """Iterate over the parts of a folder, or the one at `path`, that can be read. Tell of those that are damaged."""
+    """Iterate over the readable parts of a folder, or the one at `path`. Damaged ones are reported."""
     for part in parts_in(path) if path.is_dir() else [path]:
         if (why := damage(part)) is None:
             yield part

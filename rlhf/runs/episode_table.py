@@ -102,9 +102,9 @@ def check_version(schema: pa.Schema) -> None:
     """Raise `DataError` unless this version of rlhf can read tables with `schema`."""
     version = (schema.metadata or {}).get(VERSION_KEY)
     if version is None:
-        raise DataError("it has no episodes of rlhf")
+        raise DataError("it has no rlhf episodes")
     if int(version) > VERSION:
-        raise DataError(f"its schema is {int(version)}, and this rlhf reads up to {VERSION}: install a newer one")
+        raise DataError(f"its schema is {int(version)}, but this rlhf reads up to {VERSION}; install a newer one")
 
 
 def _chunk(records: Sequence[EpisodeRecord]) -> pa.Table | None:

@@ -77,7 +77,7 @@ class RunFolder:
                 owner.check()
                 aside = move_aside(path)
                 owner.moved(aside)
-                tell(f"{path} was there before: that run is {aside} now")
+                tell(f"{path} existed already: the earlier run is now {aside}")
                 owner.give_back()
                 private_folder(path)
                 owner = Owner.claim(path, tell)  # another process may have been faster

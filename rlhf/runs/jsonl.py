@@ -74,7 +74,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                 except ValueError:
                     row = None
                 if not isinstance(row, dict):
-                    raise DataError(f"{path}: line {number} is no JSON object")
+                    raise DataError(f"{path}: line {number} is not a JSON object")
                 yield row
 
 

@@ -195,7 +195,7 @@ def maker_of(name: str, run: LoggedRun) -> Callable[[], Logger]:
 
 def as_logger(logger: object, name: str) -> Logger:
     if not isinstance(logger, Logger):
-        raise ConfigError(f"run.loggers: {name} has no methods log and close, but is a {type(logger).__name__}")
+        raise ConfigError(f"run.loggers: {name} is a {type(logger).__name__} without the methods log and close")
     return logger
 
 

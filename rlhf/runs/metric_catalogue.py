@@ -13,7 +13,7 @@ from typing import Any
 
 NUMBERS = ("N", "K")
 PAIRS = "PAIRS"
-"""Stands for the metrics of preference pairs, without `pairs/`."""
+"""Placeholder for the metrics of preference pairs, without `pairs/`."""
 LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 CAPITALS = re.compile(r"\b[A-Z]+\b")
 

@@ -46,7 +46,7 @@ def check_provenance(run: Path, began: Provenance, found: Provenance) -> None:
     """Raise `ConfigError` unless all inputs are those with which the run in `run` began."""
     if began and (others := [key for key in (*began, *found) if began.get(key) != found.get(key)]):
         raise ConfigError(
-            f"{', '.join(dict.fromkeys(others))}: not what {run} began with, even under the same name; a "
+            f"{', '.join(dict.fromkeys(others))}: differs from what {run} began with, perhaps under the same name; a "
             "resumed run keeps its data, chat template, start model and reference: restore it, or begin another run"
         )
 

@@ -87,7 +87,7 @@ def read_run(path: Path) -> StoredRun:
     folder = RunFolder(path)
     if not folder.recipe.is_file():
         raise UserError(
-            f"{path} is not a run folder: {'it has no recipe.yaml' if path.exists() else 'it is not there'}"
+            f"{path} is not a run folder: {'it has no recipe.yaml' if path.exists() else 'it does not exist'}"
         )
     try:
         text = folder.recipe.read_text()
@@ -114,7 +114,7 @@ def read_metrics(path: Path) -> tuple[MetricRow, ...]:
     try:
         for number, row in enumerate(read_jsonl(path), 1):
             if any(isinstance(value, str | list | dict) for value in row.values()) or row.get("update") is None:
-                raise DataError(f"{path}: line {number} holds no metrics of an update")
+                raise DataError(f"{path}: line {number} does not hold the metrics of an update")
             numbers = {key: None if value is None else finite(value) for key, value in row.items()}
             rows.setdefault(int(row["update"]), {}).update(numbers)
     except FileNotFoundError:

@@ -99,7 +99,7 @@ def test_a_part_cut_in_the_middle_is_told_in_a_line_and_the_others_are_read(tmp_
     ("table", "words"),
     [
         (table_of([FAILED]).replace_schema_metadata({VERSION_KEY: b"2"}), "its schema is 2"),
-        (pa.table({"a": [1]}), "no episodes of rlhf"),
+        (pa.table({"a": [1]}), "no rlhf episodes"),
     ],
     ids=["a newer schema", "another table"],
 )

@@ -51,7 +51,7 @@ def test_an_earlier_run_is_moved_aside_and_kept_whole(tmp_path: Path):
         folder.give_back()
     found = {folder.name: (folder / "metrics.jsonl").read_text() for folder in path.parent.iterdir()}
     assert found == {"quickstart": "third", "quickstart.1": "first", "quickstart.2": "second"}
-    assert told == [f"{path} was there before: that run is {path}.{n} now" for n in (1, 2)]
+    assert told == [f"{path} existed already: the earlier run is now {path}.{n}" for n in (1, 2)]
 
 
 def test_a_place_that_cannot_be_written_is_the_users_to_change(tmp_path: Path):

@@ -188,7 +188,7 @@ def test_a_logger_that_is_not_installed_is_the_users_to_install(
 
 def test_what_has_no_methods_of_a_logger_is_told(folder: RunFolder):
     (line,) = logged(folder, "builtins:str")[1]
-    assert "run.loggers: builtins:str has no methods log and close, but is a str" in line
+    assert "run.loggers: builtins:str is a str without the methods log and close" in line
     assert not isinstance(object(), Logger)
 
 

@@ -96,7 +96,7 @@ def test_what_changed_behind_its_name_is_refused_by_name(
     change(tmp_path)
     with pytest.raises(ConfigError) as refused:
         check_provenance(tmp_path, began, began_with(recipe, start))
-    assert str(refused.value).startswith(f"{key}: not what {tmp_path} began with")
+    assert str(refused.value).startswith(f"{key}: differs from what {tmp_path} began with")
 
 
 def test_the_same_models_elsewhere_are_the_same(recipe: Recipe, tmp_path: Path) -> None:
