@@ -181,7 +181,7 @@ class Child:
             raise DeadlinePassed(f"the end of the killed process {self._process.pid}", KILL_SECONDS) from None
 
     async def _ending(self) -> str:
-        """Make sure that the child has ended, and say how it ended by itself."""
+        """Make sure that the child has ended, and return how it ended by itself."""
         code = None
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):

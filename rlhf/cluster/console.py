@@ -28,7 +28,7 @@ class LastingFile(FileIO):
         try:
             if self._failure is None:
                 if (written := super().write(data)) is None:
-                    raise BlockingIOError(errno.EAGAIN, "it takes no more now")
+                    raise BlockingIOError(errno.EAGAIN, "it stopped accepting output")
                 return written
         except OSError as error:
             self._failure = error

@@ -77,7 +77,7 @@ class LocalCluster:
         raise PlacementError(f"{worker.name} runs in this process and cannot be restarted; use cluster.kind=ray")
 
     async def add(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> LocalWorker:
-        raise PlacementError(f"this process has room for no more {role}; use cluster.kind=ray")
+        raise PlacementError(f"this process cannot hold another {role}; use cluster.kind=ray")
 
     async def remove(self, worker: Worker) -> None:
         raise PlacementError(f"{worker.name} runs in this process and cannot be stopped; use cluster.kind=ray")

@@ -81,7 +81,7 @@ class Pulse:
             await asyncio.sleep(BEAT_SECONDS)
 
     def fail(self, cause: str) -> None:
-        """Tell the cause of a failure that a new start may mend."""
+        """Report the cause of a failure that a restart may cure."""
         self._send(" ".join(cause.split()))
 
     def _send(self, line: str) -> None:
