@@ -33,7 +33,7 @@ from rlhf.trainer.config import ReplayConfig
 from rlhf.trainer.replay import GroupReplay
 
 SHOWN = 3
-"""Faults that a line tells."""
+"""Maximum number of faults in a line."""
 ROUNDED, MICRO = 1e-5, 1e-6
 """Relative and absolute differences that float32 and recorded digits explain."""
 FINISHED = "finished"
@@ -122,7 +122,7 @@ def parts_are_there(folder: RunFolder) -> AuditCheck:
 
 
 def whole_parts(folder: Path) -> list[Path]:
-    """Return the parts of a folder that can be read; the check of the parts tells of the others."""
+    """Return the readable parts of a folder; the check of the parts reports the others."""
     return [part for part in parts_in(folder) if damage(part) is None]
 
 
@@ -130,7 +130,7 @@ def _parts_counted(checkpoint: Path, name: str) -> int:
     try:
         return read_trainer_state(checkpoint).parts.get(name, 0)
     except CheckpointError:
-        return 0  # the check of the checkpoints tells it
+        return 0  # the check of the checkpoints reports it
 
 
 def updates_in_order(run: StoredRun) -> AuditCheck:
@@ -202,7 +202,7 @@ def updates_again(folder: RunFolder, run: StoredRun, recipes: Recipes) -> Iterat
 
 
 def wrong_advantages(record: EpisodeRecord, expected: Advantages) -> Iterator[str]:
-    """Tell where the advantages of a record are not the expected ones; second uses have only their mean."""
+    """Report where the advantages of a record are not the expected ones; second uses have only their mean."""
     own = expected.get((record.ordinal, record.sample))
     if own is None or not len(own):
         return

@@ -32,7 +32,7 @@ FROM_OUTSIDE = ("system", "user")
 
 
 def faults_of_episode(record: EpisodeRecord, recipe: Recipe, texts: Texts | None, asked: Asked) -> Iterator[str]:
-    """Tell what is wrong with an episode that was played under `recipe`. `asked` are the problems of earlier ones."""
+    """Report what is wrong with an episode played under `recipe`. `asked` are the problems of earlier ones."""
     named = f"ordinal {record.ordinal} sample {record.sample}"
     problem = (record.task, [(one["role"], one["content"]) for one in record.prompt], record.answer)
     if asked.setdefault((record.evaluation_set, record.ordinal), problem) != problem:
@@ -76,7 +76,7 @@ def texts_of(folder: RunFolder) -> Texts | None:
 
 
 def _texts(record: EpisodeRecord, acted: NDArray[np.bool_], texts: Texts) -> Iterator[str]:
-    """Tell where the tokens are not those of the prompt, or of the last reply."""
+    """Report where the tokens are not those of the prompt, or of the last reply."""
     assert record.token_ids is not None
     start, reply = _last_reply(record, acted)
     said, last = texts(record.response or ""), texts(record.token_ids[reply].tolist())
@@ -91,8 +91,8 @@ def _texts(record: EpisodeRecord, acted: NDArray[np.bool_], texts: Texts) -> Ite
 
 
 def _columns(record: EpisodeRecord, acted: NDArray[np.bool_], recipe: Recipe) -> Iterator[str]:
-    """Tell which columns have another length than the tokens, values at other tokens than the sampled, or values that
-    no distribution gives."""
+    """Report columns whose length differs from the tokens', which have values at tokens that were not sampled, or
+    impossible values."""
     assert record.token_ids is not None
     length = len(record.token_ids)
     columns = {
@@ -126,7 +126,7 @@ def _columns(record: EpisodeRecord, acted: NDArray[np.bool_], recipe: Recipe) ->
 
 
 def _reward(record: EpisodeRecord, recipe: Recipe) -> Iterator[str]:
-    """Tell where the reward is not that of the reply, for rules that need nothing else, or of its parts."""
+    """Report where the reward is not that of the reply, for rules that need nothing else, or of its parts."""
     config, parts, found = recipe.reward, record.reward_parts or {}, record.reward
     if found is not None and (rule := QUICK.get(config.kind)):
         found = rule(record.response or "", {"answer": record.answer, "pattern": config.pattern, "tags": config.tags})

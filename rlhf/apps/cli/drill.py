@@ -96,7 +96,7 @@ def run_drill(recipe: Path, overrides: Sequence[str] = ()) -> int:
     try:
         training.start()
         if not training.until(lambda: len(training.paces) >= 2, START_SECONDS):
-            raise UserError(f"the run made no update before any harm: {training.last_words}")
+            raise UserError(f"the run ended before the first fault: {training.last_words}")
         for outcome in training.harmed(HARMS):
             print(f"{outcome.name}: {outcome.row[1]}; {outcome.words or 'training continued'}", flush=True)
             outcomes.append(outcome)

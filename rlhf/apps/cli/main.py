@@ -226,7 +226,7 @@ app.command()(kubernetes)
 def translate(
     configuration: Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration of TRL, verl or OpenRLHF.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="New file for the recipe.")] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs that train, where CONFIG does not say (TRL).")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs that train, if CONFIG does not say (TRL).")] = None,
 ) -> None:
     """Translate TRL's GRPOConfig, verl's or OpenRLHF's arguments into a recipe, and say what became of each setting."""
     raise typer.Exit(commands.translate.run_translate(configuration, output, gpus))
@@ -295,7 +295,7 @@ def serve_reward(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8100,
     host: Annotated[str, typer.Option(help="Address; other than loopback it needs a token.")] = "127.0.0.1",
     token_env: TokenEnv = None,
-    capacity: Annotated[int, typer.Option(min=1, help="Requests that are scored at once; others wait.")] = 32,
+    capacity: Annotated[int, typer.Option(min=1, help="Maximum of concurrent requests; others wait.")] = 32,
     stop_text: Annotated[
         list[str] | None, typer.Option(help="Text to cut from the end of replies; may be repeated.")
     ] = None,
@@ -345,8 +345,10 @@ def serve_policy(
     trajectories: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="New file for every finished episode with its tokens.")
     ] = None,
-    capacity: Annotated[int, typer.Option(min=1, help="Sessions open at once; the next is refused.")] = 1024,
-    lease_seconds: Annotated[float, typer.Option(min=1.0, help="End an episode unused for so long.")] = 600.0,
+    capacity: Annotated[int, typer.Option(min=1, help="Maximum of open sessions; more are refused.")] = 1024,
+    lease_seconds: Annotated[
+        float, typer.Option(min=1.0, help="End an episode after this long without a request.")
+    ] = 600.0,
     name: Names = None,
     certificate: Certificate = None,
     key: Key = None,
@@ -386,8 +388,10 @@ def serve_env(
             " session, for code that hangs or ends its process."
         ),
     ] = "thread",
-    max_sessions: Annotated[int, typer.Option(min=1, help="Sessions at once; the next is refused.")] = 1024,
-    lease_seconds: Annotated[float, typer.Option(min=1.0, help="End a session unused for so long.")] = 120.0,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Maximum of concurrent sessions; more are refused.")] = 1024,
+    lease_seconds: Annotated[
+        float, typer.Option(min=1.0, help="End a session after this long without a request.")
+    ] = 120.0,
     step_seconds: Annotated[float, typer.Option(min=0.01, help="Deadline of a step.")] = 50.0,
     reset_seconds: Annotated[float, typer.Option(min=0.01, help="Deadline of a reset.")] = 50.0,
     token_env: TokenEnv = None,

@@ -37,4 +37,4 @@ def copy_recipe(
             copy.write(source.read_text())
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror}") from None
-    print(f"{target} is yours; train it by: rlhf train {target}")
+    print(f"wrote {target}; train it with: rlhf train {target}")

@@ -81,7 +81,7 @@ def run_score(recipe: Path, rows: Path, overrides: list[str], output: Path | Non
     settings = load_recipe(recipe, overrides).recipe
     check_reads_text(settings.reward)
     if gold and not settings.reward.needs_answer:
-        raise ConfigError(f"reward.kind: {settings.reward.kind} compares with no reference answer; leave out --gold")
+        raise ConfigError(f"reward.kind: {settings.reward.kind} uses no reference answer; leave out --gold")
     for _ in _recorded(rows, settings, gold):
         pass
     started = time.monotonic()
@@ -138,7 +138,7 @@ def _recorded(path: Path, settings: Recipe, gold: bool) -> Iterator[RecordedResp
         raise DataError(f"{path}: no such file; give a JSONL file with the dataset's columns and 'response'")
     columns = next(iter(settings.data.train_sets.values()), None)
     if columns is None:
-        raise ConfigError("rlhf score reads the columns that data.train names, and this recipe has no data.train")
+        raise ConfigError("rlhf score reads the columns that data.train names, but this recipe has no data.train")
     for where, row in json_lines(path):
         yield _record(row, where, columns, settings.reward, gold)
 
@@ -165,7 +165,7 @@ def _writer(output: Path | None, rows: Path) -> AbstractContextManager[TextIO]:
     if output is None:
         return nullcontext(sys.stdout)
     if output.exists() and output.samefile(rows):
-        raise DataError(f"{output}: this file is being scored; name another one to write")
+        raise DataError(f"{output} is the file to score; give another output file")
     if not output.parent.is_dir():
         raise DataError(f"{output}: there is no folder {output.parent}; make it first")
     return output.open("w", encoding="utf-8")

@@ -105,7 +105,7 @@ def run_controller(
         return stopped(loaded.recipe)
     print(closing_words(summary, folder))
     if summary.saved:
-        print(f"{summary.outcome}; continue it by the same command with --resume", flush=True)
+        print(f"{summary.outcome}; to continue, run the same command with --resume", flush=True)
         return EXIT_SAVED
     return 0
 

@@ -54,7 +54,7 @@ def dashboard_app(
     host: str = LOOPBACK,
     access: Access | None = None,
 ) -> PageAccess:
-    """Return the application, behind the checks of host name, origin and token. Streams end once the server has
+    """Return the application, protected by checks of host name, origin and token. Streams end once the server has
     `ended`, which waits for them."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 

@@ -118,7 +118,7 @@ class EpisodeIndex:
 
     def _view(self, name: str) -> _View:
         if name not in self._views:
-            raise UserError(f"there are {' and '.join(self._views)}, and no {name!r:.50}")
+            raise UserError(f"there is no {name!r:.50}; use {' or '.join(self._views)}")
         return self._views[name]
 
 

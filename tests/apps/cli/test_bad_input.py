@@ -55,7 +55,7 @@ MADE = ("data.train.path=null", f"data.train.tasks={SORTING}")
         (("model.dtype=float16",), ("model.dtype", "float16")),
         (("run.loggers=[wandb]",), ("wandb, which is not installed",)),
         (("run.loggers=[comet]",), ("comet, which is not installed: pip install comet_ml",)),
-        (("run.loggers=[mlfow]",), ("'mlfow' is none of tensorboard, wandb, mlflow",)),
+        (("run.loggers=[mlfow]",), ("'mlfow' is not one of tensorboard, wandb, mlflow",)),
         (("run.loggers=['absent:Mine']",), ("run.loggers.0 is absent:Mine", "no module absent")),
         (("run.prometheus={port: 0, host: 0.0.0.0}",), ("run.prometheus: host 0.0.0.0", "set token_env")),
         (("run.prometheus.token_env=ABSENT_TOKEN",), ("ABSENT_TOKEN",)),
@@ -147,4 +147,4 @@ def test_wrong_arguments_are_exit_code_two(rlhf: Command, arguments: list[str]):
 def test_a_recipe_of_pairs_is_not_evaluated_by_playing(rlhf: Command):
     ended = rlhf("eval", "checkpoint", "--recipe", Path(__file__).parents[3] / "recipes" / "dpo.yaml")
     assert ended.returncode == 2
-    assert "kind: preference, whose held-out pairs are judged while it trains" in ended.stderr
+    assert "kind: preference, which evaluates held-out pairs while it trains" in ended.stderr

@@ -70,7 +70,7 @@ def with_a_larger_vocabulary(folder: Path) -> None:
 OF_ANOTHER_WIDTH = changed(hidden_size=16)
 WITH_ITS_OWN_CODE = changed(model_type="mine", auto_map={"AutoConfig": "mine.MyConfig"})
 NO_TEXT = "; take a decoder that generates text (…ForCausalLM)"
-QUANTISED = "and training needs them in 16 or 32 bits; take the model that it was made from, or dequantise it"
+QUANTISED = "but training needs 16 or 32 bits; use the model that it was made from, or dequantise it"
 WRONG_CONFIGS = [
     (changed(model_type="qwen9"), "model.path=FOLDER: transformers VERSION does not know its model_type qwen9"),
     (changed(model_type="clip"), f"model.path=FOLDER: clip is no language model{NO_TEXT}"),
@@ -171,4 +171,4 @@ def test_every_file_of_an_index_is_read(rlhf: Command, recipe: Path, model_folde
     save_tensors(model_folder / "a.safetensors", {"model.embed_tokens.weight": (8, 4)})
     change(model_folder / "model.safetensors.index.json", weight_map={"a": "a.safetensors", "b": "b.safetensors"})
     error = refusal(rlhf, recipe, "model.tiny=null", f"model.path={model_folder}")
-    assert f"{model_folder / 'b.safetensors'} is absent, and the index names it" in error
+    assert f"{model_folder / 'b.safetensors'} is missing, but the index names it" in error

@@ -26,7 +26,7 @@ NONE_IN_IT = "is not a run folder and contains none: a run folder has a recipe.y
 NO_EPISODES = "there are no recorded episodes; give a run folder, or its folder or file of episodes"
 ABSENT = "No such file or directory"
 NOT_WRITTEN = {"absent/new": ABSENT, "notes.txt/new": "Not a directory", "/proc/new": ABSENT}
-NEWER = "its schema is 2, and this rlhf reads up to 1: install a newer one"
+NEWER = "its schema is 2, but this rlhf reads up to 1; install a newer one"
 PART = "part-000001.parquet"
 
 
@@ -57,10 +57,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(((command, what), f"{what} {NO_RUN}") for command in ("top", "report") for what in NO_RUNS),
         *((("view", what), f"{what} {NONE_IN_IT}") for what in NO_RUNS),
         (("view", "run", "absent"), "absent does not exist"),
-        *(((command, "absent"), "absent is not a run folder: it is not there") for command in ("top", "report")),
+        *(((command, "absent"), "absent is not a run folder: it does not exist") for command in ("top", "report")),
         (("episodes", "absent"), "absent does not exist"),
         (("episodes", "empty"), f"empty: {NO_EPISODES}"),
-        (("episodes", "notes.txt"), "notes.txt: line 1 is no JSON object"),
+        (("episodes", "notes.txt"), "notes.txt: line 1 is not a JSON object"),
         (("episodes", "newer"), f"newer/episodes/{PART}: {NEWER}"),
         (("episodes", "damaged"), PART),
         (("episodes", "damaged", "--format", "parquet", "-o", "new"), PART),

@@ -39,12 +39,12 @@ def checked(recipe: Path, *overrides: str) -> str:
         (GOOD | {"answer": ["2"]}, (), "it reads ['2']; write answer_column: answer.0"),
         (GOOD | {"question": ""}, (), "the question in column 'question' is blank"),
         ({"question": "?"}, (), "has no column 'answer'"),
-        (LONG, (), "the prompt has 129 tokens, and the context of 128 leaves no room for a reply; shorten it, or"),
+        (LONG, (), "the prompt has 129 tokens, which leaves no room for a reply in the context of 128; shorten it, or"),
         (LONG, SFT, "the demonstration has 131 tokens, more than the model's context of 128"),
         (GOOD | {"answer": ""}, SFT, "a reply to imitate is blank"),
         (GOOD | {"other": 3, "answer": {"a": 1}}, PAIRS, "must be text or a list of messages"),
-        ({"messages": CHAT["messages"][:1]}, WHOLE, "ends with the user's message, and there is no reply to imitate"),
-        (CHAT | {"tools": [{"name": "add"}]}, WHOLE, "the rows have tools, which the chat template does not read"),
+        ({"messages": CHAT["messages"][:1]}, WHOLE, "ends with the user's message, so there is no reply to imitate"),
+        (CHAT | {"tools": [{"name": "add"}]}, WHOLE, "the rows have tools, but the chat template ignores them"),
     ],
 )  # fmt: skip
 def test_a_row_far_behind_is_named(

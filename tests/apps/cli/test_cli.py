@@ -138,7 +138,7 @@ def test_files_are_read_as_utf8_in_every_locale_and_a_program_that_does_not_is_r
     ]
     assert ended[0].returncode == 0, ended[0].stderr
     assert "in größer" in ended[0].stdout
-    assert "ConfigError: by its locale this Python reads and writes files in" in ended[1].stderr
+    assert "ConfigError: this Python's locale reads and writes files in" in ended[1].stderr
     assert "set PYTHONUTF8=1" in ended[1].stderr
 
 

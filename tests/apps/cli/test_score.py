@@ -89,7 +89,7 @@ def test_a_token_or_a_recording_that_is_not_there_is_known_before_anything_start
     remote = ("reward.kind=remote", "reward.remote.url=http://127.0.0.1:9")
     ended = rlhf("check", recipe, *remote, "reward.remote.token_env=NO_SUCH_TOKEN")
     assert ended.returncode == 2
-    assert "NO_SUCH_TOKEN names a token and is empty" in ended.stderr
+    assert "NO_SUCH_TOKEN must hold a token, but is empty" in ended.stderr
     ended = rlhf("check", recipe, *remote, "reward.recording.path=nowhere.jsonl")
     assert ended.returncode == 2
     assert "no such recording" in ended.stderr

@@ -36,7 +36,7 @@ def test_a_served_environment_conforms_and_ends_with_its_signal(rlhf: Command, i
         (("serve", "env", GUESS, "--arguments", "[1]"), "not a JSON object"),
         (("serve", "env", GUESS, "--arguments", '{"colour": 1}'), "cannot be made"),
         (("serve", "env", GUESS, "--isolation", "hope"), "thread, process"),
-        (("serve", "env", GUESS, "--host", "0.0.0.0"), "there is no token"),
+        (("serve", "env", GUESS, "--host", "0.0.0.0"), "a token is required"),
         (("serve", "env", GUESS, "--host", "0.0.0.0", "--token-env", "NO_SUCH_TOKEN"), "NO_SUCH_TOKEN"),
         (("env", "check", GUESS), f"serve it first: rlhf serve env {GUESS}"),
         (("env", "check", "127.0.0.1:9"), "for instance http://127.0.0.1:9"),

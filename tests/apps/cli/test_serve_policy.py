@@ -18,7 +18,7 @@ from tests.apps.cli.conftest import Command
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--host", "0.0.0.0"), "there is no token"),
+        (("--host", "0.0.0.0"), "a token is required"),
         (("--token-env", "NO_SUCH_TOKEN"), "NO_SUCH_TOKEN"),
         (("--tool-format", "xml"), "--tool-format is 'xml'"),
         (("--tool-format", "nowhere:read"), "nowhere"),

@@ -34,10 +34,10 @@ def test_a_function_of_ones_own_that_hangs_is_an_error_and_no_number() -> None:
 
 def test_another_address_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     for host in ("0.0.0.0", "192.0.2.1", "example.org", "::"):
-        with pytest.raises(ConfigError, match="there is no token"):
+        with pytest.raises(ConfigError, match="a token is required"):
             run_serve_reward("exact", host=host)
     monkeypatch.setenv("EMPTY_TOKEN", " ")
-    with pytest.raises(ConfigError, match="EMPTY_TOKEN names a token and is empty"):
+    with pytest.raises(ConfigError, match="EMPTY_TOKEN must hold a token, but is empty"):
         run_serve_reward("exact", host="0.0.0.0", token_env="EMPTY_TOKEN")
 
 
