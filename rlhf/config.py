@@ -117,7 +117,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(loaded, dict):
-        raise ConfigError(f"{path}: a recipe is a mapping of keys to values, this is {type(loaded).__name__}")
+        raise ConfigError(f"{path}: a recipe must be a mapping of keys to values, not {type(loaded).__name__}")
     keys = [key for key, _ in flatten(loaded)]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise ConfigError(f"{path}: {twice} occurs twice, once as a dotted key")
@@ -330,7 +330,7 @@ def load_piece(name: str, setting: str) -> Any:
     loaded = getattr(sys.modules.get(module), "__spec__", None)
     found = PathFinder.find_spec(module) if loaded and loaded.parent == "" else None
     if loaded and found and found.origin != loaded.origin:
-        raise ConfigError(f"{setting} is {name}, and {loaded.origin} is imported already; start another process")
+        raise ConfigError(f"{setting} is {name}, but {loaded.origin} is imported already; start another process")
     piece = catch(lambda: getattr(importlib.import_module(module), function))
     if isinstance(piece, Raised):
         cause = describe_error(piece.error)
@@ -350,7 +350,7 @@ def check_found(name: str, setting: str) -> None:
     except (ImportError, ValueError):
         found = None
     if found is None:
-        raise ConfigError(f"{setting} is {name}, and there is no module {module} in this folder or installed")
+        raise ConfigError(f"{setting} is {name}, but there is no module {module} in this folder or installed")
 
 
 def _refuse_standard(name: str, setting: str) -> None:
@@ -359,7 +359,7 @@ def _refuse_standard(name: str, setting: str) -> None:
     folders = [Path(one) for one in sys.path if one != sysconfig.get_path("stdlib")]
     file = next(filter(None, (module_file(folder, module) for folder in folders)), None)
     if module in sys.stdlib_module_names and file:
-        raise ConfigError(f"{setting} is {name}, and {module} is a module of Python itself: rename {file}")
+        raise ConfigError(f"{setting} is {name}, but {module} is a module of Python itself; rename {file}")
 
 
 def named_modules(values: Any) -> Iterator[str]:

@@ -37,8 +37,8 @@ class ToolCall:
 class Message:
     """One message of a conversation, before it is rendered to tokens.
 
-    The policy's messages (role `assistant`) may contain tool calls, and reasoning beside their content; the result of a
-    call (role `tool`) has its id.
+    The policy's messages (role `assistant`) may contain tool calls and reasoning in addition to their content; the
+    result of a call (role `tool`) has its id.
     """
 
     role: str

@@ -74,11 +74,11 @@ class RestartRule:
         self._furthest = max(updates, self._furthest[0]), max(saved, self._furthest[1])
         self._fruitless = 0 if further else self._fruitless + 1
         if reached == (0, 0) and self._made == 0:
-            tell("it is not started again: it failed before its first update")
+            tell("not restarted: it failed before its first update")
         elif self._made == self._most:
-            tell(f"it is not started again: it was {self._made} times (run.max_restarts)")
+            tell(f"not restarted: it restarted {self._made} times already (run.max_restarts)")
         elif self._fruitless == FRUITLESS:
-            tell(f"it is not started again: {FRUITLESS} restarts in a row came no further")
+            tell(f"not restarted: {FRUITLESS} consecutive restarts made no progress")
         else:
             self._made += 1
             return Restart(number=self._made, cause=ended.cause, time=time.time(), reached=updates)

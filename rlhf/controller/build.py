@@ -97,7 +97,7 @@ async def start_ranks(learner: RemoteLearner, recipe: Recipe, model: str, tell: 
         tell(f"exports leave out {', '.join(left)} of generation_config.json, which transformers does not save again")
     facts = await learner.start(learner_settings(recipe, model))
     if why := facts["why_alone"]:
-        tell(f"one sequence a row, and what samples have in common computed for each of them: {why}")
+        tell(f"one sequence per row, and common prefixes are computed for each sample: {why}")
     return facts
 
 
@@ -272,7 +272,7 @@ def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> Cha
     ends = declared_ends(model, trust_remote_code=trust)
     renderer = ChatRenderer(tokenizer, recipe.data.chat_template_arguments, tools, ends)
     if unknown := [token for token in recipe.sampling.stop_token_ids if token >= len(tokenizer)]:
-        raise ConfigError(f"sampling.stop_token_ids has {unknown}, and {model} has {len(tokenizer)} tokens")
+        raise ConfigError(f"sampling.stop_token_ids has {unknown}, but {model} has only {len(tokenizer)} tokens")
     appends = recipe.environment is not None and recipe.environment.last_n is None
     if appends and (refused := renderer.refusal(["tool" if tools else "user"])):
         raise ModelError(f"model.path={model}: {refused}")

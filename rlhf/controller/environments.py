@@ -60,7 +60,7 @@ async def started_surroundings(
                 started_play(config.for_evaluation, cluster, tell, alone=alone)
             )
         if evaluation.tools != training.tools:
-            raise ConfigError("environment.eval_arguments changes the tools, which are the same for a whole run")
+            raise ConfigError("environment.eval_arguments changes the tools, which must be the same for a whole run")
         yield Surroundings(training=training, evaluation=evaluation)
 
 

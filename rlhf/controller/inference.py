@@ -57,8 +57,8 @@ def replies(
         room = min(max_tokens, serving.facts.max_context_tokens - len(tokens.token_ids))
         if room < 1:
             raise UserError(
-                f"the prompt has {len(tokens.token_ids)} tokens and the model's context "
-                f"{serving.facts.max_context_tokens}: there is no room for a reply; shorten it"
+                f"the prompt has {len(tokens.token_ids)} tokens, which leaves no room for a reply in the model's "
+                f"context of {serving.facts.max_context_tokens}; shorten it"
             )
         completion = await serving.router.generate(
             tokens, sampling=Sampling(temperature=temperature, max_tokens=room), seed=seed, session="generate"

@@ -46,8 +46,8 @@ class BatchNotices(Protocol):
 
 
 class LossNotices:
-    """Tells the user why samples are lost, and which got the recipe's score because their scorer failed: once for
-    every kind and place, since thousands may fail alike."""
+    """Reports why samples are lost, and which got the recipe's score because their scorer failed: once for every kind
+    and place, since thousands may fail alike."""
 
     def __init__(self, tell: Callable[[str], None], logs: Path) -> None:
         self._tell, self._logs = tell, logs
@@ -55,8 +55,8 @@ class LossNotices:
         self._agent_failures: list[Failure] | None = []  # None once an episode has succeeded
 
     def notice(self, outcome: Group | Filtered | Failed) -> None:
-        """Tell the new reasons among a group's losses. Raises `FailureBudgetSpent` once an agent has lost
-        `AGENT_LOSSES` episodes without a success: each may take minutes, and the next ones end like these."""
+        """Report the new reasons among a group's losses. Raises `FailureBudgetSpent` once an agent has lost
+        `AGENT_LOSSES` episodes without a success: each may take minutes, and later ones would end alike."""
         self._check_agent(outcome)
         for failure in failures_of(outcome):
             self._once("a sample was lost", failure)
@@ -92,7 +92,7 @@ class AlarmNotices:
         self._known: set[str] = set()
 
     def notice(self, version: PolicyVersion, metrics: Mapping[str, float]) -> None:
-        """Tell of the alarms that began with this update's metrics."""
+        """Report the alarms that began with this update's metrics."""
         self._rows.append({"update": version} | {name: finite(value) for name, value in metrics.items()})
         found = {alarm.metric: alarm.what for alarm in alarms(list(self._rows))}
         for metric, what in found.items():
@@ -107,13 +107,13 @@ class AlarmNotices:
 
 
 class OpeningNotices:
-    """Tells once of a group whose episodes began with different observations."""
+    """Reports once a group whose episodes began with different observations."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell, self._told = tell, False
 
     def notice(self, version: PolicyVersion, groups: Sequence[Group], statistics: Mapping[str, float]) -> None:
-        """Tell of the first such group."""
+        """Report the first such group."""
         if not self._told and (words := next(filter(None, map(unlike_openings, groups)), "")):
             self._told = True
             self._tell(words)
@@ -147,7 +147,7 @@ class SampleEpisodes:
 
 
 class SignalNotices:
-    """Tells once when the rewards of `EQUAL_UPDATES` updates in a row carried no signal. With `siblings` only the
+    """Reports once when the rewards of `EQUAL_UPDATES` consecutive updates carried no signal. With `siblings` only the
     episodes of a group are compared with one another, otherwise all of an update."""
 
     def __init__(self, tell: Callable[[str], None], *, siblings: bool) -> None:

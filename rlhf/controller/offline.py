@@ -76,7 +76,7 @@ async def start_offline(recipe: Recipe, workers: Sequence[Worker], model: str, t
     recording = await asyncio.to_thread(read_recording, recipe.trainer, file)
     tell(recording.describe())
     if recipe.data.eval is not None:
-        tell("data.eval is not evaluated: no engine is started; rlhf eval plays it with a checkpoint")
+        tell("data.eval is not evaluated, because this kind starts no engine; run rlhf eval with a checkpoint")
     learner = make_learner(recipe, workers)
     facts = await start_ranks(learner, recipe, model, tell)
     check_fit(recording, file, vocab_size=facts["vocab_size"], context_tokens=facts["context_tokens"])

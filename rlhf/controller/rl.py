@@ -337,7 +337,7 @@ def waiting_groups(
     folder: RunFolder, point: ResumePoint | None, tell: Callable[[str], None]
 ) -> list[tuple[PolicyVersion, Group]]:
     """Return the groups that waited for their second use at a checkpoint, from their records, each with the update that
-    trained it first. Tell of those whose records are lost."""
+    trained it first. Report those whose records are lost."""
     waiting = point.trainer_state.second_uses if point else ()
     found = groups_again(folder.episodes, {ordinal for _, ordinal in waiting})
     if lost := len(waiting) - len(found):

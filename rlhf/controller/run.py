@@ -185,7 +185,7 @@ class Run:
         """Raise `ConfigError` where no evaluation can come."""
         if not self.kind.evaluates:
             kind = self.recipe.kind
-            raise ConfigError(f"this run evaluates nothing: data.eval is not given, or kind: {kind} does not play it")
+            raise ConfigError(f"this run has no evaluations: data.eval is missing, or kind: {kind} does not evaluate")
 
     async def evaluate(self) -> None:
         """Evaluate the held-out sets now, and notify the callbacks. Raises `ConfigError` if there are none."""
@@ -205,7 +205,7 @@ class Run:
 
     async def begin_save(self) -> None:
         """Copy the state for a new checkpoint, which is written while training continues, once the previous one is on
-        disk. It counts, and a failure is raised, at the first boundary after its end, or in `saved`. Raises
+        disk. At the first boundary after its end, or in `saved`, it counts, or its failure is raised. Raises
         `SaveFailed`."""
         await self.saved()
         began = self.clock.elapsed_seconds

@@ -71,10 +71,12 @@ def lessons_of(recipe: Recipe) -> Lessons | None:
     make = load_bound(name, DEMONSTRATIONS, {"count": count, "seed": recipe.seed, **warmup.arguments}, given=0)
     made = failing_by_name(make, name, DEMONSTRATIONS)()
     if not isinstance(made, Iterable):
-        raise DataError(f"{DEMONSTRATIONS} is {name}, which returned {made!r:.80} and no conversations")
+        raise DataError(f"{DEMONSTRATIONS} is {name}, which returned {made!r:.80}, not conversations")
     conversations = [_conversation(one, name) for one in islice(made, count)]
     if len(conversations) < count:
-        raise DataError(f"{DEMONSTRATIONS} is {name}, which gave {len(conversations)} of {count} conversations")
+        raise DataError(
+            f"{DEMONSTRATIONS} is {name}, which returned only {len(conversations)} of {count} conversations"
+        )
     digest = blake2b(repr(conversations).encode(), digest_size=16).hexdigest()
     return Lessons(conversations=conversations, decides=digest)
 

@@ -60,7 +60,7 @@ def read_trainer_state(checkpoint: Path) -> TrainerState:
         read = {"groups": groups, "evaluations": evaluations, "choices": choices, "second_uses": waiting}
         return TrainerState(**{**values, **read})
     except FileNotFoundError:
-        raise CheckpointError(f"{checkpoint} holds no {TRAINER_STATE}: this run cannot be resumed from it") from None
+        raise CheckpointError(f"{checkpoint} has no {TRAINER_STATE}: this run cannot be resumed from it") from None
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{checkpoint / TRAINER_STATE} cannot be read ({error})") from None
 
@@ -72,13 +72,13 @@ def check_records(folder: Path, trainer_state: TrainerState) -> None:
         path = folder / name
         there = path.stat().st_size if path.exists() else 0
         if there < length:
-            raise CheckpointError(f"{path} has {there} bytes, and had {length} at the checkpoint: records are lost")
+            raise CheckpointError(f"{path} has {there} bytes, but had {length} at the checkpoint: records are lost")
         if not length:
             continue
         with path.open("rb") as file:
             file.seek(length - 1)
             if file.read(1) != b"\n":
-                raise CheckpointError(f"{path} has no end of a line where the checkpoint's records end: it is damaged")
+                raise CheckpointError(f"{path} is damaged: it has no line end where the checkpoint's records end")
 
 
 def _choices(*, counted: Sequence[Any] = (), chosen: Sequence[Any] = (), trained: int = -1) -> TaskChoices:

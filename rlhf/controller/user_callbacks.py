@@ -38,7 +38,7 @@ def _built(setting: str, config: CallbackConfig) -> Callback:
             f"{setting}: {config.call} cannot be made: {describe_error(callback.error)}"
         ) from callback.error
     if not isinstance(callback, Callback):
-        raise ConfigError(f"{setting}: {config.call} is not an rlhf.Callback but a {type(callback).__name__}")
+        raise ConfigError(f"{setting}: {config.call} is a {type(callback).__name__}, not an rlhf.Callback")
     return callback
 
 

@@ -77,7 +77,7 @@ def preflight(recipe: Recipe) -> None:
 def check_encoding() -> None:
     """Check that a program of Python uses UTF-8 for files, as the command line does. Raises `ConfigError`."""
     if (encoding := locale.getpreferredencoding(False)).lower() != "utf-8":
-        raise ConfigError(f"by its locale this Python reads and writes files in {encoding}; set PYTHONUTF8=1 for UTF-8")
+        raise ConfigError(f"this Python's locale reads and writes files in {encoding}; set PYTHONUTF8=1 for UTF-8")
 
 
 def check_cache() -> None:
@@ -87,7 +87,7 @@ def check_cache() -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{CACHE}={folder} cannot be made ({error.strerror}); name another folder") from None
+        raise ConfigError(f"{CACHE}={folder} cannot be created ({error.strerror}); name another folder") from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"{CACHE}={folder} cannot be written; name another folder")
 
@@ -98,7 +98,7 @@ def check_placement(recipe: Recipe) -> None:
         return
     if recipe.cluster.nodes > 1:
         raise PlacementError(
-            f"cluster.nodes is {recipe.cluster.nodes}, and without cluster.address this machine is the only one; "
+            f"cluster.nodes is {recipe.cluster.nodes}, but without cluster.address there is only this machine; "
             "give the address of a Ray cluster, or leave cluster.nodes at 1"
         )
     check_resources(roles_of(recipe), [this_machine()])

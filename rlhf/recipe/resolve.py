@@ -84,7 +84,7 @@ def check_evaluates(recipe: Recipe, path: str) -> None:
     """Check that the recipe of this `path` has problems for engines to play. Raises `ConfigError`."""
     if recipe.kind in ("reward_model", "preference"):
         raise ConfigError(
-            f"{path} is of kind: {recipe.kind}, whose held-out pairs are judged while it trains; an evaluation plays "
+            f"{path} is of kind: {recipe.kind}, which evaluates held-out pairs while it trains; rlhf eval plays "
             "episodes, for instance those of a recipe of kind: rl"
         )
     if recipe.data.eval is None:

@@ -96,7 +96,7 @@ class RunConfig(Config):
     def _are_known(cls, loggers: tuple[str, ...]) -> tuple[str, ...]:
         for name in loggers:
             if name not in LIBRARIES and not is_piece(name):
-                raise ValueError(f"{name!r} is none of {', '.join(LIBRARIES)}, and not of the form module:Class")
+                raise ValueError(f"{name!r} is not one of {', '.join(LIBRARIES)}, nor of the form module:Class")
         return tuple(dict.fromkeys(loggers))
 
 
@@ -172,7 +172,9 @@ class Recipe(Config):
         self._environment_is_played()
         for key, dataset in self.data.sets.items():
             if dataset.seeds and self.environment is None:
-                raise ValueError(f"{key}.seeds are questions of an environment, but environment is not given")
+                raise ValueError(
+                    f"{key}.seeds are questions of an environment, but the recipe has no environment; add one"
+                )
             if self.plays and self.reward.needs_answer and dataset.seeds:
                 raise ValueError(
                     f"reward.kind: {self.reward.kind} compares with an answer, which {key}.seeds lack; use "
@@ -204,7 +206,9 @@ class Recipe(Config):
                 )
             return
         if self.environment is not None and self.agent is not None:
-            raise ValueError("environment and agent are both given; an agent has its own environment, so leave one out")
+            raise ValueError(
+                "the recipe has both environment and agent; an agent has its own environment, so remove one"
+            )
         given = "environment" if self.environment is not None else "agent"
         if not self.plays:
             raise ValueError(f"kind: {self.kind} plays no episodes; remove {given}")
@@ -250,7 +254,7 @@ class Recipe(Config):
             if self.data.episodes is not None:
                 raise ValueError(f"data.episodes is for kind: offline; kind: {self.kind} reads data.train")
             if self.data.train is None:
-                raise ValueError("data.train is required and was not given")
+                raise ValueError("data.train is missing; give the training data")
         elif self.data.episodes is None:
             raise ValueError("data.episodes is required by kind: offline: a run folder, or its episodes")
         elif self.trainer.loss.policy == "policy_gradient" and not is_corrected(self.trainer):
@@ -273,7 +277,7 @@ class Recipe(Config):
         for key, dataset in self.data.sets.items():
             if dataset.margin_column is not None:
                 raise ValueError(
-                    f"{key}.margin_column is read by kind: reward_model; kind: preference knows no margins"
+                    f"{key}.margin_column is for kind: reward_model; kind: preference has no margins; remove it"
                 )
         if self.trainer.preference.loss == "kto" and self.trainer.groups_per_update < 2:
             raise ValueError(

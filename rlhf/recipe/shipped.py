@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf.errors import UserError
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-"""Beside the package `rlhf`, in a clone and where a wheel is installed."""
+"""Next to the package `rlhf`, in a clone and in an installed wheel."""
 OWN = "recipe.yaml"
 """The recipe of a folder."""
 

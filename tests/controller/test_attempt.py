@@ -44,7 +44,7 @@ def numbers(rule: RestartRule, times: int, told: list[str]) -> list[int | None]:
 def test_three_restarts_that_come_no_further_are_the_last(folder: RunFolder) -> None:
     told: list[str] = []
     assert numbers(RestartRule(folder, 9), 4, told) == [1, 2, 3, None]
-    assert told == ["it is not started again: 3 restarts in a row came no further"]
+    assert told == ["not restarted: 3 consecutive restarts made no progress"]
 
 
 async def test_a_new_update_and_a_new_checkpoint_are_further(folder: RunFolder) -> None:
@@ -56,7 +56,7 @@ async def test_a_new_update_and_a_new_checkpoint_are_further(folder: RunFolder) 
     updated(folder, 4)
     await saved(folder, 4)
     assert numbers(rule, 4, told) == [7, 8, 9, None]
-    assert told == ["it is not started again: it was 9 times (run.max_restarts)"]
+    assert told == ["not restarted: it restarted 9 times already (run.max_restarts)"]
 
 
 def test_what_a_restart_cannot_mend_ends_the_run(folder: RunFolder) -> None:
@@ -73,7 +73,7 @@ def test_a_run_that_was_never_its_folders_owner_or_made_no_update_is_not_started
     assert rule.after(Ended(code=137, cause="killed", began=False), told.append) is None
     updated(folder, 0)
     assert rule.after(DIED, told.append) is None
-    assert told == ["it is not started again: it failed before its first update"]
+    assert told == ["not restarted: it failed before its first update"]
 
 
 def test_a_restart_is_recorded_where_it_goes_on(folder: RunFolder) -> None:

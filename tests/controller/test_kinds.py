@@ -68,7 +68,7 @@ class TestOffline:
         assert recipe("offline", data={"episodes": "runs/a"}).data.train_sets == {}
         assert "data.episodes is required by kind: offline" in refusal("offline")
         assert "data.episodes is for kind: offline" in refusal("rl", data={"train": SORTING, "episodes": "runs/a"})
-        assert "data.train is required and was not given" in refusal("rl", data={"shuffle": True})
+        assert "data.train is missing" in refusal("rl", data={"shuffle": True})
 
     def test_a_loss_for_the_weights_that_sampled_needs_a_correction(self):
         plain = {"advantage": {"estimator": "leave_one_out"}, "loss": {"policy": "policy_gradient"}}
@@ -97,9 +97,9 @@ class TestPreference:
             recipe("preference", trainer={"preference": {"loss": "kto", "desirable_weight": 2.0}}).kind == "preference"
         )
         smoothed = {"preference": {"loss": "ipo", "label_smoothing": 0.1}}
-        assert "label_smoothing is of dpo" in refusal("preference", trainer=smoothed)
+        assert "label_smoothing is for dpo" in refusal("preference", trainer=smoothed)
         weighed = {"preference": {"undesirable_weight": 2.0}}
-        assert "undesirable_weight are of kto" in refusal("preference", trainer=weighed)
+        assert "undesirable_weight are for kto" in refusal("preference", trainer=weighed)
 
     def test_kto_needs_other_prompts(self):
         alone = {"preference": {"loss": "kto"}, "groups_per_update": 1}
@@ -110,7 +110,7 @@ class TestPreference:
             "preference", data={"train": {"path": "rows.jsonl"}}
         )
         margins = {"path": "rows.jsonl", "chosen_column": "a", "rejected_column": "b", "margin_column": "c"}
-        assert "kind: preference knows no margins" in refusal("preference", data={"train": margins})
+        assert "kind: preference has no margins" in refusal("preference", data={"train": margins})
 
 
 def test_a_judge_that_compares_needs_two_replies_to_a_problem() -> None:

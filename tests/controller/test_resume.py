@@ -62,11 +62,11 @@ def test_what_was_written_after_the_checkpoint_is_cut_off(tmp_path: Path) -> Non
 
 def test_records_that_were_lost_or_never_filled_are_said(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("first\n")
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl has 6 bytes, and had 7 at the checkpoint"):
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl has 6 bytes, but had 7 at the checkpoint"):
         check_records(tmp_path, trainer_state(metrics_jsonl=7))
     (tmp_path / "metrics.jsonl").write_bytes(bytes(6))
     with pytest.raises(
-        CheckpointError, match=r"metrics\.jsonl has no end of a line where the checkpoint's records end"
+        CheckpointError, match=r"metrics\.jsonl is damaged: it has no line end where the checkpoint's records end"
     ):
         check_records(tmp_path, trainer_state(metrics_jsonl=6))
 
@@ -79,7 +79,7 @@ def test_a_checkpoint_whose_records_were_lost_is_left_for_the_one_before_it(tmp_
     point = resume_point(loaded.recipe, folder, told.append)
     assert point is not None
     assert point.version == 5
-    assert "metrics.jsonl has 6 bytes, and had 13 at the checkpoint" in told[0]
+    assert "metrics.jsonl has 6 bytes, but had 13 at the checkpoint" in told[0]
 
 
 def test_books_that_the_disk_never_filled_are_left_for_the_ones_before_them(tmp_path: Path) -> None:

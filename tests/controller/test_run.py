@@ -528,7 +528,7 @@ class Evaluates(Callback):
 
 @pytest.mark.parametrize("callback", [EarlyStopping(), BestCheckpoint(), Evaluates()])
 async def test_what_waits_for_evaluations_is_refused_where_none_comes(callback: Callback, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"this run evaluates nothing: data.eval is not given, or kind: rl"):
+    with pytest.raises(ConfigError, match=r"this run has no evaluations: data.eval is missing, or kind: rl"):
         await Made(tmp_path / "run", FakeKind(), callback).finish()
 
 
@@ -537,7 +537,7 @@ async def test_what_waits_for_evaluations_is_refused_where_none_comes(callback: 
     [
         ("EarlyStopping", "not of the form module:Class"),
         ("rlhf.controller.provided_callbacks:Best", "cannot be made: TypeError: Best.__init__.. missing 1 required"),
-        ({"call": "rlhf.controller.provided_callbacks:Best", "arguments": {"metric": "x"}}, "is not an rlhf.Callback"),
+        ({"call": "rlhf.controller.provided_callbacks:Best", "arguments": {"metric": "x"}}, "not an rlhf.Callback"),
         ({"call": "rlhf.controller.provided_callbacks:EarlyStopping", "arguments": {"patient": 1}}, "patient"),
         ("rlhf.nowhere:Class", "cannot be imported"),
     ],

@@ -69,7 +69,7 @@ def test_a_recipe_without_a_warm_up_shows_nothing() -> None:
         ("too_few", "which gave 5 of 6 conversations"),
         ("questions", "a conversation is a list of rlhf.types.Message, of which the assistant's are imitated"),
         ("texts", "which gave 'hello'; a conversation is a list"),
-        ("nothing", "which returned None and no conversations"),
+        ("nothing", "which returned None, not conversations"),
     ],
 )
 def test_what_shows_nothing_to_imitate_is_refused_in_one_line(function: str, message: str) -> None:
@@ -83,7 +83,7 @@ def test_what_shows_nothing_to_imitate_is_refused_in_one_line(function: str, mes
     [
         ("absent", {}, r"model\.warmup\.demonstrations is .*:absent, which cannot be imported"),
         ("echoes", {"words": "hi"}, "'words'; it takes count, seed, word"),
-        ("echoes", {"seed": 3}, "arguments has seed, which the run gives"),
+        ("echoes", {"seed": 3}, "arguments has seed, which the run sets itself"),
     ],
 )
 def test_what_cannot_be_called_is_found_before_anything_starts(

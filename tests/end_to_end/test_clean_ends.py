@@ -102,7 +102,7 @@ def test_a_killed_rank_is_named_with_its_cause_and_nothing_is_left(tmp_path: Pat
 @pytest.mark.parametrize(
     ("ending", "in_background", "code", "outcome", "told"),
     [
-        (signal.SIGINT, False, 75, "saved: Ctrl-C", "saved: Ctrl-C; continue it by the same command with --resume"),
+        (signal.SIGINT, False, 75, "saved: Ctrl-C", "saved: Ctrl-C; to continue, run the same command with --resume"),
         (signal.SIGINT, True, 75, "saved: Ctrl-C", "Ctrl-C: the run saves after this update and ends"),
         (signal.SIGTERM, True, 130, "stopped", "the run ended before its first checkpoint, so nothing is saved"),
     ],

@@ -63,7 +63,7 @@ def test_it_goes_on_from_a_checkpoint_as_if_it_had_not_ended_and_only_with_the_s
     died = died_at_its_end(run, tmp_path / "died")
     was, other = files_of(died), f"trainer.reference_path={run.model}"
     refused = train(died, cache, *settings, other, "--resume", recipe=RECIPE, expect=2)
-    assert f"trainer.reference_path: not what {died} began with" in refused.process.stderr
+    assert f"trainer.reference_path: differs from what {died} began with" in refused.process.stderr
     assert files_of(died) == was, "a start that is refused changes nothing"
     resumed = train(died, cache, *settings, "--resume", recipe=RECIPE)
     assert "resuming from version-000006: 6 of 12 updates are done" in resumed.process.stdout

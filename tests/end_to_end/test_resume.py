@@ -101,7 +101,7 @@ def test_a_run_that_is_asked_to_saves_and_leaves_and_goes_on(whole: Run, tmp_pat
     summary = left.summary
     assert summary["outcome"] == "saved: SIGUSR1"
     assert 3 <= summary["updates"] < 10
-    assert "continue it by the same command with --resume" in left.process.stdout
+    assert "to continue, run the same command with --resume" in left.process.stdout
     resumed = train(left.folder, cache, *OPTIONS, *plan(1, 1), "--resume")
     assert same_to_the_bit(resumed, whole)
     assert resumed.summary["group_counts"] == whole.summary["group_counts"]

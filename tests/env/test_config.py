@@ -57,7 +57,7 @@ def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
     assert "reward.kind is environment, but the recipe has neither environment nor agent" in refusal(
         None, data={"train": {"path": "x"}}
     )
-    assert "data.train.seeds are questions of an environment, but environment is not given" in refusal(
+    assert "data.train.seeds are questions of an environment, but the recipe has no environment" in refusal(
         None, reward={"kind": "regex", "pattern": "x"}
     )
     assert "reward.kind: exact compares with an answer, which data.train.seeds lack" in refusal(

@@ -59,7 +59,7 @@ async def test_a_run_that_was_recorded_repeats_without_its_server(
     assert episodes(again) == episodes(live)
     assert again.groups == live.groups
     assert "not-to-be-written" not in (tmp_path / "recording.jsonl").read_text()
-    with pytest.raises(RecordingError, match="is there already"):
+    with pytest.raises(RecordingError, match="exists already"):
         await run(recording, tmp_path / "over")
 
 

@@ -83,8 +83,8 @@ def test_a_recipe_replaces_the_tasks_of_its_base_and_an_override_those_of_the_re
     ("given", "said"),
     [
         ({"data": {"train": {**TASKS, "path": "my.jsonl"}}}, "give exactly one of path"),
-        ({"data": {"train": {"path": "my.jsonl", "arguments": {"count": 8}}}}, "arguments belong to the function"),
-        ({"environment": HOSTED, "agent": PROGRAM}, "environment and agent are both given"),
+        ({"data": {"train": {"path": "my.jsonl", "arguments": {"count": 8}}}}, "arguments are for the function"),
+        ({"environment": HOSTED, "agent": PROGRAM}, "both environment and agent"),
         ({"reward": {"kind": "exact", "arguments": {"scale": 2}}}, "arguments belong to kind: function"),
         ({"model": {"path": "m", "tiny": {}}}, "exactly one of path"),
     ],

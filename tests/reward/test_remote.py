@@ -91,7 +91,7 @@ async def test_the_token_comes_from_the_environment(monkeypatch: pytest.MonkeyPa
         await scored(remote(server.url, remote={"url": server.url, "token_env": "REWARD_TOKEN"}), "a")
         assert server.asked[0].headers["authorization"] == "Bearer secret"
     monkeypatch.delenv("REWARD_TOKEN")
-    with pytest.raises(ConfigError, match="REWARD_TOKEN names a token and is empty"):
+    with pytest.raises(ConfigError, match="REWARD_TOKEN must hold a token, but is empty"):
         remote("http://h", remote={"url": "http://h", "token_env": "REWARD_TOKEN"})
 
 

@@ -127,7 +127,7 @@ async def test_fewer_scored_replies_than_a_metric_needs_leave_the_evaluation_wit
         ({"samples": 4}, "at temperature 0 all are the same"),
         ({"pass_at": [2]}, r"each k must be from 1 to samples \(1\)"),
         ({"samples": 4, "temperature": 1, "majority_at": [8]}, r"each k must be from 1 to samples \(4\)"),
-        ({"temperature": 0.001}, "no colder than 0.01"),
+        ({"temperature": 0.001}, "at least 0.01"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(settings: dict[str, Any], words: str) -> None:

@@ -47,8 +47,8 @@ def is_case(node: ast.AST) -> bool:
 
 
 class FormDecision:
-    """An analysis of the texts of a row's tests. `names` come from the code. A capital marks a class of the code; the
-    variables that its calls are assigned to are objects of the code wherever they stand."""
+    """An analysis of the texts of a row's tests. `names` come from the code. A capital marks a class of the code;
+    variables assigned from its calls are objects of the code everywhere."""
 
     def __init__(self, trees: Sequence[ast.Module], names: Set[str]) -> None:
         self._nodes = nodes = [node for tree in trees for node in ast.walk(tree)]

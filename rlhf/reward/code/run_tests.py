@@ -134,7 +134,7 @@ def unpack(node: Any, other: Callable[[str, Any], Any]) -> Any:
 
 
 def renewed(old: Any, new: Any) -> Any:
-    """Return `new` in the place of `old`: the same lists, dicts and sets, with the new content."""
+    """Return `old` with the content of `new`: the same lists, dicts and sets."""
     if type(old) is not type(new) or type(old) not in (list, tuple, dict, set):
         return new
     if type(old) is dict:

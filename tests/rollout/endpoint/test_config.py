@@ -28,7 +28,7 @@ def test_an_agents_episodes_are_scored_by_the_recipe_or_by_the_agent(kind: str) 
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
-        ({"environment": {"environment": "a:B"}}, "environment and agent are both given"),
+        ({"environment": {"environment": "a:B"}}, "both environment and agent"),
         ({"kind": "sft"}, "kind: sft plays no episodes; remove agent"),
         ({"trainer": {"overlong": {"buffer_tokens": 2}}}, "with agent an episode has several"),
         ({"agent": {"program": "my_agent"}}, "give module:function"),
