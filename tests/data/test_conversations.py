@@ -116,7 +116,7 @@ def test_the_tools_of_a_row_are_carried(tools: Any) -> None:
         ([one("assistant", "", tool_calls=[{"name": "add"}]), one("user", ASKED)], {}, "a tool call without a name"),
         ([one("user", None)], {}, "must have text as content, but reads None"),
         ("[{'role': 'user' 'content': 1}]", {}, "looks like a conversation but is neither JSON nor a Python list"),
-        ({"messages": MESSAGES}, {}, "it holds an object .*; write prompt_column: chat.messages"),
+        ({"messages": MESSAGES}, {}, "but holds an object .*; write prompt_column: chat.messages"),
         (["a", "b"], {}, "must be text or a list of messages .*; write prompt_column: chat.0"),
         (MESSAGES, {"system_prompt": "Brief."}, "has one system message in its .* and another in system_prompt"),
         ([one("user", ASKED, thinking="x")], {}, "has 'thinking', .* name it reasoning_content"),

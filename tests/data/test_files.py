@@ -122,7 +122,7 @@ ROW = b'{"question": "?", "answer": "4"}\n'
     [
         ("a.jsonl", ROW + b"\n\n{oops\n", "a.jsonl, row 4 is not JSON: Expecting property name"),
         ("a.jsonl", ROW + b'{"question": "?"\n', "a.jsonl, row 2 is not JSON: Expecting ',' delimiter (character 17)"),
-        ("a.jsonl", ROW + b'{"answer": 1, "answer": 2}\n', "a.jsonl, row 2 is not JSON: the key 'answer' is given"),
+        ("a.jsonl", ROW + b'{"answer": 1, "answer": 2}\n', "a.jsonl, row 2 is not JSON: the key 'answer' occurs twice"),
         ("a.jsonl", ROW + b'"text"\n', "a.jsonl, row 2 is not a JSON object; every row must be one"),
         ("a.jsonl", ROW + b"\n" + ROW.replace(b"?", LATIN), "a.jsonl, line 3: byte 0xe9 is not UTF-8; convert it"),
         ("a.csv", b"question,answer\n?,4\n" + LATIN + b",5\n", "a.csv, line 3: byte 0xe9 is not UTF-8"),
