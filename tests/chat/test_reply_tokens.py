@@ -114,7 +114,7 @@ def test_one_reply_is_imitated_as_a_demonstration_is() -> None:
     ("messages", "tools", "message"),
     [
         ([user("?")], [ADD], "the rows have tools, but the chat template ignores them; write tools_column: null"),
-        ([user("?"), CALLED, user("?")], [], "the rows have tool_calls, which .*; write them into the content"),
+        ([user("?"), CALLED, user("?")], [], "the rows have tool_calls, but .*; write them into the content"),
         ([user("?"), said("4"), user("?")], [], None),
     ],
 )

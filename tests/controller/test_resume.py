@@ -49,7 +49,7 @@ def test_books_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_books_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no trainer_state\.json"):
+    with pytest.raises(CheckpointError, match=r"has no trainer_state\.json"):
         read_trainer_state(tmp_path)
 
 

@@ -66,7 +66,7 @@ def test_a_recipe_without_a_warm_up_shows_nothing() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("too_few", "which gave 5 of 6 conversations"),
+        ("too_few", "which returned only 5 of 6 conversations"),
         ("questions", "a conversation is a list of rlhf.types.Message, of which the assistant's are imitated"),
         ("texts", "which gave 'hello'; a conversation is a list"),
         ("nothing", "which returned None, not conversations"),

@@ -50,7 +50,7 @@ def test_an_encoder_that_was_made_a_decoder_generates_text(folder: Path) -> None
 
 
 def test_quantised_weights_are_refused_with_the_key_that_named_them() -> None:
-    with pytest.raises(ModelError, match=r"^reward\.model=a/b: its weights are quantised \(mxfp4\), and training"):
+    with pytest.raises(ModelError, match=r"^reward\.model=a/b: its weights are quantised \(mxfp4\), but training"):
         check_precision("a/b", {"quantization_config": {"quant_method": "mxfp4"}}, "reward.model")
 
 

@@ -106,7 +106,7 @@ def test_the_same_models_elsewhere_are_the_same(recipe: Recipe, tmp_path: Path) 
 
 
 def test_a_reference_that_is_new_to_a_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^trainer\.reference_path: not what"):
+    with pytest.raises(ConfigError, match=r"^trainer\.reference_path: differs from what"):
         check_provenance(tmp_path, {"model.path": "a"}, {"model.path": "a", "trainer.reference_path": "b"})
 
 

@@ -80,7 +80,7 @@ WRONG_CONFIGS = [
     (changed(quantization_config={"load_in_4bit": True}), "model.path=FOLDER: its weights are quantised (an unknown"),
     (changed(text_config={"model_type": "qwen2", "quantization_config": {"quant_method": "fp8"}}),
      "model.path=FOLDER: its weights are quantised (fp8)"),
-    (changed(hidden_size="4"), "model.path=FOLDER: hidden_size in its config.json is '4', which is not a whole"),
+    (changed(hidden_size="4"), "model.path=FOLDER: hidden_size in its config.json is '4', not a whole"),
     (changed(num_hidden_layers=2.0), "model.path=FOLDER: num_hidden_layers in its config.json is 2.0"),
     (with_config("{'model_type': 'qwen2'}"), "FOLDER/config.json cannot be read as JSON (Expecting property name"),
     (with_config("[]"), "FOLDER/config.json is not a JSON object; download the model again"),

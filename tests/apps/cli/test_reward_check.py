@@ -45,7 +45,7 @@ def test_a_reward_that_does_not_tell_right_from_wrong_says_what_to_do() -> None:
 
 
 def test_a_function_that_is_elsewhere_is_told_before_a_process_starts() -> None:
-    with pytest.raises(UserError, match="REWARD is absent:reward, and there is no module absent in this folder"):
+    with pytest.raises(UserError, match="REWARD is absent:reward, but there is no module absent in this folder"):
         run_reward_check("absent:reward")
 
 

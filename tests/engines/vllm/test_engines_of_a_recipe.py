@@ -41,7 +41,7 @@ def test_bounds_start_with_the_fewest() -> None:
 @pytest.mark.parametrize(
     ("engines", "cluster", "words"),
     [
-        ({"min": 3, "max": 2}, {}, r"^rollout\.engines: min is 3, above max, which is 2"),
+        ({"min": 3, "max": 2}, {}, r"^rollout\.engines: min \(3\) is above max \(2\)"),
         ({"min": 0, "max": 2}, {}, r"^rollout\.engines\.min: .* greater than or equal to 1"),
         ({"min": 1}, {}, r"^rollout\.engines\.max is required"),
         ({"min": 1, "maxx": 2}, {}, r"rollout\.engines\.max"),
