@@ -148,6 +148,7 @@ class EngineBroken(RlhfError):
 
     def __init__(self, engine: str, cause: str) -> None:
         super().__init__(f"{engine} is in an unknown state and was taken out of service: {cause}")
+        self.cause = cause
 
 
 class EnginesLost(RlhfError):

@@ -73,14 +73,11 @@ class LocalCluster:
         self._workers[role] = workers
         return workers
 
-    async def replace(self, worker: Worker, kwargs_of: Callable[[int], Mapping[str, Any]]) -> LocalWorker:
+    async def replace(self, worker: Worker) -> LocalWorker:
         raise PlacementError(f"{worker.name} runs in this process and cannot be restarted; use cluster.kind=ray")
 
-    async def add(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> LocalWorker:
-        raise PlacementError(f"this process cannot hold another {role}; use cluster.kind=ray")
-
     async def remove(self, worker: Worker) -> None:
-        raise PlacementError(f"{worker.name} runs in this process and cannot be stopped; use cluster.kind=ray")
+        """Do nothing: no process ends."""
 
     def workers(self, role: str) -> list[LocalWorker]:
         return self._workers[role]

@@ -50,11 +50,10 @@ class RayCluster:
         self._connected = False
         self._roles: dict[str, Role] = {}
         self._workers: dict[str, list[Any]] = {}
+        self._kwargs_of: dict[str, Callable[[int], Mapping[str, Any]]] = {}
         self._log_dir = Path()
         self._launches: Counter[str] = Counter()
-        self._free: list[Placement] = []
         self._reservation: Reservation | None = None
-        self._more: list[Reservation] = []
         # Ray asks the kernel to kill its processes when the thread that started them ends; this one stays.
         self._thread = BackgroundLoop("Ray's blocking calls")
         self.placements: list[Placement] = []
@@ -89,66 +88,29 @@ class RayCluster:
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> list[Any]:
         """Construct the role's objects concurrently and wait for all of them, within its `start_timeout_seconds`."""
         here, seconds = ray_module().get_runtime_context().get_node_id(), self._roles[role].start_timeout_seconds
-        workers = self._workers[role]
+        workers, self._kwargs_of[role] = self._workers[role], kwargs_of
         await asyncio.gather(*(worker.arrive(here, seconds) for worker in workers))
         await asyncio.gather(*(worker.construct(kwargs_of(i), seconds) for i, worker in enumerate(workers)))
         return workers
 
-    async def replace(self, worker: Any, kwargs_of: Callable[[int], Mapping[str, Any]]) -> Any:
-        """Kill a worker's process, and construct another in its bundle; where that fails, the place is still the
-        worker's."""
+    async def replace(self, worker: Any) -> Any:
+        """Kill a worker's process, and construct another in its bundle, with the next free index; where that fails, the
+        place is still the worker's."""
         await worker.kill(CLOSE_SECONDS)
-        new = await self._started(worker.placed, kwargs_of)
-        workers = self._workers[worker.placed.role.name]
-        workers[workers.index(worker)] = new
-        return new
-
-    async def add(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> Any:
-        """Construct one more worker of a role: in a bundle that a removed one has left, or a new one on any node of the
-        cluster. Raises `PlacementError` when none has room in time."""
-        if not any(placed.role.name == role for placed in self._free):
-            self._free.append(await self._new_place(replace(self._roles[role], count=1)))
-        placed = next(placed for placed in self._free if placed.role.name == role)
-        self._free.remove(placed)
-        with contextlib.ExitStack() as failing:
-            failing.callback(self._free.append, placed)
-            new = await self._started(placed, kwargs_of)
-            failing.pop_all()
-        self._workers[role].append(new)
-        return new
-
-    async def remove(self, worker: Any) -> None:
-        """End a worker; its bundle stays reserved for one that is added."""
-        await worker.end(CLOSE_SECONDS)
-        self._workers[worker.placed.role.name].remove(worker)
-        self._free.append(worker.placed)
-
-    async def _new_place(self, role: Role) -> Placement:
-        """Reserve a bundle for one worker, until the end of the run."""
-        seconds = self._placement_timeout_seconds
-        nodes = nodes_of(await self._thread.call("the list of Ray's nodes", ray_module().nodes, LIST_SECONDS))
-        reservation = Reservation([role], nodes)
-        self._more.append(reservation)
-        waiting = partial(reservation.is_ready, seconds)
-        if not await self._thread.call("Ray's placement groups", waiting, seconds + GRACE_SECONDS):
-            reservation.remove()
-            raise PlacementError(
-                f"none of the {len(nodes)} nodes has room for one more {role.name} ({role.cpus:g} cores and "
-                f"{role.gpus:g} GPUs) within {seconds:g} s"
-            )
-        (placed,) = reservation.placements({id: node.node for id, node in nodes.items()})
-        return placed
-
-    async def _started(self, placed: Placement, kwargs_of: Callable[[int], Mapping[str, Any]]) -> Any:
-        """Start a worker in this place, with the next free index, and construct its object."""
-        role, here = placed.role, ray_module().get_runtime_context().get_node_id()
-        new = self._launched(replace(placed, index=self._launches[role.name]), None)
+        role, here = worker.placed.role, ray_module().get_runtime_context().get_node_id()
+        new = self._launched(replace(worker.placed, index=self._launches[role.name]), None)
         with contextlib.ExitStack() as failing:
             failing.callback(new.abandon)
             await new.arrive(here, role.start_timeout_seconds)
-            await new.construct(kwargs_of(new.placed.index), role.start_timeout_seconds)
+            await new.construct(self._kwargs_of[role.name](new.placed.index), role.start_timeout_seconds)
             failing.pop_all()
+        workers = self._workers[role.name]
+        workers[workers.index(worker)] = new
         return new
+
+    async def remove(self, worker: Any) -> None:
+        """End a worker in whose place none starts."""
+        await worker.end(CLOSE_SECONDS)
 
     def workers(self, role: str) -> list[Any]:
         return self._workers[role]
@@ -173,9 +135,8 @@ class RayCluster:
         await asyncio.gather(*(worker.end(CLOSE_SECONDS) for worker in self._all()), return_exceptions=True)
         self._workers.clear()
         if self._connected:
-            reserved = [one for one in (self._reservation, *self._more) if one]
             with contextlib.suppress(DeadlinePassed):
-                await self._thread.call("the end of Ray", partial(_disconnect, reserved), SHUTDOWN_SECONDS)
+                await self._thread.call("the end of Ray", partial(_disconnect, self._reservation), SHUTDOWN_SECONDS)
         self._reservation, self._connected = None, False
         if self._forks:
             self._forks.stop()
@@ -289,8 +250,8 @@ class RayCluster:
         return self._forks.socket if self._forks else Path(given) if given else None
 
 
-def _disconnect(reserved: Sequence[Reservation]) -> None:
+def _disconnect(reservation: Reservation | None) -> None:
     ray = ray_module()
-    for reservation in reserved if ray.is_initialized() else ():
+    if reservation and ray.is_initialized():
         reservation.remove()
     ray.shutdown()

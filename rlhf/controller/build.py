@@ -211,7 +211,6 @@ class Serving:
     router: Router
     renderer: ChatRenderer
     reward: LiveReward
-    settings: EngineSettings
     facts: EngineFacts
     surroundings: Surroundings
     outages: Outages
@@ -321,7 +320,7 @@ async def started_serving(
         stack.push_async_callback(reward.close)
         facts = await start_engines(engines, reward, together=recipe.rollout.gpus_per_engine % 1 == 0)
         stack.push_async_callback(stop_engines, engines)
-        yield Serving(engines, Router(engines), renderer, reward, settings, facts, surroundings, outages)
+        yield Serving(engines, Router(engines), renderer, reward, facts, surroundings, outages)
 
 
 async def start_engines(engines: Sequence[RemoteEngine], reward: LiveReward, *, together: bool) -> EngineFacts:
@@ -350,43 +349,9 @@ async def spawn_engines(recipe: Recipe, cluster: Cluster, settings: EngineSettin
     return tuple(engine for engines in spawned for engine in engines)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSpawner:
-    """Gives engines of a run their processes, also later."""
-
-    recipe: Recipe
-    cluster: Cluster
-    settings: EngineSettings
-
-    async def replace(self, lost: RemoteEngine) -> RemoteEngine:
-        """Return a replacement for an engine, not started yet."""
-        size = lost.transfer_ranks
-        return self._engine(await self.cluster.replace(lost.worker, self._arguments(size)), size)
-
-    async def add(self) -> RemoteEngine:
-        """Return one more engine of the first size, not started yet."""
-        size = self.recipe.rollout.tensor_parallel_sizes[0]
-        return self._engine(await self.cluster.add(self._role(size), self._arguments(size)), size)
-
-    async def remove(self, engine: RemoteEngine) -> None:
-        """End an engine's process."""
-        await self.cluster.remove(engine.worker)
-
-    def _role(self, size: int) -> str:
-        return next(role for role, of_size in engine_sizes(self.recipe).items() if of_size == size)
-
-    def _arguments(self, size: int) -> Callable[[int], Mapping[str, Any]]:
-        sized = replace(self.settings, tensor_parallel_size=size)
-        return lambda index: {"name": worker_name(self._role(size), index), "settings": sized}
-
-    def _engine(self, worker: Worker, size: int) -> RemoteEngine:
-        return RemoteEngine(worker, self.recipe.rollout, transfer_ranks=size)
-
-
 def keeper_of(recipe: Recipe, cluster: Cluster, serving: Serving, publisher: Publisher, tell: Tell) -> EngineKeeper:
-    """Return what starts an engine in the place of each that is lost, and adds and removes engines."""
-    spawner = EngineSpawner(recipe, cluster, serving.settings)
-    return EngineKeeper(serving.router, publisher, spawner, min_engines=recipe.rollout.min_engines, tell=tell)
+    """Return what starts an engine in the place of each that is lost."""
+    return EngineKeeper(serving.router, publisher, Restarts(cluster, tell), min_engines=recipe.rollout.min_engines)
 
 
 async def spawn_reward(
@@ -411,13 +376,12 @@ async def spawn_reward_model(
         device=reward_device(scorer),
         tokens_per_batch=scorer.tokens_per_batch,
     )
-    restarts = Restarts(cluster, lambda index: {"name": worker_name(REWARD, index)}, tell)
     return ModelReward(
-        await cluster.spawn(REWARD, restarts.kwargs_of),
+        await cluster.spawn(REWARD, lambda index: {"name": worker_name(REWARD, index)}),
         settings,
         timeout_seconds=scorer.timeout_seconds,
         start_timeout_seconds=scorer.start_timeout_seconds,
-        restarts=restarts,
+        restarts=Restarts(cluster, tell),
     )
 
 

@@ -154,7 +154,7 @@ def plan_of(recipe: Recipe) -> str:
     mathematics."""
     learner, rollout = recipe.trainer.deepspeed, recipe.rollout
     ranks = f"{learner.ranks} rank(s) of {_share(learner.cpus_per_rank, learner.gpus_per_rank)}"
-    engines = f"{rollout.first_engines} engine(s) of {_share(rollout.cpus_per_engine, rollout.gpus_per_engine)}"
+    engines = f"{rollout.engines} engine(s) of {_share(rollout.cpus_per_engine, rollout.gpus_per_engine)}"
     sizes = rollout.tensor_parallel_sizes
     parallel = f" x {', '.join(map(str, dict.fromkeys(sizes)))}" if max(sizes) > 1 else ""
     return f"{ranks}, ZeRO stage {learner.zero_stage}, {recipe.model.dtype}; {engines}{parallel}"

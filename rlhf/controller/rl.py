@@ -23,9 +23,6 @@ from rlhf.controller.build import (
 )
 from rlhf.controller.closing import each
 from rlhf.controller.context import RunContext, begun
-from rlhf.controller.engine_commands import obeying
-from rlhf.controller.engine_keeper import ended
-from rlhf.controller.engine_scaling import EngineScaling
 from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.instrumentation import (
     ObservedBuffer,
@@ -121,32 +118,15 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         if recipe.cluster.placement == "colocated":
             phases = DeviceTurns(learner, publisher, serving.engines, context.clock)
         began = await begun(context, model)
-    callbacks = await keep_engines(context, cluster, serving, publisher, stack)
+    if all(role.replaced for role in engine_roles(recipe)):
+        keeper = keeper_of(recipe, cluster, serving, publisher, view.message)
+        await stack.enter_async_context(keeper.keeping(serving.engines))
     choices = context.point.trainer_state.choices if context.point else None
     playing = Playing(
         context, tasks=chosen_tasks(recipe.data, tasks, recipe.seed, choices), problems=problems,
-        serving=with_traces(serving), learner=phases or learner, publisher=phases or publisher, callbacks=callbacks,
+        serving=with_traces(serving), learner=phases or learner, publisher=phases or publisher,
     )  # fmt: skip
     return playing, began
-
-
-async def keep_engines(
-    context: RunContext, cluster: Cluster, serving: Serving, publisher: Publisher, stack: AsyncExitStack
-) -> tuple[Callback, ...]:
-    """Keep the engines serving until the stack ends, where they can be replaced, and return what changes their
-    number."""
-    recipe, tell = context.recipe, context.view.message
-    if not all(role.replaced for role in engine_roles(recipe)):
-        return ()
-    keeper = keeper_of(recipe, cluster, serving, publisher, tell)
-    await stack.enter_async_context(keeper.keeping(serving.engines))
-    await stack.enter_async_context(obeying(keeper, context.folder.engines))
-    bounds = recipe.rollout.engines
-    if isinstance(bounds, int):
-        return ()
-    scaling = EngineScaling(bounds, keeper, serving.router.busy_seconds, tell)
-    stack.push_async_callback(ended, scaling.changes)
-    return (scaling,)
 
 
 async def start_learner(context: RunContext, learner: RemoteLearner, model: str) -> None:
@@ -179,9 +159,7 @@ class Playing:
         problems: Mapping[str, Sequence[Task]],
         learner: RemoteLearner | DeviceTurns,
         publisher: Publisher | DeviceTurns,
-        callbacks: tuple[Callback, ...] = (),
     ) -> None:
-        self._callbacks = callbacks
         recipe, folder, clock, view = context.recipe, context.folder, context.clock, context.view
         before = context.point.trainer_state if context.point else None
         self.learner, self._publisher, self._folder, self._tasks = learner, publisher, folder, tasks
@@ -307,7 +285,7 @@ class Playing:
 
     @property
     def callbacks(self) -> tuple[Callback, ...]:
-        return (RewardPlot(self._rewards), *self._callbacks)
+        return (RewardPlot(self._rewards),)
 
 
 def batch_notices(recipe: Recipe, tell: Callable[[str], None]) -> list[BatchNotices]:

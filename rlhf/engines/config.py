@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlhf.config import Config
 from rlhf.types import Sampling
@@ -39,35 +39,11 @@ class SamplingConfig(Config):
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
 
 
-class EngineBoundsConfig(Config):
-    """Bounds of a number of engines that follows the measured load."""
-
-    min: int = Field(ge=1)
-    """Number of engines at the start, and the minimum."""
-    max: int = Field(ge=1)
-    """Most engines. The run adds one where the learner waited for groups for more than half of the last four updates,
-    and removes one where it waited for less than a tenth and an engine had nothing to do."""
-
-    @model_validator(mode="after")
-    def _leave_room(self) -> EngineBoundsConfig:
-        if self.min > self.max:
-            raise ValueError(f"min ({self.min}) is above max ({self.max})")
-        return self
-
-
-def _engines_tag(given: Any) -> str:
-    return EngineBoundsConfig.__name__ if isinstance(given, dict | EngineBoundsConfig) else "int"
-
-
 class RolloutConfig(Config):
     """Settings of engines and episodes."""
 
-    engines: Annotated[
-        Annotated[int, Field(ge=1), Tag("int")] | Annotated[EngineBoundsConfig, Tag(EngineBoundsConfig.__name__)],
-        Discriminator(_engines_tag),
-    ] = 1
-    """Number of vLLM engines, or the bounds of one that follows the load, as `{min: 1, max: 4}`: the run starts with
-    the fewest, and may use what is free on its nodes."""
+    engines: int = Field(1, ge=1)
+    """Number of vLLM engines."""
     tensor_parallel_size: int | tuple[int, ...] = 1
     """GPUs (or CPU processes) of one node that an engine is split over. A list has one for every engine, for instance
     `[1, 1, 2]`, and its length is then the default of `engines`."""
@@ -132,14 +108,13 @@ class RolloutConfig(Config):
 
     @model_validator(mode="after")
     def _every_engine_has_a_size(self) -> RolloutConfig:
-        first = self.first_engines
-        if len(self.tensor_parallel_sizes) != first:
+        if len(self.tensor_parallel_sizes) != self.engines:
             raise ValueError(
-                f"engines is {first}, but tensor_parallel_size lists "
+                f"engines is {self.engines}, but tensor_parallel_size lists "
                 f"{len(self.tensor_parallel_sizes)}; leave engines out, or list a size for every engine"
             )
-        if self.min_engines > first:
-            raise ValueError(f"min_engines is {self.min_engines}, but there are only {first} engines")
+        if self.min_engines > self.engines:
+            raise ValueError(f"min_engines is {self.min_engines}, but there are only {self.engines} engines")
         return self
 
     @property
@@ -151,12 +126,7 @@ class RolloutConfig(Config):
         return ""
 
     @property
-    def first_engines(self) -> int:
-        """The number of engines that a run starts with."""
-        return self.engines if isinstance(self.engines, int) else self.engines.min
-
-    @property
     def tensor_parallel_sizes(self) -> tuple[int, ...]:
-        """The tensor-parallel size of every engine that a run starts with."""
+        """The tensor-parallel size of every engine."""
         size = self.tensor_parallel_size
-        return (size,) * self.first_engines if isinstance(size, int) else size
+        return (size,) * self.engines if isinstance(size, int) else size

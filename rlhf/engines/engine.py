@@ -143,10 +143,10 @@ class RemoteEngine:
 
     def __init__(self, worker: Worker, config: RolloutConfig, *, transfer_ranks: int = 1) -> None:
         self.name, self.transfer_ranks = worker.name, transfer_ranks
-        self.worker = worker
+        self.worker, self._config = worker, config
         self._worker = WorkerHandle[EngineWorker](worker)
         self._silence_seconds = config.silence_timeout_seconds
-        self._lost: RlhfError | None = None
+        self._lost: EngineBroken | WorkerDied | None = None
         self._noticed = asyncio.Event()
         self._start_seconds, self._generate_seconds = config.start_timeout_seconds, config.generate_timeout_seconds
         self._publish_seconds = config.weight_sync_timeout_seconds
@@ -158,6 +158,10 @@ class RemoteEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._submitter: asyncio.Task[None] | None = None
         self._collector: asyncio.Task[None] | None = None
+
+    def follow(self, worker: Worker) -> RemoteEngine:
+        """Return an engine of this one's size in another worker, not started yet."""
+        return RemoteEngine(worker, self._config, transfer_ranks=self.transfer_ranks)
 
     async def start(self) -> EngineFacts:
         """Load the model; returns the facts that the engine reports."""
@@ -246,7 +250,7 @@ class RemoteEngine:
         self._noticed.set()
         self._fail(self._lost)
 
-    async def until_lost(self) -> RlhfError:
+    async def until_lost(self) -> EngineBroken | WorkerDied:
         """Wait until the engine is lost, and return why: its process ended or does not answer, or it broke."""
         watching = [asyncio.ensure_future(one) for one in (self._noticed.wait(), self._died(), self._silent())]
         try:

@@ -63,10 +63,8 @@ class Router:
         if not self.engines:
             raise ValueError("a router needs an engine")
         self._under_way: Counter[str] = Counter()
-        self._working = 0
         self._orders: dict[DraftingEngine, int] = {}
         self._by_load: list[tuple[int, int, DraftingEngine]] = []
-        self._busy_seconds, self._counted_at = 0.0, time.monotonic()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._remembered = remembered_sessions
         self._numbers = itertools.count()
@@ -94,12 +92,6 @@ class Router:
                     ) from None
             finally:
                 self._leave(engine)
-
-    def busy_seconds(self) -> float:
-        """Return the seconds that engines have had requests, summed over engines."""
-        now = time.monotonic()
-        self._busy_seconds, self._counted_at = self._busy_seconds + self._working * (now - self._counted_at), now
-        return self._busy_seconds
 
     def add(self, engine: DraftingEngine) -> None:
         """Send requests to this engine, too."""
@@ -167,12 +159,9 @@ class Router:
                 place.set_result(self._enter(session, engine))
 
     def _count(self, engine: DraftingEngine, requests: int) -> None:
-        self.busy_seconds()  # up to now with the earlier number of requests
-        before = self._under_way[engine.name]
-        self._under_way[engine.name] = after = before + requests
-        self._working += (after > 0) - (before > 0)
+        self._under_way[engine.name] += requests
         if engine in self._orders:
-            heapq.heappush(self._by_load, (after, self._orders[engine], engine))
+            heapq.heappush(self._by_load, (self._under_way[engine.name], self._orders[engine], engine))
 
     def _least_loaded(self) -> DraftingEngine:
         """Return the engine with the fewest requests in flight, the first of equal ones. The heap has every load that

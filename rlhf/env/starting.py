@@ -51,10 +51,8 @@ async def live_environments(
         async with hosted_here(config) as environments:
             yield environments
         return
-    servers = WorkerServers(
-        config, Restarts(cluster, lambda index: {"loopback": alone}, tell), worker_server_settings(config)
-    )
-    started = await servers.start() if config.servers else []
+    servers = WorkerServers(config, Restarts(cluster, tell), worker_server_settings(config))
+    started = await servers.start(alone=alone) if config.servers else []
     token = token_from(config.token_env)
     addresses = [address for _, address in started] or [Address(url=url, token=token) for url in config.urls]
     try:
@@ -77,9 +75,10 @@ class WorkerServers:
     restarts: Restarts
     settings: EnvironmentServerSettings
 
-    async def start(self) -> list[tuple[Worker, Address]]:
-        """Start all. Raises `ConfigError`, and `WorkerDied` for a server that does not start."""
-        workers = await self.restarts.cluster.spawn(ENVIRONMENT, self.restarts.kwargs_of)
+    async def start(self, *, alone: bool) -> list[tuple[Worker, Address]]:
+        """Start all; with `alone` they listen to this machine only. Raises `ConfigError`, and `WorkerDied` for a server
+        that does not start."""
+        workers = await self.restarts.cluster.spawn(ENVIRONMENT, lambda index: {"loopback": alone})
         return list(zip(workers, await asyncio.gather(*map(self.serve, workers)), strict=True))
 
     async def serve(self, worker: Worker) -> Address:

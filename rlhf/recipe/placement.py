@@ -181,9 +181,6 @@ def layouts(loaded: LoadedRecipe, cards: int) -> Iterator[Changes]:
         yield {RANKS: ranks if loaded.says(RANKS) else cards // team * team, RANK_GPUS: 1}
         return
     apart = {TURNS: "separate", RANK_GPUS: 1, ENGINE_GPUS: 1}
-    if not isinstance(rollout.engines, int):
-        yield apart | {RANKS: cards - rollout.engines.max * max(all_sizes)}
-        return
     if isinstance(rollout.tensor_parallel_size, tuple):
         yield apart | {RANKS: cards - sum(all_sizes)}
         return

@@ -146,8 +146,6 @@ class Recipe(Config):
     def _parts_agree(self) -> Recipe:
         check_composition(self.trainer)
         check_rank_gpus(self.trainer)
-        if not isinstance(self.rollout.engines, int):
-            self._engines_can_be_added()
         if self.cluster.placement == "colocated":
             self._engines_take_turns()
         if self.cluster.kind == "local":
@@ -326,11 +324,6 @@ class Recipe(Config):
                 f"(trainer.deepspeed.sequence_parallel: {size}) exchange heads around sdpa; use sdpa"
             )
 
-    def _engines_can_be_added(self) -> None:
-        for fixed in ("cluster.kind: local", "cluster.placement: colocated"):
-            if fixed in (f"cluster.kind: {self.cluster.kind}", f"cluster.placement: {self.cluster.placement}"):
-                raise ValueError(f"rollout.engines has bounds, but with {fixed} no engine is added; give a number")
-
     def _engines_take_turns(self) -> None:
         if not self.plays:
             raise ValueError(
@@ -339,7 +332,7 @@ class Recipe(Config):
         check_colocation(self.trainer, self.rollout)
 
     def _fit_one_process(self) -> None:
-        engines, ranks = self.rollout.first_engines, self.trainer.deepspeed.ranks
+        engines, ranks = self.rollout.engines, self.trainer.deepspeed.ranks
         counts = {"rollout.engines": engines, "trainer.deepspeed.ranks": ranks}
         for key, count in counts.items():
             if count != 1:

@@ -52,8 +52,6 @@ class RunFolder:
     evaluations = PathOf(EVALUATIONS)
     spans = PathOf("spans.jsonl")
     restarts = PathOf("restarts.jsonl")
-    engines = PathOf("engines")
-    """Requests of `rlhf engines`."""
     summary = PathOf("summary.json")
     reward_plot = PathOf("reward.png")
     tokenizer = PathOf("tokenizer")

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from rlhf.cluster.restarting import STARTS
-from rlhf.controller.engine_commands import obeying
+from rlhf.cluster.restarting import STARTS, Restarts
 from rlhf.controller.engine_keeper import EngineKeeper
 from rlhf.engines.engine import RemoteEngine
 from rlhf.engines.router import Router
-from rlhf.errors import DeadlinePassed, EnginesLost, RlhfError, UserError, WorkerDied
-from rlhf.runs.engine_requests import EnginesRequest, ask_run
+from rlhf.errors import DeadlinePassed, EnginesLost, RlhfError, WorkerDied
 
 
 class Engine:
@@ -25,7 +21,7 @@ class Engine:
     places = 1
 
     def __init__(self, name: str, refuses: RlhfError | None = None) -> None:
-        self.name, self.refuses = name, refuses
+        self.name, self.refuses, self.worker = name, refuses, self
         self.loss: asyncio.Future[RlhfError] = asyncio.get_running_loop().create_future()
 
     async def until_lost(self) -> RlhfError:
@@ -33,6 +29,9 @@ class Engine:
 
     def lose(self, error: RlhfError) -> None:
         self.loss.set_result(error)
+
+    def follow(self, worker: Engine) -> Engine:
+        return worker
 
     async def start(self) -> None:
         if self.refuses:
@@ -68,14 +67,10 @@ class Stage:
         self.publisher, self.router = Publisher(), Router(cast(Any, self.engines))
         self.publisher.engines = ["engine-0", "engine-1"]
         self.keeper = EngineKeeper(
-            self.router, cast(Any, self.publisher), cast(Any, self), min_engines=min_engines,
-            tell=self.told.append,
-        )  # fmt: skip
+            self.router, cast(Any, self.publisher), Restarts(cast(Any, self), self.told.append), min_engines=min_engines
+        )
 
     async def replace(self, lost: Engine) -> Engine:
-        return self.successors.pop(0)
-
-    async def add(self) -> Engine:
         return self.successors.pop(0)
 
     async def remove(self, engine: Engine) -> None:
@@ -117,9 +112,10 @@ async def test_a_place_is_given_up_after_three_starts_and_a_run_without_enough_p
         stage.engines[0].loss.set_result(DEATH)
         await settled()
     words = (
-        "too few engines are left (1, and rollout.min_engines is 2): none starts in the place of engine-0: "
-        "engine-4.start did not answer within 300 s"
+        "too few engines are left (1, and rollout.min_engines is 2): engine-0 died: killed by SIGKILL; 3 starts in its "
+        "place failed: engine-4.start did not answer within 300 s"
     )
+    assert stage.told[-1] == "the process of engine-4 ended"
     assert str(stage.publisher.ended).startswith(words)
     with pytest.raises(EnginesLost):
         await stage.router.generate(cast(Any, None), sampling=cast(Any, None), seed=0, session="s")
@@ -133,58 +129,18 @@ async def test_a_keeper_that_fails_ends_the_run() -> None:
     assert "the keeper of an engine failed: IndexError" in str(stage.publisher.ended)
 
 
-async def test_engines_are_added_and_removed_and_a_removed_one_is_not_replaced() -> None:
-    stage = Stage(Engine("engine-2"), Engine("engine-3", DeadlinePassed("engine-3.start", 300)), min_engines=2)
-    async with stage.keeping():
-        await stage.keeper.add(1)
-        assert stage.serving == stage.publisher.engines == ["engine-0", "engine-1", "engine-2"]
-        await stage.keeper.remove("engine-0")
-        await settled()
-        assert stage.serving == stage.publisher.engines == ["engine-1", "engine-2"]
-        assert stage.told == ["engine-2 was added", "the process of engine-0 ended", "engine-0 was removed"]
-        with pytest.raises(UserError, match="no engine engine-0 serves; there are engine-1, engine-2"):
-            await stage.keeper.remove("engine-0")
-        with pytest.raises(UserError, match=r"the run needs 2 engines \(rollout\.min_engines\)"):
-            await stage.keeper.remove("engine-2")
-        with pytest.raises(DeadlinePassed):
-            await stage.keeper.add(1)
-        assert stage.told[-1] == "the process of engine-3 ended"
-        assert stage.serving == ["engine-1", "engine-2"]
-
-
-async def test_one_that_is_lost_while_it_joins_is_an_error_and_leaves_the_publisher() -> None:
+async def test_one_that_is_lost_while_it_joins_leaves_the_publisher_and_another_follows() -> None:
     stage = Stage(stopped := Engine("engine-2"), Engine("engine-3"))
     stage.publisher.joins = asyncio.Event().wait
     async with stage.keeping():
-        adding = asyncio.create_task(stage.keeper.add(1))
+        stage.engines[0].loss.set_result(DEATH)
         await settled()
-        stopped.lose(WorkerDied("engine-2", "its process has not answered for 30 s"))
-        with pytest.raises(WorkerDied, match="not answered"):
-            await asyncio.wait_for(adding, 5)
-        assert stage.serving == ["engine-0", "engine-1"]
-        assert stage.publisher.left == ["engine-2"]
-        assert stage.told == ["the process of engine-2 ended"]
         stage.publisher.joins = None
-        await stage.keeper.add(1)
-        assert stage.serving == ["engine-0", "engine-1", "engine-3"]
-
-
-async def test_requests_of_the_command_line_are_taken_and_answered(tmp_path: Path) -> None:
-    stage = Stage(Engine("engine-2"))
-    async with stage.keeping(), obeying(stage.keeper, tmp_path / "engines"):
-        asked = partial(asyncio.to_thread, ask_run, tmp_path / "engines", seconds=10)
-        answered = await asked(EnginesRequest(do="add", count=1))
-        assert answered.serving == ("engine-0", "engine-1", "engine-2")
-        with pytest.raises(UserError, match="no engine engine-7 serves"):
-            await asked(EnginesRequest(do="remove", name="engine-7"))
-    assert list((tmp_path / "engines").iterdir()) == []
-
-
-def test_a_request_that_no_run_takes_is_withdrawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf.runs.engine_requests.TAKE_SECONDS", 0.1)
-    with pytest.raises(UserError, match="is it running"):
-        ask_run(tmp_path / "engines", EnginesRequest(do="list"), 1)
-    assert list((tmp_path / "engines").iterdir()) == []
+        stopped.lose(WorkerDied("engine-2", "its process has not answered for 30 s"))
+        await settled()
+        assert stage.serving == stage.publisher.engines == ["engine-1", "engine-3"]
+        assert stage.publisher.left == ["engine-0", "engine-2"]
+    assert stage.told[1].startswith("start 1 of 3 in the place of engine-0 failed: engine-2 died: its process has not")
 
 
 async def test_the_end_of_the_block_ends_a_keeper_that_lost_its_first_cancellation() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -47,26 +46,6 @@ class GatedEngine:
 
 def ask(router: Router, session: str) -> asyncio.Task[Completion]:
     return asyncio.create_task(router.generate(PROMPT, sampling=Sampling(), seed=0, session=session))
-
-
-async def test_the_time_that_engines_have_requests_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr("rlhf.engines.router.time", clock)
-    engines = [GatedEngine("0"), GatedEngine("1")]
-    router = Router(engines)
-    asks = [ask(router, f"s{n}") for n in range(4)]
-    await asyncio.sleep(0)
-    clock.now = 10.0
-    assert router.busy_seconds() == 20.0, "two requests at an engine are no more than one"
-    clock.now = 15.0
-    engines[0].gate.set()
-    await asyncio.gather(asks[0], asks[2])
-    clock.now = 18.0
-    assert router.busy_seconds() == 33.0
-    engines[1].gate.set()
-    await asyncio.gather(*asks)
-    clock.now = 99.0
-    assert router.busy_seconds() == 33.0
 
 
 async def test_sessions_spread_evenly_over_engines() -> None:

@@ -177,7 +177,6 @@ KEYS = ("cluster.placement", "trainer.deepspeed.ranks", "rollout.engines", "roll
         ({"rollout": {"tensor_parallel_size": 2}}, ("colocated", 8, 4, 2)),
         ({"trainer": {"deepspeed": {"ranks": 4}}}, ("colocated", 4, 4, 1)),
         (ASYNC | {"rollout": {"engines": 2}}, ("separate", 6, 2, 1)),
-        (ASYNC | {"rollout": {"engines": {"min": 1, "max": 3}}}, ("separate", 5, {"min": 1, "max": 3}, 1)),
         ({"rollout": {"tensor_parallel_size": [1, 2]}}, ("separate", 5, 2, (1, 2))),
         ({"trainer": {"deepspeed": {"gpus_per_rank": 1}}}, ("colocated", 8, 8, 1)),
         ({"cluster": {"kind": "local"}}, ("colocated", 1, 1, 1)),
@@ -186,9 +185,8 @@ KEYS = ("cluster.placement", "trainer.deepspeed.ranks", "rollout.engines", "roll
 )
 def test_what_a_recipe_says_wins_and_the_rest_follows(sections: dict[str, object], chosen: tuple[object, ...]) -> None:
     loaded = on("8xH100", recipe(QWEN.format("0.5B"), **sections))
-    held = loaded.recipe.model_dump() | dict(flatten(loaded.recipe.model_dump()))
-    engines = held.get("rollout.engines", held["rollout"]["engines"])
-    assert (held[KEYS[0]], held[KEYS[1]], engines, held[KEYS[3]]) == chosen
+    held = dict(flatten(loaded.recipe.model_dump()))
+    assert tuple(held[key] for key in KEYS) == chosen
     assert held["trainer.deepspeed.gpus_per_rank"] == 1
     assert held["rollout.gpus_per_engine"] == bool(loaded.recipe.plays)
 

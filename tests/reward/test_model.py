@@ -159,11 +159,13 @@ class Cluster:
 
     def __init__(self, *workers: FakeWorker) -> None:
         self.left, self.died, self.told = list(workers), list[FakeWorker](), list[str]()
-        self.restarts = Restarts(cast(Any, self), lambda index: {}, self.told.append)
+        self.restarts = Restarts(cast(Any, self), self.told.append)
 
-    async def replace(self, worker: FakeWorker, kwargs_of: Any) -> FakeWorker:
+    async def replace(self, worker: FakeWorker) -> FakeWorker:
         self.died.append(worker)
         return self.left.pop(0)
+
+    async def remove(self, worker: FakeWorker) -> None: ...
 
 
 def dead() -> FakeWorker:
@@ -179,7 +181,7 @@ async def test_another_worker_scores_what_one_that_died_was_asked() -> None:
     ]
     await reward(TASK, [trajectory(9)])
     assert (first.asked, second.asked, cluster.died) == ([[7, 8]], [[7, 8], [9]], [first])
-    assert cluster.told == ["reward-0 died: killed by SIGKILL; another starts in its place"]
+    assert cluster.told[0] == "reward-0 died: killed by SIGKILL; another starts in its place"
 
 
 async def test_sequences_that_end_one_worker_after_the_other_end_the_run_by_name() -> None:

@@ -14,7 +14,6 @@ import typer
 
 from rlhf.apps import cli as commands
 from rlhf.apps.arguments import Checkpoint, Overrides, RecipeFile, RunArgument, is_project, recipe_named
-from rlhf.apps.cli.engines import engines
 from rlhf.apps.cli.episodes import episodes
 from rlhf.apps.cli.kubernetes import kubernetes
 from rlhf.apps.cli.node import node
@@ -41,7 +40,6 @@ serve = typer.Typer(no_args_is_help=True, help="Serve a part over HTTP: an envir
 env = typer.Typer(no_args_is_help=True, help="Test environments.")
 app.add_typer(serve, name="serve")
 app.add_typer(env, name="env")
-app.add_typer(engines, name="engines")
 app.add_typer(recipes, name="recipes")
 
 RewardName = Annotated[

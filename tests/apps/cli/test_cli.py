@@ -82,8 +82,7 @@ def test_ctrl_c_within_a_command_is_130(monkeypatch: pytest.MonkeyPatch):
 def test_options_lists_every_key_with_its_meaning():
     listed = {option.key: option for option in all_options()}
     groups = {key for key in known_keys(Recipe) if any(other.startswith(key + ".") for other in known_keys(Recipe))}
-    assert set(listed) == set(known_keys(Recipe)) - (groups - {"rollout.engines"})  # a number, or a group
-    assert listed["rollout.engines"].type == "int | mapping"
+    assert set(listed) == set(known_keys(Recipe)) - groups
     assert [key for key, option in listed.items() if not option.meaning] == []
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf.controller.resume import plan_of
 from rlhf.engines.config import RolloutConfig
 from rlhf.engines.vllm.settings import requests_have_seeds
 from rlhf.errors import ConfigError
@@ -29,41 +28,6 @@ def test_one_size_is_that_of_every_engine() -> None:
 def test_a_list_has_a_size_for_every_engine_and_says_how_many_there_are() -> None:
     config = recipe(tensor_parallel_size=[1, 2, 1]).rollout
     assert (config.engines, config.tensor_parallel_sizes) == (3, (1, 2, 1))
-
-
-def test_bounds_start_with_the_fewest() -> None:
-    config = recipe(engines={"min": 2, "max": 4}, gpus_per_engine=1)
-    assert (config.rollout.first_engines, config.rollout.tensor_parallel_sizes) == (2, (1, 1))
-    assert [role.count for role in engine_roles(config)] == [2]
-    assert "2 engine(s) of" in plan_of(config)
-
-
-@pytest.mark.parametrize(
-    ("engines", "cluster", "words"),
-    [
-        ({"min": 3, "max": 2}, {}, r"^rollout\.engines: min \(3\) is above max \(2\)"),
-        ({"min": 0, "max": 2}, {}, r"^rollout\.engines\.min: .* greater than or equal to 1"),
-        ({"min": 1}, {}, r"^rollout\.engines\.max is required"),
-        ({"min": 1, "maxx": 2}, {}, r"rollout\.engines\.max"),
-        (0, {}, r"^rollout\.engines: .* greater than or equal to 1 \(got 0\)"),
-        ("two", {}, r"^rollout\.engines: .* valid integer"),
-        (
-            {"min": 1, "max": 2},
-            {"kind": "local"},
-            "rollout.engines has bounds, but with cluster.kind: local no engine is",
-        ),
-        (
-            {"min": 1, "max": 2},
-            {"placement": "colocated"},
-            "has bounds, but with cluster.placement: colocated no engine",
-        ),
-    ],
-)
-def test_wrong_numbers_of_engines_are_refused(engines: object, cluster: dict[str, str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        recipe_from({
-            "model": {"path": "a/b"}, "data": {"train": sorting()}, "rollout": {"engines": engines}, "cluster": cluster,
-        })  # fmt: skip
 
 
 def test_engines_of_each_size_are_workers_of_a_role_with_their_gpus() -> None:
