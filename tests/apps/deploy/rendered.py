@@ -1,5 +1,5 @@
-"""The jobs whose scripts are kept in `goldens/`. `python -m tests.apps.deploy.rendered` writes them anew; review the
-diff before you commit."""
+"""Jobs, and the golden script of one. `python -m tests.apps.deploy.rendered` writes it anew; review the diff before
+you commit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from rlhf.apps.deploy.slurm.job import Container, NodeGroup, SlurmJob
 from rlhf.apps.deploy.slurm.render import render
 
-GOLDENS = Path(__file__).parent / "goldens"
+GOLDEN = Path(__file__).parent / "32_nodes.sbatch"
 
 
 def job(main: NodeGroup, servers: NodeGroup | None = None, *, time: str | None = "1-00:00:00") -> SlurmJob:
@@ -29,23 +29,18 @@ def job(main: NodeGroup, servers: NodeGroup | None = None, *, time: str | None =
 
 
 def jobs() -> dict[str, SlurmJob]:
-    """By the name of the golden file."""
+    """Jobs that have every line of the templates between them."""
     one, many = (NodeGroup(nodes=nodes, gpus=8, gpu_type="h100", partition="gpu") for nodes in (1, 32))
     sif = Container(image="/shared/images/rlhf.sif", mounts=("/data", "/scratch:/cache"))
     site = {"qos": "high", "reservation": "spring", "extra": ("--comment=mine", "-d singleton"), "interface": "ib0"}
     return {
-        "1_nodes": replace(job(one), container=Container(image="registry.lab#rlhf:0.1"), rlhf=Path("rlhf")),
-        "2_nodes_without_gpus": job(NodeGroup(nodes=2, cpus=4, memory="64G", constraint="avx512&ib"), time=None),
-        "32_nodes_heterogeneous": replace(
+        "pyxis": replace(job(one), container=Container(image="registry.lab#rlhf:0.1"), rlhf=Path("rlhf")),
+        "without GPUs": job(NodeGroup(nodes=2, cpus=4, memory="64G", constraint="avx512&ib"), time=None),
+        "heterogeneous": replace(
             job(many, NodeGroup(nodes=4, cpus=32, partition="cpu")), container=sif, rlhf=Path("rlhf"), **site
         ),
     }
 
 
-def golden(name: str) -> Path:
-    return GOLDENS / f"{name}.sbatch"
-
-
 if __name__ == "__main__":
-    for name, one in jobs().items():
-        golden(name).write_text(render(one))
+    GOLDEN.write_text(render(jobs()["heterogeneous"]))

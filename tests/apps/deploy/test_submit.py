@@ -12,8 +12,6 @@ from tests.end_to_end.running import QUICKSTART, environment
 from tests.warm.client import Ended
 from tests.warm.command_line import rlhf
 
-SINFO = 'echo "gpu* 4"; echo "cpu 16"'
-
 
 @dataclass(frozen=True)
 class Tools:
@@ -62,43 +60,20 @@ def test_a_machine_without_slurm_is_told_so(submit: Submit) -> None:
     assert "there is no sbatch on this machine" in refusal(submit())
 
 
-def test_a_partition_that_does_not_exist_is_named_with_those_that_do(tools: Tools, submit: Submit) -> None:
-    tools.add("sinfo", SINFO)
-    tools.add("sbatch", "exit 1")
-    assert refusal(submit("--partition", "tpu")) == "error: there is no partition 'tpu'; the cluster has cpu, gpu"
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--nodes", "5"), "5 nodes asked, but the default partition has 4"),
-        (("--nodes", "17", "--partition", "cpu"), "17 nodes asked, but partition 'cpu' has 16"),
-        (("--cpu-nodes", "17", "--cpu-partition", "cpu"), "17 nodes asked, but partition 'cpu' has 16"),
-    ],
-)
-def test_more_nodes_than_there_are_is_refused(tools: Tools, submit: Submit, words: tuple[str, ...], said: str) -> None:
-    tools.add("sinfo", SINFO)
-    tools.add("sbatch", "exit 1")
-    assert refusal(submit(*words)) == f"error: {said}"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--time", "0"), "--time '0' is zero"),
         (("trainer.update=3",), "did you mean 'trainer.updates'?"),
         (("cluster.kind=local",), "cluster.kind is local"),
         ((), "sbatch failed: sbatch: error: Invalid account"),
     ],
 )
 def test_what_cannot_be_submitted_is_one_line(tools: Tools, submit: Submit, words: tuple[str, ...], said: str) -> None:
-    tools.add("sinfo", SINFO)
     tools.add("sbatch", 'echo "sbatch: error: Invalid account" >&2; exit 1')
     assert said in refusal(submit(*words))
 
 
 def test_the_script_goes_to_sbatch_and_the_job_is_told(tools: Tools, submit: Submit, tmp_path: Path) -> None:
-    tools.add("sinfo", SINFO)
     tools.add("sbatch", f'cat > {tmp_path / "given"}; echo "$*" > {tmp_path / "words"}; echo "4711;cluster"')
     two = ("rollout.gpus_per_engine=1", "trainer.deepspeed.gpus_per_rank=1", "name=mine")
     ended = submit("--nodes", "4", "--gpus-per-node", "8", *two)

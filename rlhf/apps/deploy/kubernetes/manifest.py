@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import textwrap
 from collections.abc import Sequence
@@ -25,9 +24,6 @@ ROOT = Path(__file__).parents[4]
 TEMPLATE = ROOT / "scripts" / "kubernetes" / "rayjob.yaml"
 PINS = ROOT / "requirements" / "gpu.txt"
 RECIPE_FOLDER = "/etc/rlhf"
-DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,45}[a-z0-9])?")
-"""Valid name of a RayJob: KubeRay appends to it, and a Kubernetes name has at most 63 characters."""
-QUANTITY = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti|M|G|T)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +55,8 @@ def load_for(job: KubernetesJob, recipe: Path, overrides: Sequence[str]) -> Load
 
 
 def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:
-    """Return the ConfigMap with the recipe and the RayJob that trains it, as YAML. Raises `ConfigError` for values that
-    Kubernetes would refuse, and `PlacementError` for too few or too small nodes."""
-    check_kubernetes_job(job)
+    """Return the ConfigMap with the recipe and the RayJob that trains it, as YAML. Raises `PlacementError` for too few
+    or too small nodes."""
     roles = roles_of(loaded.recipe)
     check_resources(
         roles, [Resources(node=f"node-{index}", cpus=job.cpus, gpus=job.gpus) for index in range(job.nodes)]
@@ -80,17 +75,6 @@ def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:
         roles=textwrap.indent(role_table(roles), "# "),
         recipe=textwrap.indent(resolved_yaml(loaded.recipe, loaded.origins), 4 * " ").rstrip("\n"),
     )  # fmt: skip
-
-
-def check_kubernetes_job(job: KubernetesJob) -> None:
-    """Check names and quantities against the rules of Kubernetes. Raises `ConfigError`."""
-    for option, name in (("--name", job.name), ("--claim", job.claim), ("--secret", job.secret)):
-        if not DNS_NAME.fullmatch(name):
-            raise ConfigError(f"{option} {name!r} is no name of Kubernetes: small letters, digits, hyphens, at most 47")
-    if not QUANTITY.fullmatch(job.memory):
-        raise ConfigError(f"--memory-per-node {job.memory!r} is no quantity of Kubernetes, such as 64Gi")
-    if not re.fullmatch(r"/[\w./-]+", job.workspace):
-        raise ConfigError(f"--workspace {job.workspace!r} must be an absolute path of letters, digits and ./_-")
 
 
 def ray_version(pins: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.apps.deploy.slurm.job import Container, NodeGroup, SlurmJob
+from rlhf.apps.deploy.slurm.render import nodes
 from rlhf.cluster.roles import used_gpus
 from rlhf.durable import private_folder
 from rlhf.errors import ConfigError, UserError
@@ -26,7 +27,7 @@ from rlhf.recipe.workers import roles_of
 from rlhf.runs.resolved import resolved_yaml
 
 ANSWER_SECONDS = 60.0
-"""Deadline of SLURM's commands, which wait a few times ten seconds for a controller that is down."""
+"""Deadline of sbatch, which waits a few times ten seconds for a controller that is down."""
 ELSEWHERE = "later"
 """Marks that the workers are not placed on this machine; the real address is known when the job's head runs."""
 LEAST_JOIN_SECONDS = 300
@@ -86,53 +87,20 @@ def submit_job(job: SlurmJob, script: str) -> str:
         raise UserError(
             "there is no sbatch on this machine; submit from a login node of the cluster, or print the script"
         )
-    there = partitions()
-    for part in job.parts:
-        check_part(part, there)
     private_folder(job.run_dir)
     job.logs.mkdir(exist_ok=True)  # SLURM does not make the folders of its output files
-    number = run_slurm_command(["sbatch", "--parsable"], script).strip().partition(";")[0]
+    command = ["sbatch", "--parsable"]
+    try:
+        done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"sbatch did not answer within {ANSWER_SECONDS:g} s; is SLURM's controller up?") from None
+    if done.returncode != 0:
+        raise UserError(f"sbatch failed: {' '.join(done.stderr.split()) or f'code {done.returncode}'}")
+    number = done.stdout.strip().partition(";")[0]
     return (
-        f"job {number}: {job.nodes} node{'' if job.nodes == 1 else 's'}\n"
+        f"job {number}: {nodes(job.nodes)}\n"
         f"follow it    tail -F {job.logs}/slurm-{number}.out\n"
         f"its nodes    {job.logs}/node-*.log\n"
         f"its state    squeue -j {number}\n"
         f"end it       scancel {number}"
     )
-
-
-def partitions() -> dict[str, int]:
-    """Return the number of nodes of every partition, by name; the default partition is also under the empty name."""
-    nodes: dict[str, int] = {}
-    for line in run_slurm_command(["sinfo", "--noheader", "--format=%P %D"]).splitlines():
-        name, _, number = line.strip().rpartition(" ")
-        for key in (name.rstrip("*"), *([""] if name.endswith("*") else [])):
-            nodes[key] = nodes.get(key, 0) + int(number)
-    return nodes
-
-
-def check_part(part: NodeGroup, there: dict[str, int]) -> None:
-    """Check that the partition exists and has enough nodes. Raises `UserError`."""
-    named = part.partition or ""
-    if named not in there:
-        names = ", ".join(sorted(name for name in there if name)) or "none"
-        what = f"there is no partition {named!r}" if named else "the cluster has no default partition, give one"
-        raise UserError(f"{what}; the cluster has {names}")
-    if part.nodes > there[named]:
-        where = f"partition {named!r}" if named else "the default partition"
-        raise UserError(f"{part.nodes} nodes asked, but {where} has {there[named]}")
-
-
-def run_slurm_command(words: Sequence[str], given: str = "") -> str:
-    """Return the output of a SLURM command. Raises `UserError` with its message if it fails or times out."""
-    try:
-        done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=ANSWER_SECONDS)
-    except FileNotFoundError:
-        raise UserError(
-            f"there is no {words[0]} on this machine, though there is an sbatch; install SLURM's tools"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise UserError(f"{words[0]} did not answer within {ANSWER_SECONDS:g} s; is SLURM's controller up?") from None
-    if done.returncode != 0:
-        raise UserError(f"{words[0]} failed: {' '.join(done.stderr.split()) or f'code {done.returncode}'}")
-    return done.stdout

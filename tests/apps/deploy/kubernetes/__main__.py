@@ -1,8 +1,7 @@
-"""Writes the golden manifests anew: `python -m tests.apps.deploy.kubernetes`. Review the diff before you commit."""
+"""Writes the golden manifest anew: `python -m tests.apps.deploy.kubernetes`. Review the diff before you commit."""
 
 from __future__ import annotations
 
-from tests.apps.deploy.kubernetes.test_manifest import CASES, GOLDENS, without_recipe
+from tests.apps.deploy.kubernetes.test_manifest import CLUSTER, GOLDEN, GPUS, without_recipe
 
-for name, (job, overrides) in CASES.items():
-    (GOLDENS / f"{name}.yaml").write_text(without_recipe(job, *overrides))
+GOLDEN.write_text(without_recipe(CLUSTER, *GPUS))
