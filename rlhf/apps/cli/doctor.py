@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -87,8 +86,7 @@ def run_gpu_doctor(model: str | None, nodes: int, report_file: Path | None) -> i
     folder = Path(tempfile.mkdtemp(prefix="gpu-doctor-", dir=Path.cwd() if nodes > 1 else None))
     names = ", ".join(sorted({gpu.name for gpu in seen}))
     print(f"{len(seen)} x {names}, {nodes} node(s); logs and runs are in {folder}")
-    packages = {name for check in CHECKS for name in check.packages if find_spec(name)}
-    results = run_checks(CHECKS, packages, folder, gpus=len(seen), nodes=nodes, model=model)
+    results = run_checks(CHECKS, folder, gpus=len(seen), nodes=nodes, model=model)
     failed, skipped = (sum(result.state == state for result in results) for state in ("FAIL", "skip"))
     data = {
         "gpus": len(seen),

@@ -1,17 +1,13 @@
-"""Check the communication of processes: NCCL within a node, and Ray, clocks and the shared folder between nodes."""
+"""Check the communication of processes within a node: NCCL."""
 
 from __future__ import annotations
 
 import multiprocessing
-import resource
-import secrets
-import socket
 import time
 from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 import torch.distributed
@@ -20,9 +16,6 @@ from rlhf.apps.gpu_checks.machine import Finding, GpuMachine
 
 START_SECONDS = 90.0
 """Deadline for all ranks to meet and to add up."""
-MOST_SKEW_SECONDS = 1.0
-"""Beyond this, times in spans and logs of different nodes cannot be compared."""
-ANSWER_SECONDS = 60.0
 
 
 def nccl_loads(machine: GpuMachine) -> Finding:
@@ -75,53 +68,3 @@ def add_up(ranks: int, meeting: Path, on_gpu: bool, megabytes: int, rank: int) -
     seconds = (time.perf_counter() - started) / 5
     torch.distributed.destroy_process_group()
     return right, 2 * (ranks - 1) / ranks * values.numel() * 4 / seconds / 1e9
-
-
-def clocks_and_folder(machine: GpuMachine) -> Finding:
-    """Check that every node of the running Ray cluster answers, has this node's time, reads a file that this node has
-    just written, and may lock memory, as RDMA does."""
-    secret, file = secrets.token_hex(8), machine.shared / "shared.txt"
-    file.write_text(secret)
-    started = time.time()
-    answers = ask_nodes(file)
-    ended = time.time()
-    skew = max((max(started - answer.seconds, answer.seconds - ended, 0.0) for answer in answers), default=0.0)
-    blind = [answer.node for answer in answers if answer.read != secret]
-    limited = [answer.node for answer in answers if not answer.locks_memory]
-    return Finding(
-        good=len(answers) == machine.nodes and not blind and not limited and skew <= MOST_SKEW_SECONDS,
-        expected=f"{machine.nodes} nodes, clocks within {MOST_SKEW_SECONDS:g} s, the same folder, ulimit -l unlimited",
-        found=f"{len(answers)} nodes, clocks {skew:.2f} s apart, {blind or 'none'} without the folder, "
-        f"{limited or 'none'} with another ulimit -l",
-        figures={"clock_skew_s": skew},
-    )
-
-
-class NodeAnswer(NamedTuple):
-    """A node's name, its time (seconds since 1970), its copy of the shared file, and whether it may lock memory."""
-
-    node: str
-    seconds: float
-    read: str
-    locks_memory: bool
-
-
-def ask_nodes(file: Path) -> list[NodeAnswer]:
-    """Run `node_answer` on every living node of the cluster."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    ray.init(address="auto", log_to_driver=False)
-    task: Any = ray.remote(num_cpus=0)(node_answer)
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
-    pending = [task.options(scheduling_strategy=place).remote(file) for place in places]
-    answers: list[NodeAnswer] = ray.get(pending, timeout=ANSWER_SECONDS)
-    return answers
-
-
-def node_answer(file: Path) -> NodeAnswer:
-    """Answer as this node."""
-    read = file.read_text() if file.exists() else ""
-    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return NodeAnswer(socket.gethostname(), time.time(), read, locked == resource.RLIM_INFINITY)

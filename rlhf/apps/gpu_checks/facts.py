@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -24,8 +23,7 @@ def gpus_agree(machine: GpuMachine) -> Finding:
         driver = {uuid: tuple(nvml.nvmlDeviceGetCudaComputeCapability(gpu)) for uuid, gpu in gpus.items()}
     of_torch = seen_by_torch()
     counts = {"driver": len(driver), "torch": len(of_torch), "placement": int(this_machine().gpus)}
-    if find_spec("ray"):
-        counts["ray"] = counted_by_ray()
+    counts["ray"] = counted_by_ray()
     same = driver == of_torch
     return Finding(
         good=same and len(set(counts.values())) == 1,

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -44,13 +44,13 @@ class GpuResult:
 
 
 def run_checks(
-    checks: Iterable[GpuCheck], installed: Collection[str], folder: Path, *, gpus: int, nodes: int, model: str | None
+    checks: Iterable[GpuCheck], folder: Path, *, gpus: int, nodes: int, model: str | None
 ) -> list[GpuResult]:
     """Run the checks that this machine can do, skip the others by name, and print each result at once. `folder` gets
     logs and runs."""
     results = []
     for check in checks:
-        lacks = check.lacks(gpus, nodes, installed)
+        lacks = check.lacks(gpus, nodes)
         if lacks:
             result = GpuResult(name=check.name, state="skip", expected="", found=lacks)
         else:

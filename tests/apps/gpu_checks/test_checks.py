@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf.apps.gpu_checks import arithmetic, communication, facts, made_model, training
-from rlhf.apps.gpu_checks.communication import NodeAnswer
+from rlhf.apps.gpu_checks import arithmetic, facts, made_model, training
 from rlhf.apps.gpu_checks.machine import DEEP, Finding, GpuMachine
 from rlhf.apps.gpu_checks.table import CHECKS, GpuCheck
 from rlhf.apps.gpu_checks.training import RunEnd, recipe_of
@@ -263,25 +262,6 @@ def test_every_run_trains_on_cpus(check: GpuCheck, folder: Path) -> None:
     own.mkdir()
     found = performed(check, cpu_machine(own, shared=folder, overrides=ON_CPUS))
     assert found.good, found
-
-
-@pytest.mark.parametrize(
-    ("late", "read", "locks", "good"),
-    [(0, "same", True, True), (9, "same", True, False), (-9, "same", True, False), (0, "", True, False),
-     (0, "same", False, False)],
-)  # fmt: skip
-def test_nodes_agree_about_time_and_folder_and_may_lock_memory(
-    late: float, read: str, locks: bool, good: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ask(file: Path) -> list[NodeAnswer]:
-        first = communication.node_answer(file)._replace(locks_memory=True)
-        second = first._replace(node="n2", seconds=first.seconds + late, locks_memory=locks)
-        return [first, second if read else second._replace(read="")]
-
-    monkeypatch.setattr(communication, "ask_nodes", ask)
-    check = BY_NAME["nodes' clocks and folder"]
-    assert performed(check, cpu_machine(tmp_path, nodes=2)).good is good
-    assert not performed(check, cpu_machine(tmp_path, nodes=3)).good
 
 
 def test_a_run_that_cannot_start_ends_with_its_error(tmp_path: Path) -> None:
