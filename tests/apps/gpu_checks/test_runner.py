@@ -17,9 +17,9 @@ from rlhf.apps.gpu_checks import runner
 from rlhf.apps.gpu_checks.runner import GpuResult, run_checks, run_gpu_check
 from rlhf.apps.gpu_checks.table import CHECKS, GpuCheck
 from rlhf.errors import UserError
-from tests.apps.cli.conftest import Command
 from tests.nvml import FakeGpu, FakeNvml, install_nvml
 from tests.pace import scaled
+from tests.warm.command_line import rlhf
 
 
 def result(folder: Path, name: str, seconds: float = 60) -> GpuResult:
@@ -78,14 +78,14 @@ def test_eight_gpus_on_two_nodes_skip_nothing(monkeypatch: pytest.MonkeyPatch, t
     assert len({one.name for one in results}) == len(CHECKS)
 
 
-def test_without_a_gpu_the_command_prints_a_line_and_ends_with_2(rlhf: Command) -> None:
+def test_without_a_gpu_the_command_prints_a_line_and_ends_with_2() -> None:
     ended = rlhf("doctor", "--gpu")
     assert ended.returncode == 2
     assert ended.stdout.startswith("no GPU: ")
     assert ended.stdout.count("\n") == 1
 
 
-def test_options_of_the_gpu_checks_are_refused_without_them(rlhf: Command) -> None:
+def test_options_of_the_gpu_checks_are_refused_without_them() -> None:
     ended = rlhf("doctor", "--model", "a/b")
     assert (ended.returncode, ended.stderr) == (2, "error: --model, --nodes and --json go with --gpu\n")
 
