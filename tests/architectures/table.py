@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -165,13 +166,14 @@ def page(table: Table) -> str:
         "",
         f"`python -m tests.architectures --write` measured it ({table.date}) with {versions}. "
         f"Of {len(rows)} tiny models with random weights, {counts['right']} are right, {counts['right, alone']} are "
-        f"right with a sequence a row, {counts['refused']} are refused with a reason, and {counts['wrong']} are wrong. "
+        f"right with one sequence per row, {counts['refused']} are refused with a reason, and {counts['wrong']} are "
+        "wrong. "
         "Trained weights were not measured.",
         "",
         "A family is *right* when it passes the first four tests, in float32 on a CPU (width 64, attention windows of "
-        "12, sequences of 31 to 60 tokens). The numbers in the table are the differences that were found. *Right, "
-        "alone* means that several sequences in a row would be wrong: each has a row of its own, and computes again "
-        "what it shares with others (`trainer.packing`). vLLM computes linear attention on a CPU in bfloat16 only; "
+        "12, sequences of 31 to 60 tokens). The numbers in the table are the differences found. *Right, "
+        "alone* means that sharing a row would be wrong: each sequence has its own row, and shared prefixes are "
+        "computed for each (`trainer.packing`). vLLM computes linear attention on a CPU in bfloat16 only; "
         f"there engine and learner may be {ROUNDED['engine']:g} nats apart on average.",
         "",
         "- **packed**: logits of sequences in one row, two with a shared prefix, against those of each alone; at most "
@@ -197,7 +199,7 @@ def page(table: Table) -> str:
         lines.append(f"| {row.family.name} | {row.family.kind} | {row.verdict} | {cells} |")
     lines += ["", "## Why a family is refused", ""]
     lines += by_cause([(row.family.name, row.reason) for row in rows if row.verdict == "refused"])
-    lines += ["", "## Why a row is one sequence", ""]
+    lines += ["", "## Why a sequence needs its own row", ""]
     lines += by_cause([(row.family.name, row.why_alone) for row in rows if row.verdict == "right, alone"])
     for name in ("critic", "merged", "adapter"):
         found = [
@@ -206,7 +208,13 @@ def page(table: Table) -> str:
             if row.verdict.startswith("right") and row.refuses(name)
         ]
         lines += ["", f"## Why {PARTS[name]} refused", "", *by_cause(found)] if found else []
-    return "\n".join(lines) + "\n"
+    return "\n".join(line if line.startswith("|") else wrapped(line) for line in lines) + "\n"
+
+
+def wrapped(line: str) -> str:
+    """Cut a line of Markdown at 120 characters; a list's item is indented."""
+    indent = "  " if line.startswith("- ") else ""
+    return textwrap.fill(line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def by_cause(refused: Sequence[tuple[str, str]]) -> list[str]:
