@@ -109,7 +109,7 @@ class RayCluster:
         return new
 
     async def remove(self, worker: Any) -> None:
-        """End a worker in whose place none starts."""
+        """End a worker that is not replaced."""
         await worker.end(CLOSE_SECONDS)
 
     def workers(self, role: str) -> list[Any]:

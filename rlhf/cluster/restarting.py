@@ -1,4 +1,4 @@
-"""Another worker in the place of one that was lost."""
+"""Replace workers that were lost."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rlhf.cluster.worker import Cluster, Worker
 from rlhf.errors import EngineBroken, RlhfError, WorkerDied
 
 STARTS = 3
-"""Starts in the place of a worker before the place is given up."""
+"""Failed starts after which a worker is not replaced."""
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """Starts workers again; `tell` gets a line about each."""
+    """Replaces workers; `tell` receives a line about each."""
 
     cluster: Cluster
     tell: Callable[[str], None]
@@ -25,20 +25,20 @@ class Restarts:
     async def after(
         self, loss: WorkerDied | EngineBroken, worker: Worker, begin: Callable[[Worker], Awaitable[R]]
     ) -> tuple[Worker, R]:
-        """Return a worker in the place of one that was lost, and what `begin` returns of it. Raises `WorkerDied` when
-        none of `STARTS` has begun."""
+        """Return the replacement of a lost worker, and what `begin` returns for it. Raises `WorkerDied` when `STARTS`
+        starts have failed."""
         began, lost, failure = time.monotonic(), worker.name, ""
-        self.tell(f"{loss}; another starts in its place")
+        self.tell(f"{loss}; starting a replacement")
         for attempt in range(1, STARTS + 1):
             try:
                 worker = await self.cluster.replace(worker)
                 begun = await begin(worker)
             except RlhfError as error:
                 failure = str(error)
-                self.tell(f"start {attempt} of {STARTS} in the place of {lost} failed: {failure}")
+                self.tell(f"start {attempt} of {STARTS} of a replacement for {lost} failed: {failure}")
                 continue
             seconds = time.monotonic() - began
-            self.tell(f"{worker.name} serves in the place of {lost}, {seconds:.1f} s after it was lost")
+            self.tell(f"{worker.name} replaces {lost}, {seconds:.1f} s after it was lost")
             return worker, begun
         await self.cluster.remove(worker)
-        raise WorkerDied(lost, f"{loss.cause}; {STARTS} starts in its place failed: {failure}")
+        raise WorkerDied(lost, f"{loss.cause}; {STARTS} starts of a replacement failed: {failure}")

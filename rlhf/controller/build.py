@@ -350,7 +350,7 @@ async def spawn_engines(recipe: Recipe, cluster: Cluster, settings: EngineSettin
 
 
 def keeper_of(recipe: Recipe, cluster: Cluster, serving: Serving, publisher: Publisher, tell: Tell) -> EngineKeeper:
-    """Return what starts an engine in the place of each that is lost."""
+    """Return the keeper, which replaces lost engines."""
     return EngineKeeper(serving.router, publisher, Restarts(cluster, tell), min_engines=recipe.rollout.min_engines)
 
 

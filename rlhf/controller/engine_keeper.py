@@ -1,4 +1,4 @@
-"""Keep the engines of a run serving: start another in the place of each that is lost."""
+"""Keep the engines of a run serving: replace each that is lost."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class JoinsEngines(Protocol):
 
 
 class EngineKeeper:
-    """Watches every engine. One that is lost leaves router and publisher; another takes its place, is brought to the
-    current weights, and gets requests. The run ends when fewer than `min_engines` places are left."""
+    """Watches every engine. A lost engine leaves router and publisher; its replacement gets the current weights, then
+    requests. The run ends when fewer than `min_engines` are left."""
 
     def __init__(self, router: Router, publisher: JoinsEngines, restarts: Restarts, *, min_engines: int) -> None:
         self._router, self._publisher, self._restarts = router, publisher, restarts
@@ -49,7 +49,7 @@ class EngineKeeper:
             await ended(tasks)
 
     def _ended(self, task: asyncio.Future[None]) -> None:
-        """End the run if the keeper of a place failed: nobody would start an engine there."""
+        """End the run if a keeper failed: its engine would not be replaced."""
         if not task.cancelled() and (error := task.exception()):
             self._end(EnginesLost(f"the keeper of an engine failed: {type(error).__name__}: {error}"))
 
@@ -58,7 +58,7 @@ class EngineKeeper:
         self._publisher.end(error)
 
     async def _keep(self, engine: RemoteEngine) -> None:
-        """Keep one place: an engine, and those that follow it, until none starts."""
+        """Keep an engine and its replacements, until none starts."""
         while True:
             loss = await engine.until_lost()
             self._router.remove(engine)
@@ -91,7 +91,7 @@ class EngineKeeper:
     def _give_up(self, cause: WorkerDied) -> None:
         self._places -= 1
         if self._places < self._min_engines:
-            left = f"{self._places}, and rollout.min_engines is {self._min_engines}"
+            left = f"{self._places}, but rollout.min_engines is {self._min_engines}"
             self._end(EnginesLost(f"too few engines are left ({left}): {cause}"))
 
 

@@ -98,7 +98,7 @@ async def test_another_engine_starts_in_the_place_of_one_that_is_lost_and_is_kep
         stage.engines[0].loss.set_result(DEATH)
         await settled()
         assert stage.serving == stage.publisher.engines == ["engine-1", "engine-2"]
-        assert "engine-2 serves in the place of engine-0" in stage.told[-1]
+        assert "engine-2 replaces engine-0" in stage.told[-1]
         second.loss.set_result(WorkerDied("engine-2", "killed by SIGKILL"))
         await settled()
         assert stage.serving == stage.publisher.engines == ["engine-1", "engine-3"]
@@ -112,8 +112,8 @@ async def test_a_place_is_given_up_after_three_starts_and_a_run_without_enough_p
         stage.engines[0].loss.set_result(DEATH)
         await settled()
     words = (
-        "too few engines are left (1, and rollout.min_engines is 2): engine-0 died: killed by SIGKILL; 3 starts in its "
-        "place failed: engine-4.start did not answer within 300 s"
+        "too few engines are left (1, but rollout.min_engines is 2): engine-0 died: killed by SIGKILL; 3 starts of a "
+        "replacement failed: engine-4.start did not answer within 300 s"
     )
     assert stage.told[-1] == "the process of engine-4 ended"
     assert str(stage.publisher.ended).startswith(words)
@@ -140,7 +140,9 @@ async def test_one_that_is_lost_while_it_joins_leaves_the_publisher_and_another_
         await settled()
         assert stage.serving == stage.publisher.engines == ["engine-1", "engine-3"]
         assert stage.publisher.left == ["engine-0", "engine-2"]
-    assert stage.told[1].startswith("start 1 of 3 in the place of engine-0 failed: engine-2 died: its process has not")
+    assert stage.told[1].startswith(
+        "start 1 of 3 of a replacement for engine-0 failed: engine-2 died: its process has not"
+    )
 
 
 async def test_the_end_of_the_block_ends_a_keeper_that_lost_its_first_cancellation() -> None:

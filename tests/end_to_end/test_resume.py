@@ -83,7 +83,7 @@ def test_a_run_whose_engines_are_killed_and_stopped_is_the_run_that_was_left_alo
     engines = (*plan(1, 1), "cluster.kind=ray", "rollout.engines=2", "rollout.silence_timeout_seconds=5")
     run, hit = struck(tmp_path / "run", cache, *options, *engines, strikes=strikes, pause=pause, seed=updates)
     assert len(hit) == strikes, run.process.stdout[-3000:]
-    assert "serves in the place of engine-" in run.process.stdout
+    assert " replaces engine-" in run.process.stdout
     assert run_audit(run.folder) == 0
     assert [sampled(one) for one in run.episodes] == [sampled(one) for one in alone.episodes]
     before, after = states(alone), states(run)

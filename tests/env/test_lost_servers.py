@@ -102,7 +102,7 @@ async def test_a_server_that_hangs_is_lost_as_one_that_is_gone(tmp_path: Path) -
 
 async def test_a_keeper_that_fails_ends_all_that_open_sessions() -> None:
     async def keeper() -> Never:
-        raise WorkerDied("environment-0", "killed by SIGKILL; 3 starts in its place failed: no room")
+        raise WorkerDied("environment-0", "killed by SIGKILL; 3 starts of a replacement failed: no room")
 
     pool = EnvironmentPool([cast(RemoteServer, SimpleNamespace(spec=None))])
     pool.keep(keeper())

@@ -80,8 +80,8 @@ def test_a_run_whose_engine_is_killed_goes_on_with_another(
     code, run, log = killed_run(machine, overrides, victim="engine-0")
     end = run_end(code, run, log)
     assert end.code == 0
-    assert "serves in the place of engine-0" in end.output
-    assert "serves in the place of engine-1" not in end.output
+    assert "replaces engine-0" in end.output
+    assert "replaces engine-1" not in end.output
 
 
 def killed_run(machine: GpuMachine, overrides: Sequence[str], victim: str) -> tuple[int, Path, Path]:

@@ -98,7 +98,7 @@ async def test_sessions_are_spread_and_another_server_starts_where_one_dies(tmp_
             await asyncio.gather(*(session.close() for session in again))
 
         await asyncio.wait_for(while_alive(cluster, work()), scaled(60))
-        assert told[0] == "environment-0 died: killed by SIGKILL; another starts in its place"
+        assert told[0] == "environment-0 died: killed by SIGKILL; starting a replacement"
         urls = addresses(environments)
     for url in urls:  # both have ended with the cluster
         with pytest.raises(httpx.ConnectError):

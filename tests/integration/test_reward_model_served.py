@@ -97,8 +97,8 @@ async def test_what_a_killed_worker_was_asked_is_scored_by_the_one_that_follows(
         await reward.close()
     assert all(isinstance(score, Scored) and score.value for score in before)
     assert after == before
-    assert told[0] == "reward-0 died: killed by SIGKILL; another starts in its place"
-    assert told[1].startswith("reward-1 serves in the place of reward-0")
+    assert told[0] == "reward-0 died: killed by SIGKILL; starting a replacement"
+    assert told[1].startswith("reward-1 replaces reward-0")
 
 
 def test_the_command_serves_a_reward_model(folder: Path) -> None:

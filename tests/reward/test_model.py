@@ -181,7 +181,7 @@ async def test_another_worker_scores_what_one_that_died_was_asked() -> None:
     ]
     await reward(TASK, [trajectory(9)])
     assert (first.asked, second.asked, cluster.died) == ([[7, 8]], [[7, 8], [9]], [first])
-    assert cluster.told[0] == "reward-0 died: killed by SIGKILL; another starts in its place"
+    assert cluster.told[0] == "reward-0 died: killed by SIGKILL; starting a replacement"
 
 
 async def test_sequences_that_end_one_worker_after_the_other_end_the_run_by_name() -> None:
@@ -195,7 +195,7 @@ async def test_sequences_that_end_one_worker_after_the_other_end_the_run_by_name
 async def test_a_place_where_no_worker_starts_ends_the_run_by_name() -> None:
     cluster = Cluster(*(FakeWorker(starts=False) for _ in range(STARTS)))
     reward = await started(dead(), restarts=cluster.restarts)
-    with pytest.raises(WorkerDied, match=r"killed by SIGKILL; 3 starts in its place failed: model\.path=m: gone"):
+    with pytest.raises(WorkerDied, match=r"killed by SIGKILL; 3 starts of a replacement failed: model\.path=m: gone"):
         await asyncio.wait_for(reward(TASK, [trajectory(1)]), 5)
 
 

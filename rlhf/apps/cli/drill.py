@@ -51,8 +51,8 @@ class Harm:
 
 
 HARMS = (
-    Harm(name="an engine is killed", log="engine-", how=signal.SIGKILL, over="serves in the place of"),
-    Harm(name="an engine is stopped", log="engine-", how=signal.SIGSTOP, over="serves in the place of"),
+    Harm(name="an engine is killed", log="engine-", how=signal.SIGKILL, over=" replaces "),
+    Harm(name="an engine is stopped", log="engine-", how=signal.SIGSTOP, over=" replaces "),
     Harm(name="a scorer is killed", log="scorers", how=signal.SIGKILL),
     Harm(name="an environment server is stopped", log="environment-", how=signal.SIGSTOP),
     Harm(name="a rank is killed", log="learner-", how=signal.SIGKILL, over="restart "),
