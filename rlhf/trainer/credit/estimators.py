@@ -169,16 +169,16 @@ def _compared(batch: Batch, estimate: Callable[[Doubles, Ints], Doubles], epsilo
     KL and that of those after it. KL among the rewards would be divided by their deviation: where they hardly differ,
     it would be all that is learnt.
     """
-    given = batch.outcomes if epsilon is None else batch.scores
+    given, lengths = batch.outcomes if epsilon is None else batch.scores, batch.lengths
     advantages = np.zeros(given.shape)
     for group in np.unique(batch.groups):
         members = batch.groups == group
         rewards = given[members]
         if rewards.size > 1 and np.any(rewards != rewards[0]):
             scale = 1.0 if epsilon is None else float(rewards.std(ddof=1)) + epsilon
-            advantages[members] = estimate(rewards, batch.lengths[members]) / scale
-    on_tokens = np.repeat(advantages, batch.lengths)
-    return on_tokens if epsilon is None else on_tokens - rewards_to_go(batch.kl, batch.lengths)
+            advantages[members] = estimate(rewards, lengths[members]) / scale
+    on_tokens = np.repeat(advantages, lengths)
+    return on_tokens if epsilon is None else on_tokens - rewards_to_go(batch.kl, lengths)
 
 
 def _advantages(

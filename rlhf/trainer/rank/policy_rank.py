@@ -110,7 +110,8 @@ class Rank(ModelRank):
         """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic.
         `columns` are those that this rank's part lacks; the part itself is None after `forward_outputs`."""
         accumulator = MetricAccumulator()
-        self._optimize(filled(minibatches or self._minibatches, columns), arguments, accumulator)
+        given, self._minibatches = minibatches or self._minibatches, ()
+        self._optimize(filled(given, columns), arguments, accumulator)
         self._average_weights()
         return accumulator.answer()
 
