@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Protocol
 
 from rlhf.errors import DataError
 from rlhf.trainer.batching.batch import Batch, assemble
+from rlhf.trainer.learner import RemoteLearner
 from rlhf.types import Segment
-
-Watcher = Callable[[int, Mapping[str, float]], None]
-
-
-def ignore(update: int, metrics: Mapping[str, float]) -> None:
-    """Do nothing."""
-
-
-class Imitator(Protocol):
-    """The part of a learner that supervised fine-tuning uses."""
-
-    async def imitate(self, batch: Batch) -> dict[str, float]: ...
 
 
 async def fine_tune(
-    learner: Imitator, demonstrations: Iterable[Segment], *, updates: int, batch_size: int, watch: Watcher = ignore
-) -> dict[str, float]:
-    """Take `updates` optimizer steps on batches of `batch_size` demonstrations, in the given order.
-
-    `watch` receives every step's number (from 1) and metrics; the last metrics are returned. Raises `DataError` when
-    the demonstrations run out.
-    """
-    metrics: dict[str, float] = {}
+    learner: RemoteLearner,
+    demonstrations: Iterable[Segment],
+    *,
+    updates: int,
+    batch_size: int,
+    watch: Callable[[int, Mapping[str, float]], None],
+) -> None:
+    """Take `updates` optimizer steps on batches of `batch_size` demonstrations, in the given order. `watch` receives
+    every step's number (from 1) and metrics. Raises `DataError` when the demonstrations run out."""
     remaining = iter(demonstrations)
     for update in range(1, updates + 1):
-        metrics = await learner.imitate(demonstration_batch(_take(remaining, batch_size, update)))
-        watch(update, metrics)
-    return metrics
+        taken = list(islice(remaining, batch_size))
+        if len(taken) < batch_size:
+            raise DataError(
+                f"the demonstrations ran out in update {update}: {batch_size} are needed and {len(taken)} were left"
+            )
+        watch(update, await learner.imitate(demonstration_batch(taken)))
 
 
 def demonstration_batch(demonstrations: Sequence[Segment]) -> Batch:
@@ -48,10 +40,3 @@ def demonstration_batch(demonstrations: Sequence[Segment]) -> Batch:
         samples=[(index, 0) for index in range(count)],
         groups=count,
     )
-
-
-def _take(demonstrations: Iterator[Segment], count: int, update: int) -> list[Segment]:
-    taken = list(islice(demonstrations, count))
-    if len(taken) < count:
-        raise DataError(f"the demonstrations ran out in update {update}: {count} are needed and {len(taken)} were left")
-    return taken

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rlhf.chat.reply_tokens import ReplyEncoder, conversation
@@ -11,7 +11,7 @@ from rlhf.models.config import WarmupConfig
 from rlhf.trainer.config import OptimizerConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.trainer.sft import Watcher, fine_tune, ignore
+from rlhf.trainer.sft import fine_tune
 from rlhf.types import Message
 
 
@@ -23,7 +23,7 @@ async def warm_up(
     settings: LearnerSettings,
     warmup: WarmupConfig,
     demonstrations: Iterable[Sequence[Message]],
-    watch: Watcher = ignore,
+    watch: Callable[[int, Mapping[str, float]], None],
 ) -> None:
     """Train the model in `raw` on the replies of conversations and write the result into `warm`.
 

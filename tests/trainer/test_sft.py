@@ -29,16 +29,15 @@ async def test_every_step_takes_the_next_demonstrations_in_order() -> None:
     def watch(update: int, metrics: Mapping[str, float]) -> None:
         seen.append((update, metrics["sft/nll"]))
 
-    last = await fine_tune(learner, given, updates=3, batch_size=2, watch=watch)
+    await fine_tune(learner, given, updates=3, batch_size=2, watch=watch)
     taken = [sequence.token_ids for batch in learner.batches for sequence in batch.sequences]
     assert all(a is segment.token_ids for a, segment in zip(taken, given, strict=True))
     assert seen == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
-    assert last == {"sft/nll": 1 / 3}
 
 
 async def test_demonstrations_that_run_out_are_an_error_that_says_when() -> None:
     with pytest.raises(DataError, match="ran out in update 2: 2 are needed and 1 were left"):
-        await fine_tune(RecordingLearner(), demonstrations(3), updates=2, batch_size=2)
+        await fine_tune(RecordingLearner(), demonstrations(3), updates=2, batch_size=2, watch=lambda *_: None)
 
 
 def test_the_loss_is_the_mean_over_response_tokens() -> None:
