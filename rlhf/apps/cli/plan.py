@@ -16,7 +16,7 @@ from rlhf.recipe.planning.estimate import Estimate
 from rlhf.recipe.planning.estimating import estimator
 from rlhf.recipe.planning.fitting import Changes, EstimateOf, changes_that_fit, smallest_machine, with_changes
 from rlhf.recipe.planning.layout import PROMPT_TOKENS
-from rlhf.recipe.planning.machines import GIB, Machine, machine_here_or
+from rlhf.recipe.planning.machines import GIB, Machine, here, machine_of
 from rlhf.recipe.planning.processes import PHASES, MemoryByPhase, Place, bytes_at
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
@@ -42,7 +42,7 @@ def run_plan(
 ) -> int:
     """Print the plan of a recipe on a machine, by default this one. `cores` and `memory_gb` (GiB) are those of a node
     that is not this one. Raises `UserError`."""
-    machine = machine_here_or(gpus, nodes)
+    machine = machine_of(gpus, nodes) if gpus else replace(here(), nodes=nodes)
     machine = replace(
         machine, cores=cores or machine.cores, host_memory=memory_gb * GIB if memory_gb else machine.host_memory
     )

@@ -90,11 +90,6 @@ class Machine:
         return f"{nodes}{cards} and {self.host_memory / GIB:.0f} GiB host memory"
 
 
-def machine_here_or(gpus: str | None, nodes: int) -> Machine:
-    """Return nodes with these GPUs; without any, so many of this machine. Raises `ConfigError`."""
-    return machine_of(gpus, nodes) if gpus else replace(here(), nodes=nodes)
-
-
 def here() -> Machine:
     """Return this machine, with its GPUs as the driver names them; without them if the installed vLLM is for CPUs."""
     gpus = [gpu for gpu in this_machines_gpus() if gpu.bytes] if installed_device() == "cuda" else []

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from accelerate import init_empty_weights
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -94,7 +95,7 @@ def activations_of(
 
 def on_meta(config: Any, dtype: str) -> PreTrainedModel:
     """Return the model without memory."""
-    with torch.device("meta"):
+    with init_empty_weights(include_buffers=True):
         model: PreTrainedModel = auto_class(config).from_config(config, dtype=DTYPES[dtype])
     return model
 
