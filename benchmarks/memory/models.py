@@ -36,10 +36,9 @@ MODELS = {
 def save_measured(shape: Measured, folder: Path) -> int:
     """Write the model and a tokenizer as a Hugging Face folder; returns the number of parameters."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     from rlhf.models.tiny import byte_tokenizer
-    from rlhf.recipe.planning.meta_model import config_of
 
     torch.manual_seed(0)
     values = {
@@ -54,7 +53,7 @@ def save_measured(shape: Measured, folder: Path) -> int:
         "max_position_embeddings": 1024,
         "tie_word_embeddings": shape.tied,
     }
-    model = AutoModelForCausalLM.from_config(config_of(shape.family, values))  # type: ignore[no-untyped-call]
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**values))  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     return sum(parameter.numel() for parameter in model.parameters())
