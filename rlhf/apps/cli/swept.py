@@ -31,7 +31,6 @@ from rlhf.apps.sweeps.results import (
     write_results,
 )
 from rlhf.apps.sweeps.space import short_words, split_space
-from rlhf.apps.sweeps.speed import SPEED
 from rlhf.cluster.ray_connection import keep_our_sigterm, start_ray
 from rlhf.cluster.supervisor import socket_folder, supervise
 
@@ -103,8 +102,6 @@ def searched(sweep: Sweep) -> tuple[int, SweepResults]:
 def described(sweep: Sweep, at_once: int) -> list[str]:
     """Say what will be done."""
     metric = sweep.metric or "the held-out reward, and between evaluations the training reward"
-    if sweep.metric == SPEED:
-        metric = "the mean seconds of an update, without the first"
     space = ", ".join(f"{key}={search}" for key, search in sweep.space.items())
     lines = [
         f"{sweep.algorithm} over {space}" if space else "the settings that decide speed, one after the other",

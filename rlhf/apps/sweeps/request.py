@@ -106,7 +106,7 @@ def checked_sweep(
     values and a metric that no run has, for a recipe that cannot run here, and for a folder of another sweep."""
     place = folder or Path("runs") / f"{load_recipe(recipe, overrides).recipe.name}.sweep"
     chosen = algorithm or ("grid" if all(search.form == "list" for search in space.values()) else "random")
-    if goal == SPEED:
+    if goal == "speed":
         metric, mode = SPEED, "min"
     sweep = Sweep(
         recipe=recipe, overrides=tuple(overrides), space=space, algorithm=chosen, samples=samples, metric=metric,
@@ -117,7 +117,7 @@ def checked_sweep(
             load_recipe(recipe, [*overrides, *as_words({key: value})])
         if chosen == "pbt" and any(key == fixed or key.startswith(f"{fixed}.") for fixed in DATA_KEYS):
             raise UserError(f"{key}: pbt changes values during a run, which keeps its data; take another --algorithm")
-    if goal not in ("reward", SPEED):
+    if goal not in ("reward", "speed"):
         raise UserError("--goal is reward or speed")
     for problem in problems(sweep):
         raise UserError(problem)

@@ -157,9 +157,6 @@ class AxisByAxis(Searcher):
         if result and not error and result[SCORE] < self._best[0]:
             self._best = (result[SCORE], self._tried)
 
-    def save(self, checkpoint_path: str) -> None:
-        """Save nothing: a sweep that goes on makes the same trials again."""
-
 
 class Board(tune.Callback):
     """Follows the trials, and records at which update the sweep ended one."""

@@ -11,8 +11,8 @@ from rlhf.recipe.planning.machines import Machine
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device
 
-SPEED = "speed"
-"""The metric of `--goal speed`: the mean seconds of an update, without the first, which warms up."""
+SPEED = "mean seconds of an update"
+"""The metric of `--goal speed`, without the first update, which warms up."""
 MEASURED_UPDATES = 4
 SHORT = (
     "trainer.eval_every=0", "trainer.save_every=0", "trainer.save_every_minutes=0", "data.eval=null", "run.loggers=[]",
