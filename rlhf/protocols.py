@@ -102,14 +102,6 @@ class Updates(Protocol):
     async def update(self, groups: Sequence[Group]) -> Updated: ...
 
 
-class Learner(Updates, Protocol):
-    """Trains on groups. `snapshot` copies the state; its answer returns the files written below `path`, once they are
-    on disk."""
-
-    async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]: ...
-    async def load(self, path: Path) -> None: ...
-
-
 class Saves(Protocol):
     """Something that can be saved: a learner, whose ranks copy their parts, and write them while training continues.
     The answer returns the files."""

@@ -1,8 +1,8 @@
 """Measurements of a run: time spans, traces over all its processes, and metrics that are summed over parts before
 division.
 
-A trace is a tree of spans with one root, in OpenTelemetry's sense. Each block of code has a current span, which tasks
-and coroutines inherit. Without one nothing is traced.
+A block is timed by `with span("train")`. Each block of code has a current span, which tasks and coroutines inherit, and
+with it the clock that collects the spans. A trace is a tree of spans with one root, in OpenTelemetry's sense.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 Attribute = str | int | float | bool | None
@@ -50,31 +50,60 @@ SpanExport = Callable[[Span, SpanIds, SpanIds | None, str | None], None]
 """Takes a span that has ended, its ids and its parent's, and the worker that it was in; None: this process."""
 
 
-class Traces:
-    """The traces of a run, one after another. `root` is the first span of the open trace; a block without a span of its
-    own belongs to the trace that is open when it starts, and may end after it."""
+class Clock:
+    """Measures a run, and is the sink of its spans: it keeps them for `spans.jsonl`, and gives them to `export` where
+    traces are exported. `shows` gets the name of every span that begins.
 
-    def __init__(self, export: SpanExport) -> None:
-        self.export = export
+    `root` is the first span of the open trace; a block without a span of its own belongs to the trace that is open when
+    it starts, and may end after it.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.perf_counter) -> None:
+        self._began_wall, self._began_steady, self._steady = wall(), steady(), steady
+        self._spans: list[Span] = []
+        self.first_began: dict[str, float] = {}
+        """When the first span of each name began."""
+        self.export: SpanExport | None = None
+        self.shows: Callable[[str], None] = lambda name: None
         self.root: SpanIds | None = None
-        self._span = Span(name="", start=0.0, seconds=0.0)
+        self._root = ("", 0.0, dict[str, Attribute]())
 
-    def begin(self, name: str, **attributes: Attribute) -> None:
-        """End the open trace, and open another."""
-        self.end()
-        self.root, self._span = new_ids(), Span(name=name, start=time.time(), seconds=0.0, attributes=attributes)
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds since the clock was made."""
+        return self._steady() - self._began_steady
 
-    def end(self) -> None:
+    def span(self, name: str, seconds: float, attributes: Mapping[str, Attribute]) -> Span:
+        """Return a span of `seconds` that ends now."""
+        start = self._began_wall + self.elapsed_seconds - seconds
+        return Span(name=name, start=start, seconds=seconds, attributes=attributes)
+
+    def keep(self, span: Span) -> None:
+        self._spans.append(span)
+
+    def drain(self) -> list[Span]:
+        """Return the spans that ended since the last call, in the order of their ends."""
+        spans, self._spans = self._spans, []
+        return spans
+
+    def begin_trace(self, name: str, **attributes: Attribute) -> None:
+        """End the open trace, and open another, where traces are exported."""
+        self.end_trace()
+        if self.export:
+            self.root, self._root = new_ids(), (name, self.elapsed_seconds, attributes)
+
+    def end_trace(self) -> None:
         """End the open trace, if there is one."""
-        if self.root is not None:
-            self.export(replace(self._span, seconds=time.time() - self._span.start), self.root, None, None)
+        if self.export and self.root:
+            name, began, attributes = self._root
+            self.export(self.span(name, self.elapsed_seconds - began, attributes), self.root, None, None)
         self.root = None
 
 
 class CurrentSpan(NamedTuple):
     """The innermost span around a block of code; `ids` are None where only the root is around it."""
 
-    traces: Traces
+    clock: Clock
     ids: SpanIds | None = None
 
 
@@ -92,39 +121,56 @@ def within(current: CurrentSpan | None) -> Iterator[None]:
 
 
 @contextmanager
-def traced(name: str, **attributes: Attribute) -> Iterator[None]:
-    """Trace the block as a child of the current span; without one, do nothing."""
+def span(name: str, *, detail: bool = False, **attributes: Attribute) -> Iterator[None]:
+    """Time the block, even if it raises, as a child of the current span; without one, do nothing. A `detail` is traced
+    alone: there are too many of them for `spans.jsonl`."""
     current = CURRENT.get()
-    parent = (current.ids or current.traces.root) if current else None
-    if current is None or parent is None:
+    if current is None:
         yield
         return
-    ids, start, began = new_ids(parent), time.time(), time.perf_counter()
+    clock = current.clock
+    parent = (current.ids or clock.root) if clock.export else None
+    if detail and parent is None:
+        yield
+        return
+    if not detail:
+        clock.shows(name)
+    ids, began = new_ids(parent) if parent else None, clock.elapsed_seconds
+    clock.first_began.setdefault(name, began)
     try:
-        with within(CurrentSpan(current.traces, ids)):
+        with within(CurrentSpan(clock, ids)):
             yield
     finally:
-        seconds = time.perf_counter() - began
-        current.traces.export(Span(name=name, start=start, seconds=seconds, attributes=attributes), ids, parent, None)
+        ended = clock.span(name, clock.elapsed_seconds - began, attributes)
+        if not detail:
+            clock.keep(ended)
+        if clock.export and ids:
+            clock.export(ended, ids, parent, None)
+
+
+def record_span(name: str, seconds: float, **attributes: Attribute) -> None:
+    """Keep an activity of `seconds` that was timed elsewhere and ends now."""
+    if current := CURRENT.get():
+        current.clock.keep(current.clock.span(name, seconds, attributes))
 
 
 @contextmanager
 def continued(name: str, traceparent: str) -> Iterator[None]:
     """Trace the block as a child of a client's span; do nothing where no traces are exported, or the header is none."""
     current, found = CURRENT.get(), TRACEPARENT.fullmatch(traceparent)
-    if current is None or found is None:
+    if current is None or current.clock.export is None or found is None:
         yield
         return
-    with within(CurrentSpan(current.traces, SpanIds(int(found[1], 16), int(found[2], 16)))), traced(name):
+    with within(CurrentSpan(current.clock, SpanIds(int(found[1], 16), int(found[2], 16)))), span(name, detail=True):
         yield
 
 
 def trace_worker(process: str, name: str, start: float, seconds: float) -> None:
     """Trace what a worker has done, as a child of the current span; without one, do nothing."""
     current = CURRENT.get()
-    if current is not None and current.ids is not None:
-        span = Span(name=name, start=start, seconds=seconds)
-        current.traces.export(span, new_ids(current.ids), current.ids, process)
+    if current and current.ids and current.clock.export:
+        done = Span(name=name, start=start, seconds=seconds)
+        current.clock.export(done, new_ids(current.ids), current.ids, process)
 
 
 def trace_headers() -> dict[str, str]:
@@ -139,46 +185,6 @@ def new_ids(parent: SpanIds | None = None) -> SpanIds:
     """Return the ids of a new span, in the trace of its parent. A resumed run repeats its seeds, so they are not from
     these."""
     return SpanIds(parent.trace if parent else 1 + secrets.randbits(127), 1 + secrets.randbits(63))
-
-
-class Clock:
-    """Collects spans. A span is also traced, with its nesting."""
-
-    def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.perf_counter) -> None:
-        self._began_wall, self._began_steady, self._steady = wall(), steady(), steady
-        self._spans: list[Span] = []
-
-    @contextmanager
-    def span(self, name: str, **attributes: Attribute) -> Iterator[None]:
-        """Record the duration of the block, even if it raises."""
-        began = self._steady()
-        try:
-            with traced(name, **attributes):
-                yield
-        finally:
-            self._spans.append(
-                Span(
-                    name=name,
-                    start=self._began_wall + began - self._began_steady,
-                    seconds=self._steady() - began,
-                    attributes=attributes,
-                )
-            )
-
-    def add(self, name: str, seconds: float, **attributes: Attribute) -> None:
-        """Record an activity of `seconds` that was timed elsewhere and ends now."""
-        start = self._began_wall + self.elapsed_seconds - seconds
-        self._spans.append(Span(name=name, start=start, seconds=seconds, attributes=attributes))
-
-    @property
-    def elapsed_seconds(self) -> float:
-        """Seconds since the clock was made."""
-        return self._steady() - self._began_steady
-
-    def drain(self) -> list[Span]:
-        """Return the spans that ended since the last call, in the order of their ends."""
-        spans, self._spans = self._spans, []
-        return spans
 
 
 def busy_seconds(spans: Iterable[Span]) -> dict[str, float]:

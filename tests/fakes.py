@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rlhf.chat.tool_calls import Spoken
 from rlhf.data.learnability import TaskChoices
+from rlhf.tracing import Clock, CurrentSpan, SpanIds
 from rlhf.types import (
     Completion,
     Failed,
@@ -124,6 +125,13 @@ class FakeLearner:
     async def snapshot(self, path: Path) -> Any: ...
 
     async def load(self, path: Path) -> None: ...
+
+
+def exporting_to(ended: list[Any], ids: SpanIds | None = None) -> CurrentSpan:
+    """A current span whose clock puts the arguments of its export into `ended`."""
+    clock = Clock()
+    clock.export = lambda *span: ended.append(span)
+    return CurrentSpan(clock, ids)
 
 
 class FakeTasks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf.tracing import Clock, Span, busy_seconds, reduce
+from rlhf.tracing import Clock, CurrentSpan, Span, busy_seconds, reduce, span, within
 
 
 class FakeTime:
@@ -21,7 +21,7 @@ def test_a_span_takes_what_its_block_takes_and_knows_when_it_began():
     steady = FakeTime()
     clock = Clock(wall=lambda: 1_000_000.0, steady=steady)
     steady.now += 2
-    with clock.span("train", update=1):
+    with within(CurrentSpan(clock)), span("train", update=1):
         steady.now += 3
     assert clock.drain() == [Span(name="train", start=1_000_002.0, seconds=3.0, attributes={"update": 1})]
     assert clock.drain() == []
@@ -30,9 +30,9 @@ def test_a_span_takes_what_its_block_takes_and_knows_when_it_began():
 
 def test_a_block_that_raises_leaves_its_span():
     clock = Clock()
-    with pytest.raises(ValueError, match="no"), clock.span("weight_sync"):
+    with pytest.raises(ValueError, match="no"), within(CurrentSpan(clock)), span("weight_sync"):
         raise ValueError("no")
-    assert [span.name for span in clock.drain()] == ["weight_sync"]
+    assert [one.name for one in clock.drain()] == ["weight_sync"]
 
 
 def test_episodes_played_side_by_side_count_once():

@@ -8,9 +8,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import psutil
@@ -18,8 +18,7 @@ import psutil
 from benchmarks.controller.stand_ins import AnsweringRank, PublishedAtOnce, SleepingEngine
 from rlhf.chat.renderer import ChatRenderer
 from rlhf.controller.episode_log import EpisodeLog
-from rlhf.controller.instrumentation import ObservedBuffer, ObservedLearner, ObservedRollout
-from rlhf.controller.notices import LossNotices, OpeningNotices, SampleEpisodes, SignalNotices
+from rlhf.controller.notices import BatchNotices, LossNotices, OpeningNotices, SampleEpisodes, SignalNotices
 from rlhf.controller.responsive import responsive
 from rlhf.engines.config import RolloutConfig
 from rlhf.engines.engine import RemoteEngine
@@ -34,13 +33,12 @@ from rlhf.rollout.episode import AnswerOnce, EpisodeRunner
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.turns import TurnRules, WithEnvironment
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.view import PlainView
-from rlhf.tracing import Clock
+from rlhf.tracing import CURRENT, Clock, CurrentSpan
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Loop
-from rlhf.types import Failed, Filtered, Group, Message, PolicyVersion, Sampling, Task, Updated
+from rlhf.types import Failed, Filtered, Group, Message, PolicyVersion, Sampling, Task, Ticket, Updated
 
 RANKS = 2
 TICK_SECONDS = 0.002
@@ -96,11 +94,11 @@ class Tasks:
     def advance(self, trained: int) -> None: ...
 
 
-class WatchedLearner(ObservedLearner):
+class WatchedLearner(RemoteLearner):
     """Notes the times of the event loop's turns during updates."""
 
-    def __init__(self, observed: ObservedLearner) -> None:
-        self.__dict__ = observed.__dict__
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self.gaps: list[float] = []
 
     async def update(self, groups: Sequence[Group]) -> Updated:
@@ -111,6 +109,25 @@ class WatchedLearner(ObservedLearner):
         finally:
             await asyncio.sleep(0)
             ticking.cancel()
+
+
+class NotingLog(EpisodeLog):
+    """Looks at groups as a run does."""
+
+    def __init__(self, folder: RunFolder, samples: int) -> None:
+        super().__init__(folder, samples)
+        self._losses = LossNotices(lambda words: None, folder.logs)
+        batches = (OpeningNotices(lambda words: None), SignalNotices(lambda words: None, siblings=True))
+        self._notices: tuple[BatchNotices, ...] = (*batches, SampleEpisodes())
+
+    def settled(self, ticket: Ticket, outcome: Group | Filtered | Failed, *, kept: bool) -> None:
+        super().settled(ticket, outcome, kept=kept)
+        self._losses.notice(outcome)
+
+    def trained(self, groups: Sequence[Group], updated: Updated, update: PolicyVersion) -> None:
+        super().trained(groups, updated, update)
+        for notices in self._notices:
+            notices.notice(update, groups, updated.metrics)
 
 
 async def tick(gaps: list[float]) -> None:
@@ -127,7 +144,7 @@ class StandIns:
 
     engines: Sequence[SleepingEngine]
     ranks: Sequence[AnsweringRank]
-    weights: Callable[[RemoteLearner, Sequence[RemoteEngine], Clock], WeightSync]
+    weights: Callable[[RemoteLearner, Sequence[RemoteEngine]], WeightSync]
     play: EpisodeRunner
 
 
@@ -165,37 +182,30 @@ async def assembled(load: Load, folder: Path, parts: StandIns) -> AsyncIterator[
     trainer = TrainerConfig(
         groups_per_update=load.groups, group_size=load.group, updates=load.updates, max_staleness=load.staleness
     )
-    learner = RemoteLearner(parts.ranks, trainer, max_tokens=load.tokens)
+    learner = WatchedLearner(parts.ranks, trainer, max_tokens=load.tokens, plays=True)
     buffer = TicketBuffer(
         groups_per_update=load.groups, max_staleness=load.staleness, updates=load.updates, refill_groups=0,
         failure_budget=0.5,
     )  # fmt: skip
     reward = make_reward(RewardConfig(kind="environment" if load.turns else "exact"))
-    log, view = EpisodeLog(place, load.group), PlainView(StringIO())
-
-    def tell(words: str) -> None: ...
-
+    log = NotingLog(place, load.group)
+    CURRENT.set(CurrentSpan(clock))
     rollout = GroupRollout(
         engine=Router(engines), renderer=ChatRenderer(byte_tokenizer()), reward=reward,
         sampling=Sampling(max_tokens=load.tokens), group_size=load.group, max_context_tokens=1 << 20, run_seed=0,
         play=parts.play,
     )  # fmt: skip
-    observed = WatchedLearner(
-        ObservedLearner(
-            learner, clock=clock, log=log, view=view, version=0,
-            notices=[OpeningNotices(tell), SignalNotices(tell, siblings=True), SampleEpisodes()],
-        )
-    )  # fmt: skip
     loop = Loop(
         tasks=Tasks(load.prompt),
-        rollout=ObservedRollout(rollout, clock=clock, log=log),
-        buffer=ObservedBuffer(buffer, clock=clock, log=log, notices=LossNotices(tell, place.logs)),
-        learner=observed,
-        weights=parts.weights(learner, engines, clock),
+        rollout=rollout,
+        buffer=buffer,
+        learner=learner,
+        weights=parts.weights(learner, engines),
         max_concurrent_groups=load.in_flight,
+        log=log,
     )
     try:
-        yield Whole(loop, clock, log, parts.engines, observed)
+        yield Whole(loop, clock, log, parts.engines, learner)
     finally:
         log.close()
         for engine in engines:

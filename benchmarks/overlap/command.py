@@ -11,7 +11,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,12 +19,10 @@ import numpy as np
 from benchmarks.controller.whole import DAY, Load, StandIns, assembled
 from benchmarks.overlap.stand_ins import DrawnEngine, SlowCalls, SyncSeconds, TrainingRank, equal, lognormal
 from rlhf.controller.callbacks import idle_shares
-from rlhf.controller.instrumentation import ObservedWeights
 from rlhf.controller.responsive import responsive
 from rlhf.engines.engine import RemoteEngine
 from rlhf.rollout.episode import AnswerOnce
 from rlhf.rollout.turns import TurnRules, WithEnvironment
-from rlhf.runs.view import PlainView
 from rlhf.tracing import Clock, Span
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.types import PolicyVersion, Updated
@@ -158,8 +155,7 @@ class Boundary:
         return False
 
 
-def weight_sync(learner: RemoteLearner, engines: Sequence[RemoteEngine], clock: Clock) -> ObservedWeights:
+def weight_sync(learner: RemoteLearner, engines: Sequence[RemoteEngine]) -> Publisher:
     tokens = np.zeros(12, np.int32)
     canary = Canary(sequences=(tokens,), long_prompt=tokens, reply_tokens=4, limits=EXACT)
-    publisher = Publisher(learner, engines, canary=canary, phase_timeout_seconds=60.0, clock=clock)
-    return ObservedWeights(publisher, clock=clock, view=PlainView(StringIO()))
+    return Publisher(learner, engines, canary=canary, phase_timeout_seconds=60.0)

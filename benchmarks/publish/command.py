@@ -24,7 +24,7 @@ from rlhf.engines.vllm.environment import engine_environment
 from rlhf.engines.vllm.settings import EngineSettings
 from rlhf.models.config import ModelConfig
 from rlhf.models.cpu_memory import CPU_MEMORY
-from rlhf.tracing import Clock
+from rlhf.tracing import CURRENT, Clock, CurrentSpan
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank.process_memory import rank_environment
@@ -132,8 +132,9 @@ async def joined(case: Case, folder: Path, engine: ProcessWorker, workers: Seque
         learner.start(LearnerSettings(model_path=str(folder), model=model, trainer=config)), target.start()
     )
     clock = Clock()
+    CURRENT.set(CurrentSpan(clock))
     tokens = canary(VOCABULARY, CONTEXT_TOKENS, tolerance_for(case.dtype))
-    publisher = Publisher(learner, [target], canary=tokens, phase_timeout_seconds=SECONDS, clock=clock)
+    publisher = Publisher(learner, [target], canary=tokens, phase_timeout_seconds=SECONDS)
     await publisher.connect()
     began = time.perf_counter()
     await publisher.publish()

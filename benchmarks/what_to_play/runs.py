@@ -23,7 +23,6 @@ from rlhf.data.tasks import chosen_tasks, held_out_problems, load_sets
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
 from rlhf.runs.view import PlainView
-from rlhf.tracing import Clock
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Loop
 from rlhf.types import Group, PolicyVersion, Updated, Written
@@ -118,7 +117,7 @@ async def started(recipe: Recipe, folder: Path) -> AsyncIterator[Bench]:
         learner = make_learner(recipe, workers)
         await start_ranks(learner, recipe, model, view.message)
         async with started_serving(recipe, cluster, model, logs=folder, publishes=True, tell=view.message) as serving:
-            publisher = await make_publisher(recipe, learner, serving, Clock(), serving.facts.max_context_tokens)
+            publisher = await make_publisher(recipe, learner, serving, serving.facts.max_context_tokens)
             await learner.save(folder / "weights")
             yield Bench(learner, serving, publisher, folder / "weights")
 

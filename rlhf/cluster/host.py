@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,16 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from rlhf import errors
-from rlhf.errors import Raised, RlhfError, WorkerFailed, catch_awaiting, describe_error, log_traceback, traceback_of
+from rlhf.errors import (
+    Raised,
+    RlhfError,
+    WorkerFailed,
+    catch,
+    catch_awaiting,
+    describe_error,
+    log_traceback,
+    traceback_of,
+)
 from rlhf.tracing import trace_worker
 
 
@@ -50,13 +59,28 @@ class WorkerHost:
 
     async def construct(self, kwargs: Mapping[str, Any]) -> Any:
         """Import the factory and construct it."""
-        return await self._outcome(lambda: partial(self._construct, kwargs))
+        running = asyncio.get_running_loop().run_in_executor(self._threads, self._construct, kwargs)
+        await asyncio.wait([running])
+        return outcome_of(running)
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TimedOutcome:
         """Run one method of the object, or of an attribute of it that a dotted name leads to."""
         start, began = time.time(), time.perf_counter()
-        outcome = await self._outcome(lambda: partial(attrgetter(method)(self._target), *args, **kwargs))
-        return TimedOutcome(outcome, start, time.perf_counter() - began)
+        running = self.begin(method, args, kwargs)
+        await asyncio.wait([running])
+        return TimedOutcome(outcome_of(running), start, time.perf_counter() - began)
+
+    def begin(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> asyncio.Future[Any]:
+        """Start a method, whose outcome is `outcome_of` the future. A missing method is a failure of the call."""
+        loop = asyncio.get_running_loop()
+        function = catch(lambda: partial(attrgetter(method)(self._target), *args, **kwargs))
+        if isinstance(function, Raised):
+            failed = loop.create_future()
+            failed.set_result(function)
+            return failed
+        if inspect.iscoroutinefunction(function):
+            return loop.create_task(catch_awaiting(function()))
+        return loop.run_in_executor(self._threads, function)
 
     async def close(self) -> Any:
         """Call the object's `close`, if it has one."""
@@ -65,21 +89,17 @@ class WorkerHost:
     def _construct(self, kwargs: Mapping[str, Any]) -> None:
         self._target = resolve_name(self._factory)(**kwargs)
 
-    async def _outcome(self, find: Callable[[], Callable[[], Any]]) -> Any:
-        value = await catch_awaiting(self._run(find))
-        if not isinstance(value, Raised):
-            return value
-        error, line, text = value.error, describe_error(value.error), traceback_of(value.error)
-        if not isinstance(error, RlhfError) or error.__cause__:
-            log_traceback(line, text)
-        return MethodFailure(type(error).__name__, str(error), line, text)
 
-    async def _run(self, find: Callable[[], Callable[[], Any]]) -> Any:
-        """Run the method that `find` returns. A missing method is a failure of the call, and not of the host."""
-        function = find()
-        if inspect.iscoroutinefunction(function):
-            return await function()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+def outcome_of(done: asyncio.Future[Any]) -> Any:
+    """Return what a method returned, or its `MethodFailure`."""
+    error = done.exception()  # no frame of ours is between a thread and its method
+    value = Raised(error) if error else done.result()
+    if not isinstance(value, Raised):
+        return value
+    line, text = describe_error(value.error), traceback_of(value.error)
+    if not isinstance(value.error, RlhfError) or value.error.__cause__:
+        log_traceback(line, text)
+    return MethodFailure(type(value.error).__name__, str(value.error), line, text)
 
 
 def resolve_name(name: str) -> Any:

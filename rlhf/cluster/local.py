@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 
-from rlhf.cluster.host import WorkerHost, traced_value, value_of
+from rlhf.cluster.host import TimedOutcome, WorkerHost, outcome_of, traced_value, value_of
 from rlhf.cluster.machine import VISIBLE, this_machine
 from rlhf.cluster.roles import Role, check_resources, role_table, worker_name
 from rlhf.cluster.worker import Worker
@@ -25,7 +26,15 @@ class LocalWorker:
         self._host = host
 
     async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
-        timed = await self._wait(self._host.call(method, args, kwargs), method, timeout_seconds)
+        start, began = time.time(), time.perf_counter()
+        running = self._host.begin(method, args, kwargs)
+        try:
+            done, _ = await asyncio.wait([running], timeout=timeout_seconds)
+        finally:
+            running.cancel()
+        if not done:
+            raise DeadlinePassed(f"{self.name}.{method}", timeout_seconds)
+        timed = TimedOutcome(outcome_of(running), start, time.perf_counter() - began)
         return traced_value(self.name, method, timed)
 
     async def construct(self, kwargs: Mapping[str, Any], timeout_seconds: float) -> None:

@@ -63,16 +63,16 @@ class WorkerHandle(Generic[T]):
         self.name, self._worker = worker.name, worker
 
     @overload
-    async def call(self, ask: Callable[[T], Coroutine[Any, Any, R]], *, timeout_seconds: float) -> R: ...
+    def call(self, ask: Callable[[T], Coroutine[Any, Any, R]], *, timeout_seconds: float) -> Coroutine[Any, Any, R]: ...
     @overload
-    async def call(self, ask: Callable[[T], R], *, timeout_seconds: float) -> R: ...
-    async def call(self, ask: Callable[[T], Any], *, timeout_seconds: float) -> Any:
-        """Return the result of `ask` on the worker's object; a coroutine is awaited in the worker. Raises as
-        `Worker.call` does."""
+    def call(self, ask: Callable[[T], R], *, timeout_seconds: float) -> Coroutine[Any, Any, R]: ...
+    def call(self, ask: Callable[[T], Any], *, timeout_seconds: float) -> Coroutine[Any, Any, Any]:
+        """Return the worker's call, which gives the result of `ask` on its object; a coroutine is awaited in the
+        worker. Raises as `Worker.call` does."""
         call = ask(cast(T, CallRecorder()))
         if not isinstance(call, MethodCall):
             raise TypeError(f"{self.name} can only run a function that ends with the call of a method")
-        return await self._worker.call(call.method, *call.args, timeout_seconds=timeout_seconds, **call.kwargs)
+        return self._worker.call(call.method, *call.args, timeout_seconds=timeout_seconds, **call.kwargs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,6 @@ from rlhf.rollout.dry_run import opening_of
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
 from rlhf.rollout.group import GroupRollout
 from rlhf.runs.view import View
-from rlhf.tracing import Clock
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings, Trained
 from rlhf.types import Sampling, Task, Tool
@@ -185,9 +184,7 @@ def context_reached(
     return min(context, prompt_tokens(longest) + recipe.sampling.max_tokens)
 
 
-async def make_publisher(
-    recipe: Recipe, learner: RemoteLearner, serving: Serving, clock: Clock, context_tokens: int
-) -> Publisher:
+async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Serving, context_tokens: int) -> Publisher:
     """Prepare weight syncs between learner and engines, whose longest canary has `context_tokens`; with the start
     check, also verify the path between them."""
     limits = tolerance_for(recipe.model.dtype, recipe.trainer.weight_sync.tolerance)
@@ -196,7 +193,6 @@ async def make_publisher(
         serving.engines,
         canary=canary(serving.facts.vocab_size, context_tokens, limits, seed=recipe.seed),
         phase_timeout_seconds=recipe.rollout.weight_sync_timeout_seconds,
-        clock=clock,
     )
     if recipe.trainer.weight_sync.verify_at_start:
         await publisher.verify()

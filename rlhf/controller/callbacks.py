@@ -14,7 +14,8 @@ from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import Loggers
 from rlhf.runs.overview import evaluation_line
 from rlhf.runs.summary import Summary
-from rlhf.tracing import Span, busy_seconds
+from rlhf.runs.view import View
+from rlhf.tracing import Span, busy_seconds, span
 from rlhf.trainer.config import FIRST_SAVE_SECONDS, WAITS_PER_SAVE
 from rlhf.types import PolicyVersion
 
@@ -57,8 +58,7 @@ class Checkpoints(Callback):
         ends = run.last or run.left is not None
         if (ends or self._is_due(run)) and run.saved_version != run.version:
             self._began_at, self._due_at = run.clock.elapsed_seconds, math.inf
-            run.view.phase("save")
-            with run.clock.span("save", version=run.version):
+            with span("save", version=run.version):
                 await (run.save() if ends else run.begin_save())
 
     async def on_save(self, run: Run, checkpoint: Path) -> None:
@@ -90,8 +90,7 @@ class Evaluations(Callback):
     async def _evaluate(self, run: Run) -> None:
         if run.left or not run.kind.evaluates:
             return
-        run.view.phase("evaluate")
-        with run.clock.span("evaluate", version=run.version):
+        with span("evaluate", version=run.version):
             await run.evaluate()
 
 
@@ -110,15 +109,14 @@ class Reports(Callback):
 
     async def on_step_end(self, run: Run) -> None:
         spans = run.clock.drain()
-        run.kind.count(run.version, run.metrics)
         point = run.context.point
         times = point.times if point and run.version == self._first_version else self._shown(run, spans)
         evaluation = run.evaluation.metrics if run.evaluation else {}
-        metrics = {**run.metrics, **times, **run.kind.metrics(), **evaluation}
+        metrics = {**run.metrics, **times, **evaluation}
         self._loggers.log(run.version, metrics)
         self._alarms.notice(run.version, metrics)
         if due(run.version, self._table_every):
-            self._loggers.log_episodes(run.version, run.kind.sample_episodes())
+            self._loggers.log_episodes(run.version, run.samples)
         self._write(spans)
 
     def on_train_end(self, run: Run, summary: Summary) -> None:
@@ -144,6 +142,12 @@ class Reports(Callback):
     def _write(self, spans: Sequence[Span]) -> None:
         self._spans.write(span.record for span in spans)
         self._spans.flush()
+
+
+def show_phase(view: View, name: str) -> None:
+    """Show the phase that begins with a span of that name."""
+    for phase in (phase for phase, of_phase in PHASES.items() if of_phase == name):
+        view.phase(phase)
 
 
 def due(version: PolicyVersion, every: int) -> bool:

@@ -9,10 +9,11 @@ from rlhf.runs.ended import ended_by_failure, ended_by_filter, ended_in_flight, 
 from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.records import EpisodeOutcome
+from rlhf.trainer.loop import GroupLog
 from rlhf.types import Failed, Filtered, Group, Task, Ticket, Updated
 
 
-class EpisodeLog:
+class EpisodeLog(GroupLog):
     """Tracks all outstanding tickets, and writes the records of their episodes when the outcomes are known."""
 
     def __init__(self, folder: RunFolder, samples: int, outcomes: Mapping[str, int] = MappingProxyType({})) -> None:

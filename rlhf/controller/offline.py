@@ -16,7 +16,6 @@ from rlhf.data.tasks import Tell
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult
 from rlhf.runs.recorded import recorded_episodes
-from rlhf.trainer.credit.statistics import batch_statistics, trained_statistics
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.offline import Recording, check_fit, read_recording
 from rlhf.types import Failed, Group, Sample, Unscored
@@ -41,13 +40,9 @@ class OfflineTrainer:
     async def update(self) -> DatasetUpdate:
         first = self.learner.version * self._batch_size
         groups = [self._order[ordinal] for ordinal in range(first, first + self._batch_size)]
-        statistics = batch_statistics(groups, version=0)
         updated = await self.learner.update(groups)
-        statistics |= trained_statistics(groups, {(one.ordinal, one.sample) for one in updated.samples})
         self._samples += len(updated.samples)
-        # Versions are those of the recording run: staleness is not defined in the updates of this run.
-        defined = {name: value for name, value in statistics.items() if not name.startswith("staleness/")}
-        return DatasetUpdate(metrics=defined | dict(updated.metrics), tokens=int(statistics["tokens/trained"]))
+        return DatasetUpdate(metrics=updated.metrics, tokens=int(updated.metrics["tokens/trained"]))
 
     async def evaluate(self) -> tuple[SetResult, ...]:
         return ()

@@ -14,42 +14,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
-from rlhf.protocols import Learner
-from rlhf.tracing import Clock
+from rlhf.engines.engine import RemoteEngine
+from rlhf.tracing import span
+from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import Residency
 from rlhf.types import Group, PolicyVersion, Updated, Written
-
-
-class HoldingLearner(Learner, Protocol):
-    """A learner whose ranks can leave their devices. `hold` returns when they hold no more and no less."""
-
-    @property
-    def version(self) -> PolicyVersion: ...
-    async def hold(self, residency: Residency) -> None: ...
-    async def export(self, path: Path) -> None: ...
-
-
-class Sleeps(Protocol):
-    """An engine that gives its memory back. A weight sync wakes it."""
-
-    async def sleep(self) -> None: ...
-
-
-class Publishes(Protocol):
-    """A weight sync, and the difference that it found between engines and learner."""
-
-    logprob_difference: float
-
-    async def publish(self) -> PolicyVersion: ...
+from rlhf.weight_sync.publish import Publisher
 
 
 class DeviceTurns:
     """A `Learner` and a `WeightSync` in one, since each needs the devices that the other has."""
 
-    def __init__(self, learner: HoldingLearner, publisher: Publishes, engines: Sequence[Sleeps], clock: Clock) -> None:
-        self._learner, self._publisher, self._engines, self._clock = learner, publisher, tuple(engines), clock
+    def __init__(self, learner: RemoteLearner, publisher: Publisher, engines: Sequence[RemoteEngine]) -> None:
+        self._learner, self._publisher, self._engines = learner, publisher, tuple(engines)
 
     @property
     def version(self) -> PolicyVersion:
@@ -86,10 +64,10 @@ class DeviceTurns:
         await self.publish()
 
     async def _to_learner(self) -> None:
-        with self._clock.span("sleep"):
+        with span("sleep"):
             await asyncio.gather(*(engine.sleep() for engine in self._engines))
         await self._hold("everything")
 
     async def _hold(self, residency: Residency) -> None:
-        with self._clock.span("hold", held=residency):
+        with span("hold", held=residency):
             await self._learner.hold(residency)

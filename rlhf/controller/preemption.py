@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TypeVar
 
 from rlhf.cluster.supervisor import ECHO_SECONDS
-
-T = TypeVar("T")
 
 EXIT_SAVED = 75
 """Exit code of a run that has saved and is not finished: `EX_TEMPFAIL`, try again."""
@@ -23,7 +19,6 @@ SPARE_SECONDS = 15.0
 """Time that the end of a run takes, in addition to one more update and save."""
 SAVE_SECONDS = 60.0
 """Time for a save alone."""
-ASK_SECONDS = 1.0
 
 
 @contextmanager
@@ -88,30 +83,3 @@ class Leaving:
     def reason_to_save(self) -> str | None:
         """Why the run must end now if it only has to save."""
         return self.reason(SAVE_SECONDS)
-
-
-async def unless(leaves: Callable[[], object], work: Coroutine[Any, Any, T]) -> T | None:
-    """Return the result of `work`; None, and `work` is cancelled, as soon as the run `leaves`.
-
-    The caller itself awaits `work`: a task between them would change the order in which groups are admitted.
-    """
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(None) as limit:
-            asking = loop.call_later(ASK_SECONDS, lambda: ask())
-
-            def ask() -> None:
-                nonlocal asking
-                if leaves():
-                    limit.reschedule(loop.time())
-                else:
-                    asking = loop.call_later(ASK_SECONDS, ask)
-
-            try:
-                return await work
-            finally:
-                asking.cancel()
-    except TimeoutError:
-        if limit.expired():
-            return None
-        raise

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from rlhf.chat.taught_format import told_of_tools
@@ -24,13 +24,6 @@ from rlhf.controller.build import (
 from rlhf.controller.closing import each
 from rlhf.controller.context import RunContext, begun
 from rlhf.controller.episode_log import EpisodeLog
-from rlhf.controller.instrumentation import (
-    ObservedBuffer,
-    ObservedEvaluator,
-    ObservedLearner,
-    ObservedRollout,
-    ObservedWeights,
-)
 from rlhf.controller.notices import (
     BatchNotices,
     LossNotices,
@@ -40,12 +33,10 @@ from rlhf.controller.notices import (
     SignalNotices,
 )
 from rlhf.controller.phases import DeviceTurns
-from rlhf.controller.preemption import unless
 from rlhf.controller.responsive import responsive
 from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
-from rlhf.controller.traced_episodes import with_traces
 from rlhf.data.learnability import ChosenTasks
 from rlhf.data.overlap import check_overlap, questions_of
 from rlhf.data.tasks import asking_tasks, chosen_tasks, held_out_problems, load_sets, training_tasks
@@ -53,23 +44,28 @@ from rlhf.errors import RlhfError, UserError, WorkerFailed
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_roles, learner_starts_first
 from rlhf.rollout.evaluation import Evaluation
+from rlhf.runs.ended import ended_in_evaluation
 from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.loggers import EpisodeRow
 from rlhf.runs.plot import plot_rewards
 from rlhf.runs.provenance import Provenance
 from rlhf.runs.recorded import groups_again
 from rlhf.runs.summary import Summary
 from rlhf.runs.view import UpdateLine
+from rlhf.tracing import span
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit.registry import needs_of
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.loop import Boundary, Loop
+from rlhf.trainer.loop import Boundary, GroupLog, Loop
 from rlhf.trainer.replay import GroupReplay
-from rlhf.types import Group, PolicyVersion, Task
+from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Updated
 from rlhf.weight_sync.publish import Publisher
 
+ASK_SECONDS = 1.0
+"""How often it is asked whether a run that waits must end."""
+PROGRESS_SECONDS = 15.0
+"""How often a run that waits for groups says how many it has."""
 EXPLAINED_SECONDS = 60.0
 """How long to wait for the learner's error after an engine's start has failed."""
 
@@ -89,7 +85,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
     workers = await spawn_learners(recipe.cluster, cluster)
     model = await starting_model(recipe, workers, view)
     learner = make_learner(recipe, workers)
-    with context.clock.span("start"):
+    with span("start"):
         starting = asyncio.ensure_future(start_learner(context, learner, model))
         stack.callback(starting.cancel)
         if learner_starts_first(recipe):
@@ -114,9 +110,9 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         if opening := await serving.opening(recipe.seed, tasks[0][0]):
             view.message(opening)
         reached = context_reached(recipe, tasks, length, serving.facts.max_context_tokens)
-        publisher, phases = await make_publisher(recipe, learner, serving, context.clock, reached), None
+        publisher, phases = await make_publisher(recipe, learner, serving, reached), None
         if recipe.cluster.placement == "colocated":
-            phases = DeviceTurns(learner, publisher, serving.engines, context.clock)
+            phases = DeviceTurns(learner, publisher, serving.engines)
         began = await begun(context, model)
     if all(role.replaced for role in engine_roles(recipe)):
         keeper = keeper_of(recipe, cluster, serving, publisher, view.message)
@@ -124,7 +120,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
     choices = context.point.trainer_state.choices if context.point else None
     playing = Playing(
         context, tasks=chosen_tasks(recipe.data, tasks, recipe.seed, choices), problems=problems,
-        serving=with_traces(serving), learner=phases or learner, publisher=phases or publisher,
+        serving=serving, learner=phases or learner, publisher=phases or publisher,
     )  # fmt: skip
     return playing, began
 
@@ -147,8 +143,8 @@ async def explain_start_failure(failure: WorkerFailed, starting: asyncio.Future[
     return refused if isinstance(refused, UserError) else failure
 
 
-class Playing:
-    """A `Kind` whose updates learn from episodes that engines play: a `Loop` with its instrumentation."""
+class Playing(Callback, GroupLog):
+    """A `Kind` whose updates learn from episodes that engines play: a `Loop`, its records and its notices."""
 
     def __init__(
         self,
@@ -160,7 +156,7 @@ class Playing:
         learner: RemoteLearner | DeviceTurns,
         publisher: Publisher | DeviceTurns,
     ) -> None:
-        recipe, folder, clock, view = context.recipe, context.folder, context.clock, context.view
+        recipe, folder, self._clock, view = context.recipe, context.folder, context.clock, context.view
         before = context.point.trainer_state if context.point else None
         self.learner, self._publisher, self._folder, self._tasks = learner, publisher, folder, tasks
         self._outages, self._leaving = serving.outages, context.leaving
@@ -176,27 +172,23 @@ class Playing:
         self._episodes = EpisodeLog(folder, rollout.samples, before.episodes if before else {})
         self._evaluations = EpisodeParts(folder.evaluations, may_write=folder.check)
         max_tokens = recipe.sampling.max_tokens
-        evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=recipe.seed)
-        notices = LossNotices(view.message, folder.logs)
-        self._evaluator = evaluator and ObservedEvaluator(evaluator, records=self._evaluations, notices=notices)
+        self._evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=recipe.seed)
+        self._evaluating: asyncio.Future[Evaluation] = asyncio.get_running_loop().create_future()
+        self._tell, self._losses = view.message, LossNotices(view.message, folder.logs)
         self._samples_shown = SampleEpisodes()
-        self._observed = ObservedLearner(
-            learner, clock=clock, log=self._episodes, view=view, version=learner.version,
-            notices=[*batch_notices(recipe, view.message), self._samples_shown],
-        )  # fmt: skip
+        self._notices = [*batch_notices(recipe, view.message), self._samples_shown]
         self._rewards: list[tuple[PolicyVersion, float]] = []
         self._max_staleness, self._samples, self._second_uses = 0.0, 0, 0
         for version, metrics in reported_updates(folder) if before else ():
             self.count(version, metrics)
         self._loop = Loop(
             tasks=tasks,
-            rollout=ObservedRollout(rollout, clock=clock, log=self._episodes),
-            buffer=ObservedBuffer(
-                self._buffer, clock=clock, log=self._episodes, notices=notices, leaves=self._leaves, tell=view.message
-            ),
-            learner=self._observed,
-            weights=ObservedWeights(publisher, clock=clock, view=view),
+            rollout=rollout,
+            buffer=self._buffer,
+            learner=learner,
+            weights=publisher,
             max_concurrent_groups=recipe.rollout.max_concurrent_groups or recipe.trainer.tickets,
+            log=self,
         )
 
     @property
@@ -204,12 +196,58 @@ class Playing:
         return self._evaluator is not None
 
     async def train(self, updates: int, boundary: Boundary) -> None:
-        with responsive():
-            await self._loop.run(updates, boundary)
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            with responsive():
+                await self._loop.run(updates, boundary)
+        finally:
+            watching.cancel()
 
     async def evaluate(self, version: PolicyVersion) -> Evaluation | None:
+        """Evaluate, and record the episodes, which are then released: a run keeps the metrics of all evaluations."""
         assert self._evaluator is not None, "asked of a recipe that holds problems out"
-        return await unless(self._leaves, self._evaluator(version))
+        self._evaluating = asyncio.ensure_future(self._evaluator(version))
+        try:
+            await asyncio.wait([self._evaluating])
+        finally:
+            self._evaluating.cancel()
+        if self._evaluating.cancelled():
+            return None
+        evaluation = self._evaluating.result()
+        for result in evaluation.sets:
+            self._evaluations.add(*ended_in_evaluation(result.groups, result.name))
+            for group in result.groups:
+                self._losses.notice(group)
+        self._evaluations.cut()
+        return Evaluation(sets=tuple(replace(result, groups=()) for result in evaluation.sets))
+
+    def admitted(self, ticket: Ticket, task: Task) -> None:
+        self._episodes.admitted(ticket, task)
+
+    def settled(self, ticket: Ticket, outcome: Group | Filtered | Failed, *, kept: bool) -> None:
+        self._episodes.settled(ticket, outcome, kept=kept)
+        self._losses.notice(outcome)
+
+    def trained(self, groups: Sequence[Group], updated: Updated, update: PolicyVersion) -> None:
+        self._episodes.trained(groups, updated, update)
+        own = [group for group in groups if not group.second_use]
+        for notices in self._notices:
+            notices.notice(update, own, updated.metrics)
+
+    async def _watch(self) -> None:
+        """While the learner waits for groups, tell how many it has; end this wait, and an evaluation, if the run must
+        end."""
+        waited = 0.0
+        while True:
+            await asyncio.sleep(ASK_SECONDS)
+            waited = waited + ASK_SECONDS if self._buffer.awaited else 0.0
+            if self._leaves():
+                self._evaluating.cancel()
+                if waited:
+                    self._buffer.end()
+            if waited >= PROGRESS_SECONDS:
+                waited = 0.0
+                self._tell(self._buffer.progress)
 
     def _leaves(self) -> bool:
         """Whether the run must end now, while episodes wait for their scorer: a resumed run replays them."""
@@ -242,16 +280,24 @@ class Playing:
             filtered=accounts.filtered,
         )
 
-    def metrics(self) -> dict[str, float]:
+    async def on_step_end(self, run: Run) -> None:
+        self.count(run.version, run.metrics)
         accounts = self._buffer.accounts
-        return {
+        run.samples = self._samples_shown.rows
+        run.metrics |= {
             "groups/failed": float(accounts.failed),
             "groups/filtered": float(accounts.filtered),
             "weight_sync/logprob_difference": self._publisher.logprob_difference,
         }
 
-    def sample_episodes(self) -> Sequence[EpisodeRow]:
-        return self._samples_shown.rows
+    def on_train_end(self, run: Run, summary: Summary) -> None:
+        """Close the records, and plot the rewards of training and of evaluations."""
+        each(self._episodes.close, self._evaluations.close, lambda: self._plot(run))
+
+    def _plot(self, run: Run) -> None:
+        run.folder.check()
+        evaluations = [(version, one.reward) for version, one in run.evaluations if one.reward is not None]
+        plot_rewards(run.folder.reward_plot, self._rewards, evaluations, run.recipe.name)
 
     def counts(self) -> Counts:
         return Counts(
@@ -260,7 +306,7 @@ class Playing:
             groups=asdict(self._buffer.accounts),
             episodes=self._episodes.sample_counts,
             max_staleness=int(self._max_staleness),
-            seconds_to_first_update=self._observed.seconds_to_first_update,
+            seconds_to_first_update=self._clock.first_began.get("train"),
         )
 
     async def position(self) -> Position:
@@ -280,12 +326,9 @@ class Playing:
         await self._evaluations.written()
         return position
 
-    def close(self) -> None:
-        each(self._episodes.close, self._evaluations.close)
-
     @property
     def callbacks(self) -> tuple[Callback, ...]:
-        return (RewardPlot(self._rewards),)
+        return (self,)
 
 
 def batch_notices(recipe: Recipe, tell: Callable[[str], None]) -> list[BatchNotices]:
@@ -297,18 +340,6 @@ def batch_notices(recipe: Recipe, tell: Callable[[str], None]) -> list[BatchNoti
         needs = needs_of(recipe.trainer)
         notices.append(SignalNotices(tell, siblings=needs.siblings))
     return notices
-
-
-class RewardPlot(Callback):
-    """Plots the `rewards` of training and of evaluations when the run ends."""
-
-    def __init__(self, rewards: Sequence[tuple[PolicyVersion, float]]) -> None:
-        self._rewards = rewards
-
-    def on_train_end(self, run: Run, summary: Summary) -> None:
-        run.folder.check()
-        evaluations = [(version, one.reward) for version, one in run.evaluations if one.reward is not None]
-        plot_rewards(run.folder.reward_plot, self._rewards, evaluations, run.recipe.name)
 
 
 def waiting_groups(

@@ -28,6 +28,7 @@ from rlhf.runs.provenance import Provenance
 from rlhf.runs.stored_run import read_run
 from rlhf.runs.summary import SAVED, SetSummary, Summary
 from rlhf.runs.view import UpdateLine
+from rlhf.tracing import span
 from rlhf.trainer.buffer import Accounts
 from rlhf.trainer.loop import Boundary
 from rlhf.trainer.replay import Waiting
@@ -84,9 +85,8 @@ class Kind(Protocol):
 
     `train` makes `updates` updates and calls `boundary` between them; it ends early where the run must end and the next
     update waits for a scorer. `evaluate` evaluates every held-out set, for kinds and recipes that have any; it returns
-    None where the run must end and the evaluation waits. `count` receives every reported update, also those before a
-    resume. `line` returns the display of one, `position` the position once its episodes are on disk, `metrics` the
-    kind's additional logged metrics, `sample_episodes` a few of the newest update; `close` closes the kind's records.
+    None where the run must end and the evaluation waits. `line` returns the display of an update, `position` the
+    position once its episodes are on disk. What else a kind does between updates, and at the end, its `callbacks` do.
     """
 
     @property
@@ -95,13 +95,9 @@ class Kind(Protocol):
     def evaluates(self) -> bool: ...
     async def train(self, updates: int, boundary: Boundary) -> None: ...
     async def evaluate(self, version: PolicyVersion) -> Evaluation | None: ...
-    def count(self, version: PolicyVersion, metrics: Metrics) -> None: ...
     def line(self, run: Run, pace: Pace) -> UpdateLine: ...
-    def metrics(self) -> Metrics: ...
-    def sample_episodes(self) -> Sequence[EpisodeRow]: ...
     def counts(self) -> Counts: ...
     async def position(self) -> Position: ...
-    def close(self) -> None: ...
     @property
     def callbacks(self) -> tuple[Callback, ...]: ...
 
@@ -148,6 +144,8 @@ class Run:
         """How long the newest checkpoint took, from the copy of the state until it was on disk."""
         self._writing: asyncio.Future[tuple[PolicyVersion, Path, float]] | None = None
         self.metrics: dict[str, float] = {}
+        self.samples: Sequence[EpisodeRow] = ()
+        """A few episodes of the newest update."""
         self.pace: Pace | None = None
         """The durations of the newest update of this process, once it is reported."""
         self.evaluation: Evaluation | None = None
@@ -280,7 +278,7 @@ class Run:
         self, saving: Awaitable[Path], version: PolicyVersion, began: float
     ) -> tuple[PolicyVersion, Path, float]:
         """Write a checkpoint. Returns its version, its folder, and its seconds since its save `began`."""
-        with self.clock.span("write", version=version):
+        with span("write", version=version):
             checkpoint = await saving
         return version, checkpoint, self.clock.elapsed_seconds - began
 
@@ -309,7 +307,10 @@ class Run:
         now = self.clock.elapsed_seconds
         self._longest_seconds = 0.0 if begins else max(self._longest_seconds, now - self.update_began)
         self.update_began, self._updating = now, True
-        return self.last or self.left is not None
+        ends = self.last or self.left is not None
+        if not ends:
+            self.clock.begin_trace("update", version=version + 1)
+        return ends
 
     async def _end_step(self, metrics: Metrics) -> None:
         self.metrics = dict(metrics)
@@ -338,10 +339,10 @@ class Run:
 
     def _close(self, outcome: str) -> Summary:
         """Write the summary first; call third-party code last."""
+        self.clock.end_trace()
         summary = self._summary(outcome)
         each(
             lambda: self.folder.write_summary(asdict(summary)),
-            self.kind.close,
             *(lambda callback=callback: callback.on_train_end(self, summary) for callback in self.callbacks),
         )
         return summary

@@ -12,16 +12,16 @@ from rlhf.config import piece_failure
 from rlhf.controller.build import spawn_learners
 from rlhf.controller.context import RunContext, begun
 from rlhf.controller.dataset_trainer import DatasetTrainer
-from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
+from rlhf.controller.run import Callback, Counts, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
 from rlhf.data.tasks import Tell
 from rlhf.errors import Raised, catch_awaiting
 from rlhf.recipe.kinds import OF_EXAMPLES, start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import Evaluation
-from rlhf.runs.loggers import EpisodeRow
 from rlhf.runs.provenance import Provenance
 from rlhf.runs.view import UpdateLine
+from rlhf.tracing import span
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Boundary
 from rlhf.types import PolicyVersion, Updated
@@ -41,7 +41,7 @@ async def start_supervised(
     start: StartDataset = start_of(recipe.kind, recipe.kind_arguments)
     workers = await spawn_learners(recipe.cluster, cluster)
     model = await starting_model(recipe, workers, view)
-    with context.clock.span("start"):
+    with span("start"):
         trainer = await named(start(recipe, workers, model, view.message), recipe)
     if context.point is not None:
         await trainer.resume(context.point.path)
@@ -72,7 +72,7 @@ class LearningFromData:
     callbacks: tuple[Callback, ...] = ()
 
     def __init__(self, context: RunContext, trainer: DatasetTrainer) -> None:
-        self._trainer, self._clock, self._view = trainer, context.clock, context.view
+        self._trainer = trainer
         self._recipe = context.recipe
         self._batch_size = context.recipe.trainer.groups_per_update
         self._seconds_to_first_update = context.clock.elapsed_seconds
@@ -90,17 +90,13 @@ class LearningFromData:
         stop = await boundary(self.learner.version, None)
         while not stop:
             version = self.learner.version + 1
-            self._view.phase("train")
-            with self._clock.span("train", version=version):
+            with span("train", version=version):
                 step = await named(self._trainer.update(), self._recipe)
             self._tokens = step.tokens
             stop = await boundary(version, Updated(metrics=step.metrics, samples=()))
 
     async def evaluate(self, version: PolicyVersion) -> Evaluation:
         return Evaluation(sets=await named(self._trainer.evaluate(), self._recipe))
-
-    def count(self, version: PolicyVersion, metrics: Metrics) -> None:
-        """Do nothing: the learner's version determines which data was used."""
 
     def line(self, run: Run, pace: Pace) -> UpdateLine:
         return UpdateLine(
@@ -114,17 +110,8 @@ class LearningFromData:
             learning_rate=run.metrics.get("optimizer/learning_rate"),
         )
 
-    def metrics(self) -> Metrics:
-        return {}
-
-    def sample_episodes(self) -> Sequence[EpisodeRow]:
-        return ()
-
     def counts(self) -> Counts:
         return replace(self._trainer.counts, seconds_to_first_update=self._seconds_to_first_update)
 
     async def position(self) -> Position:
         return Position(next_ordinal=self.learner.version * self._batch_size)
-
-    def close(self) -> None:
-        """Do nothing: this kind keeps no records."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 
 from rlhf.cluster.watch import while_alive
 from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import started_cluster
-from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption, Reports
+from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption, Reports, show_phase
 from rlhf.controller.context import RunContext
 from rlhf.controller.rl import start_rl
 from rlhf.controller.run import Callback, Run
 from rlhf.controller.supervised import start_supervised
-from rlhf.controller.traced_episodes import TracedUpdates
 from rlhf.controller.user_callbacks import user_callbacks
 from rlhf.http.binding import token_from
 from rlhf.recipe.workers import roles_of
@@ -38,13 +38,16 @@ async def _train_on(cluster: Cluster, context: RunContext, own: tuple[Callback, 
     context.view.phase("start")
     async with AsyncExitStack() as stack:
         gauges = await started_gauges(context, stack)
-        otlp, tell = context.recipe.run.otlp, context.view.message
-        traces = stack.enter_context(exporting("controller", otlp, run=context.recipe.name, tell=tell))
-        tracing = (TracedUpdates(traces),) if traces else ()
+        recipe, clock, view = context.recipe, context.clock, context.view
+        otlp = recipe.run.otlp
+        stack.enter_context(exporting("controller", otlp, clock=clock, run=recipe.name, tell=view.message))
+        clock.shows = partial(show_phase, view)
+        clock.begin_trace("start")
         start = start_rl if context.recipe.plays else start_supervised
         kind, began = await start(context, cluster, stack)
-        built_in = (Evaluations(), reports(context, *gauges), *kind.callbacks, *tracing)
-        callbacks = (Preemption(), Checkpoints(), *own, *built_in)
+        callbacks = (
+            Preemption(), Checkpoints(), *kind.callbacks, *own, Evaluations(), reports(context, *gauges),
+        )  # fmt: skip
         return await Run(context, kind, callbacks, began=began).finish()
 
 

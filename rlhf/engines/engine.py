@@ -156,7 +156,7 @@ class RemoteEngine:
         self._outbox: list[GenerateRequest] = []
         self._pending: dict[str, _Pending] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._submitter: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
         self._collector: asyncio.Task[None] | None = None
 
     def follow(self, worker: Worker) -> RemoteEngine:
@@ -181,7 +181,7 @@ class RemoteEngine:
         draft = draft or Draft()
         request_id, before = f"{session}/{next(self._ids)}", draft.sampled
         pending = self._pending[request_id] = _Pending(session, draft)
-        self._post(
+        self._outbox.append(
             GenerateRequest(
                 request_id,
                 np.concatenate([prompt.token_ids, before.token_ids]) if len(before.token_ids) else prompt.token_ids,
@@ -191,6 +191,7 @@ class RemoteEngine:
                 sampled=len(before.token_ids),
             )
         )
+        asyncio.get_running_loop().call_soon(self._send)  # with those that come in this turn of the event loop
         seconds = min(self._generate_seconds, sampling.max_seconds or self._generate_seconds)
         try:
             await pending.taken
@@ -284,30 +285,28 @@ class RemoteEngine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._worker.call(lambda engine: engine.close(), timeout_seconds=CALL_SECONDS)
 
-    async def _phase(self, ask: Callable[[EngineWorker], R]) -> R:
-        return await self._worker.call(ask, timeout_seconds=self._publish_seconds)
+    def _phase(self, ask: Callable[[EngineWorker], R]) -> Coroutine[Any, Any, R]:
+        return self._worker.call(ask, timeout_seconds=self._publish_seconds)
 
-    def _post(self, request: GenerateRequest) -> None:
-        self._outbox.append(request)
-        if self._submitter is None or self._submitter.done():
-            self._submitter = self._spawn(self._submit())
-
-    async def _submit(self) -> None:
-        """Send the waiting requests, then those that arrived meanwhile."""
-        while self._outbox:
-            batch, self._outbox = self._outbox, []
-            await self._send([request for request in batch if request.id in self._pending])
-
-    async def _send(self, batch: Sequence[GenerateRequest]) -> None:
-        """Send requests, and ensure that a collector waits for their replies."""
-        if not batch:
+    def _send(self) -> None:
+        """Send the waiting requests, once the worker has those before them."""
+        if self._sending is not None:
             return
-        await self._call(lambda engine: engine.submit(batch))
+        batch, self._outbox = [request for request in self._outbox if request.id in self._pending], []
+        if batch:
+            self._sending = self._spawn(self._call(lambda engine: engine.submit(batch)))
+            self._sending.add_done_callback(lambda _: self._sent(batch))
+
+    def _sent(self, batch: Sequence[GenerateRequest]) -> None:
+        """Make sure that a collector waits for the replies of requests that have arrived. A call that failed has failed
+        all requests."""
+        self._sending = None
         for request in batch:
             if pending := self._pending.get(request.id):
                 pending.take()
-        if self._collector is None or self._collector.done():
+        if self._pending and (self._collector is None or self._collector.done()):
             self._collector = self._spawn(self._collect())
+        self._send()
 
     async def _collect(self) -> None:
         while self._pending:
@@ -317,9 +316,9 @@ class RemoteEngine:
                     self._settle(request_id, reply)
                 await asyncio.sleep(0)
 
-    async def _call(self, ask: Callable[[EngineWorker], R]) -> R:
+    def _call(self, ask: Callable[[EngineWorker], R]) -> Coroutine[Any, Any, R]:
         """Call the worker; the deadline allows for a concurrent weight sync."""
-        return await self._worker.call(ask, timeout_seconds=self._publish_seconds + CALL_SECONDS)
+        return self._worker.call(ask, timeout_seconds=self._publish_seconds + CALL_SECONDS)
 
     def _settle(self, request_id: str, reply: Delivered) -> None:
         if isinstance(reply, SampledTokens):

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from rlhf.engines.engine import Draft
 from rlhf.errors import EngineBroken, EnginesLost, GenerateFailed, WorkerDied
+from rlhf.tracing import span, trace_worker
 from rlhf.types import Completion, PolicyVersion, Prompt, Sampling
 
 REMEMBERED_SESSIONS = 65_536
@@ -80,7 +81,10 @@ class Router:
             began = time.monotonic()
             try:
                 left = _time_left(sampling, spent) if losses else sampling
-                return await engine.generate(prompt, sampling=left, seed=seed, session=session, draft=draft)
+                with span("reply", detail=True, prompt_tokens=len(prompt.token_ids)):
+                    found = await engine.generate(prompt, sampling=left, seed=seed, session=session, draft=draft)
+                    trace_worker(found.engine, "generate", found.began, found.seconds)
+                    return found
             except (EngineBroken, WorkerDied) as error:
                 if self.engines == [engine] and not self.fails_over:
                     raise  # it raises its loss for later requests, too

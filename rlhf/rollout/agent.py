@@ -12,6 +12,7 @@ from rlhf.errors import Raised, logged_error
 from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions
 from rlhf.rollout.episode import AGENT, PolicyClient
 from rlhf.rollout.programs import Late, NotStarted, Programs
+from rlhf.tracing import CURRENT
 from rlhf.types import Failed, Task, Tool, Trajectory, finite_number, with_own_row
 
 AGENT_FAILURE = "agent_"
@@ -42,7 +43,7 @@ class WithAgent:
 
     async def __call__(self, task: Task, policy: PolicyClient, seed: int) -> tuple[Trajectory | Failed, ...]:
         async with self.places:
-            session = self.sessions.open(policy, seconds=self.timeout_seconds)
+            session = self.sessions.open(policy, seconds=self.timeout_seconds, episode=CURRENT.get())
             try:
                 base_url = f"{self.url}/sessions/{session.id}/v1"
                 given = (with_own_row(task), base_url, self.token)

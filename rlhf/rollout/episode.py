@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -74,12 +74,30 @@ class EpisodeState:
     response: str = ""
     engine: str = ""
     generate_seconds: float = 0.0
+    asked_at: float = 0.0
     malformed_calls: int = 0
     out_of_time: bool = False
 
     def room(self, policy: PolicyClient) -> int:
         """Return the maximum number of tokens of the next reply, given the context so far."""
         return min(policy.sampling.max_tokens, policy.max_context_tokens - len(self.history.context))
+
+    def ask(self, policy: PolicyClient, turn: int) -> Awaitable[Completion]:
+        """Ask for one reply to the whole context, within the budgets of turn and context; `hear` takes it."""
+        self.asked_at = time.monotonic()
+        return policy.engine.generate(
+            Prompt(token_ids=self.history.context.token_ids),
+            sampling=replace(policy.sampling, max_tokens=self.room(policy)),
+            seed=policy.seed_of(turn),
+            session=policy.session,
+        )
+
+    def hear(self, policy: PolicyClient, completion: Completion) -> None:
+        self.generate_seconds += time.monotonic() - self.asked_at
+        self.response = reply_text(policy.renderer, self.history.context, completion)
+        self.history.context.say(completion)
+        self.engine = completion.engine
+        self.out_of_time = completion.finish_reason is FinishReason.TIME
 
     def record(self, status: EpisodeStatus, environment_seconds: float = 0.0) -> Trajectory:
         return Trajectory(
@@ -116,7 +134,8 @@ class AnswerOnce:
             return (error.failed,)
         except ModelError as error:
             return (Failed(kind="template", detail=f"task {task.id}: {error}"),)
-        completion = await generate_reply(state, policy, turn=0)
+        completion = await state.ask(policy, turn=0)
+        state.hear(policy, completion)
         if completion.finish_reason is not FinishReason.STOP:
             state.history.context.cut_off()
             return (state.record(EpisodeStatus.TRUNCATED),)
@@ -133,20 +152,3 @@ def open_episode(
         detail = f"{len(state.history.context)} prompt tokens in a context of {policy.max_context_tokens}"
         raise Unplayable(Failed(kind="prompt_too_long", detail=f"task {task.id}: {detail}"))
     return state
-
-
-async def generate_reply(state: EpisodeState, policy: PolicyClient, turn: int) -> Completion:
-    """Generate one reply to the whole context, within the budgets of turn and context."""
-    began = time.monotonic()
-    completion = await policy.engine.generate(
-        Prompt(token_ids=state.history.context.token_ids),
-        sampling=replace(policy.sampling, max_tokens=state.room(policy)),
-        seed=policy.seed_of(turn),
-        session=policy.session,
-    )
-    state.generate_seconds += time.monotonic() - began
-    state.response = reply_text(policy.renderer, state.history.context, completion)
-    state.history.context.say(completion)
-    state.engine = completion.engine
-    state.out_of_time = completion.finish_reason is FinishReason.TIME
-    return completion

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -14,6 +15,7 @@ from rlhf.rollout.episode import AGENT, AnswerOnce, EpisodeRunner, PolicyClient
 from rlhf.rollout.history import Renderer
 from rlhf.rollout.seeds import environment_seed, request_seed
 from rlhf.runs.lost_samples import commonest_failure, failures_of
+from rlhf.tracing import span
 from rlhf.types import Failed, Filtered, Group, Sample, Sampling, Task, Ticket, Trajectory, Unscored
 
 ENVIRONMENT_FAILURE = "environment_"
@@ -67,7 +69,9 @@ class GroupRollout:
         """Return the outcome of one episode, for every role."""
         seed = environment_seed(run_seed=self.run_seed, purpose=self.purpose, task=task.id)
         try:
-            return await self.play(task, self._policy(ticket, sample, sampling), seed)
+            policy = self._policy(ticket, sample, sampling)
+            with span("episode", detail=True, task=task.id, session=policy.session):
+                return await self.play(task, policy, seed)
         except DeadlinePassed as error:
             failed = Failed(kind="timeout", detail=str(error))
         except GenerateFailed as error:
@@ -94,7 +98,8 @@ class GroupRollout:
     async def _scored(self, task: Task, episodes: list[Trajectory | Failed]) -> tuple[Sample, ...]:
         """Return the episodes paired with their scores; a failed episode is not passed to the scorer."""
         played = [episode for episode in episodes if isinstance(episode, Trajectory)]
-        scores = iter(await self.reward(task, played) if played else [])
+        with span("score", detail=True, replies=len(played)) if played else nullcontext():
+            scores = iter(await self.reward(task, played) if played else [])
         return tuple(
             Sample(trajectory=episode, score=next(scores))
             if isinstance(episode, Trajectory)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
+from rlhf.tracing import span
 from rlhf.types import Message, Observation, Task
 
 
@@ -23,7 +24,8 @@ class TimedEnvironment:
         self.seconds = 0.0
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        first = await self._answer(self._environment.reset(task, seed=seed))
+        with span("environment/reset", detail=True):
+            first = await self._answer(self._environment.reset(task, seed=seed))
         if first is None:
             detail = f"its reset took more than {self._timeout_seconds:g} s, the limit for one episode"
             raise EnvironmentFailed(self._name, "timeout", detail)
@@ -39,7 +41,8 @@ class TimedEnvironment:
     async def step(self, action: Message) -> Observation | None:
         """Return the environment's observation after the policy's action; None when the episode's total waiting time
         exceeds the limit."""
-        return await self._answer(self._environment.step(action))
+        with span("environment/step", detail=True):
+            return await self._answer(self._environment.step(action))
 
     async def _answer(self, asked: Awaitable[Observation]) -> Observation | None:
         began = time.monotonic()

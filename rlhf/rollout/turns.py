@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rlhf.chat.tool_calls import Spoken, new_id, taken_ids, with_ids
 from rlhf.errors import EnvironmentFailed, ModelError
 from rlhf.protocols import Environment, Environments
-from rlhf.rollout.episode import AGENT, EpisodeState, PolicyClient, Unplayable, generate_reply, open_episode
+from rlhf.rollout.episode import AGENT, EpisodeState, PolicyClient, Unplayable, open_episode
 from rlhf.rollout.history import conclude
 from rlhf.rollout.timed_environment import TimedEnvironment
 from rlhf.types import (
@@ -159,7 +159,8 @@ async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, heard: O
         state = agents.told(heard)
         if state is None:
             break
-        completion = await generate_reply(state, agents.policy, turn)
+        completion = await state.ask(agents.policy, turn)
+        state.hear(agents.policy, completion)
         if completion.finish_reason is not FinishReason.STOP:
             state.said.append(Message(role="assistant", content=state.response))
             agents.cut_off(None)

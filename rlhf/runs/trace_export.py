@@ -6,10 +6,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import current_thread, main_thread
 
-from rlhf.tracing import CURRENT, CurrentSpan, Traces
+from rlhf.tracing import CURRENT, Clock, CurrentSpan
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ENDPOINT)
@@ -17,26 +17,29 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ENDPOINT)
 
 @contextmanager
 def exporting(
-    process: str, endpoint: str | None = None, *, run: str = "", tell: Callable[[str], None] = print
-) -> Iterator[Traces | None]:
-    """Yield the traces of this process, which its tasks inherit; None without an endpoint. Raises `ConfigError`."""
-    where = endpoint or next(filter(None, map(os.environ.get, ENDPOINTS)), None)
-    if where is None:
-        yield None
-        return
-    from rlhf.runs.otlp import OtlpExport
+    process: str,
+    endpoint: str | None = None,
+    *,
+    clock: Clock | None = None,
+    run: str = "",
+    tell: Callable[[str], None] = print,
+) -> Iterator[Clock]:
+    """Have `clock` collect the spans of this task, and of those that it starts. Where there is an endpoint, they are
+    exported. Raises `ConfigError`."""
+    clock = clock or Clock()
+    CURRENT.set(CurrentSpan(clock))
+    with ExitStack() as stack:
+        stack.callback(CURRENT.set, None)  # not by its token: a server's end may run in another task than its start
+        if where := endpoint or next(filter(None, map(os.environ.get, ENDPOINTS)), None):
+            from rlhf.runs.otlp import OtlpExport
 
-    export = OtlpExport(
-        endpoint, process=process, run=run,
-        tell=lambda cause: tell(f"traces do not reach {where}: {cause}; later failures are not told"),
-    )  # fmt: skip
-    traces = Traces(export)
-    CURRENT.set(CurrentSpan(traces))
-    if current_thread() is main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # a server sends what waits first
-    try:
-        yield traces
-    finally:
-        CURRENT.set(None)  # not by its token: a server's end may run in another task than its start
-        traces.end()
-        export.close()
+            clock.export = export = OtlpExport(
+                endpoint, process=process, run=run,
+                tell=lambda cause: tell(f"traces do not reach {where}: {cause}; later failures are not told"),
+            )  # fmt: skip
+            stack.callback(export.close)
+            stack.callback(clock.end_trace)
+            if current_thread() is main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                # a server sends what waits first
+                signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+        yield clock

@@ -85,6 +85,8 @@ class TicketBuffer:
         self._filtered, self._failed = before.filtered, before.failed
         self._replay = replay
         self._settled, self._freed = asyncio.Event(), asyncio.Event()
+        self.awaited = self._ended = False
+        """Whether the learner waits for groups."""
         self.lost_samples = 0
         """Counted since this buffer was made; these samples are in no update, whether or not their group is."""
 
@@ -124,7 +126,11 @@ class TicketBuffer:
 
         Each of them settles within the deadlines of its rollout, so this wait ends.
         """
-        await _until(lambda: self._too_many_failures() or self._oldest_are_settled(), self._settled)
+        self.awaited = True
+        await _until(lambda: self._ended or self._too_many_failures() or self._oldest_are_settled(), self._settled)
+        self.awaited = False
+        if self._ended:
+            return []
         if self._too_many_failures():
             raise FailureBudgetSpent(
                 f"{mean(self._recent_losses):.0%} of the samples of the last {len(self._recent_losses)} groups were "
@@ -134,6 +140,11 @@ class TicketBuffer:
         self._taken = self._oldest()
         groups = [group for ordinal in self._taken if (group := self._live[ordinal]) is not None]
         return groups + (self._replay.second_uses(groups, self.version + 1) if self._replay else [])
+
+    def end(self) -> None:
+        """Have `take` return no groups, also while it waits."""
+        self._ended = True
+        self._settled.set()
 
     def advance(self, version: PolicyVersion) -> None:
         """Note that engines now sample from `version`: groups taken before are trained, so free their tickets."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -24,6 +24,7 @@ from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit.advantages import forward_columns, with_advantages
 from rlhf.trainer.credit.kl import KLController, read_controller, write_controller
 from rlhf.trainer.credit.rewards import shuffled_rewards
+from rlhf.trainer.credit.statistics import batch_statistics, trained_statistics
 from rlhf.trainer.mismatch_report import explain_disagreement
 from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.rank_answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
@@ -44,8 +45,8 @@ PLACE_SECONDS = 5.0
 
 
 class RemoteLearner:
-    """Implements `Learner` and `WeightSource`. An update is one call per rank, or two where the advantages need outputs
-    of the ranks."""
+    """Implements `Updates`, `Saves` and `WeightSource`. An update is one call per rank, or two where the advantages
+    need outputs of the ranks."""
 
     def __init__(
         self,
@@ -89,25 +90,29 @@ class RemoteLearner:
     async def update(self, groups: Sequence[Group]) -> Updated:
         """Compute forward outputs on the ranks, advantages here, and optimizer steps on the ranks."""
         async with self.turn:
-            return await self._update(groups)
-
-    async def _update(self, groups: Sequence[Group]) -> Updated:
-        batch, parts = await asyncio.to_thread(self._packed, groups)
-        wanted = forward_columns(self._config)
-        if wanted and parts[0]:
-            scored = await self._each(
-                lambda worker, part: worker.policy.forward_outputs(part, wanted), parts, self._seconds
+            batch, parts = await asyncio.to_thread(self._packed, groups)
+            wanted = forward_columns(self._config)
+            if wanted and parts[0]:
+                scored = await self._each(
+                    lambda worker, part: worker.policy.forward_outputs(part, wanted), parts, self._seconds
+                )
+                batch = with_forward_outputs(batch, parts, scored)
+            batch, estimated, columns = await asyncio.to_thread(self._credited, batch, parts)
+            counting = asyncio.ensure_future(
+                asyncio.to_thread(batch_statistics, groups, version=self._version if self._plays else None)
             )
-            batch = with_forward_outputs(batch, parts, scored)
-        batch, estimated, columns = await asyncio.to_thread(self._credited, batch, parts)
-        answers = await self._train([None] * len(parts) if wanted else parts, columns) if parts[0] else []
-        self._stop_on_mismatch(batch, answers)
-        self._version += 1
-        metrics = (
-            estimated | with_effective_sample_size(reduce_metrics(answers)) | computed_tokens(parts[:: self._sharing])
-        )
-        trained = await asyncio.to_thread(_trained, batch, answers)
-        return Updated(metrics=self._steered(metrics, len(trained)), samples=trained)
+            answers = await self._train([None] * len(parts) if wanted else parts, columns) if parts[0] else []
+            self._stop_on_mismatch(batch, answers)
+            self._version += 1
+            trained = await asyncio.to_thread(_trained, batch, answers)
+            metrics = (
+                await counting
+                | trained_statistics(groups, {(one.ordinal, one.sample) for one in trained})
+                | estimated
+                | with_effective_sample_size(reduce_metrics(answers))
+                | computed_tokens(parts[:: self._sharing])
+            )
+            return Updated(metrics=self._steered(metrics, len(trained)), samples=trained)
 
     def _packed(self, groups: Sequence[Group]) -> tuple[Batch, list[tuple[Minibatch, ...]]]:
         """Return the batch of an update, and every rank's part of it."""
@@ -237,9 +242,9 @@ class RemoteLearner:
             found[places] = scores
         return found[: len(rows)].reshape(token_ids[..., 1:].shape)
 
-    async def _train(
+    def _train(
         self, parts: Sequence[Sequence[Minibatch] | None], columns: Sequence[dict[str, Floats]]
-    ) -> list[RankAnswer]:
+    ) -> Coroutine[Any, Any, list[RankAnswer]]:
         """Take the optimizer steps of an update. Ranks keep the parts that they scored: these are None."""
         arguments = UpdateArguments(
             epochs=self._config.epochs,
@@ -247,7 +252,7 @@ class RemoteLearner:
             policy_learns=self._config.critic is None or self._version >= self._config.critic.warmup_updates,
         )
         own = list(zip(parts, columns, strict=True))
-        return await self._each(lambda worker, given: worker.policy.update(*given, arguments), own, self._seconds)
+        return self._each(lambda worker, given: worker.policy.update(*given, arguments), own, self._seconds)
 
     def _cut(
         self, batch: Batch, minibatches: int, *, aggregation: Aggregation | None = None, whole_groups: bool = False

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from rlhf.errors import naming_leaks
 from rlhf.protocols import Buffer, Rollout, Updates, WeightSync
-from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Updated
+from rlhf.tracing import span
+from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Updated
 
 
 class Tasks(Protocol):
@@ -27,6 +29,18 @@ class Boundary(Protocol):
     async def __call__(self, version: PolicyVersion, updated: Updated | None) -> bool: ...
 
 
+class GroupLog:
+    """Hears of every group of a loop: when it is admitted, how it ended and whether it is kept for an update, and the
+    update that trained it. This one ignores all."""
+
+    def admitted(self, ticket: Ticket, task: Task) -> None: ...
+    def settled(self, ticket: Ticket, outcome: Group | Filtered | Failed, *, kept: bool) -> None: ...
+    def trained(self, groups: Sequence[Group], updated: Updated, update: PolicyVersion) -> None: ...
+
+
+IGNORED = GroupLog()
+
+
 class Loop:
     """Players generate groups, the learner trains on them, and the engines receive the learner's weights."""
 
@@ -39,16 +53,17 @@ class Loop:
         learner: Updates,
         weights: WeightSync,
         max_concurrent_groups: int,
+        log: GroupLog = IGNORED,
     ) -> None:
         self.tasks, self.rollout, self.buffer = tasks, rollout, buffer
-        self.learner, self.weights = learner, weights
+        self.learner, self.weights, self.log = learner, weights, log
         self.max_concurrent_groups = max_concurrent_groups
         self.version: PolicyVersion = 0
 
     async def run(self, updates: int, boundary: Boundary) -> None:
         """Train until version `updates` is reached, or until `boundary` ends the run. Before the first update
         `boundary` is called without an outcome."""
-        self.version = await self.weights.publish()  # engines never start on their own weights, nor after a resume
+        await self.publish()  # engines never start on their own weights, nor after a resume
         if await boundary(self.version, None):
             return
         self.buffer.advance(self.version)
@@ -62,21 +77,31 @@ class Loop:
         """Consumes tickets, produces groups; woken by the buffer. `max_concurrent_groups` instances run at once."""
         while True:
             ticket = await self.buffer.admit()
-            playing = self.rollout(self.tasks[ticket.ordinal], ticket)
-            outcome = await naming_leaks(playing, f"the play of group {ticket.ordinal}")
+            task = self.tasks[ticket.ordinal]
+            self.log.admitted(ticket, task)
+            with span("generate", ordinal=ticket.ordinal, version=ticket.version):
+                outcome = await naming_leaks(self.rollout(task, ticket), f"the play of group {ticket.ordinal}")
             self.tasks.settled(ticket.ordinal, outcome)
-            self.buffer.settle(ticket, outcome)
+            self.log.settled(ticket, outcome, kept=self.buffer.settle(ticket, outcome))
 
     async def learn(self, updates: int, boundary: Boundary) -> None:
         """Consumes groups in order, produces weights; woken when groups are ready."""
         while self.version < updates:
-            groups = await self.buffer.take()
+            with span("wait"):
+                groups = await self.buffer.take()
             if not groups:
                 break
-            updated = await self.learner.update(groups)
-            self.version = await self.weights.publish()
+            with span("train", version=self.version):
+                updated = await self.learner.update(groups)
+            with span("record", version=self.version + 1):
+                self.log.trained(groups, updated, self.version + 1)
+            await self.publish()
             stop = await boundary(self.version, updated)
             self.tasks.advance(max(group.ticket.ordinal for group in groups))
             self.buffer.advance(self.version)
             if stop:
                 break
+
+    async def publish(self) -> None:
+        with span("weight_sync"):
+            self.version = await self.weights.publish()

@@ -11,6 +11,7 @@ that joins is brought to the current weights at once if the learner is idle, els
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import EnginesLost, TransferError, UserError, WeightSyncError, WorkerDied
-from rlhf.tracing import Clock
+from rlhf.tracing import record_span, span
 from rlhf.types import PolicyVersion, Routing
 from rlhf.weight_sync.canary import VERIFY_FACTOR, WHOLE_EVERY, Canary, Start, difference, disagreement, few, staleness
 from rlhf.weight_sync.tolerance import LogprobTolerance, measured
@@ -73,9 +74,7 @@ class Publisher:
         *,
         canary: Canary,
         phase_timeout_seconds: float,
-        clock: Clock | None = None,
     ) -> None:
-        """`clock` records how long each phase takes, and in `receive` what learner and engines spend on what."""
         self._source, self._targets = source, list(targets)
         self._joining: dict[PublishTarget, asyncio.Future[None]] = {}
         self._group: tuple[PublishTarget, ...] = ()
@@ -83,12 +82,11 @@ class Publisher:
         self._end: EnginesLost | None = None
         self.fails_over = False
         self._canary, self._seconds = canary, phase_timeout_seconds
-        self._clock = clock or Clock()
         self._start: Start | None = None
         self._routed: bool | None = None
         self._rounding: NDArray[np.float32] | None = None
         self._proved = False
-        self._resumed_at = 0.0
+        self._resumed_at = time.monotonic()
         self.logprob_difference = 0.0
 
     async def connect(self) -> None:
@@ -200,13 +198,13 @@ class Publisher:
         loads = await self._all("prepare", lambda target: target.prepare(manifest))
         for name, load in loads.items():
             if load:
-                self._clock.add("engine", self._clock.elapsed_seconds - self._resumed_at, engine=name, **load)
+                record_span("engine", time.monotonic() - self._resumed_at, engine=name, **load)
         moving = {target.name: target.receive(manifest) for target in self._group}
         scoring: list[asyncio.Future[LearnerScores]] = []
         try:
             spent = await self._phase("receive", {**moving, LEARNER: self._sent(scoring)})
             for name, seconds in ((name, each) for member in spent.values() for name, each in member.items()):
-                self._clock.add(f"weight_sync/{name}", seconds)
+                record_span(f"weight_sync/{name}", seconds)
             await self._committed(scoring, prove)
         finally:
             _abandon(scoring)
@@ -219,7 +217,7 @@ class Publisher:
         await self._all("commit", lambda target: target.commit(version))
         await prove(await self._compared(scoring))
         await self._all("resume", lambda target: target.resume())
-        self._resumed_at = self._clock.elapsed_seconds
+        self._resumed_at = time.monotonic()
 
     async def _prove(self, compared: Compared) -> None:
         start = self._start or Start(learner=dict(compared.learner), engines=dict(compared.engines))
@@ -297,7 +295,7 @@ class Publisher:
         self, tokens: NDArray[np.int32], routing: Routing | None = None, *, with_rounding: bool
     ) -> LearnerScores:
         asks = with_rounding and self._canary.limits is None
-        with self._clock.span("weight_sync/learner_canary"):
+        with span("weight_sync/learner_canary"):
             logprobs = await self._source.token_logprobs(tokens, routing)
             return LearnerScores(logprobs, await self._source.rounded_logprobs(tokens, routing) if asks else None)
 
@@ -334,7 +332,7 @@ class Publisher:
         return await self._phase(phase, {target.name: call(target) for target in self._group})
 
     async def _phase(self, phase: str, calls: Mapping[str, Coroutine[Any, Any, Any]]) -> dict[str, Any]:
-        with self._clock.span(f"weight_sync/{'transfer' if phase == 'receive' else phase}"):
+        with span(f"weight_sync/{'transfer' if phase == 'receive' else phase}"):
             return await self._together(phase, calls)
 
     async def _together(self, phase: str, calls: Mapping[str, Coroutine[Any, Any, Any]]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import pytest
 from rlhf.cluster.roles import Role
 from rlhf.cluster.worker import Cluster
 from rlhf.errors import DataError, DeadlinePassed, PlacementError, WorkerFailed
-from rlhf.tracing import CurrentSpan, SpanIds, Traces, within
+from rlhf.tracing import SpanIds, within
+from tests.fakes import exporting_to
 from tests.pace import scaled
 
 WORKERS = "tests.cluster.workers"
@@ -68,7 +69,7 @@ class Contract:
     async def test_a_call_within_a_trace_is_a_span_of_the_worker(self, cluster: Cluster) -> None:
         ended: list[Any] = []
         worker = cluster.workers("calculator")[1]
-        with within(CurrentSpan(Traces(lambda *span: ended.append(span)), SpanIds(7, 8))):
+        with within(exporting_to(ended, SpanIds(7, 8))):
             await worker.call("later", "word", timeout_seconds=10)
             with pytest.raises(WorkerFailed):
                 await worker.call("fail", timeout_seconds=10)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlhf.controller.episode_log import EpisodeLog
-from rlhf.controller.instrumentation import ObservedBuffer
 from rlhf.controller.notices import (
     EQUAL_UPDATES,
     MOST_TOLD,
@@ -25,9 +22,6 @@ from rlhf.controller.notices import (
 from rlhf.controller.rl import batch_notices
 from rlhf.errors import FailureBudgetSpent
 from rlhf.recipe.loading import recipe_from
-from rlhf.runs.folder import RunFolder
-from rlhf.tracing import Clock
-from rlhf.trainer.buffer import TicketBuffer
 from rlhf.types import Failed, Message, Sample, Scored, Task, Unscored
 from tests.small_tasks import sorting
 from tests.trainer.made import made_groups
@@ -171,28 +165,3 @@ def test_an_alarm_is_told_when_it_begins_with_the_setting_to_change() -> None:
         notices.notice(version, {"response/truncated": truncated})
     words = "a limit cut off {} of the episodes: sampling.max_tokens is 80 (`rlhf explain response/truncated`)"
     assert told == [words.format("62.5 %"), words.format("50 %")]
-
-
-async def test_a_run_that_waits_for_groups_says_how_many_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlhf.controller.instrumentation.PROGRESS_SECONDS", 0.05)
-    told: list[str] = []
-    folder, tickets = RunFolder.create(tmp_path / "run"), TicketBuffer(
-        groups_per_update=2, max_staleness=0, updates=1, refill_groups=0, failure_budget=1.0
-    )  # fmt: skip
-    log, notices = EpisodeLog(folder, 4), LossNotices(lambda words: None, tmp_path)
-    buffer = ObservedBuffer(tickets, clock=Clock(), log=log, notices=notices, tell=told.append)
-    first, second = made_groups(2, 4)
-    lost = replace(first, samples=(replace(first.samples[0], score=Unscored(kind="timeout")), *first.samples[1:]))
-    for group in (lost, second):
-        ticket = await buffer.admit()
-        log.admitted(ticket, group.task)
-        if group is lost:
-            buffer.settle(ticket, replace(group, ticket=ticket))
-    taking = asyncio.ensure_future(buffer.take())
-    await asyncio.sleep(0.2)
-    assert set(told) == {"groups 1/2, lost 1"}
-    buffer.settle(ticket, replace(second, ticket=ticket))
-    assert len(await taking) == 2
-    folder.give_back()

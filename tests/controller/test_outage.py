@@ -14,7 +14,7 @@ import pytest
 from rlhf.controller import rl as training
 from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption
 from rlhf.controller.context import RunContext, begin, run_folder
-from rlhf.controller.preemption import Leaving, unless
+from rlhf.controller.preemption import Leaving
 from rlhf.controller.run import Run
 from rlhf.controller.train import reports
 from rlhf.http.outages import Outages
@@ -82,6 +82,7 @@ class Sat:
 
     summary: Summary
     evaluated: list[int]
+    shown: str
 
 
 def sit(folder: Path, left: float, *, resume: bool) -> Sat:
@@ -95,15 +96,16 @@ def sit(folder: Path, left: float, *, resume: bool) -> Sat:
         }
     )  # fmt: skip
     own, point = run_folder(recipe.recipe, resume=resume, tell=lambda words: None)
+    shown = StringIO()
     try:
         if point is None:
             own.write_recipe(recipe.recipe, recipe.origins)
         context = RunContext(
-            recipe=recipe.recipe, folder=own, clock=Clock(), view=PlainView(StringIO()), point=point,
+            recipe=recipe.recipe, folder=own, clock=Clock(), view=PlainView(shown), point=point,
             origins=recipe.origins,
         )  # fmt: skip
         judge = Judge(Outages(seconds=900, tell=print), left, context.leaving)
-        return Sat(asyncio.run(played(context, judge)), judge.evaluated)
+        return Sat(asyncio.run(played(context, judge)), judge.evaluated, shown.getvalue())
     finally:
         own.give_back()
 
@@ -151,11 +153,8 @@ def test_a_held_run_that_must_end_saves_at_once_and_goes_on_where_it_was(
     assert [line["update"] for line in read_jsonl(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
 
 
-async def test_work_that_fails_or_ends_while_a_run_may_leave_is_as_it_is_alone() -> None:
-    async def work(value: int) -> int:
-        await asyncio.sleep(0)
-        return 1 // value
-
-    assert await unless(lambda: True, work(1)) == 1
-    with pytest.raises(ZeroDivisionError):
-        await unless(lambda: False, work(0))
+def test_a_run_that_waits_for_groups_says_how_many_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "plot_rewards", lambda *arguments: None)
+    monkeypatch.setattr(training, "PROGRESS_SECONDS", 0.1)
+    monkeypatch.setattr(training, "ASK_SECONDS", 0.1)
+    assert f"groups 1/{GROUPS}, lost 0\n" in sit(tmp_path / "run", 1 + GROUPS + 1, resume=False).shown

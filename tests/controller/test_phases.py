@@ -12,7 +12,6 @@ import pytest
 
 from rlhf.controller.phases import DeviceTurns
 from rlhf.errors import SaveFailed
-from rlhf.tracing import Clock
 from rlhf.trainer.settings import Residency
 from rlhf.types import Group, PolicyVersion, Updated, Written
 
@@ -68,7 +67,7 @@ class Engine:
 
 
 def phases(devices: Devices) -> DeviceTurns:
-    return DeviceTurns(devices, devices, [devices.engine(0), devices.engine(1)], Clock())
+    return DeviceTurns(devices, devices, [devices.engine(0), devices.engine(1)])
 
 
 def test_an_update_waits_for_all_engines_to_sleep_and_a_weight_sync_for_the_optimizer_to_leave() -> None:

@@ -20,7 +20,7 @@ from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption, idle
 from rlhf.controller.context import RunContext, begin, run_folder
 from rlhf.controller.preemption import Leaving
 from rlhf.controller.provided_callbacks import BestCheckpoint, EarlyStopping
-from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
+from rlhf.controller.run import Callback, Counts, Pace, Position, Run
 from rlhf.controller.train import reports
 from rlhf.controller.trainer_state import read_trainer_state
 from rlhf.controller.user_callbacks import user_callbacks
@@ -67,10 +67,8 @@ class FakeLearner:
         (path / "weights").write_text(str(self.version))
 
 
-class FakeKind:
+class FakeKind(Callback):
     """Updates that only count; `rewards` of evaluations come one after the other, the last one for ever."""
-
-    callbacks = ()
 
     def __init__(self, *rewards: float, version: int = 0) -> None:
         self.learner, self.rewards, self.asked = FakeLearner(), list(rewards), []
@@ -93,17 +91,12 @@ class FakeKind:
         self.asked.append(version)
         return Evaluation(sets=self.sets(self.rewards.pop(0) if len(self.rewards) > 1 else self.rewards[0]))
 
-    def count(self, version: int, metrics: Metrics) -> None:
-        self.counted.append(version)
+    async def on_step_end(self, run: Run) -> None:
+        self.counted.append(run.version)
+        run.samples = (EpisodeRow("t", "1+1", "2", 1.0, "terminated", 3),)
 
     def line(self, run: Run, pace: Pace) -> UpdateLine:
         return UpdateLine(update=run.version, updates=run.recipe.trainer.updates, reward=None, lesson=run.metrics)
-
-    def metrics(self) -> Metrics:
-        return {"own": 2.0}
-
-    def sample_episodes(self) -> tuple[EpisodeRow, ...]:
-        return (EpisodeRow("t", "1+1", "2", 1.0, "terminated", 3),)
 
     def counts(self) -> Counts:
         return Counts(samples=self.learner.version)
@@ -111,7 +104,11 @@ class FakeKind:
     async def position(self) -> Position:
         return Position(next_ordinal=self.learner.version)
 
-    def close(self) -> None:
+    @property
+    def callbacks(self) -> tuple[Callback, ...]:
+        return (self,)
+
+    def on_train_end(self, run: Run, summary: Summary) -> None:
         self.closed = True
 
 
@@ -146,7 +143,12 @@ class Made:
         begin(context, {})
         self.kind.learner.version = point.version if point else 0
         own = user_callbacks((), callbacks)
-        self.run = Run(context, kind, (Preemption(), Checkpoints(), *own, Evaluations(), reports(context)), began={})
+        self.run = Run(
+            context,
+            kind,
+            (Preemption(), Checkpoints(), *kind.callbacks, *own, Evaluations(), reports(context)),
+            began={},
+        )
 
     async def finish(self) -> Summary:
         try:
@@ -178,7 +180,6 @@ async def test_what_comes_every_few_updates_comes_after_these_and_after_the_last
     summary = await made.finish()
     assert (made.kind.learner.saved, made.kind.asked, made.kind.counted) == ([2, 3], [0, 2, 3], [1, 2, 3])
     assert (summary.outcome, summary.updates, summary.samples) == ("finished", 3, 3)
-    assert [line["own"] for line in made.logged()] == [2.0] * 3
 
 
 async def test_every_evaluation_set_is_shown_and_logged_by_its_name(tmp_path: Path) -> None:
@@ -471,7 +472,7 @@ async def test_loggers_get_the_metrics_of_every_update_and_a_table_now_and_then(
     await made.finish()
     (kept,) = Kept.made
     rows = [(line["update"], {k: v for k, v in line.items() if k not in ("update", "time")}) for line in made.logged()]
-    table = (10, *made.kind.sample_episodes())
+    table = (10, *made.run.samples)
     assert kept.calls == [*rows[:10], table, rows[10], ("closed",)]
     assert (kept.run.name, kept.run.recipe["trainer"]["updates"]) == ("t", 11)
 

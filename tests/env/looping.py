@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
 
 from rlhf.cluster.watch import telling_error
 from rlhf.controller.episode_log import EpisodeLog
-from rlhf.controller.instrumentation import ObservedBuffer, ObservedLearner, ObservedRollout
-from rlhf.controller.notices import LossNotices
 from rlhf.protocols import Environments
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.group import GroupRollout
@@ -21,9 +18,8 @@ from rlhf.rollout.turns import TurnRules, WithEnvironment
 from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
-from rlhf.runs.view import PlainView
-from rlhf.tracing import Clock
 from rlhf.trainer.buffer import Accounts, TicketBuffer
+from rlhf.trainer.credit.statistics import batch_statistics, trained_statistics
 from rlhf.trainer.loop import Loop
 from rlhf.types import Group, PolicyVersion, Sampling, TrainedSample, Updated
 from tests.fakes import FakeEngine, FakeLearner, FakeRenderer, FakeTasks
@@ -74,8 +70,11 @@ class WholeLearner(FakeLearner):
     """Says that it trained every sample that has a number."""
 
     async def update(self, groups: Sequence[Group]) -> Updated:
+        metrics = batch_statistics(groups, version=self.version)
         await super().update(groups)
-        return Updated(metrics={}, samples=tuple(_trained(group, one) for group in groups for one in group.trainable))
+        samples = tuple(_trained(group, one) for group in groups for one in group.trainable)
+        metrics |= trained_statistics(groups, {(one.ordinal, one.sample) for one in samples})
+        return Updated(metrics=metrics, samples=samples)
 
 
 def _trained(group: Group, one: tuple[int, object, object]) -> TrainedSample:
@@ -88,23 +87,19 @@ def _trained(group: Group, one: tuple[int, object, object]) -> TrainedSample:
 async def run_to_the_end(environments: Environments, folder: Path, updates: int, *, turns: int = 3) -> Books:
     """Run `updates` updates of `GROUPS` groups, one update stale."""
     place, buffer, learner = RunFolder.create(folder), _buffer(updates), WholeLearner()
-    log, clock = EpisodeLog(place, GROUP), Clock()
+    log = EpisodeLog(place, GROUP)
     rules = TurnRules(environment=environments.spec.name, max_turns=turns, timeout_seconds=30)
     rollout = GroupRollout(
         engine=FakeEngine(), renderer=FakeRenderer(), reward=EnvironmentReward(), sampling=Sampling(), group_size=GROUP,
         max_context_tokens=64, run_seed=0, play=WithEnvironment(environments=environments, rules=rules),
     )  # fmt: skip
 
-    notices = LossNotices(lambda words: None, folder)
-
     async def boundary(version: PolicyVersion, updated: Updated | None) -> bool:
         return False
 
     loop = Loop(
-        tasks=FakeTasks(), rollout=ObservedRollout(rollout, clock=clock, log=log),
-        buffer=ObservedBuffer(buffer, clock=clock, log=log, notices=notices),
-        learner=ObservedLearner(learner, clock=clock, log=log, view=PlainView(StringIO()), version=0, notices=()),
-        weights=learner, max_concurrent_groups=2 * GROUPS,
+        tasks=FakeTasks(), rollout=rollout, buffer=buffer, learner=learner, weights=learner,
+        max_concurrent_groups=2 * GROUPS, log=log,
     )  # fmt: skip
     ended = None
     try:

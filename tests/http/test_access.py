@@ -16,7 +16,8 @@ from starlette.types import Message, Scope
 
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import Access, HttpLimits
-from rlhf.tracing import CurrentSpan, Traces, within
+from rlhf.tracing import within
+from tests.fakes import exporting_to
 
 MOST = 1000
 JSON = {"Content-Type": "application/json"}
@@ -71,7 +72,7 @@ async def test_a_body_of_the_limit_arrives_and_a_longer_one_is_refused_in_the_se
 )
 async def test_a_request_with_a_trace_is_a_span_in_it(header: str, continues: bool) -> None:
     ended: list[Any] = []
-    with within(CurrentSpan(Traces(lambda *span: ended.append(span)))):
+    with within(exporting_to(ended)):
         assert (await answer(headers={"traceparent": header})).status_code == 200
     assert [(span.name, parent, ids.trace) for span, ids, parent, _ in ended] == [("GET /", (7, 8), 7)] * continues
 

@@ -12,7 +12,8 @@ import pytest
 from rlhf.errors import HttpFailed
 from rlhf.http.client import HttpClient
 from rlhf.http.config import HttpConfig
-from rlhf.tracing import CurrentSpan, SpanIds, Traces, within
+from rlhf.tracing import SpanIds, within
+from tests.fakes import exporting_to
 from tests.pace import scaled
 from tests.servers import DROP, HANG, Asked, Reply, nobody, response, scripted
 
@@ -47,7 +48,7 @@ async def test_an_answer_is_its_json_and_the_token_travels() -> None:
 async def test_a_request_hands_on_the_span_that_it_is_in() -> None:
     async with scripted(lambda asked: (200, 1)) as server:
         asking = client(server.url)
-        with within(CurrentSpan(Traces(lambda *span: None), SpanIds(0xABC, 0xDEF))):
+        with within(exporting_to([], SpanIds(0xABC, 0xDEF))):
             await asking.post("/", {})
         await asking.post("/", {})
         await asking.close()

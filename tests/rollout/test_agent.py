@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rlhf.chat.renderer import ChatRenderer
 from rlhf.controller.environments import started_endpoint
+from rlhf.engines.router import Router
 from rlhf.errors import EngineBroken, GenerateFailed
+from rlhf.protocols import RolloutEngine
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.rollout.group import GroupRollout, lost_to_environment
 from rlhf.rollout.seeds import request_seed
+from rlhf.tracing import SpanIds, within
 from rlhf.types import (
+    Completion,
     EpisodeStatus,
     Failed,
     Group,
@@ -27,6 +32,7 @@ from rlhf.types import (
     Trajectory,
     Unscored,
 )
+from tests.fakes import exporting_to
 from tests.rollout.endpoint import agents
 from tests.rollout.endpoint.asking import check
 from tests.rollout.endpoint.serving import TOKENIZER, scripted
@@ -37,7 +43,7 @@ TASK = Task(id="t", messages=(Message(role="user", content="go"),))
 TICKET = Ticket(ordinal=5, version=2)
 
 
-async def group_of(program: str, engine: ScriptedEngine, *, size: int = 2, **changes: Any) -> Group | Failed:
+async def group_of(program: str, engine: RolloutEngine, *, size: int = 2, **changes: Any) -> Group | Failed:
     """A group that is played by an agent of `agents.py`."""
     config = AgentConfig(program=f"{agents.__name__}:{program}", **changes)
     async with asyncio.timeout(30), started_endpoint(config) as play:
@@ -82,6 +88,30 @@ async def test_a_group_of_agents_plays_at_once_each_in_a_session_of_its_own() ->
         for sample in range(4)
         for turn in range(2)
     }
+
+
+class Behind:
+    """An engine behind a router."""
+
+    name, places, version = "engine-0", 4, 0
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self._engine = engine
+
+    async def generate(self, *arguments: Any, draft: Any, **named: Any) -> Completion:
+        return replace(await self._engine.generate(*arguments, **named), engine=self.name)
+
+
+async def test_a_reply_that_an_agent_asks_for_over_http_belongs_to_its_episode() -> None:
+    ended: list[Any] = []
+    with within(exporting_to(ended, SpanIds(1, 2))):
+        await group_of("twice", Router([Behind(scripted("yes", "yes"))]), size=1)
+    assert [span.name for span, *_ in ended] == ["generate", "reply", "generate", "reply", "episode", "score"]
+    work, reply, _, _, (episode, episode_ids, of_episode, _), score = ended
+    assert (work[2:], reply[0].attributes["prompt_tokens"] > 0) == ((reply[1], "engine-0"), True)
+    assert {parent for span, _, parent, _ in ended if span.name == "reply"} == {episode_ids}
+    assert (of_episode, score[2]) == ((1, 2), (1, 2))
+    assert episode.attributes == {"task": "t", "session": "train-5-0"}
 
 
 async def test_the_seeds_that_an_agent_sends_change_nothing_in_a_run() -> None:

@@ -14,70 +14,69 @@ import pytest
 from rlhf.errors import ConfigError
 from rlhf.runs import otlp
 from rlhf.runs.trace_export import ENDPOINT, exporting
-from rlhf.tracing import Clock, Traces, trace_headers, trace_worker, traced
+from rlhf.tracing import Clock, span, trace_headers, trace_worker
 from tests.collector import collecting
 from tests.commanded import commanded
 from tests.pace import scaled
 
 
 def test_spans_nest_and_a_block_belongs_to_the_trace_in_which_it_begins() -> None:
-    clock, over = Clock(), asyncio.Event()
+    over = asyncio.Event()
 
     async def late() -> None:
-        with clock.span("generate", ordinal=3):
+        with span("generate", ordinal=3):
             await over.wait()
 
-    async def run(traces: Traces) -> None:
-        traces.begin("update", version=1)
+    async def run(clock: Clock) -> None:
+        clock.begin_trace("update", version=1)
         playing = asyncio.create_task(late())
-        with clock.span("train"):
+        with span("train"):
             await asyncio.sleep(0)
             trace_worker("learner-0", "policy.update", 5.0, 1.0)
         trace_worker("engine-0", "collect", 5.0, 1.0)  # in no span: a call for many
-        traces.begin("update", version=2)
+        clock.begin_trace("update", version=2)
         over.set()
         await playing
-        traces.end()
-        with clock.span("afterwards"):
+        clock.end_trace()
+        with span("afterwards"):
             assert trace_headers() == {}
 
     with collecting() as collector:
-        with exporting("controller", collector.url, run="mine") as traces:
-            assert traces is not None
-            asyncio.run(run(traces))
+        with exporting("controller", collector.url, run="mine") as clock:
+            asyncio.run(run(clock))
         found = collector.traces
-    names = {span.span: span.name for span in collector.spans}
-    assert {name: [(span.name, names.get(span.parent)) for span in spans] for name, spans in found.items()} == {
+    names = {one.span: one.name for one in collector.spans}
+    assert {name: [(one.name, names.get(one.parent)) for one in spans] for name, spans in found.items()} == {
         "update 1": [
             ("policy.update", "train"), ("train", "update"), ("update", None), ("generate", "update"),
         ],
         "update 2": [("update", None)],
     }  # fmt: skip
-    by_name = {span.name: span for span in found["update 1"]}
-    assert {span.run for span in collector.spans} == {"mine"}
+    by_name = {one.name: one for one in found["update 1"]}
+    assert {one.run for one in collector.spans} == {"mine"}
     assert by_name["policy.update"].service == "rlhf-learner-0"
     assert (by_name["policy.update"].start, by_name["policy.update"].seconds) == (5.0, 1.0)
     assert by_name["train"].service == "rlhf-controller"
     assert by_name["generate"].attributes == {"ordinal": 3}
-    assert [span.name for span in clock.drain()] == ["train", "generate", "afterwards"]
+    assert [one.name for one in clock.drain()] == ["train", "generate", "afterwards"]
 
 
 def test_the_environment_names_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     with collecting() as collector:
         monkeypatch.setenv(ENDPOINT, collector.url)
-        with exporting("controller") as traces:
-            assert traces is not None
-            traces.begin("start")
-            with traced("load"):
+        with exporting("controller") as clock:
+            clock.begin_trace("start")
+            with span("load", detail=True):
                 pass
-    assert [span.name for span in collector.spans] == ["load", "start"]
+    assert [one.name for one in collector.spans] == ["load", "start"]
 
 
 @pytest.mark.waits
 def test_without_a_collector_nothing_is_imported_and_nothing_is_traced() -> None:
     program = (
-        "import sys; from rlhf.runs.trace_export import exporting; from rlhf.tracing import CURRENT, traced\n"
-        "with exporting('controller') as traces, traced('x'): assert traces is None and CURRENT.get() is None\n"
+        "import sys; from rlhf.runs.trace_export import exporting; from rlhf.tracing import CURRENT, span\n"
+        "with exporting('controller') as clock, span('x'), span('y', detail=True): assert CURRENT.get().ids is None\n"
+        "assert [one.name for one in clock.drain()] == ['x']\n"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     without = {"PATH": "/usr/bin", "PYTHONPATH": ":".join(sys.path)}
@@ -92,8 +91,8 @@ def test_a_collector_that_is_down_is_one_line_and_no_wait(silent: bool, told: st
         "import sys, time; from rlhf.runs import otlp; from rlhf.runs.trace_export import exporting\n"
         "from rlhf.tracing import CURRENT, Span, SpanIds\n"
         "otlp.CLOSE_SECONDS = 0.2\n"
-        "with exporting('controller', sys.argv[1]) as traces:\n"
-        "    for _ in range(30): traces.export(Span(name='x', start=1.0, seconds=1.0), SpanIds(1, 2), None, None)\n"
+        "with exporting('controller', sys.argv[1]) as clock:\n"
+        "    for _ in range(30): clock.export(Span(name='x', start=1.0, seconds=1.0), SpanIds(1, 2), None, None)\n"
         "    began = time.monotonic()\n"
         "sys.exit(time.monotonic() - began > float(sys.argv[2]) or CURRENT.get() is not None)"
     )
@@ -129,4 +128,4 @@ def test_a_server_that_is_told_to_end_sends_its_spans_first() -> None:
     with collecting() as collector:
         with commanded("env", "rlhf.env.tools:CalculatorEnvironment", **{ENDPOINT: collector.url}) as (url, _):
             httpx.get(f"{url}/health", headers={"traceparent": f"00-{7:032x}-{8:016x}-01"}, trust_env=False)
-        assert [(span.service, span.name) for span in collector.spans] == [("rlhf-environment", "GET /health")]
+        assert [(one.service, one.name) for one in collector.spans] == [("rlhf-environment", "GET /health")]

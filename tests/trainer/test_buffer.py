@@ -239,3 +239,14 @@ async def test_a_resume_goes_on_with_the_accounts_of_its_checkpoint() -> None:
     assert (await after.admit()).ordinal == 4
     assert after.accounts == Accounts(admitted=5, trained=2, filtered=1, failed=1, in_flight=1)
     assert after.accounts.balanced
+
+
+async def test_a_buffer_that_ends_gives_no_groups_also_to_a_learner_that_waits() -> None:
+    tickets = buffer()
+    taking = asyncio.ensure_future(tickets.take())
+    assert not tickets.awaited
+    await asyncio.sleep(0)
+    assert tickets.awaited
+    tickets.end()
+    assert await taking == await tickets.take() == []
+    assert not tickets.awaited

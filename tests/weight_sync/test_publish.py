@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlhf.errors import EnginesLost, ModelError, RlhfError, TransferError, WeightSyncError, WorkerDied
-from rlhf.tracing import Clock
+from rlhf.tracing import CURRENT, Clock, CurrentSpan
 from rlhf.types import Completion, FinishReason, TokenLogprobs
 from rlhf.weight_sync.canary import Canary
 from rlhf.weight_sync.publish import Publisher
@@ -167,9 +167,8 @@ class Stage:
             limits=limits,
         )
         self.clock = Clock()
-        self.publisher = Publisher(
-            self.learner, self.engines, canary=canary, phase_timeout_seconds=DEADLINE, clock=self.clock
-        )
+        CURRENT.set(CurrentSpan(self.clock))
+        self.publisher = Publisher(self.learner, self.engines, canary=canary, phase_timeout_seconds=DEADLINE)
 
     async def connect_and_publish(self) -> None:
         await self.publisher.connect()

@@ -7,6 +7,7 @@ import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -44,7 +45,7 @@ class EngineWorker:
     def __init__(self, name: str, settings: EngineSettings) -> None:
         self.name, self.settings = name, settings
         self._seconds = settings.rollout.weight_sync_timeout_seconds
-        self._thread: EngineThread[VllmEngine] = EngineThread(name, deliver=self._deliver, fail=self._fail_step)
+        self._thread = EngineThread(name, deliver=self._deliver, fail=self._fail_step)
         self._outbox: queue.SimpleQueue[tuple[str, Delivered]] = queue.SimpleQueue()
         self._in_flight: dict[str, float] = {}  # when each request was taken, in seconds since 1970
         self._cause = ""
@@ -63,7 +64,7 @@ class EngineWorker:
 
     def submit(self, requests: Sequence[GenerateRequest]) -> None:
         """Accept requests; those that cannot be answered are returned by `collect` as `RefusedRequest`."""
-        self._thread.run(lambda engine: self._take(engine, requests), awaited="submit", timeout_seconds=self._seconds)
+        self._thread.run(partial(self._take, requests=requests), awaited="submit", timeout_seconds=self._seconds)
 
     async def beat(self) -> None:
         """Answer, whatever the engine's thread is doing, to show that this process runs."""

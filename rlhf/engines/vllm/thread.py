@@ -7,27 +7,19 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlhf.errors import DeadlinePassed, EngineBroken, Raised, catch
 from rlhf.types import Completion, SampledTokens
 
+if TYPE_CHECKING:
+    from rlhf.engines.vllm.vllm_engine import VllmEngine
+
 T = TypeVar("T")
 
 
-class Steppable(Protocol):
-    """The engine's interface for its thread."""
-
-    @property
-    def busy(self) -> bool: ...
-    def step(self) -> Mapping[str, Completion | SampledTokens]: ...
-    def close(self) -> None: ...
-
-
-E = TypeVar("E", bound=Steppable)
-
-
-class EngineThread(Generic[E]):
+class EngineThread:
     """`deliver` receives what each step finished; `fail` receives the cause when a step raises, after which there are
     no more steps.
 
@@ -44,69 +36,69 @@ class EngineThread(Generic[E]):
     ) -> None:
         self.name = name
         self._deliver, self._fail = deliver, fail
-        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[tuple[Callable[[VllmEngine], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._engine: E | None = None
+        self._engine: VllmEngine | None = None
+        self._takes_commands = False
         self._stepping = True
 
-    def start(self, build: Callable[[], E], *, timeout_seconds: float) -> None:
+    def start(self, build: Callable[[], VllmEngine], *, timeout_seconds: float) -> None:
         """Build the engine on the thread. An exception of `build` is raised here, and the thread ends."""
 
-        def own() -> None:
+        def own(_: VllmEngine) -> None:
             self._engine = build()
 
         self._thread.start()
+        self._takes_commands = True
         with ExitStack() as failing:
-            failing.callback(self._commands.put, None)
-            self._put(own, awaited="start", timeout_seconds=timeout_seconds)
+            failing.callback(self._end)
+            self.run(own, awaited="start", timeout_seconds=timeout_seconds)
             failing.pop_all()
 
-    def run(self, command: Callable[[E], T], *, awaited: str, timeout_seconds: float) -> T:
+    def run(self, command: Callable[[VllmEngine], T], *, awaited: str, timeout_seconds: float) -> T:
         """Run the command and return its result. Raises `DeadlinePassed`, naming what was `awaited`."""
-        if self._engine is None or not self._thread.is_alive():
+        if not (self._takes_commands and self._thread.is_alive()):
             raise EngineBroken(self.name, "it is not running")
-        engine = self._engine
-        return self._put(lambda: command(engine), awaited=awaited, timeout_seconds=timeout_seconds)
-
-    def stop(self, *, timeout_seconds: float) -> None:
-        """End the thread after its current command, and close the engine."""
-        if self._thread.ident is None:
-            return
-        self._commands.put(None)
-        self._thread.join(timeout_seconds)
-        if self._thread.is_alive():
-            raise DeadlinePassed(f"{self.name}.stop", timeout_seconds)
-
-    def _put(self, command: Callable[[], T], *, awaited: str, timeout_seconds: float) -> T:
         future: Future[T] = Future()
-        self._commands.put(lambda: _settle(command, future))
+        self._commands.put((command, future))
         done, _ = wait([future], timeout_seconds)
         if not done:
             future.cancel()
             raise DeadlinePassed(f"{self.name}.{awaited}", timeout_seconds)
         return future.result()
 
+    def stop(self, *, timeout_seconds: float) -> None:
+        """End the thread after its current command, and close the engine."""
+        if self._thread.ident is None:
+            return
+        self._end()
+        self._thread.join(timeout_seconds)
+        if self._thread.is_alive():
+            raise DeadlinePassed(f"{self.name}.stop", timeout_seconds)
+
+    def _end(self) -> None:
+        self._takes_commands = False
+        self._commands.put(None)
+
     def _run(self) -> None:
-        while self._obey():
-            if self._busy:
+        """Run commands in their order, and step while there are none and the engine is busy."""
+        while True:
+            if self._commands.empty() and self._busy:
                 self._step()
+            elif work := self._commands.get():
+                command, future = work
+                with ExitStack() as settling:
+                    settling.push(partial(_raised, future))
+                    if future.set_running_or_notify_cancel():
+                        future.set_result(command(cast("VllmEngine", self._engine)))
+            else:
+                break
         if self._engine is not None:
             self._engine.close()
 
     @property
     def _busy(self) -> bool:
         return self._stepping and self._engine is not None and self._engine.busy
-
-    def _obey(self) -> bool:
-        """Run pending commands, or wait for one when there is nothing to step; False when the thread must end."""
-        idle = not self._busy
-        while idle or not self._commands.empty():
-            command = self._commands.get()
-            if command is None:
-                return False
-            command()
-            idle = False
-        return True
 
     def _step(self) -> None:
         assert self._engine is not None
@@ -118,11 +110,8 @@ class EngineThread(Generic[E]):
         self._deliver(finished)
 
 
-def _settle(command: Callable[[], T], future: Future[T]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    outcome = catch(command, also=BaseException)
-    if isinstance(outcome, Raised):
-        future.set_exception(outcome.error)
-    else:
-        future.set_result(outcome)
+def _raised(future: Future[T], kind: type[BaseException] | None, error: BaseException | None, at: object) -> bool:
+    """Give the error of a command to who waits for it; `at` is its traceback. Whether there was one."""
+    if error is not None:
+        future.set_exception(error)
+    return error is not None

@@ -11,7 +11,7 @@ from rlhf.env.encoding import answer_data, dumps
 from rlhf.env.server.acting import act, answer_text
 from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions
 from rlhf.env.wire import Code, EnvironmentRefused, Frame, Json, ResetData, parse_frame, validated
-from rlhf.tracing import traced
+from rlhf.tracing import span
 
 NORMAL, BROKEN, TRY_AGAIN = 1000, 1011, 1013
 
@@ -92,7 +92,7 @@ async def answer_frames(
             frame = parse_frame(text)
             if frame.type == "close":
                 return NORMAL
-            with traced(frame.type):
+            with span(frame.type, detail=True):
                 kind, data = await respond(frame, sessions, session)
         except EnvironmentRefused as refused:
             kind, data = "error", refused.data

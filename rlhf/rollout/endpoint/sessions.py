@@ -20,6 +20,7 @@ from rlhf.rollout.endpoint.config import ClientStop
 from rlhf.rollout.endpoint.marks import AgentRequest, Mark
 from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.seeds import request_seed
+from rlhf.tracing import CurrentSpan, within
 from rlhf.types import Completion, Prompt, Task, Timings, Trajectory
 
 REMEMBERED_ENDS = 65_536
@@ -52,13 +53,14 @@ class ClientGone(RlhfError):
 
 
 class AgentSession:
-    """An agent's session with `policy`. A running reply is cut off when the episode's `seconds` are nearly used up."""
+    """An agent's session with `policy`. A running reply is cut off when the episode's `seconds` are nearly used up. The
+    spans of replies belong to `episode`: requests come from elsewhere."""
 
-    def __init__(self, policy: PolicyClient, seconds: float | None = None) -> None:
+    def __init__(self, policy: PolicyClient, seconds: float | None = None, episode: CurrentSpan | None = None) -> None:
         self.id = secrets.token_urlsafe(12)
         self.capture = Capture(policy.renderer)
         self._failures: dict[Mark, RlhfError] = {}
-        self._policy = policy
+        self._policy, self._episode = policy, episode
         self._numbers = itertools.count()
         self._began = self._used = time.monotonic()
         self._until = None if seconds is None else self._began + seconds * REPLYING_SHARE
@@ -134,12 +136,13 @@ class AgentSession:
         left = None if self._until is None else max(self._until - began, SHORTEST_REPLY_SECONDS)
         sampling = replace(self._policy.sampling, max_tokens=self._room(question), max_seconds=left)
         try:
-            return await self._policy.engine.generate(
-                Prompt(token_ids=question.token_ids),
-                sampling=sampling,
-                seed=self._seed(question.asked),
-                session=self._policy.session,
-            )
+            with within(self._episode):
+                return await self._policy.engine.generate(
+                    Prompt(token_ids=question.token_ids),
+                    sampling=sampling,
+                    seed=self._seed(question.asked),
+                    session=self._policy.session,
+                )
         except RlhfError as error:
             self._failures[question.mark] = error
             late = isinstance(error, DeadlinePassed)
@@ -189,12 +192,14 @@ class AgentSessions:
     def full(self) -> bool:
         return len(self._open) >= self._capacity
 
-    def open(self, policy: PolicyClient, *, seconds: float | None = None) -> AgentSession:
+    def open(
+        self, policy: PolicyClient, *, seconds: float | None = None, episode: CurrentSpan | None = None
+    ) -> AgentSession:
         """Open a new session, for an episode that may take `seconds`. Raises `ChatRefused` when `capacity` is
         reached."""
         if self.full:
             raise ChatRefused(503, "capacity", f"{len(self._open)} sessions are open, the maximum; end one first")
-        session = AgentSession(policy, seconds)
+        session = AgentSession(policy, seconds, episode)
         self._open[session.id] = session
         return session
 

@@ -14,26 +14,35 @@ REPEATED_TOKENS = 4
 """Length of the n-grams whose repetition is measured."""
 
 
-def batch_statistics(groups: Sequence[Group], *, version: PolicyVersion) -> dict[str, float]:
+def batch_statistics(groups: Sequence[Group], *, version: PolicyVersion | None) -> dict[str, float]:
     """Reward, responses and staleness of the groups that update `version` → `version + 1` trains on.
 
-    Staleness of a token is the learner's version minus the version that sampled it. A metric without any applicable
-    episode is left out, and so are second uses of groups: they are no new samples.
+    Staleness of a token is the learner's version minus the version that sampled it; without a `version`, groups are of
+    another run, and have none. A metric without any applicable episode is left out, and so are second uses of groups:
+    they are no new samples.
     """
     groups = [group for group in groups if not group.second_use]
     trained = [item for group in groups for item in group.trainable]
     trajectories = [trajectory for _, trajectory, _ in trained]
-    versions = np.concatenate(
-        [segment.versions[segment.action_mask] for trajectory in trajectories for segment in trajectory.segments]
-    )
+    lost = losses_by_kind(groups) | {"samples/lost": float(sum(len(group.samples) for group in groups) - len(trained))}
+    if not trained:
+        return lost
     return {
         **reward_statistics(groups),
         **response_statistics(trajectories),
         **environment_statistics(trajectories),
-        **losses_by_kind(groups),
+        **(staleness_statistics(trajectories, version) if version is not None else {}),
+        **lost,
+    }
+
+
+def staleness_statistics(trajectories: Sequence[Trajectory], version: PolicyVersion) -> dict[str, float]:
+    versions = np.concatenate(
+        [segment.versions[segment.action_mask] for trajectory in trajectories for segment in trajectory.segments]
+    )
+    return {
         "staleness/mean": float((version - versions).mean()),
         "staleness/max": float((version - versions).max()),
-        "samples/lost": float(sum(len(group.samples) for group in groups) - len(trained)),
     }
 
 

@@ -43,7 +43,7 @@ class CountingEngine:
 @dataclass
 class Owned:
     engine: CountingEngine
-    thread: EngineThread[CountingEngine]
+    thread: EngineThread
     failures: list[BaseException]
     delivered: threading.Semaphore
 
@@ -51,7 +51,7 @@ class Owned:
 @pytest.fixture
 def owned() -> Iterator[Owned]:
     engine, failures, delivered = CountingEngine(), [], threading.Semaphore(0)
-    thread: EngineThread[CountingEngine] = EngineThread(
+    thread: EngineThread = EngineThread(
         "engine-0",
         deliver=lambda _: delivered.release(),
         fail=lambda error: (failures.append(error), delivered.release()),
@@ -98,7 +98,7 @@ def test_a_step_that_raises_is_told_once_and_ends_the_stepping_but_not_the_comma
 
 
 def test_an_engine_that_cannot_be_built_says_why_and_leaves_no_thread() -> None:
-    thread: EngineThread[CountingEngine] = EngineThread("engine-1", deliver=print, fail=print)
+    thread: EngineThread = EngineThread("engine-1", deliver=print, fail=print)
 
     def refuse() -> CountingEngine:
         raise ValueError("no such model")
