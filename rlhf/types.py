@@ -186,14 +186,14 @@ class FinishReason(StrEnum):
 class Completion:
     """One reply of the policy, with its tokens exactly as sampled.
 
-    `token_ids` `int32 [N]`; `logprobs` `float32 [N]`, of the distribution sampled from; `versions` `int32 [N]`, the
-    policy version that sampled each token; `routing` `int16 [P + N - 1, layers, k]` the experts that the engine chose
-    for the prompt and the reply except its last token, where they are known. The engine `began` in seconds since 1970,
-    and worked for `seconds`.
+    `token_ids` `int32 [N]`; `behaviour_logprobs` `float32 [N]`, of the distribution sampled from; `versions`
+    `int32 [N]`, the policy version that sampled each token; `routing` `int16 [P + N - 1, layers, k]` the experts that
+    the engine chose for the prompt and the reply except its last token, where they are known. The engine `began` in
+    seconds since 1970, and worked for `seconds`.
     """
 
     token_ids: NDArray[np.int32]
-    logprobs: NDArray[np.float32]
+    behaviour_logprobs: NDArray[np.float32]
     versions: NDArray[np.int32]
     finish_reason: FinishReason
     engine: str = ""
@@ -207,7 +207,7 @@ class SampledTokens(NamedTuple):
     `Completion`."""
 
     token_ids: NDArray[np.int32]
-    logprobs: NDArray[np.float32]
+    behaviour_logprobs: NDArray[np.float32]
     versions: NDArray[np.int32]
 
 
@@ -246,13 +246,13 @@ class Turn:
 class Segment:
     """A sequence of tokens that the model saw as one context. All arrays have one length `[T]`.
 
-    `logprobs` and `versions` are meaningful where `kinds` is ACTION; elsewhere 0 and -1. `routing` `int16 [T, layers,
-    k]` are the experts that the engine chose, -1 where they are unknown.
+    `behaviour_logprobs` and `versions` are meaningful where `kinds` is ACTION; elsewhere 0 and -1. `routing` `int16 [T,
+    layers, k]` are the experts that the engine chose, -1 where they are unknown.
     """
 
     token_ids: NDArray[np.int32]
     kinds: NDArray[np.int8]
-    logprobs: NDArray[np.float32]
+    behaviour_logprobs: NDArray[np.float32]
     versions: NDArray[np.int32]
     turns: tuple[Turn, ...] = ()
     routing: Routing | None = None
@@ -442,13 +442,13 @@ class TrainedSample:
     """The training of one trajectory in an update: its advantage, and the learner's entropies and log-probs in the
     forward pass of its first step; log-probs that the ranks computed before the update are those of that pass.
 
-    `advantages`, `logprobs` and `entropies` are `float32 [A]` over the ACTION tokens of all segments in order.
+    `advantages`, `proximal_logprobs` and `entropies` are `float32 [A]` over the ACTION tokens of all segments in order.
     """
 
     ordinal: int
     sample: int
     advantages: NDArray[np.float32]
-    logprobs: NDArray[np.float32]
+    proximal_logprobs: NDArray[np.float32]
     entropies: NDArray[np.float32]
 
 

@@ -49,7 +49,7 @@ class FakeEngine:
         reason = FinishReason.STOP if tokens[-1] == 2 else FinishReason.LENGTH
         return Completion(
             token_ids=tokens,
-            logprobs=np.full(len(tokens), -0.5, np.float32),
+            behaviour_logprobs=np.full(len(tokens), -0.5, np.float32),
             versions=np.zeros(len(tokens), np.int32),
             finish_reason=reason,
             engine="fake",

@@ -80,7 +80,7 @@ class SleepingEngine(StandIn):
         token_ids, logprobs = sampled(request.max_tokens, LETTERS[request.seed % 2])
         return Completion(
             token_ids=token_ids,
-            logprobs=logprobs,
+            behaviour_logprobs=logprobs,
             versions=np.full(len(token_ids), self.version, np.int32),
             finish_reason=FinishReason.STOP,
             engine=self.name,
@@ -100,7 +100,7 @@ class AnsweringRank(StandIn):
     async def update(self, part: Sequence[Minibatch], columns: Any, arguments: UpdateArguments) -> RankAnswer:
         places = places_of(part)
         column = np.resize(sampled(4096, LETTERS[0])[1], len(places))
-        return RankAnswer(sums={}, maxima={}, steps={}, places=places, logprobs=column, entropies=-column)
+        return RankAnswer(sums={}, maxima={}, steps={}, places=places, proximal_logprobs=column, entropies=-column)
 
 
 class PublishedAtOnce:

@@ -53,6 +53,6 @@ def _segment(rng: np.random.Generator, prompt: np.ndarray, actions: int) -> Segm
     return Segment(
         token_ids=np.concatenate([prompt, rng.integers(3, 250, actions)]).astype(np.int32),
         kinds=np.array([TokenKind.PROMPT] * len(prompt) + [TokenKind.ACTION] * actions, np.int8),
-        logprobs=np.zeros(length, np.float32),
+        behaviour_logprobs=np.zeros(length, np.float32),
         versions=np.zeros(length, np.int32),
     )

@@ -59,7 +59,7 @@ def made_batch(sequences: int) -> Any:
         Segment(
             token_ids=rng.integers(3, 250, SEQUENCE_TOKENS).astype(np.int32),
             kinds=kinds,
-            logprobs=zeros.astype(np.float32),
+            behaviour_logprobs=zeros.astype(np.float32),
             versions=zeros.astype(np.int32),
         )
         for _ in range(sequences)

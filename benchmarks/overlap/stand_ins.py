@@ -94,7 +94,7 @@ class DrawnEngine(SleepingEngine):
 
     async def extend(self, token_ids: Any, tokens: int) -> Completion:
         reply = self._reply(GenerateRequest("extend", token_ids, 1.0, tokens, 0))
-        return replace(reply, logprobs=np.zeros(tokens, np.float32))
+        return replace(reply, behaviour_logprobs=np.zeros(tokens, np.float32))
 
     async def resume(self) -> None:
         if not self._samples.is_set():

@@ -122,7 +122,7 @@ def made_segment(rng: np.random.Generator) -> Segment:
     return Segment(
         token_ids=np.minimum(rng.zipf(1.3, len(kinds)), 150_000).astype(np.int32),
         kinds=kinds,
-        logprobs=np.where(acted, made_logprobs(rng, len(kinds)), 0).astype(np.float32),
+        behaviour_logprobs=np.where(acted, made_logprobs(rng, len(kinds)), 0).astype(np.float32),
         versions=np.where(acted, 0, -1).astype(np.int32),
     )
 
@@ -131,7 +131,9 @@ def made_trained(rng: np.random.Generator, ordinal: int, sample: int) -> Trained
     advantages = np.full(REPLY, rng.normal(), np.float32)
     logprobs = made_logprobs(rng, REPLY)
     entropies = rng.gamma(0.5, 1, REPLY).astype(np.float32)
-    return TrainedSample(ordinal=ordinal, sample=sample, advantages=advantages, logprobs=logprobs, entropies=entropies)
+    return TrainedSample(
+        ordinal=ordinal, sample=sample, advantages=advantages, proximal_logprobs=logprobs, entropies=entropies
+    )
 
 
 def made_logprobs(rng: np.random.Generator, count: int) -> Any:

@@ -115,7 +115,7 @@ def recipe(task: str, name: str, seed: int, folder: Path) -> Recipe:
         "rollout": {"engines": 1, "cpus_per_engine": 0.5},
         "trainer": {
             "deepspeed": {"ranks": 1, "cpus_per_rank": 0.5}, "optimizer": {"schedule": "constant"},
-            "old_logprobs": "recomputed", "weight_sync": {"verify_at_start": False},
+            "proximal_logprobs": "recomputed", "weight_sync": {"verify_at_start": False},
         },
         "cluster": {"kind": "local"},
         "seed": seed,

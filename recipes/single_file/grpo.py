@@ -132,7 +132,7 @@ class Sample:
 
     problem: str
     reply: list[int]
-    logprobs: list[float]
+    behaviour_logprobs: list[float]
 
 
 class Engine:
@@ -175,7 +175,7 @@ class Engine:
 def _sample(problem: str, output) -> Sample:
     reply = list(output.token_ids)
     chosen = [at[token].logprob for token, at in zip(reply, output.logprobs, strict=True)]
-    return Sample(problem=problem, reply=reply, logprobs=chosen)
+    return Sample(problem=problem, reply=reply, behaviour_logprobs=chosen)
 
 
 def _repack_tied_head(model: nn.Module) -> None:
@@ -195,18 +195,18 @@ def group_advantages(rewards: Tensor, epsilon: float = 1e-6) -> Tensor:
     return torch.where(equal, 0.0, centred / (rewards.std(1, keepdim=True) + epsilon))
 
 
-def ppo_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
+def ppo_loss(logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor, settings: Settings) -> Tensor:
     """PPO's clipped surrogate, the mean over tokens; all `[A]`. With clip-higher, `clip_high > clip_low`, an unlikely
     token may grow further, which keeps exploration alive."""
-    ratio = torch.exp(logprobs - old_logprobs)
-    bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
+    ratio = torch.exp(logprobs - behaviour_logprobs)
+    bounded = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
     return -torch.minimum(ratio * advantages, bounded * advantages).mean()
 
 
 def kl_loss(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
     """Return the k3 estimate of KL(policy, reference), a mean over tokens: unbiased and never negative (Schulman)."""
-    log_ratio = reference_logprobs - logprobs
-    return (torch.expm1(log_ratio) - log_ratio).mean()
+    log_ratio = logprobs - reference_logprobs
+    return (torch.expm1(-log_ratio) + log_ratio).mean()
 
 
 # ---- Learning --------------------------------------------------------------------------------------------------------
@@ -220,9 +220,9 @@ def batch_loss(
     # Position t is about token t + 1, as in `token_logprobs`.
     sampled = padded([[False] * (len(b) - 1) + [True] * len(s.reply) for b, s in zip(prompts, samples, strict=True)])
     logprobs = token_logprobs(policy, ids, settings.temperature)[sampled]
-    old = torch.tensor([logprob for sample in samples for logprob in sample.logprobs], device=DEVICE)
+    old = torch.tensor([logprob for sample in samples for logprob in sample.behaviour_logprobs], device=DEVICE)
     advantages = advantages.float().to(DEVICE)[:, None].expand(sampled.shape)[sampled]
-    loss = ppo_loss(logprobs, old, advantages, settings.clip_low, settings.clip_high)
+    loss = ppo_loss(logprobs, old, advantages, settings)
     if reference is not None:
         with torch.no_grad():
             reference_logprobs = token_logprobs(reference, ids, settings.temperature)[sampled]

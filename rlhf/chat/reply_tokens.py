@@ -136,7 +136,7 @@ def conversation(
     return Segment(
         token_ids=token_ids,
         kinds=np.repeat([kind for kind, _ in pieces], [len(tokens) for _, tokens in pieces]).astype(np.int8),
-        logprobs=np.zeros(len(token_ids), np.float32),
+        behaviour_logprobs=np.zeros(len(token_ids), np.float32),
         versions=np.full(len(token_ids), -1, np.int32),
     )
 

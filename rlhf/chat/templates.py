@@ -166,6 +166,6 @@ def _answered(prompt: Sequence[int], reply: Sequence[int]) -> Segment:
     return Segment(
         token_ids=np.array([*prompt, *reply], np.int32),
         kinds=np.array(kinds, np.int8),
-        logprobs=np.zeros(length, np.float32),
+        behaviour_logprobs=np.zeros(length, np.float32),
         versions=np.full(length, -1, np.int32),
     )

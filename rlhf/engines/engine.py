@@ -364,6 +364,6 @@ def _after(before: SampledTokens, completion: Completion) -> Completion:
     return replace(
         completion,
         token_ids=np.concatenate([before.token_ids, completion.token_ids]),
-        logprobs=np.concatenate([before.logprobs, completion.logprobs]),
+        behaviour_logprobs=np.concatenate([before.behaviour_logprobs, completion.behaviour_logprobs]),
         versions=np.concatenate([before.versions, completion.versions]),
     )

@@ -258,7 +258,7 @@ class Recipe(Config):
         elif self.trainer.loss.policy == "policy_gradient" and not is_corrected(self.trainer):
             raise ValueError(
                 "loss.policy policy_gradient is right only for the weights that sampled, and other weights sampled the "
-                "recorded episodes; use ppo, vtrace, or old_logprobs recomputed with a correction"
+                "recorded episodes; use ppo, vtrace, or proximal_logprobs recomputed with a correction"
             )
 
     def _pairs_are_there(self) -> None:
@@ -312,7 +312,7 @@ class Recipe(Config):
         if coarse and self.plays and not (corrected and self.trainer.weight_sync.tolerance):
             raise ValueError(
                 f"{coarse}: engines then sample from coarser weights than the learner's; set trainer.mismatch: ignore, "
-                "trainer.old_logprobs: recomputed (which weighs tokens by learner over engine) and "
+                "trainer.proximal_logprobs: recomputed (which weighs tokens by learner over engine) and "
                 "trainer.weight_sync.tolerance: the difference in nats that a weight sync may leave, for instance 1.0"
             )
 

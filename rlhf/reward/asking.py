@@ -44,6 +44,6 @@ def segment_of(token_ids: Sequence[int]) -> Segment:
     return Segment(
         token_ids=np.array(token_ids, np.int32),
         kinds=np.full(count, TokenKind.ACTION, np.int8),
-        logprobs=np.zeros(count, np.float32),
+        behaviour_logprobs=np.zeros(count, np.float32),
         versions=np.full(count, -1, np.int32),
     )

@@ -62,11 +62,11 @@ class Context:
         logprobs, versions = np.zeros(len(self), np.float32), np.full(len(self), -1, np.int32)
         for turn, reply in zip(self._turns, self._replies, strict=True):
             own = slice(turn.start, turn.stop)
-            kinds[own], logprobs[own], versions[own] = int(TokenKind.ACTION), reply.logprobs, reply.versions
+            kinds[own], logprobs[own], versions[own] = int(TokenKind.ACTION), reply.behaviour_logprobs, reply.versions
         return Segment(
             token_ids=self.token_ids,
             kinds=kinds,
-            logprobs=logprobs,
+            behaviour_logprobs=logprobs,
             versions=versions,
             turns=tuple(self._turns),
             routing=self._known_routing(),

@@ -229,7 +229,9 @@ def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:
         "segment_lengths": [len(segment.token_ids) for segment in segments],
         "token_ids": _joined([segment.token_ids for segment in segments], np.int32),
         "kinds": _joined([segment.kinds for segment in segments], np.int8),
-        "engine_logprobs": np.where(acted, _joined([one.logprobs for one in segments], np.float32), np.float32(np.nan)),
+        "behaviour_logprobs": np.where(
+            acted, _joined([one.behaviour_logprobs for one in segments], np.float32), np.float32(np.nan)
+        ),
         "versions": np.where(acted, versions, np.int32(UNKNOWN_VERSION)),
         "turns": [_turn(n, turn) for n, segment in enumerate(segments) for turn in segment.turns],
     }
@@ -249,7 +251,7 @@ def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:
     return {
         "advantage": finite(float(np.mean(advantages, dtype=np.float64))) if len(advantages) else None,
         "advantages": None if same else _at(acted, advantages),
-        "learner_logprobs": _at(acted, trained.logprobs),
+        "proximal_logprobs": _at(acted, trained.proximal_logprobs),
         "entropies": _at(acted, trained.entropies),
     }
 

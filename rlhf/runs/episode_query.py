@@ -14,6 +14,7 @@ from rlhf.errors import DataError, UserError
 from rlhf.runs.episode_parts import read_episodes, schema_of, sound_parts
 from rlhf.runs.episode_table import SCHEMA, table_of
 from rlhf.runs.folder import EPISODES, EVALUATIONS
+from rlhf.runs.records import RENAMED
 
 PARTS_AS_MAP = "map_from_entries(reward_parts) AS reward_parts"
 """`reward_parts['exact']` is then the part's value."""
@@ -68,9 +69,10 @@ def read_parts(connection: DuckDBPyConnection, parts: Sequence[Path]) -> DuckDBP
     united = not schema_of(parts[0]).equals(schema_of(parts[-1]))
     files = [str(part) for part in parts]
     found = connection.read_parquet(files, union_by_name=united, filename=True, file_row_number=True)
+    stored = {name: [own for own in found.columns if RENAMED.get(own, own) == name] for name in empty.columns}
     columns = [
-        name if name in found.columns else f"NULL::{kind} AS {name}"
-        for name, kind in zip(empty.columns, empty.types, strict=True)
+        f"coalesce({', '.join(own)}) AS {name}" if len(own) > 1 else f"{own[0] if own else f'NULL::{kind}'} AS {name}"
+        for (name, own), kind in zip(stored.items(), empty.types, strict=True)
     ]
     whole = found.project(", ".join((*columns, PART_OF_FILE, ROW)))
     return whole.project(f"* REPLACE ({PARTS_AS_MAP})")

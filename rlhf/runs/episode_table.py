@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rlhf.errors import DataError
-from rlhf.runs.records import PER_TOKEN, UNKNOWN_VERSION, EpisodeOutcome, EpisodeRecord
+from rlhf.runs.records import PER_TOKEN, RENAMED, UNKNOWN_VERSION, EpisodeOutcome, EpisodeRecord
 
-VERSION_KEY, VERSION = b"rlhf.episodes", 1
+VERSION_KEY, VERSION = b"rlhf.episodes", 2
 """Metadata key of a table, and the version of its schema: newer ones are refused."""
 CHUNK = 64
 """Records converted at a time: Arrow holds the interpreter lock while it reads Python objects."""
@@ -73,8 +73,8 @@ SCHEMA = pa.schema(
         "segment_lengths": pa.list_(pa.int32()),
         "token_ids": pa.list_(pa.int32()),
         "kinds": pa.list_(pa.int8()),
-        "engine_logprobs": pa.list_(pa.float32()),
-        "learner_logprobs": pa.list_(pa.float32()),
+        "behaviour_logprobs": pa.list_(pa.float32()),
+        "proximal_logprobs": pa.list_(pa.float32()),
         "entropies": pa.list_(pa.float32()),
         "versions": pa.list_(pa.int32()),
         "turns": _TURNS,
@@ -92,10 +92,10 @@ def table_of(records: Iterable[EpisodeRecord]) -> pa.Table:
 def records_in(table: pa.Table | pa.RecordBatch) -> Iterator[EpisodeRecord]:
     """Iterate over the records of a table; columns that it lacks are null. Raises `DataError` for a newer schema."""
     check_version(table.schema)
-    names = [name for name in table.schema.names if name in SCHEMA.names]
-    columns = [_values(name, table.column(name)) for name in names]
-    for values in zip(*columns, strict=True):
-        yield EpisodeRecord(**dict(zip(names, values, strict=True)))
+    stored = {RENAMED.get(name, name): table.column(name) for name in table.schema.names}
+    columns = {name: _values(name, column) for name, column in stored.items() if name in SCHEMA.names}
+    for values in zip(*columns.values(), strict=True):
+        yield EpisodeRecord(**dict(zip(columns, values, strict=True)))
 
 
 def check_version(schema: pa.Schema) -> None:

@@ -129,7 +129,7 @@ def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
 
 
 def _segments(record: EpisodeRecord, file: Path) -> tuple[Segment, ...]:
-    token_ids, kinds, logprobs, versions = record.token_ids, record.kinds, record.engine_logprobs, record.versions
+    token_ids, kinds, logprobs, versions = record.token_ids, record.kinds, record.behaviour_logprobs, record.versions
     stops = np.cumsum([0, *(record.segment_lengths or ())])
     if token_ids is None or kinds is None or logprobs is None or versions is None:
         raise _incomplete(record, file)
@@ -143,7 +143,7 @@ def _segments(record: EpisodeRecord, file: Path) -> tuple[Segment, ...]:
         Segment(
             token_ids=token_ids[start:stop],
             kinds=kinds[start:stop],
-            logprobs=logprobs[start:stop],
+            behaviour_logprobs=logprobs[start:stop],
             versions=versions[start:stop],
             turns=_turns(record, number),
         )

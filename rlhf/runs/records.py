@@ -100,9 +100,9 @@ class EpisodeRecord:
     token_ids: NDArray[np.int32] | None = None
     kinds: NDArray[np.int8] | None = None
     """0 prompt, 1 action (sampled by the policy), 2 environment."""
-    engine_logprobs: NDArray[np.float32] | None = None
+    behaviour_logprobs: NDArray[np.float32] | None = None
     """The engine's log-probs, in the distribution sampled from."""
-    learner_logprobs: NDArray[np.float32] | None = None
+    proximal_logprobs: NDArray[np.float32] | None = None
     """The learner's log-probs in the forward pass of the episode's first optimizer step; where the recipe has the ranks
     compute them before the update, those of that pass."""
     entropies: NDArray[np.float32] | None = None
@@ -118,10 +118,12 @@ class EpisodeRecord:
 COLUMNS = tuple(field.name for field in fields(EpisodeRecord))
 UNKNOWN_VERSION = -1
 PER_TOKEN: Mapping[str, type[np.generic]] = {
-    "advantages": np.float32, "token_ids": np.int32, "kinds": np.int8, "engine_logprobs": np.float32,
-    "learner_logprobs": np.float32, "entropies": np.float32, "versions": np.int32,
+    "advantages": np.float32, "token_ids": np.int32, "kinds": np.int8, "behaviour_logprobs": np.float32,
+    "proximal_logprobs": np.float32, "entropies": np.float32, "versions": np.int32,
 }  # fmt: skip
 """The per-token columns, each an array `[T]`."""
+RENAMED: Mapping[str, str] = {"engine_logprobs": "behaviour_logprobs", "learner_logprobs": "proximal_logprobs"}
+"""Columns of schema 1, and their names now."""
 
 
 def as_row(record: EpisodeRecord) -> dict[str, Any]:
@@ -131,7 +133,8 @@ def as_row(record: EpisodeRecord) -> dict[str, Any]:
 
 
 def record_of_row(row: Mapping[str, Any]) -> EpisodeRecord:
-    """Return the record of a JSON object made by `as_row`."""
+    """Return the record of a JSON object made by `as_row`, now or with schema 1."""
+    row = {RENAMED.get(name, name): value for name, value in row.items()}
     arrays = {name: _array(row[name], dtype) for name, dtype in PER_TOKEN.items() if row.get(name) is not None}
     return EpisodeRecord(**{**row, **arrays, "outcome": EpisodeOutcome(row["outcome"])})
 

@@ -121,7 +121,8 @@ class KLConfig(Config):
 
 
 class CorrectionConfig(Config):
-    """Importance weights of tokens whose behaviour policy is not the learner's, with `old_logprobs: recomputed`."""
+    """Importance weights of tokens that other weights sampled than the learner's, with `proximal_logprobs:
+    recomputed`."""
 
     method: Literal["truncate", "mask", "none"] = "truncate"
     """`truncate`: weights above `high` are truncated to it (TIS); `mask`: tokens or sequences outside [low, high] are
@@ -353,7 +354,7 @@ class TrainerConfig(Config):
     sequence per row."""
     max_staleness: int = Field(0, ge=0)
     """Maximum number of updates by which the weights that sampled a token may lag: 0 is synchronous."""
-    old_logprobs: Literal["behaviour", "recomputed"] = "behaviour"
+    proximal_logprobs: Literal["behaviour", "recomputed"] = "behaviour"
     """Denominator of the ratio: the engine's log-probs, or the learner's own before the update, with `correction`
     (decoupled PPO, arXiv 2110.00641). In 16 bits and with `max_staleness` above 0 the default is the learner's, except
     for `cispo` and `vtrace`: see docs/algorithms.md."""

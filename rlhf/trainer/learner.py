@@ -276,8 +276,8 @@ class RemoteLearner:
         """Raise `PolicyMismatch` when the ranks took no step because of one."""
         found = answers[0].disagreement if answers else None
         if found:
-            passed = scatter(answers, batch.tokens, lambda answer: answer.logprobs)
-            scored = batch.proximal
+            passed = scatter(answers, batch.tokens, lambda answer: answer.proximal_logprobs)
+            scored = batch.proximal_logprobs
             raise PolicyMismatch(
                 explain_disagreement(batch, passed if scored is None else scored, found, self._version)
             )
@@ -350,11 +350,11 @@ def _trained(batch: Batch, answers: Sequence[RankAnswer]) -> tuple[TrainedSample
     for answer in answers:
         passed[answer.places] = True
     passed |= not passed.any()  # a critic alone learnt, of all
-    logprobs = scatter(answers, batch.tokens, lambda answer: answer.logprobs)
+    logprobs = scatter(answers, batch.tokens, lambda answer: answer.proximal_logprobs)
     entropies = scatter(answers, batch.tokens, lambda answer: answer.entropies)
     columns = (batch.per_sample(column) for column in (batch.advantages, logprobs, entropies, passed))
     return tuple(
-        TrainedSample(ordinal=ordinal, sample=sample, advantages=own, logprobs=scored, entropies=spread)
+        TrainedSample(ordinal=ordinal, sample=sample, advantages=own, proximal_logprobs=scored, entropies=spread)
         for (ordinal, sample), own, scored, spread, used in zip(batch.samples, *columns, strict=True)
         if used.all()
     )

@@ -55,7 +55,7 @@ def explain_disagreement(
 
 def _compared(batch: Batch, logprobs: NDArray[np.float32], allowed: float) -> list[ComparedSequence]:
     assert batch.current is not None, "only the current version's tokens are compared"
-    gaps = np.where(batch.current > 0, np.abs(logprobs - batch.behaviour), np.nan)
+    gaps = np.where(batch.current > 0, np.abs(logprobs - batch.behaviour_logprobs), np.nan)
     found = []
     for segment, start, sample in zip(batch.sequences, batch.starts, batch.sequence_samples, strict=True):
         actions = np.flatnonzero(segment.action_mask)

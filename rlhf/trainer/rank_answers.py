@@ -29,14 +29,14 @@ class Disagreement:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankAnswer:
     """One rank's result. `sums` are `(sum, count)` pairs and `maxima` largest values, over this rank's tokens; `steps`
-    are values that are equal on all ranks, one per step. `places` `[A]`, `logprobs` and `entropies` `float32 [A]` are
-    from the first forward pass. With a `disagreement`, equal on all ranks, no step was taken."""
+    are values that are equal on all ranks, one per step. `places` `[A]`, `proximal_logprobs` and `entropies` `float32
+    [A]` are from the first forward pass. With a `disagreement`, equal on all ranks, no step was taken."""
 
     sums: Sums
     maxima: Mapping[str, float]
     steps: Mapping[str, tuple[float, ...]]
     places: NDArray[np.int64]
-    logprobs: NDArray[np.float32]
+    proximal_logprobs: NDArray[np.float32]
     entropies: NDArray[np.float32]
     disagreement: Disagreement | None = None
 

@@ -1,7 +1,7 @@
 """Second uses of groups: those whose rewards differ are trained once more in a later update.
 
 The second update weighs their tokens as it weighs those of a stale group, by the log-probs of the engine that sampled
-them (`old_logprobs`; off-policy replay: ACER, arXiv 1611.01224, and for GRPO arXiv 2506.09340).
+them (`proximal_logprobs`; off-policy replay: ACER, arXiv 1611.01224, and for GRPO arXiv 2506.09340).
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ class Publisher:
             whole = np.concatenate([prompt, reply.token_ids])
             learner = await self._ask_learner("canary", self._scored(whole, reply.routing, with_rounding=True))
             limits = self._canary.limits or measured(learner.rounding[-tokens:])
-            if fault := disagreement([reply.logprobs], [learner.logprobs[-tokens:]], limits):
+            if fault := disagreement([reply.behaviour_logprobs], [learner.logprobs[-tokens:]], limits):
                 faults[name] = f"at the end of a context of {len(whole)} tokens {fault}: {AT_LENGTH}"
         self._refuse(faults)
 

@@ -42,7 +42,7 @@ def test_two_digits_are_shown_in_ascending_order_and_three_in_ten_of_the_others(
 def test_every_setting_of_every_task_is_a_recipe(tmp_path) -> None:
     for task in TASKS:
         uses = {name: recipe(task, name, 3, tmp_path) for name in SETTINGS}
-        assert {one.trainer.old_logprobs for one in uses.values()} == {"recomputed"}
+        assert {one.trainer.proximal_logprobs for one in uses.values()} == {"recomputed"}
         assert [one.trainer.replay.groups > 0 for one in uses.values()] == [False, False, True, True]
         orders = [sets.order for one in uses.values() for sets in one.data.train_sets.values()]
         assert orders == ["uniform", "learnability", "uniform", "learnability"]

@@ -114,7 +114,7 @@ def test_tokens_have_the_colour_of_their_number(page: Watched, url: str, runs: P
         elif colour == "kind":
             assert (opacity, blue > red) == (0.3, True)
         elif colour in COLOURED:
-            columns = ("engine_logprobs", "learner_logprobs", "advantages")
+            columns = ("behaviour_logprobs", "proximal_logprobs", "advantages")
             strength, most = COLOURED[colour](*(record[column][place] for column in columns))
             assert opacity == pytest.approx(most * min(abs(strength), 1), abs=0.006)
             assert opacity < 0.01 or (red > green) == (strength < 0)
@@ -170,4 +170,4 @@ def test_a_neighbourhood_is_copied_as_json(page: Watched, context: BrowserContex
     copied = json.loads(shown.evaluate("navigator.clipboard.readText()"))
     assert [token["id"] for token in copied] == record["token_ids"][20:41]
     sampled = [token["engine"] for token in copied if token["kind"] == 1]
-    assert sampled == pytest.approx([one for one in record["engine_logprobs"][20:41] if one is not None])
+    assert sampled == pytest.approx([one for one in record["behaviour_logprobs"][20:41] if one is not None])

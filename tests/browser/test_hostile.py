@@ -45,7 +45,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     lines = [
         f"p{place}: {json.dumps(without_halves(text)[:300])}\n" for place, text in enumerate(HOSTILE_TEXTS.values())
     ]
-    recipe = "".join(lines) + "name: made\ntrainer: {updates: 1, old_logprobs: sampled, loss: {policy: mine}}\n"
+    recipe = "".join(lines) + "name: made\ntrainer: {updates: 1, proximal_logprobs: sampled, loss: {policy: mine}}\n"
     run = made_run(folder / "run", [{text[:300]: 1.0 for text in HOSTILE_TEXTS.values()}], recipe=recipe)
     (run / "owner").mkdir()
     (run / "tokenizer").mkdir()

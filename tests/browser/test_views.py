@@ -101,8 +101,8 @@ def test_an_episode_has_its_record_and_its_tokens(page: Watched, url: str, runs:
     place = next(place for place in range(first) if record["kinds"][place] == 1)
     tokens.nth(place).hover()
     told = facts(shown.locator("#token"))
-    assert number(told["engine log-prob"]) == pytest.approx(record["engine_logprobs"][place], rel=1e-5)
-    assert number(told["learner log-prob"]) == pytest.approx(record["learner_logprobs"][place], rel=1e-5)
+    assert number(told["engine log-prob"]) == pytest.approx(record["behaviour_logprobs"][place], rel=1e-5)
+    assert number(told["learner log-prob"]) == pytest.approx(record["proximal_logprobs"][place], rel=1e-5)
     advantage = record["advantages"][place] if record["advantages"] else record["advantage"]
     assert number(told["advantage"]) == about(advantage)
     assert number(told["entropy"]) == about(record["entropies"][place])

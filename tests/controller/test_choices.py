@@ -78,7 +78,7 @@ class NotingLearner(SavingLearner):
         updated = await super().update(groups)
         self.noted[self.version] = [
             (one.ticket.ordinal, one.task.id, one.second_use,
-             [(n, t.segments[0].token_ids.tolist(), t.segments[0].logprobs.tolist(), s.value)
+             [(n, t.segments[0].token_ids.tolist(), t.segments[0].behaviour_logprobs.tolist(), s.value)
               for n, t, s in one.trainable])
             for one in groups
         ]  # fmt: skip

@@ -74,7 +74,7 @@ class TestOffline:
         plain = {"advantage": {"estimator": "leave_one_out"}, "loss": {"policy": "policy_gradient"}}
         error = refusal("offline", data={"episodes": "a"}, trainer=plain)
         assert "other weights sampled the recorded episodes" in error
-        weighed = plain | {"old_logprobs": "recomputed", "correction": {"method": "truncate"}}
+        weighed = plain | {"proximal_logprobs": "recomputed", "correction": {"method": "truncate"}}
         assert recipe("offline", data={"episodes": "a"}, trainer=weighed).kind == "offline"
         vtrace = {"advantage": {"estimator": "vtrace"}, "loss": {"policy": "policy_gradient"}, "critic": {}}
         assert recipe("offline", data={"episodes": "a"}, trainer=vtrace).kind == "offline"

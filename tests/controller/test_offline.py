@@ -99,7 +99,11 @@ class CountingLearner:
             metrics={"policy/approx_kl": 0.5},
             samples=tuple(
                 TrainedSample(
-                    ordinal=group.ticket.ordinal, sample=index, advantages=nothing, logprobs=nothing, entropies=nothing
+                    ordinal=group.ticket.ordinal,
+                    sample=index,
+                    advantages=nothing,
+                    proximal_logprobs=nothing,
+                    entropies=nothing,
                 )
                 for group in groups
                 for index, _, _ in group.trainable

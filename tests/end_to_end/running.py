@@ -111,9 +111,9 @@ def logs(folder: Path) -> str:
 def largest_difference(episodes: Sequence[EpisodeRecord]) -> float:
     """Largest |engine - learner| log-prob over every sampled token that was trained."""
     gaps = [
-        float(np.nanmax(abs(episode.engine_logprobs - episode.learner_logprobs)))
+        float(np.nanmax(abs(episode.behaviour_logprobs - episode.proximal_logprobs)))
         for episode in episodes
-        if episode.engine_logprobs is not None and episode.learner_logprobs is not None
+        if episode.behaviour_logprobs is not None and episode.proximal_logprobs is not None
     ]
     assert gaps, "no trained token was recorded"
     return max(gaps)

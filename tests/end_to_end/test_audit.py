@@ -189,10 +189,10 @@ LIES: dict[str, tuple[str, Lie]] = {
     "a token is another": ("tokens", at_first_action("token_ids", 40)),
     "a token is the policy's": ("tokens", first(kinds=lambda record: np.ones_like(record.kinds))),
     "a number of tokens is another": ("tokens", first(sampled_tokens=lambda record: (record.sampled_tokens or 0) + 1)),
-    "a log-prob is missing": ("tokens", at_first_action("engine_logprobs", np.nan)),
-    "a log-prob is above 0": ("tokens", at_first_action("engine_logprobs", 0.5)),
-    "an engine's log-prob is another": ("metrics", at_first_action("engine_logprobs", -9.0, 1)),
-    "a learner's log-prob is another": ("metrics", at_first_action("learner_logprobs", -9.0, 1)),
+    "a log-prob is missing": ("tokens", at_first_action("behaviour_logprobs", np.nan)),
+    "a log-prob is above 0": ("tokens", at_first_action("behaviour_logprobs", 0.5)),
+    "an engine's log-prob is another": ("metrics", at_first_action("behaviour_logprobs", -9.0, 1)),
+    "a learner's log-prob is another": ("metrics", at_first_action("proximal_logprobs", -9.0, 1)),
     "an entropy is another": ("metrics", at_first_action("entropies", 2.5, 1)),
     "an entropy is below 0": ("tokens", at_first_action("entropies", -1.0)),
     "a reply is another": ("tokens", first(response=lambda _: "98765")),
@@ -282,7 +282,7 @@ LIES: dict[str, tuple[str, Lie]] = {
 LIES_WITH_A_CRITIC: dict[str, tuple[str, Lie]] = {
     "an advantage is another": ("tokens", first(3, advantage=lambda one: (one.advantage or 0) + 0.1)),
     "a token's advantage is another": ("tokens", at_first_action("advantages", 3.0, 3)),
-    "a log-prob of the learner is missing": ("tokens", at_first_action("learner_logprobs", np.nan, 3)),
+    "a log-prob of the learner is missing": ("tokens", at_first_action("proximal_logprobs", np.nan, 3)),
 }
 """Those of single tokens that keep the mean cannot be known: no record has a critic's values."""
 

@@ -11,7 +11,7 @@ from tests.end_to_end.running import train
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
 
 COARSE = ("model.dtype=bfloat16", "rollout.vllm.quantization=fp8_per_channel", "rollout.vllm.kv_cache_dtype=fp8")
-WEIGHED = ("trainer.mismatch=ignore", "trainer.old_logprobs=recomputed", "trainer.weight_sync.tolerance=1.0")
+WEIGHED = ("trainer.mismatch=ignore", "trainer.proximal_logprobs=recomputed", "trainer.weight_sync.tolerance=1.0")
 
 
 def test_the_quickstart_learns_from_engines_of_8_bits_whose_tokens_are_weighed(tmp_path: Path, cache: Path) -> None:

@@ -45,11 +45,11 @@ def test_engine_and_learner_agree_on_every_token_while_adapters_change_under_run
 
 def fresh(episode: EpisodeRecord) -> EpisodeRecord:
     """The record with only the tokens that the newest adapters before its update sampled."""
-    assert episode.engine_logprobs is not None
+    assert episode.behaviour_logprobs is not None
     assert episode.versions is not None
     assert episode.update is not None
     newest = episode.versions == episode.update - 1
-    return replace(episode, engine_logprobs=np.where(newest, episode.engine_logprobs, np.nan))
+    return replace(episode, behaviour_logprobs=np.where(newest, episode.behaviour_logprobs, np.nan))
 
 
 @pytest.mark.slow

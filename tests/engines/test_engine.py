@@ -29,8 +29,8 @@ def echo(request: GenerateRequest) -> Reply:
 
 def completion(token_ids: np.ndarray, versions: np.ndarray, reason: FinishReason = FinishReason.STOP) -> Completion:
     return Completion(
-        token_ids=token_ids, logprobs=np.zeros(len(token_ids), np.float32), versions=versions, finish_reason=reason,
-        engine="engine-0",
+        token_ids=token_ids, behaviour_logprobs=np.zeros(len(token_ids), np.float32), versions=versions,
+        finish_reason=reason, engine="engine-0",
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class GatedEngine:
             raise self.error
         return Completion(
             token_ids=prompt.token_ids,
-            logprobs=np.zeros(2, np.float32),
+            behaviour_logprobs=np.zeros(2, np.float32),
             versions=np.zeros(2, np.int32),
             finish_reason=FinishReason.STOP,
             engine=self.name,

@@ -80,7 +80,7 @@ class WholeLearner(FakeLearner):
 def _trained(group: Group, one: tuple[int, object, object]) -> TrainedSample:
     tokens = np.zeros(group.trainable[0][1].action_tokens, np.float32)
     return TrainedSample(
-        ordinal=group.ticket.ordinal, sample=one[0], advantages=tokens, logprobs=tokens, entropies=tokens
+        ordinal=group.ticket.ordinal, sample=one[0], advantages=tokens, proximal_logprobs=tokens, entropies=tokens
     )
 
 

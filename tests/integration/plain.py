@@ -64,7 +64,7 @@ class Plain:
                     Said(
                         group=index,
                         reward=score.value,
-                        behaviour=torch.tensor(segment.logprobs[segment.action_mask]).double(),
+                        behaviour=torch.tensor(segment.behaviour_logprobs[segment.action_mask]).double(),
                         logprobs=logprobs,
                         entropies=entropies,
                         reference=self._of(self.reference, ids, actions)[0].detach(),

@@ -144,7 +144,7 @@ def _sample(prompt: np.ndarray, reply: Completion, reward: float) -> Sample:
     segment = Segment(
         token_ids=np.concatenate([prompt, reply.token_ids]).astype(np.int32),
         kinds=np.array([TokenKind.PROMPT] * len(prompt) + [TokenKind.ACTION] * actions, np.int8),
-        logprobs=np.concatenate([before, reply.logprobs]).astype(np.float32),
+        behaviour_logprobs=np.concatenate([before, reply.behaviour_logprobs]).astype(np.float32),
         versions=np.concatenate([before - 1, reply.versions]).astype(np.int32),
     )
     trajectory = Trajectory(task=Task(id="", messages=()), segments=(segment,), status=EpisodeStatus.TERMINATED)

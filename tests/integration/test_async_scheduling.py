@@ -108,7 +108,7 @@ def test_a_pause_with_a_step_in_flight_gives_the_same_tokens_and_versions_as_wit
     for name, reply in replies.items():
         assert reply.token_ids.tolist() == expected[name].token_ids.tolist()
         assert reply.versions.tolist() == expected[name].versions.tolist()
-        np.testing.assert_allclose(reply.logprobs, expected[name].logprobs, atol=1e-5)
+        np.testing.assert_allclose(reply.behaviour_logprobs, expected[name].behaviour_logprobs, atol=1e-5)
     np.testing.assert_allclose(np.array(seen), np.array(scores), atol=1e-5)
     versions = [version for reply in replies.values() for version in reply.versions.tolist()]
     assert versions.count(-1) == STEPS * len(REQUESTS), "what was in flight at the pause is kept"

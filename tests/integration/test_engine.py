@@ -65,7 +65,7 @@ class Served:
         whole = np.concatenate([prompt, reply.token_ids])
         expected = self.logprobs(whole, temperature)[len(prompt) - 1 : -1]
         expected = expected.gather(-1, torch.tensor(reply.token_ids[:, None].astype(np.int64)))[:, 0]
-        assert np.abs(expected.numpy() - reply.logprobs).max() < TOLERANCE / min(temperature, 1.0)
+        assert np.abs(expected.numpy() - reply.behaviour_logprobs).max() < TOLERANCE / min(temperature, 1.0)
 
 
 def collect(worker: EngineWorker, count: int) -> dict[str, Completion | RefusedRequest]:
@@ -158,7 +158,7 @@ def test_a_reply_ends_at_a_stop_token_that_it_includes_or_at_its_budget(engine: 
     cut = [reply for reply in replies if reply.finish_reason is FinishReason.LENGTH]
     assert cut
     assert all(len(reply.token_ids) == 100 and STOP not in reply.token_ids for reply in cut)
-    assert all(len(r.token_ids) == len(r.logprobs) == len(r.versions) for r in replies)
+    assert all(len(r.token_ids) == len(r.behaviour_logprobs) == len(r.versions) for r in replies)
     generated = set(np.concatenate([reply.token_ids for reply in replies]).tolist())
     assert generated & {2, 50, 51}, "the hostile file's end tokens end nothing"
 
@@ -168,7 +168,7 @@ def test_the_same_request_gives_the_same_reply_whatever_runs_beside_it(engine: S
     beside = [request(f"r{n}", seed=100 + n, length=4 + n) for n in range(20)]
     *_, crowded = engine.answer(*beside, request("crowded", seed=3))
     assert crowded.token_ids.tolist() == alone.token_ids.tolist()
-    assert crowded.logprobs.tobytes() == alone.logprobs.tobytes()
+    assert crowded.behaviour_logprobs.tobytes() == alone.behaviour_logprobs.tobytes()
 
 
 def test_what_another_engine_goes_on_with_is_what_the_first_would_have_said(
@@ -183,7 +183,7 @@ def test_what_another_engine_goes_on_with_is_what_the_first_would_have_said(
     whole = reply[-1][1]
     said = len(whole.token_ids)
     assert len(arrived) > said // 2
-    for column in ("token_ids", "logprobs", "versions"):
+    for column in ("token_ids", "behaviour_logprobs", "versions"):
         parts = np.concatenate([getattr(part, column) for part in arrived])
         assert parts.tobytes() == getattr(whole, column)[: len(parts)].tobytes()
     monkeypatch.undo()
@@ -191,7 +191,7 @@ def test_what_another_engine_goes_on_with_is_what_the_first_would_have_said(
         prompt = np.concatenate([asked.token_ids, whole.token_ids[:had]])
         (rest,) = engine.answer(GenerateRequest(f"rest-{had}", prompt, 1.0, 40 - had, 3, sampled=had))
         assert rest.token_ids.tolist() == whole.token_ids[had:].tolist()
-        assert rest.logprobs.tobytes() == whole.logprobs[had:].tobytes()
+        assert rest.behaviour_logprobs.tobytes() == whole.behaviour_logprobs[had:].tobytes()
 
 
 def test_a_prompt_that_is_too_long_is_refused_at_once_and_others_are_answered(engine: Served) -> None:
@@ -222,7 +222,7 @@ def test_a_reply_that_is_cut_off_comes_back_with_what_was_said_and_is_the_beginn
     assert cut.finish_reason is FinishReason.TIME
     assert 5 <= len(cut.token_ids) < len(whole.token_ids)
     assert cut.token_ids.tolist() == whole.token_ids[: len(cut.token_ids)].tolist()
-    assert cut.logprobs.tobytes() == whole.logprobs[: len(cut.token_ids)].tobytes()
+    assert cut.behaviour_logprobs.tobytes() == whole.behaviour_logprobs[: len(cut.token_ids)].tobytes()
     assert cut.versions.tolist() == [UNPUBLISHED] * len(cut.token_ids)
     engine.worker.cut_off(["slow"])
     assert collect(engine.worker, 0) == {}, "what has ended is not touched"
@@ -252,7 +252,7 @@ def test_a_pause_keeps_every_request_and_every_token(engine: Served) -> None:
     engine.worker.resume()
     for before, after in zip(expected, engine.wait_for(requests), strict=True):
         assert after.token_ids.tolist() == before.token_ids.tolist()
-        assert np.abs(after.logprobs - before.logprobs).max() < TOLERANCE
+        assert np.abs(after.behaviour_logprobs - before.behaviour_logprobs).max() < TOLERANCE
 
 
 def test_a_canary_is_answered_in_the_pause_while_requests_wait_and_each_token_has_its_version(engine: Served) -> None:
@@ -300,7 +300,7 @@ def test_a_reply_ends_with_a_text_and_a_step_that_raises_fails_the_requests_unde
     assert replies["rest"].token_ids.tolist() == [said[place + 1]], "half of the text was sampled elsewhere"
     assert [replies[name].finish_reason for name in ("said", "cut")] == [FinishReason.STOP, FinishReason.LENGTH]
     assert replies["said"].token_ids.tolist() == said[: place + 2]
-    assert len(replies["said"].logprobs) == len(replies["said"].versions) == place + 2
+    assert len(replies["said"].behaviour_logprobs) == len(replies["said"].versions) == place + 2
 
     def fall_over() -> None:
         raise MemoryError("no memory for the logits")

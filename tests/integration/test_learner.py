@@ -375,12 +375,16 @@ def test_log_probs_come_back_to_their_samples_at_the_sampling_temperature(
         ids, actions = torch.tensor(segment.token_ids).long(), torch.tensor(np.flatnonzero(segment.action_mask))
         with torch.no_grad():
             expected, _ = chosen_logprobs(model(ids[None]).logits[0, actions - 1], ids[actions], 0.7)
-        np.testing.assert_allclose(trained.logprobs, expected, rtol=0, atol=1e-5)
-    difference = np.concatenate([t.logprobs for t in updated.samples]) - np.concatenate(
-        [s.trajectory.segments[0].logprobs[s.trajectory.segments[0].action_mask] for g in GROUPS for s in g.samples]
+        np.testing.assert_allclose(trained.proximal_logprobs, expected, rtol=0, atol=1e-5)
+    difference = np.concatenate([t.proximal_logprobs for t in updated.samples]) - np.concatenate(
+        [
+            s.trajectory.segments[0].behaviour_logprobs[s.trajectory.segments[0].action_mask]
+            for g in GROUPS
+            for s in g.samples
+        ]
     )
     assert updated.metrics["policy/logprob_difference_max"] == pytest.approx(np.abs(difference).max(), rel=1e-4)
-    assert sum(len(one.logprobs) for one in updated.samples) == len(difference)
+    assert sum(len(one.proximal_logprobs) for one in updated.samples) == len(difference)
 
 
 def test_stale_tokens_do_not_count_in_the_distance_between_engine_and_learner(
@@ -389,9 +393,9 @@ def test_stale_tokens_do_not_count_in_the_distance_between_engine_and_learner(
     learner = start(pair, folder, trainer(2, 1, mismatch="ignore"), plays=True)
     fresh, stale = sampled_by(GROUPS[:1], 0), sampled_by(GROUPS[1:], -1)
     updated = asyncio.run(learner.update([*fresh, *stale]))
-    own = {(one.ordinal, one.sample): one.logprobs for one in updated.samples}
+    own = {(one.ordinal, one.sample): one.proximal_logprobs for one in updated.samples}
     differences = [
-        np.abs(own[group.ticket.ordinal, number] - segment.logprobs[segment.action_mask])
+        np.abs(own[group.ticket.ordinal, number] - segment.behaviour_logprobs[segment.action_mask])
         for group in fresh
         for number, sample in enumerate(group.samples)
         for segment in sample.trajectory.segments
@@ -416,28 +420,28 @@ def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[Proce
         calls = zip(pair, parts, strict=True)
         return await asyncio.gather(
             *(
-                worker.call("policy.forward_outputs", part, ("proximal",), timeout_seconds=scaled(60))
+                worker.call("policy.forward_outputs", part, ("proximal_logprobs",), timeout_seconds=scaled(60))
                 for worker, part in calls
             )
         )
 
     scores = with_forward_outputs(batch, parts, asyncio.run(scored()))
-    assert scores.proximal is not None
-    found = batch.per_sample(scores.proximal)
+    assert scores.proximal_logprobs is not None
+    found = batch.per_sample(scores.proximal_logprobs)
     for sample, logprobs in zip(asyncio.run(learner.update(GROUPS)).samples, found, strict=True):
-        np.testing.assert_array_equal(sample.logprobs, logprobs)
+        np.testing.assert_array_equal(sample.proximal_logprobs, logprobs)
 
 
 def test_several_steps_an_update_use_the_log_probs_from_before_the_first(
     single: list[ProcessWorker], folder: str
 ) -> None:
-    changes = {"epochs": 2, "minibatches": 3, "old_logprobs": "recomputed", "kl": KLConfig(coefficient=0.1)}
+    changes = {"epochs": 2, "minibatches": 3, "proximal_logprobs": "recomputed", "kl": KLConfig(coefficient=0.1)}
     learner = start(single, folder, trainer(1, 0, **changes))
     first = asyncio.run(learner.update(GROUPS))
-    frozen = start(single, folder, trainer(1, 0, learning_rate=0, old_logprobs="recomputed"))
+    frozen = start(single, folder, trainer(1, 0, learning_rate=0, proximal_logprobs="recomputed"))
     still = asyncio.run(frozen.update(GROUPS))
     for a, b in zip(first.samples, still.samples, strict=True):
-        np.testing.assert_allclose(a.logprobs, b.logprobs, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(a.proximal_logprobs, b.proximal_logprobs, rtol=0, atol=1e-5)
     assert still.metrics["policy/ratio_max"] == 1.0
     assert first.metrics["policy/ratio_max"] > 1.01
     assert first.metrics["policy/kl_reference"] > 0
@@ -451,7 +455,7 @@ def test_what_no_step_used_is_not_trained_and_the_rate_follows_the_updates(
     seen = [asyncio.run(learner.update(made_groups(6, 4))) for _ in range(2)]
     assert [one.metrics["optimizer/steps"] for one in seen] == [1, 1]
     assert [len({sample.ordinal for sample in one.samples}) for one in seen] == [2, 2]
-    assert all(np.isfinite(sample.logprobs).all() for one in seen for sample in one.samples)
+    assert all(np.isfinite(sample.proximal_logprobs).all() for one in seen for sample in one.samples)
     assert seen[1].metrics["optimizer/learning_rate"] == pytest.approx(1e-3 * (1 - 6 / 120))
 
 

@@ -104,7 +104,7 @@ def begin(engine: ThreadedEngine, workers: list[ProcessWorker], **settings: Any)
 
 @pytest.mark.parametrize("served", ["float32", SIXTEEN], indirect=True)
 def test_healthy_updates_are_not_disturbed(served: ThreadedEngine, single: list[ProcessWorker]) -> None:
-    run = begin(served, single, minibatches=2, old_logprobs="recomputed")
+    run = begin(served, single, minibatches=2, proximal_logprobs="recomputed")
     for _ in range(3):
         assert asyncio.run(run.update()).metrics["optimizer/steps"] == 2
 

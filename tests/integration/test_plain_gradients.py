@@ -83,7 +83,7 @@ def groups_of(policy: str) -> tuple[Group, ...]:
                 every = (model(ids[None]).logits[0, :-1] / TEMPERATURE).log_softmax(-1)
             own = np.concatenate([[0], every.gather(-1, ids[1:, None])[:, 0].numpy()])
             noisy = np.where(segment.action_mask, own + rng.normal(0, 0.2, len(own)), 0).astype(np.float32)
-            trajectory = replace(sample.trajectory, segments=(replace(segment, logprobs=noisy),))
+            trajectory = replace(sample.trajectory, segments=(replace(segment, behaviour_logprobs=noisy),))
             samples.append(replace(sample, trajectory=trajectory))
         groups.append(replace(group, samples=tuple(samples)))
     return tuple(groups)

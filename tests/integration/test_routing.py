@@ -94,7 +94,7 @@ def gap(folder: Path, told: list[tuple[np.ndarray, Completion]], mode: RoutingMo
         routing.take(np.concatenate([reply.routing, last])[None])
         with torch.no_grad():
             logprobs, _ = policy(ids, torch.arange(ids.shape[1])[None], places - 1, places, 1.0)
-        distances.append(np.abs(logprobs.numpy() - reply.logprobs))
+        distances.append(np.abs(logprobs.numpy() - reply.behaviour_logprobs))
         found, of = routing.disagreement()
         differing, chosen = differing + float(found), chosen + of
     difference = np.concatenate(distances)

@@ -67,7 +67,7 @@ def assert_like(found: list[Updated], expected: list[Updated], tolerance: float 
     assert expected[0].metrics["optimizer/grad_norm"] > 0
     for a, b in zip(found, expected, strict=True):
         for one, other in zip(a.samples, b.samples, strict=True):
-            np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=0, atol=tolerance)
+            np.testing.assert_allclose(one.proximal_logprobs, other.proximal_logprobs, rtol=0, atol=tolerance)
             np.testing.assert_allclose(one.advantages, other.advantages, rtol=0, atol=10 * tolerance)
         # How much of the rows is padding depends on how they are dealt.
         figures, wanted = ({k: v for k, v in seen.metrics.items() if k != "tokens/computed"} for seen in (a, b))

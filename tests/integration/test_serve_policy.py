@@ -85,7 +85,7 @@ def turns_of(episode: EpisodeRecord) -> dict[tuple[int, ...], Any]:
     """The log-probs of each turn, by the tokens that were sampled in it."""
     starts = np.cumsum([0, *episode.segment_lengths])
     ranges = [slice(*(starts[turn["segment"]] + [turn["start"], turn["stop"]])) for turn in episode.turns]
-    return {tuple(episode.token_ids[turn].tolist()): episode.engine_logprobs[turn] for turn in ranges}
+    return {tuple(episode.token_ids[turn].tolist()): episode.behaviour_logprobs[turn] for turn in ranges}
 
 
 def test_every_reply_that_a_client_had_is_one_turn_of_one_episode(played: Any) -> None:
@@ -108,5 +108,5 @@ def test_the_model_gives_the_recorded_log_probs_in_the_recorded_contexts(played:
             ids = torch.tensor(episode.token_ids[first:stop])
             with torch.no_grad():
                 scored = policy(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
-            recorded = episode.engine_logprobs[first + 1 : stop]
+            recorded = episode.behaviour_logprobs[first + 1 : stop]
             assert np.nanmax(abs(scored.numpy() - recorded)) < 1e-3

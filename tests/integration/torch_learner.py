@@ -33,7 +33,7 @@ def assert_sampled_by(reply: Any, scores: Mapping[int, NDArray[np.float32]]) -> 
     assert set(reply.versions.tolist()) == set(scores)
     for version, expected in scores.items():
         sampled = reply.versions == version
-        gaps = np.abs(expected - reply.logprobs)
+        gaps = np.abs(expected - reply.behaviour_logprobs)
         assert gaps[sampled].max() < 1e-4
         assert gaps[~sampled].max(initial=1.0) > 1e-2
 

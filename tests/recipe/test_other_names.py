@@ -25,6 +25,10 @@ def test_every_key_that_is_offered_is_one() -> None:
     [
         ({"trainer": {"lr": 1}}, "'trainer.lr'; did you mean 'trainer.optimizer.learning_rate'?"),
         ({"trainer": {"batch_size": 8}}, "'trainer.batch_size'; did you mean 'trainer.groups_per_update'?"),
+        (
+            {"trainer": {"old_logprobs": "recomputed"}},
+            "'trainer.old_logprobs'; did you mean 'trainer.proximal_logprobs'?",
+        ),
         ({"trainer": {"num_generations": 8}}, "'trainer.num_generations'; did you mean 'trainer.group_size'?"),
         ({"max_completion_length": 8}, "'max_completion_length'; did you mean 'sampling.max_tokens'?"),
         ({"beta": 0.1}, "'beta'; did you mean 'trainer.kl.coefficient' or 'trainer.preference.beta'?"),

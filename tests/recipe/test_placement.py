@@ -209,7 +209,7 @@ def test_workers_that_a_recipe_places_stay_and_only_their_precision_follows(have
 
 def test_defaults_of_16_bits_follow_from_the_chosen_precision() -> None:
     loaded = on("8xH100", recipe(model={"path": QWEN.format("7B"), "lora": {"rank": 8}}))
-    assert loaded.recipe.trainer.old_logprobs == "recomputed"
+    assert loaded.recipe.trainer.proximal_logprobs == "recomputed"
     assert loaded.recipe.model.publishes_adapters
     assert on("8xH100", loaded) == loaded, "chosen once"
 

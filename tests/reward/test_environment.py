@@ -15,8 +15,9 @@ def trajectory(*rewards: float | None, status: EpisodeStatus = EpisodeStatus.TER
     """An episode of a segment a turn."""
     segments = [
         Segment(
-            token_ids=np.zeros(2, np.int32), kinds=np.array([0, 1], np.int8), logprobs=np.zeros(2, np.float32),
-            versions=np.zeros(2, np.int32), turns=(Turn(start=1, stop=2, reward=reward),),
+            token_ids=np.zeros(2, np.int32), kinds=np.array([0, 1], np.int8),
+            behaviour_logprobs=np.zeros(2, np.float32), versions=np.zeros(2, np.int32),
+            turns=(Turn(start=1, stop=2, reward=reward),),
         )
         for reward in rewards
     ]  # fmt: skip

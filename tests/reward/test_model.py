@@ -118,7 +118,12 @@ async def test_what_a_model_cannot_read_is_unscored_without_being_asked(one: Tra
 async def test_a_response_that_is_all_tool_output_is_empty() -> None:
     segment = trajectory(5).segments[0]
     kinds = np.where(segment.action_mask, TokenKind.ENV, segment.kinds).astype(np.int8)
-    tool = Segment(token_ids=segment.token_ids, kinds=kinds, logprobs=segment.logprobs, versions=segment.versions)
+    tool = Segment(
+        token_ids=segment.token_ids,
+        kinds=kinds,
+        behaviour_logprobs=segment.behaviour_logprobs,
+        versions=segment.versions,
+    )
     (score,) = await (await started(FakeWorker()))(
         TASK, [Trajectory(task=TASK, segments=(tool,), status=EpisodeStatus.TERMINATED)]
     )

@@ -20,7 +20,7 @@ def segment(*ids: int) -> Segment:
     return Segment(
         token_ids=np.array(ids, np.int32),
         kinds=zeros.astype(np.int8),
-        logprobs=zeros.astype(np.float32),
+        behaviour_logprobs=zeros.astype(np.float32),
         versions=zeros.astype(np.int32),
     )
 

@@ -57,7 +57,7 @@ class ScriptedEngine:
         self.said.append(
             Completion(
                 token_ids=tokens,
-                logprobs=-np.arange(1, len(tokens) + 1, dtype=np.float32) / 8,
+                behaviour_logprobs=-np.arange(1, len(tokens) + 1, dtype=np.float32) / 8,
                 versions=np.full(len(tokens), len(self.said), np.int32),
                 finish_reason=FinishReason.STOP if stopped else FinishReason.LENGTH,
                 engine="scripted",

@@ -12,7 +12,7 @@ def said(prompt: int, tokens: int, experts: int | None) -> Completion:
     """A reply to `prompt` tokens; of all but its last the engine chose `experts`."""
     return Completion(
         token_ids=np.arange(tokens, dtype=np.int32),
-        logprobs=np.zeros(tokens, np.float32),
+        behaviour_logprobs=np.zeros(tokens, np.float32),
         versions=np.zeros(tokens, np.int32),
         finish_reason=FinishReason.STOP,
         routing=None if experts is None else np.full((prompt + tokens - 1, 1, 2), experts, np.int16),

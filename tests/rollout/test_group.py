@@ -41,7 +41,7 @@ async def test_a_trajectory_holds_prompt_and_reply_token_by_token() -> None:
     [segment] = trajectory.segments
     assert segment.token_ids[:3].tolist() == [7, 8, 9]
     assert segment.kinds.tolist() == [TokenKind.PROMPT] * 3 + [TokenKind.ACTION] * 2
-    assert segment.logprobs.tolist() == [0, 0, 0, -0.5, -0.5]
+    assert segment.behaviour_logprobs.tolist() == [0, 0, 0, -0.5, -0.5]
     assert segment.versions.tolist() == [-1, -1, -1, 0, 0]
     assert (segment.turns[0].start, segment.turns[0].stop, segment.turns[0].terminated) == (3, 5, True)
     assert trajectory.status is EpisodeStatus.TERMINATED

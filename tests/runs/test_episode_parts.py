@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import pytest
 from rlhf.errors import DataError, DiskFailed
 from rlhf.runs.ended import ended_by_failure
 from rlhf.runs.episode_parts import EpisodeParts, drop_parts_after, lost_parts, parts_in, read_episodes, write_part
+from rlhf.runs.episode_query import Question, ask, open_episodes
 from rlhf.runs.episode_table import SCHEMA, VERSION_KEY, records_in, table_of
-from rlhf.runs.records import COLUMNS, EpisodeOutcome, EpisodeRecord, as_row
+from rlhf.runs.records import COLUMNS, EpisodeOutcome, EpisodeRecord, as_row, record_of_row
 from rlhf.types import Failed, Task, Ticket
 
 PLAYED = EpisodeRecord(
@@ -26,8 +28,8 @@ PLAYED = EpisodeRecord(
     reward_parts={"exact": 1.0, "format": 0.0}, advantage=-0.5,
     advantages=np.array([np.nan, 0.25, -1], np.float32), segment_lengths=[3],
     token_ids=np.array([7, 8, 151_000], np.int32), kinds=np.array([0, 1, 1], np.int8),
-    engine_logprobs=np.array([np.nan, -1e-7, -20.125], np.float32),
-    learner_logprobs=np.array([np.nan, -2e-7, -20.25], np.float32), versions=np.array([-1, 1, 1], np.int32),
+    behaviour_logprobs=np.array([np.nan, -1e-7, -20.125], np.float32),
+    proximal_logprobs=np.array([np.nan, -2e-7, -20.25], np.float32), versions=np.array([-1, 1, 1], np.int32),
     turns=[{"segment": 0, "start": 1, "stop": 3, "reward": None, "terminated": True, "truncated": False}],
     conversation=[
         {"role": "user", "content": "6*7?"},
@@ -57,8 +59,27 @@ def test_the_schema_has_the_columns_of_a_record() -> None:
 def test_a_record_comes_back_as_it_was_with_every_float(tmp_path: Path) -> None:
     floats = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32).view(np.float32)
     floats = floats[np.isfinite(floats)]
-    long = replace(PLAYED, engine_logprobs=floats, advantages=None)
+    long = replace(PLAYED, behaviour_logprobs=floats, advantages=None)
     assert rows(written(tmp_path / "parts", [PLAYED, FAILED, long])) == [as_row(r) for r in (PLAYED, FAILED, long)]
+
+
+def test_parts_of_schema_1_are_read_also_beside_newer_ones(tmp_path: Path) -> None:
+    (old,) = parts_in(Path(__file__).parent / "schema_1")
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    shutil.copy(old, folder)
+    assert "engine_logprobs" in pq.read_schema(old).names
+    assert rows(folder) == [as_row(PLAYED), as_row(FAILED)]
+    written(folder, [PLAYED])
+    question = Question(columns=("behaviour_logprobs[3]", "proximal_logprobs[3]"), where="reward = 0.1")
+    with open_episodes(folder, print) as connection:
+        assert ask(connection, "episodes", question).fetchall() == [(-20.125, -20.25)] * 2
+
+
+def test_json_lines_of_schema_1_are_read() -> None:
+    row = as_row(PLAYED)
+    row |= {"engine_logprobs": row.pop("behaviour_logprobs"), "learner_logprobs": row.pop("proximal_logprobs")}
+    assert as_row(record_of_row(row)) == as_row(PLAYED)
 
 
 def test_text_that_is_no_unicode_is_written_with_its_escape(tmp_path: Path) -> None:
@@ -98,7 +119,7 @@ def test_a_part_cut_in_the_middle_is_told_in_a_line_and_the_others_are_read(tmp_
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (table_of([FAILED]).replace_schema_metadata({VERSION_KEY: b"2"}), "its schema is 2"),
+        (table_of([FAILED]).replace_schema_metadata({VERSION_KEY: b"3"}), "its schema is 3"),
         (pa.table({"a": [1]}), "no rlhf episodes"),
     ],
     ids=["a newer schema", "another table"],

@@ -49,7 +49,7 @@ def with_turns(group: Group) -> Group:
         segments.append(
             replace(
                 segment,
-                logprobs=np.where(blank, 0, segment.logprobs).astype(np.float32),
+                behaviour_logprobs=np.where(blank, 0, segment.behaviour_logprobs).astype(np.float32),
                 versions=np.where(blank, -1, number).astype(np.int32),
                 turns=turns,
             )
@@ -79,7 +79,7 @@ def updated(group: Group) -> Updated:
             ordinal=group.ticket.ordinal,
             sample=index,
             advantages=np.zeros(trajectory.action_tokens, np.float32),
-            logprobs=np.zeros(trajectory.action_tokens, np.float32),
+            proximal_logprobs=np.zeros(trajectory.action_tokens, np.float32),
             entropies=np.zeros(trajectory.action_tokens, np.float32),
         )
         for index, trajectory, _ in group.trainable
@@ -95,7 +95,7 @@ def written(folder: Path, records: list[EndedGroup]) -> Path:
 
 
 def assert_same_segment(one: Segment, other: Segment) -> None:
-    for column in ("token_ids", "kinds", "logprobs", "versions"):
+    for column in ("token_ids", "kinds", "behaviour_logprobs", "versions"):
         np.testing.assert_array_equal(getattr(one, column), getattr(other, column))
         assert getattr(one, column).dtype == getattr(other, column).dtype
     assert one.turns == other.turns
@@ -144,7 +144,8 @@ def without_logprobs() -> list[EndedGroup]:
     group = sound(1)
     first, *rest = group.samples
     unknown = [
-        replace(segment, logprobs=np.full_like(segment.logprobs, np.nan)) for segment in first.trajectory.segments
+        replace(segment, behaviour_logprobs=np.full_like(segment.behaviour_logprobs, np.nan))
+        for segment in first.trajectory.segments
     ]
     first = replace(first, trajectory=replace(first.trajectory, segments=tuple(unknown)))
     return ended_in_update([replace(group, samples=(first, *rest))], updated(group), 1)

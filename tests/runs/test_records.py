@@ -49,7 +49,7 @@ def segment(kinds: list[TokenKind], first_id: int = 10) -> Segment:
     return Segment(
         token_ids=np.arange(first_id, first_id + len(kinds), dtype=np.int32),
         kinds=np.array(kinds, np.int8),
-        logprobs=np.where(acted, -0.125, 0).astype(np.float32),
+        behaviour_logprobs=np.where(acted, -0.125, 0).astype(np.float32),
         versions=np.where(acted, 2, -1).astype(np.int32),
     )
 
@@ -82,7 +82,11 @@ def recorded(*ended: EndedGroup) -> list[EpisodeRecord]:
 
 
 def trained(sample: int, advantages: list[float], logprobs: list[float]) -> TrainedSample:
-    columns = {"advantages": advantages, "logprobs": logprobs, "entropies": [-2 * logprob for logprob in logprobs]}
+    columns = {
+        "advantages": advantages,
+        "proximal_logprobs": logprobs,
+        "entropies": [-2 * logprob for logprob in logprobs],
+    }
     arrays = {name: np.array(values, np.float32) for name, values in columns.items()}
     return TrainedSample(ordinal=5, sample=sample, **arrays)
 
@@ -99,8 +103,8 @@ def test_a_trained_episode_tells_all_of_its_story():
     row = as_row(record)
     assert row["token_ids"] == [10, 11, 12]
     assert row["kinds"] == [0, 1, 1]
-    assert row["engine_logprobs"] == [None, -0.125, -0.125]
-    assert row["learner_logprobs"] == [None, -0.25, -0.5]
+    assert row["behaviour_logprobs"] == [None, -0.125, -0.125]
+    assert row["proximal_logprobs"] == [None, -0.25, -0.5]
     assert row["entropies"] == [None, 0.5, 1.0]
     assert row["versions"] == [None, 2, 2]
     assert (record.engine, record.generate_seconds) == ("engine-1", 0.25)
@@ -122,7 +126,7 @@ def test_segments_follow_one_another_and_their_lengths_say_where_one_ends():
     (record,) = recorded(*ended_in_update([group(two)], updated, update=3))
     assert record.segment_lengths == [2, 4]
     assert record.token_ids.tolist() == [10, 11, 50, 51, 52, 53]
-    assert as_row(record)["learner_logprobs"] == [None, -1, None, None, -2, -3]
+    assert as_row(record)["proximal_logprobs"] == [None, -1, None, None, -2, -3]
 
 
 def test_a_sample_whose_scorer_or_engine_broke_has_its_own_fate_within_a_trained_group():
@@ -189,10 +193,10 @@ def test_every_float32_survives_the_text():
     random = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32).view(np.float32)
     values = random[np.isfinite(random)]
     (record,) = recorded(ended_in_flight(TICKET, TASK, 1, group(sound())))
-    back = record_of_row(json.loads(json.dumps(as_row(replace(record, engine_logprobs=values)))))
-    assert (back.engine_logprobs == values).all()
-    odd = replace(record, engine_logprobs=np.array([np.nan, np.inf, -np.inf, 1], np.float32))
-    assert as_row(odd)["engine_logprobs"] == [None, None, None, 1.0]
+    back = record_of_row(json.loads(json.dumps(as_row(replace(record, behaviour_logprobs=values)))))
+    assert (back.behaviour_logprobs == values).all()
+    odd = replace(record, behaviour_logprobs=np.array([np.nan, np.inf, -np.inf, 1], np.float32))
+    assert as_row(odd)["behaviour_logprobs"] == [None, None, None, 1.0]
 
 
 def test_outcomes_go_on_from_those_that_were_written(tmp_path: Path):

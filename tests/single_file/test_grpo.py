@@ -52,7 +52,7 @@ def sample(problem: str, reply: list[int], noise: float, rng: np.random.Generato
     history = grpo.encode(problem + "=") + reply
     logprobs = row_logprobs(Bigram(0), history, 1.0)[-len(reply) :].detach().numpy()
     return grpo.Sample(
-        problem=problem, reply=reply, logprobs=(logprobs + noise * rng.standard_normal(len(reply))).tolist()
+        problem=problem, reply=reply, behaviour_logprobs=(logprobs + noise * rng.standard_normal(len(reply))).tolist()
     )
 
 
@@ -76,7 +76,7 @@ def of_library(policy: Bigram, reference: Bigram, batch: list[Any], advantages: 
         rows = [row_logprobs(model, grpo.encode(one.problem + "=") + one.reply, settings.temperature) for one in batch]
         return padded([row[-length:] for row, length in zip(rows, lengths, strict=True)], float("nan"))
 
-    old = padded([torch.tensor(one.logprobs) for one in batch], float("nan"))
+    old = padded([torch.tensor(one.behaviour_logprobs) for one in batch], float("nan"))
     actions = flat(mask, logprobs(policy), old, advantages.float()[:, None].expand(mask.shape))
     per_token, metrics = ppo(actions, clip_low=settings.clip_low, clip_high=settings.clip_high)
     assert all(metrics.sums[f"policy/clip_fraction_{side}"] > 0 for side in ("low", "high")), "else it proves nothing"

@@ -19,7 +19,7 @@ def made_segment(rng: np.random.Generator, prompt: int, actions: int, logprob: f
     return Segment(
         token_ids=rng.integers(3, 250, length).astype(np.int32),
         kinds=kinds,
-        logprobs=np.where(kinds == TokenKind.ACTION, rng.normal(logprob, 0.1, length), 0).astype(np.float32),
+        behaviour_logprobs=np.where(kinds == TokenKind.ACTION, rng.normal(logprob, 0.1, length), 0).astype(np.float32),
         versions=np.zeros(length, np.int32),
     )
 

@@ -42,7 +42,7 @@ class EchoWorker:
         if method == "policy.forward_outputs":
             return {name: places.astype(np.float32) for name in arguments[1]}
         own = places.astype(np.float32)
-        return RankAnswer(sums={}, maxima={}, steps={}, places=places, logprobs=-own, entropies=own)
+        return RankAnswer(sums={}, maxima={}, steps={}, places=places, proximal_logprobs=-own, entropies=own)
 
 
 def remote(*workers: EchoWorker, **changes: Any) -> RemoteLearner:
@@ -63,7 +63,7 @@ async def test_an_update_is_one_call_a_rank_and_every_log_prob_finds_its_sample(
     updated = await learner.update(groups)
     assert [worker.calls for worker in workers] == [["policy.update"], ["policy.update"]]
     assert learner.version == 1
-    found = np.concatenate([trained.logprobs for trained in updated.samples])
+    found = np.concatenate([trained.proximal_logprobs for trained in updated.samples])
     np.testing.assert_array_equal(found, -np.arange(len(found), dtype=np.float32))
     rewards = [[score.value for _, _, score in group.trainable] for group in groups]
     by_hand = [value for group in rewards for value in group_relative(scored(group), normalize_by_std=True)]
@@ -85,7 +85,7 @@ async def test_the_event_loop_goes_on_while_a_batch_is_packed(monkeypatch: pytes
 async def test_ranks_that_are_asked_first_get_nothing_twice() -> None:
     workers = [EchoWorker("learner-0"), EchoWorker("learner-1")]
     groups = made_groups(4)
-    updated = await remote(*workers, old_logprobs="recomputed").update(groups)
+    updated = await remote(*workers, proximal_logprobs="recomputed").update(groups)
     assert [worker.calls for worker in workers] == [["policy.forward_outputs", "policy.update"]] * 2
     plain = await remote(EchoWorker("learner-0")).update(groups)
     for one, other in zip(updated.samples, plain.samples, strict=True):

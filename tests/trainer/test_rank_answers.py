@@ -16,7 +16,7 @@ def answer(total: float, count: float, largest: float, places: list[int]) -> Ran
         maxima={"policy/ratio_max": largest},
         steps={"optimizer/grad_norm": (1.0, 3.0)},
         places=np.array(places, np.int64),
-        logprobs=-np.array(places, np.float32),
+        proximal_logprobs=-np.array(places, np.float32),
         entropies=np.array(places, np.float32) / np.float32(2),
     )
 
@@ -41,7 +41,7 @@ def test_no_answers_are_no_metrics() -> None:
 
 def test_columns_of_tokens_find_their_places_again() -> None:
     answers = [answer(0, 1, 0, [3, 0]), answer(0, 1, 0, [1, 2])]
-    assert scatter(answers, 4, lambda one: one.logprobs).tolist() == [0, -1, -2, -3]
+    assert scatter(answers, 4, lambda one: one.proximal_logprobs).tolist() == [0, -1, -2, -3]
     assert scatter(answers, 4, lambda one: one.entropies).tolist() == [0, 0.5, 1, 1.5]
 
 

@@ -89,7 +89,11 @@ def updated(groups: Sequence[Group]) -> Updated:
     def trained(one: Group, index: int, tokens: int) -> TrainedSample:
         columns = np.random.default_rng(index).normal(size=(3, tokens)).astype(np.float32)
         return TrainedSample(
-            ordinal=one.ticket.ordinal, sample=index, advantages=columns[0], logprobs=columns[1], entropies=columns[2]
+            ordinal=one.ticket.ordinal,
+            sample=index,
+            advantages=columns[0],
+            proximal_logprobs=columns[1],
+            entropies=columns[2],
         )
 
     samples = (trained(one, index, t.action_tokens) for one in groups for index, t, _ in one.trainable)
@@ -110,7 +114,7 @@ def test_a_group_comes_back_from_its_records_as_it_is_trained(tmp_path: Path) ->
         one, other = build_batch([as_second_use(first[ordinal])]), build_batch([as_second_use(read)])
         assert one.samples == other.samples
         assert one.outcomes.tolist() == other.outcomes.tolist()
-        assert one.behaviour.tolist() == other.behaviour.tolist()
+        assert one.behaviour_logprobs.tolist() == other.behaviour_logprobs.tolist()
         assert [s.token_ids.tolist() for s in one.sequences] == [s.token_ids.tolist() for s in other.sequences]
     assert ordinals(recorded_groups(tmp_path / "episodes")) == [0, 1, 2, 3], (
         "learning from a recording counts none twice"
@@ -141,7 +145,8 @@ RECIPE = {"model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind"
         ({"trainer": {"replay": {"max_age": 2}}}, "replay.max_age is read with replay.groups"),
         ({"trainer": {"replay": {"groups": 2}, "algorithm": "reinforce_pp", "group_size": 1}},
          "trainer.replay chooses by"),
-        ({"trainer": {"replay": {"groups": 2}, "loss": {"policy": "policy_gradient"}, "old_logprobs": "behaviour"}},
+        ({"trainer": {"replay": {"groups": 2}, "loss": {"policy": "policy_gradient"},
+                      "proximal_logprobs": "behaviour"}},
          "policy_gradient with replay trains on another policy's samples"),
         ({"trainer": {"replay": {"groups": 2}}, "kind": "sft"}, "kind: sft does not learn from them"),
         ({"data": {"train": sorting() | {"order": "learnability"}}, "kind": "sft"}, "data.train.order chooses by"),
@@ -158,4 +163,5 @@ def test_what_makes_no_sense_is_refused_in_one_line(settings: dict, why: str) ->
 
 def test_samples_of_older_weights_get_importance_weights_by_default() -> None:
     trainer = recipe_from({**RECIPE, "trainer": {"replay": {"groups": 4}}}).recipe.trainer
-    assert (trainer.old_logprobs, trainer.correction.method, trainer.correction.high) == ("recomputed", "truncate", 2.0)
+    assert trainer.proximal_logprobs == "recomputed"
+    assert (trainer.correction.method, trainer.correction.high) == ("truncate", 2.0)

@@ -135,7 +135,7 @@ class FakeEngine:
         self.lengths.append(len(token_ids) + tokens)
         return Completion(
             token_ids=np.zeros(tokens, np.int32),
-            logprobs=self.logprobs(tokens) + np.float32(self.off_at_length),
+            behaviour_logprobs=self.logprobs(tokens) + np.float32(self.off_at_length),
             versions=np.zeros(tokens, np.int32),
             finish_reason=FinishReason.LENGTH,
             routing=self.routing,

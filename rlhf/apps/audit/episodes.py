@@ -96,8 +96,8 @@ def _columns(record: EpisodeRecord, acted: NDArray[np.bool_], recipe: Recipe) ->
     assert record.token_ids is not None
     length = len(record.token_ids)
     columns = {
-        "log-probs": record.engine_logprobs, "versions": record.versions,
-        "log-probs of the learner": record.learner_logprobs, "entropies": record.entropies,
+        "log-probs": record.behaviour_logprobs, "versions": record.versions,
+        "log-probs of the learner": record.proximal_logprobs, "entropies": record.entropies,
         "advantages": record.advantages,
     }  # fmt: skip
     there = {name: column for name, column in columns.items() if column is not None}

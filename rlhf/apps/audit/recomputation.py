@@ -36,14 +36,17 @@ def metrics_again(
     trained = trained_statistics(groups, {(one.ordinal, one.sample) for one in records})
     found = {"replay/groups": 0.0} | batch_statistics(groups, version=update - 1) | trained
     known = {name: value for name, value in found.items() if name not in UNRECORDED}
-    passes = [one for one in records if one.learner_logprobs is not None and np.isfinite(one.learner_logprobs).any()]
+    passes = [one for one in records if one.proximal_logprobs is not None and np.isfinite(one.proximal_logprobs).any()]
     if (
         any(group.second_use for group in groups)
         or recipe.trainer.epochs * recipe.trainer.minibatches > 1
         or not passes
     ):
         return known
-    learner, engine = (_joined(one.learner_logprobs for one in passes), _joined(one.engine_logprobs for one in passes))
+    learner, engine = (
+        _joined(one.proximal_logprobs for one in passes),
+        _joined(one.behaviour_logprobs for one in passes),
+    )
     sampled, versions = np.isfinite(learner), _joined(one.versions for one in passes)
     fresh = np.abs(learner - engine)[sampled & (versions == update - 1)]
     largest = {"policy/logprob_difference_max": float(fresh.max(initial=0.0))}

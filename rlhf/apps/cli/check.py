@@ -118,7 +118,11 @@ def derived(recipe: Recipe) -> list[LabelledText]:
             f"{count(trainer.tickets, 'group')} at once, at most {count(trainer.max_staleness, 'update')} stale",
         ),
         *([("second uses", f"at most {reused}")] if trainer.replay.groups else []),
-        *([("correction", describe_correction(trainer.correction))] if trainer.old_logprobs == "recomputed" else []),
+        *(
+            [("correction", describe_correction(trainer.correction))]
+            if trainer.proximal_logprobs == "recomputed"
+            else []
+        ),
     ]
 
 

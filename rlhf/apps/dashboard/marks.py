@@ -18,11 +18,11 @@ CLIPPING = ("ppo", "cispo")
 def token_marks(episode: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[str | None] | None:
     """Return for each token `clipped`, `truncated`, `masked` or None; None for an episode that was not trained.
     `trainer` is that part of its recipe."""
-    if episode["learner_logprobs"] is None or episode["engine_logprobs"] is None:
+    if episode["proximal_logprobs"] is None or episode["behaviour_logprobs"] is None:
         return None
-    log_ratio = _floats(episode["learner_logprobs"]) - _floats(episode["engine_logprobs"])
+    log_ratio = _floats(episode["proximal_logprobs"]) - _floats(episode["behaviour_logprobs"])
     marks = np.full(len(log_ratio), None, object)
-    if trainer.get("old_logprobs") == "recomputed":  # earlier recipes have no such key
+    if "recomputed" in (trainer.get("proximal_logprobs"), trainer.get("old_logprobs")):  # the name in earlier recipes
         correction = trainer["correction"]
         weight = np.exp(_at_level(log_ratio, correction["level"], episode["segment_lengths"]))
         if correction["method"] == "truncate":

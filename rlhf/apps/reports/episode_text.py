@@ -85,7 +85,7 @@ def _indented(text: str) -> str:
 
 
 def _least_likely(row: Mapping[str, Any], text_of: Callable[[int], str]) -> str:
-    logprobs = row["learner_logprobs"] or row["engine_logprobs"] or ()
+    logprobs = row["proximal_logprobs"] or row["behaviour_logprobs"] or ()
     places = sorted((value, place) for place, value in enumerate(logprobs) if value is not None)[:UNSURE]
     texts = [json.dumps(text_of(row["token_ids"][place]), ensure_ascii=False) for _, place in places]
     told = [f"{text} at token {place} ({value:.2f})" for text, (value, place) in zip(texts, places, strict=True)]

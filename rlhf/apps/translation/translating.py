@@ -200,7 +200,7 @@ def of_verl(t: Theirs) -> Iterator[Meaning]:
     cap, weighed = t(ACTOR + "tis_imp_ratio_cap", 0), t("algorithm.rollout_correction.rollout_is")
     if cap > 0 and weighed == "none":  # older versions name the bound alone
         truncated = _below("trainer.correction.", method="truncate", level="token", high=cap)
-        yield t.mean({"trainer.old_logprobs": "recomputed"} | truncated)
+        yield t.mean({"trainer.proximal_logprobs": "recomputed"} | truncated)
     low, high = (t(f"{ACTOR}clip_ratio_{side}", t(ACTOR + "clip_ratio")) for side in ("low", "high"))
     yield t.mean(_below("trainer.loss.clip_", low=min(low, 1.0), high=high))  # a ratio is never below 0
     yield _verl_kl(t)

@@ -27,7 +27,7 @@ class SampledReply:
     prompt_tokens: int
     detokenizer: IncrementalDetokenizer | None
     token_ids: array[int] = field(default_factory=lambda: array("i"))
-    logprobs: array[float] = field(default_factory=lambda: array("f"))
+    behaviour_logprobs: array[float] = field(default_factory=lambda: array("f"))
     versions: array[int] = field(default_factory=lambda: array("i"))
     prompt_logprobs: list[NDArray[np.float32]] = field(default_factory=list)
     experts: list[NDArray[np.int16]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class SampledReply:
             self.experts.append(output.routed_experts)
         self.token_ids.extend(output.new_token_ids)
         if output.new_logprobs is not None:
-            self.logprobs.extend(output.new_logprobs.logprobs[:, 0].tolist())
+            self.behaviour_logprobs.extend(output.new_logprobs.logprobs[:, 0].tolist())
         self.versions.extend([version] * len(output.new_token_ids))
         ended = output.finish_reason
         if self.detokenizer and self.detokenizer.update(output.new_token_ids, ended is Ended.STOP):
@@ -63,7 +63,7 @@ class SampledReply:
     def _tokens(self, first: int = 0) -> SampledTokens:
         return SampledTokens(
             token_ids=np.array(self.token_ids[first:], dtype=np.int32),
-            logprobs=np.array(self.logprobs[first:], dtype=np.float32),
+            behaviour_logprobs=np.array(self.behaviour_logprobs[first:], dtype=np.float32),
             versions=np.array(self.versions[first:], dtype=np.int32),
         )
 

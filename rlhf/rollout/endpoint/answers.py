@@ -80,7 +80,7 @@ class ChatResponse:
         texts = [self.text(np.array([token])) for token in completion.token_ids]
         content = [
             {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
-            for text, logprob in zip(texts, completion.logprobs.tolist(), strict=True)
+            for text, logprob in zip(texts, completion.behaviour_logprobs.tolist(), strict=True)
         ]
         return {"content": content, "refusal": None}
 

@@ -220,7 +220,7 @@ class Capture:
         return replace(
             completion,
             token_ids=completion.token_ids[:length],
-            logprobs=completion.logprobs[:length],
+            behaviour_logprobs=completion.behaviour_logprobs[:length],
             versions=completion.versions[:length],
             finish_reason=FinishReason.STOP,
             routing=None if routing is None else routing[: len(routing) - (every - length)],

@@ -36,7 +36,10 @@ ROW_TOKENS = 512
 evenly over ranks with little empty space. Attention is computed in blocks of sequences (`rlhf.models.blocks`), so the
 row length adds no cost there."""
 EMPTY: Mapping[str, Any] = {kind: partial(np.zeros, 0, kind) for kind in ("float64", "int64", "bool")}
-COLUMNS = ("behaviour", "weights", "advantages", "current", "proximal", "reference", "values", "returns")
+COLUMNS = (
+    "behaviour_logprobs", "weights", "advantages", "current", "proximal_logprobs", "reference_logprobs", "values",
+    "returns",
+)  # fmt: skip
 """Names of columns over ACTION tokens, of a batch and of a micro-batch."""
 
 
@@ -47,11 +50,11 @@ class Batch:
     the flat range `offsets[s]:offsets[s + 1]` of each column and is known as `samples[s]`, its `(ordinal, sample
     index)`. The last `second_uses` of the `group_count` groups are second uses.
 
-    Columns over ACTION tokens are `float32 [N]`, and None where they are not needed. `behaviour`, `proximal` and
-    `reference` are log-probs of the policy that sampled, of the learner before the update and of the reference;
-    `values` and `returns` the critic's estimates before the update and its targets. `weights` is a token's weight in
-    the loss before the division by the denominator of its optimizer step. `current` is 1 for tokens sampled by the
-    weights that the update starts from, else 0. `advantages` are 0 until they are estimated.
+    Columns over ACTION tokens are `float32 [N]`, and None where they are not needed. `behaviour_logprobs` are those of
+    the policy that sampled, `proximal_logprobs` the learner's before the update; `values` and `returns` the critic's
+    estimates before the update and its targets. `weights` is a token's weight in the loss before the division by the
+    denominator of its optimizer step. `current` is 1 for tokens sampled by the weights that the update starts from,
+    else 0. `advantages` are 0 until they are estimated.
 
     Columns of what episodes earned are empty for demonstrations and pairs. Over samples, `[B]`: `scores` with the
     length penalty; `outcomes`, the scores minus, where KL is in the reward, the sum of `kl`; `groups`, the number of
@@ -70,12 +73,12 @@ class Batch:
     offsets: Ints
     group_count: int
     second_uses: int = 0
-    behaviour: Floats
+    behaviour_logprobs: Floats
     weights: Floats
     advantages: Floats
     current: Floats | None = None
-    proximal: Floats | None = None
-    reference: Floats | None = None
+    proximal_logprobs: Floats | None = None
+    reference_logprobs: Floats | None = None
     values: Floats | None = None
     returns: Floats | None = None
     scores: Doubles = field(default_factory=EMPTY["float64"])
@@ -151,12 +154,12 @@ class MicroBatch:
     denominator: float = 1.0
     step_tokens: int = 0
     step_samples: int = 0
-    behaviour: Floats
+    behaviour_logprobs: Floats
     weights: Floats
     advantages: Floats
     current: Floats | None = None
-    proximal: Floats | None = None
-    reference: Floats | None = None
+    proximal_logprobs: Floats | None = None
+    reference_logprobs: Floats | None = None
     values: Floats | None = None
     returns: Floats | None = None
 
@@ -231,7 +234,7 @@ def assemble(
     lengths = np.bincount(sequence_samples, weights=sizes, minlength=len(segments)).astype(np.int64)
     current = [segment.versions[mask] == version for _, segment, mask in acting]
     weights = token_weights(lengths, aggregation) * (1.0 if sample_weights is None else sample_weights)
-    behaviour = _joined([segment.logprobs[mask] for _, segment, mask in acting])
+    behaviour = _joined([segment.behaviour_logprobs[mask] for _, segment, mask in acting])
     if any(mask[0] for _, _, mask in acting):
         raise ValueError("a segment starts with an ACTION token: nothing precedes it that it could be conditioned on")
     if not np.isfinite(behaviour).all():
@@ -244,7 +247,7 @@ def assemble(
         samples=tuple(samples),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         group_count=groups,
-        behaviour=behaviour,
+        behaviour_logprobs=behaviour,
         weights=np.repeat(weights.astype(np.float32), lengths),
         advantages=np.zeros(int(lengths.sum()), np.float32),
         current=None if version is None else _joined(current),

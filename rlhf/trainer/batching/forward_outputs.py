@@ -12,7 +12,7 @@ import numpy as np
 from rlhf.trainer.arrays import Floats
 from rlhf.trainer.batching.batch import Batch, Minibatch, places_of
 
-Column = Literal["proximal", "reference", "values"]
+Column = Literal["proximal_logprobs", "reference_logprobs", "values"]
 """A column of a batch. With `values` a rank also answers `last_values` `float32 [S]`, the critic's values behind the
 last token of each of its sequences."""
 

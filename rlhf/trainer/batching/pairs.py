@@ -64,6 +64,6 @@ def _answering(asked: Segment, answered: Segment, longest: int) -> Segment:
     return Segment(
         token_ids=np.concatenate([segment.token_ids[kept] for segment, kept in parts])[:longest],
         kinds=np.concatenate([segment.kinds[kept] for segment, kept in parts])[:longest],
-        logprobs=np.concatenate([segment.logprobs[kept] for segment, kept in parts])[:longest],
+        behaviour_logprobs=np.concatenate([segment.behaviour_logprobs[kept] for segment, kept in parts])[:longest],
         versions=np.concatenate([segment.versions[kept] for segment, kept in parts])[:longest],
     )

@@ -21,10 +21,11 @@ def forward_columns(trainer: TrainerConfig) -> tuple[Column, ...]:
     With a single step, recomputed log-probs are those of that forward pass, so nothing is computed before."""
     needs = needs_of(trainer)
     in_reward = trainer.kl.coefficient > 0 and trainer.kl.place == "reward"
+    recomputed = trainer.proximal_logprobs == "recomputed"
     several_steps = trainer.epochs * trainer.minibatches > 1
     wanted: dict[Column, bool] = {
-        "proximal": needs.proximal or in_reward or (trainer.old_logprobs == "recomputed" and several_steps),
-        "reference": needs_reference(trainer),
+        "proximal_logprobs": needs.proximal or in_reward or (recomputed and several_steps),
+        "reference_logprobs": needs_reference(trainer),
         "values": needs.values,
     }
     return tuple(name for name, is_wanted in wanted.items() if is_wanted)
@@ -62,9 +63,9 @@ def with_advantages(batch: Batch, trainer: TrainerConfig, kl_coefficient: float)
 
 def _log_ratio(batch: Batch) -> Doubles:
     """Return log policy - log reference of every ACTION token, `[N]`."""
-    assert batch.proximal is not None, "the ranks gave their log-probs"
-    assert batch.reference is not None, "the ranks hold the reference"
-    return batch.proximal.astype(np.float64) - batch.reference
+    assert batch.proximal_logprobs is not None, "the ranks gave their log-probs"
+    assert batch.reference_logprobs is not None, "the ranks hold the reference"
+    return batch.proximal_logprobs.astype(np.float64) - batch.reference_logprobs
 
 
 def _metrics(batch: Batch, returns: Doubles | None, trainer: TrainerConfig) -> dict[str, float]:
@@ -74,7 +75,7 @@ def _metrics(batch: Batch, returns: Doubles | None, trainer: TrainerConfig) -> d
         found["critic/value_mean"] = float(values.mean())
         if (total := returns.var()) > 0:  # equal returns leave nothing to explain
             found["critic/explained_variance"] = float(1 - (returns - values).var() / total)
-    if batch.reference is not None and batch.proximal is not None:
+    if batch.reference_logprobs is not None and batch.proximal_logprobs is not None:
         # The estimator of the penalty; k1 with a teacher.
         estimator = trainer.kl.estimator if trainer.kl.coefficient else "k1"
         found["policy/kl_reference"] = float(kl_estimate(_log_ratio(batch), estimator).mean())

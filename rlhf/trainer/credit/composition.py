@@ -49,7 +49,7 @@ def check_composition(trainer: TrainerConfig) -> None:
     if trainer.loss.policy == "policy_gradient" and stale and not is_corrected(trainer):
         raise ValueError(
             f"loss.policy policy_gradient with {stale} trains on another policy's samples; use ppo, "
-            "vtrace, or old_logprobs recomputed with a correction"
+            "vtrace, or proximal_logprobs recomputed with a correction"
         )
     if trainer.replay.groups > trainer.groups_per_update:
         raise ValueError(
@@ -96,11 +96,11 @@ def _check_kl(trainer: TrainerConfig, estimator: str) -> None:
 
 def _check_correction(trainer: TrainerConfig) -> None:
     correction = trainer.correction
-    unread = trainer.old_logprobs != "recomputed" or needs_of(trainer).weighted
+    unread = trainer.proximal_logprobs != "recomputed" or needs_of(trainer).weighted
     if unread and correction != CorrectionConfig():
         raise ValueError(
             "correction weighs tokens by the learner's log-probs from before the update, but nothing would read it; "
-            "set old_logprobs: recomputed, with an estimator that does not weigh them itself"
+            "set proximal_logprobs: recomputed, with an estimator that does not weigh them itself"
         )
     if correction.low and correction.method != "mask":
         raise ValueError(f"correction.low is a bound of method mask; correction.method is {correction.method}")

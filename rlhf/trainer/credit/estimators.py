@@ -108,10 +108,10 @@ def vtrace(
     caps the weight of the policy gradient (None: at `rho_bar`).
     """
     assert batch.values is not None, "the recipe has a critic for this estimator"
-    assert batch.proximal is not None, "the ranks gave their log-probs for this estimator"
+    assert batch.proximal_logprobs is not None, "the ranks gave their log-probs for this estimator"
     rewards, values = batch.rows(batch.rewards), batch.rows(batch.values)
     discount = batch.rows(np.broadcast_to(gamma, batch.tokens))
-    weight = np.exp(batch.rows(batch.proximal) - batch.rows(batch.behaviour))
+    weight = np.exp(batch.rows(batch.proximal_logprobs) - batch.rows(batch.behaviour_logprobs))
     bars = (rho_bar, c_bar, rho_bar if policy_rho_bar is None else policy_rho_bar)
     rho, c, policy_rho = (np.minimum(weight, bar) for bar in bars)
     next_value = next_target = batch.bootstrap
@@ -130,9 +130,9 @@ def vtrace(
 def distillation(batch: Batch) -> Doubles:
     """Return the teacher's log-prob minus the policy's, of each sampled token: the policy gradient of the reverse KL,
     token by token (arXiv 2306.13649)."""
-    assert batch.proximal is not None, "the ranks gave their log-probs for this estimator"
-    assert batch.reference is not None, "the ranks hold the teacher for this estimator"
-    return batch.reference.astype(np.float64) - batch.proximal
+    assert batch.proximal_logprobs is not None, "the ranks gave their log-probs for this estimator"
+    assert batch.reference_logprobs is not None, "the ranks hold the teacher for this estimator"
+    return batch.reference_logprobs.astype(np.float64) - batch.proximal_logprobs
 
 
 def rewards_to_go(rewards: Doubles, lengths: Ints, *, gamma: float = 1.0) -> Doubles:

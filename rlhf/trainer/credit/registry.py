@@ -183,8 +183,8 @@ def preset_layer(name: Any) -> dict[str, Any]:
 
 def mismatch_layer(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Why the engines' log-probs of the trained samples differ from the learner's, and the default settings that
-    follow. Both are empty where they are equal, where the recipe itself sets `old_logprobs`, and where the loss or the
-    estimator already weights tokens. `values` are those of a whole recipe, not validated yet.
+    follow. Both are empty where they are equal, where the recipe itself sets `proximal_logprobs`, and where the loss or
+    the estimator already weights tokens. `values` are those of a whole recipe, not validated yet.
 
     Tokens are weighted by learner over engine probability, truncated at 2 (decoupled PPO, arXiv 2110.00641, with the
     truncated weights of arXiv 1802.01561); for GSPO by the geometric mean over their sequence, like its own ratio
@@ -203,11 +203,11 @@ def mismatch_layer(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     learns_from_samples = values.get("kind", "rl") in ("rl", "distill", "offline")
     policy = _mapping(trainer, "loss").get("policy", "ppo")
     weighted = policy == "cispo" or _mapping(trainer, "advantage").get("estimator") == "vtrace"
-    if agree or weighted or not learns_from_samples or "old_logprobs" in trainer:
+    if agree or weighted or not learns_from_samples or "proximal_logprobs" in trainer:
         return "", {}
     level = "geometric" if policy == "gspo" else "token"
     correction = {"method": "truncate", "level": level, "high": 2.0}
-    return str(why), {"trainer": {"old_logprobs": "recomputed", "correction": correction}}
+    return str(why), {"trainer": {"proximal_logprobs": "recomputed", "correction": correction}}
 
 
 def adapter_layer(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -250,7 +250,7 @@ def needs_of(trainer: TrainerConfig) -> Needs:
     """Return what the recipe's estimator reads. A user-defined one gets everything that the recipe has."""
     estimator = trainer.advantage.estimator
     if is_piece(estimator):
-        return Needs(values=trainer.critic is not None, proximal=trainer.old_logprobs == "recomputed")
+        return Needs(values=trainer.critic is not None, proximal=trainer.proximal_logprobs == "recomputed")
     return ESTIMATORS[estimator].needs
 
 
@@ -266,4 +266,6 @@ def has_own_piece(trainer: TrainerConfig) -> bool:
 
 def is_corrected(trainer: TrainerConfig) -> bool:
     """Whether samples of weights other than the learner's get importance weights."""
-    return needs_of(trainer).weighted or (trainer.old_logprobs == "recomputed" and trainer.correction.method != "none")
+    return needs_of(trainer).weighted or (
+        trainer.proximal_logprobs == "recomputed" and trainer.correction.method != "none"
+    )

@@ -19,7 +19,7 @@ class Actions:
 
     logprobs: Tensor
     """Log-probs of the policy being trained, in nats."""
-    old_logprobs: Tensor
+    proximal_logprobs: Tensor
     """Log-probs of the policy in the denominator of the ratio (the proximal policy)."""
     behaviour_logprobs: Tensor
     """Log-probs of the policy that sampled, as the engine gave them."""
@@ -36,7 +36,7 @@ class Actions:
     @property
     def log_ratio(self) -> Tensor:
         """log pi(token) / pi_old(token), `[A]`."""
-        return self.logprobs - self.old_logprobs
+        return self.logprobs - self.proximal_logprobs
 
 
 @dataclass(frozen=True, slots=True)

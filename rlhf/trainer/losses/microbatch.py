@@ -76,8 +76,8 @@ def aggregate(per_token: Tensor, weights: Tensor, denominator: float) -> Tensor:
 def importance_weights(actions: Actions, correction: CorrectionConfig) -> Tensor:
     """Ratio of proximal to behaviour policy for every token, bounded as the recipe says, without gradient: `[A]`."""
     if correction.method == "none":
-        return torch.ones_like(actions.old_logprobs)
-    ratios = ratio(actions.old_logprobs, actions.behaviour_logprobs, actions.sequences, correction.level)
+        return torch.ones_like(actions.proximal_logprobs)
+    ratios = ratio(actions.proximal_logprobs, actions.behaviour_logprobs, actions.sequences, correction.level)
     if correction.method == "truncate":
         return truncated(ratios, high=correction.high)
     return masked_ratios(ratios, low=correction.low, high=correction.high)

@@ -52,7 +52,7 @@ class MetricAccumulator:
             maxima={name: float(value) for name, value in self._maxima.items()},
             steps={name: tuple(values) for name, values in self._steps.items()},
             places=np.concatenate(self._places),
-            logprobs=_joined(self._logprobs),
+            proximal_logprobs=_joined(self._logprobs),
             entropies=_joined(self._entropies),
             disagreement=self.disagreement,
         )

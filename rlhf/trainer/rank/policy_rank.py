@@ -77,10 +77,10 @@ class Rank(ModelRank):
         also `last_values`, `[S]`. The rank keeps its part, with the columns, for `update`."""
         columns: dict[str, list[Tensor]] = defaultdict(list)  # tensors until the end: a GPU is never waited for
         for microbatch in chain(*minibatches):
-            if "proximal" in wanted:
-                columns["proximal"].append(self._scored(self.engine, microbatch))
-            if "reference" in wanted:
-                columns["reference"].append(self._scored_by_reference(microbatch))
+            if "proximal_logprobs" in wanted:
+                columns["proximal_logprobs"].append(self._scored(self.engine, microbatch))
+            if "reference_logprobs" in wanted:
+                columns["reference_logprobs"].append(self._scored_by_reference(microbatch))
             if "values" in wanted:
                 assert self.critic is not None, "the recipe has a critic"
                 values, last = self.critic.values(microbatch)
@@ -245,10 +245,10 @@ class Rank(ModelRank):
         they were computed before. Collective."""
         passed = list(zip(minibatch, passes, strict=True))
         for micro in chain(*later):
-            if micro.proximal is not None:
-                passed.append((micro, self._tensor(micro.proximal)))
+            if micro.proximal_logprobs is not None:
+                passed.append((micro, self._tensor(micro.proximal_logprobs)))
         seen = [
-            (logprobs, self._tensor(micro.behaviour), self._tensor(micro.current) > 0)
+            (logprobs, self._tensor(micro.behaviour_logprobs), self._tensor(micro.current) > 0)
             for micro, logprobs in passed
             if micro.current is not None
         ]
@@ -262,18 +262,20 @@ class Rank(ModelRank):
     def _actions(self, microbatch: MicroBatch, logprobs: Tensor, entropies: Tensor) -> Actions:
         """Return a micro-batch as its loss reads it. With a single step the proximal log-probs are those of its own
         pass."""
-        behaviour = proximal = self._tensor(microbatch.behaviour)
-        if self.settings.trainer.old_logprobs == "recomputed":
-            proximal = logprobs.detach() if microbatch.proximal is None else self._tensor(microbatch.proximal)
+        behaviour = proximal = self._tensor(microbatch.behaviour_logprobs)
+        reference = microbatch.reference_logprobs
+        if self.settings.trainer.proximal_logprobs == "recomputed":
+            computed = microbatch.proximal_logprobs
+            proximal = logprobs.detach() if computed is None else self._tensor(computed)
         return Actions(
             logprobs=logprobs,
-            old_logprobs=proximal,
+            proximal_logprobs=proximal,
             behaviour_logprobs=behaviour,
             advantages=self._tensor(microbatch.advantages),
             entropies=entropies,
             weights=self._tensor(microbatch.weights),
             sequences=self._tensor(microbatch.sequences),
-            reference_logprobs=None if microbatch.reference is None else self._tensor(microbatch.reference),
+            reference_logprobs=None if reference is None else self._tensor(reference),
         )
 
     def _record(
@@ -281,7 +283,7 @@ class Rank(ModelRank):
     ) -> None:
         """Keep the entropies of the first step's pass, and the learner's log-probs before the update: those computed
         before, or those of that pass."""
-        column = microbatch.proximal
+        column = microbatch.proximal_logprobs
         before = actions.logprobs.detach() if column is None else self._tensor(column)
         if column is not None or untouched:
             behaviour, current = actions.behaviour_logprobs, microbatch.current
@@ -389,7 +391,7 @@ def _balance(policy: PolicyModel, settings: LearnerSettings) -> RouterBalance | 
 
 def _objective(settings: LearnerSettings) -> Objective:
     trainer = settings.trainer
-    weighted = trainer.old_logprobs == "recomputed" and not needs_of(trainer).weighted
+    weighted = trainer.proximal_logprobs == "recomputed" and not needs_of(trainer).weighted
     return Objective(
         policy=policy_loss_of(trainer.loss),
         kl=trainer.kl if trainer.kl.coefficient > 0 and trainer.kl.place == "loss" else None,

@@ -66,7 +66,7 @@ def test_more_than_can_be_read_is_said(tmp_path: Path) -> None:
 
 
 def test_expressions_are_columns(run: Path) -> None:
-    worst = ("--columns", "ordinal, round(list_min(learner_logprobs), 2) AS least", "--where", "update = 2")
+    worst = ("--columns", "ordinal, round(list_min(proximal_logprobs), 2) AS least", "--where", "update = 2")
     assert rows(run, *worst) == [{"ordinal": 3, "least": -20.25}]
 
 

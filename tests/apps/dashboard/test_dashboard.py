@@ -36,7 +36,7 @@ ROWS = [
 
 RECIPE = """
 name: sorter
-trainer: {updates: 4, old_logprobs: behaviour, loss: {policy: cispo, clip_low: 0.1, clip_high: 0.28}}
+trainer: {updates: 4, proximal_logprobs: behaviour, loss: {policy: cispo, clip_low: 0.1, clip_high: 0.28}}
 """
 
 
@@ -100,7 +100,7 @@ def test_an_episode_has_its_tokens_as_text_and_its_group(run: Path) -> None:
     found = page_of(run).get("/api/episode", params=place).json()
     assert (found["texts"], found["special"]) == (["seven", SCRIPT, ""], [True, False, False])
     assert found["marks"] == [None, None, "clipped"]
-    assert found["episode"]["engine_logprobs"] == [None, pytest.approx(-1e-7), -20.125]
+    assert found["episode"]["behaviour_logprobs"] == [None, pytest.approx(-1e-7), -20.125]
     assert found["episode"]["reward_parts"] == {"exact": 1.0, "format": 0.0}
     assert [one["sample"] for one in found["siblings"]] == [1, 2]
     evaluated = page_of(run).get("/api/episode", params=place | {"view": "evaluations", "set": "it's hard"}).json()

@@ -23,7 +23,8 @@ SEGMENTS = [5, 3]
 
 def marks(**trainer: Any) -> list[str | None]:
     episode = {
-        "learner_logprobs": LEARNER, "engine_logprobs": ENGINE, "advantages": ADVANTAGES, "segment_lengths": SEGMENTS
+        "proximal_logprobs": LEARNER, "behaviour_logprobs": ENGINE, "advantages": ADVANTAGES,
+        "segment_lengths": SEGMENTS,
     }  # fmt: skip
     found = token_marks(episode, trainer)
     assert found is not None
@@ -37,7 +38,7 @@ def actions() -> Actions:
     )
     sequences = torch.tensor([int(place >= SEGMENTS[0]) for place in acted])
     return Actions(
-        logprobs=learner.requires_grad_(), old_logprobs=engine, behaviour_logprobs=engine, advantages=advantages,
+        logprobs=learner.requires_grad_(), proximal_logprobs=engine, behaviour_logprobs=engine, advantages=advantages,
         entropies=torch.zeros(len(acted)), weights=torch.ones(len(acted)), sequences=sequences,
     )  # fmt: skip
 
@@ -46,14 +47,14 @@ def test_a_token_that_ppo_clips_has_no_gradient() -> None:
     one = actions()
     losses, _ = ppo(one, **CLIP)
     (gradient,) = torch.autograd.grad(losses.sum(), one.logprobs)
-    assert marks(old_logprobs="behaviour", loss={"policy": "ppo"} | CLIP) == [
+    assert marks(proximal_logprobs="behaviour", loss={"policy": "ppo"} | CLIP) == [
         "clipped" if value == 0 else None for value in gradient.tolist()
     ]
 
 
 def test_the_tokens_that_cispo_clips_are_those_it_counts() -> None:
     _, seen = cispo(actions(), **CLIP)
-    found = marks(old_logprobs="behaviour", loss={"policy": "cispo"} | CLIP)
+    found = marks(proximal_logprobs="behaviour", loss={"policy": "cispo"} | CLIP)
     assert found.count("clipped") == seen.sums["policy/clip_fraction_low"] + seen.sums["policy/clip_fraction_high"] == 4
 
 
@@ -62,12 +63,14 @@ def test_the_tokens_that_cispo_clips_are_those_it_counts() -> None:
 def test_a_corrected_token_has_another_weight_than_its_ratio(level: str, method: str, mark: str | None) -> None:
     correction: Mapping[str, Any] = {"method": method, "level": level, "low": 0.5, "high": 1.5}
     one = actions()
-    one = Actions(**{name: getattr(one, name) for name in one.__dataclass_fields__} | {"old_logprobs": one.logprobs})
+    one = Actions(
+        **{name: getattr(one, name) for name in one.__dataclass_fields__} | {"proximal_logprobs": one.logprobs}
+    )
     kept = importance_weights(one, CorrectionConfig(**correction))
     whole = importance_weights(one, CorrectionConfig(**correction | {"method": "truncate", "high": 1e9}))
     expected = [None if method == "none" or torch.isclose(a, b) else mark for a, b in zip(kept, whole, strict=True)]
-    assert marks(old_logprobs="recomputed", correction=correction) == expected
+    assert marks(proximal_logprobs="recomputed", correction=correction) == expected
 
 
 def test_an_episode_that_was_not_trained_has_no_marks() -> None:
-    assert token_marks({"learner_logprobs": None, "engine_logprobs": ENGINE}, {}) is None
+    assert token_marks({"proximal_logprobs": None, "behaviour_logprobs": ENGINE}, {}) is None

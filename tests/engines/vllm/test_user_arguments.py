@@ -78,7 +78,7 @@ def test_a_prompt_in_parts_is_refused_on_a_cpu_alone() -> None:
         check_engines(recipe(vllm={"enable_chunked_prefill": True}))
 
 
-CORRECTED = {"mismatch": "ignore", "old_logprobs": "recomputed", "weight_sync": {"tolerance": 0.5}}
+CORRECTED = {"mismatch": "ignore", "proximal_logprobs": "recomputed", "weight_sync": {"tolerance": 0.5}}
 
 
 @pytest.mark.parametrize("name", ["quantization", "kv_cache_dtype"])

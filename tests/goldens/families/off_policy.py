@@ -179,7 +179,7 @@ def _gspo(record: Record) -> Mapping[str, Answer]:
     actions, logprobs = _to_behaviour(record)
     mask, weights = _mask(record), torch.ones_like(actions.advantages)
     if record.variant == "gspo_seqis":
-        actions = replace(actions, old_logprobs=tensor(record.inputs["old_logp"])[mask])
+        actions = replace(actions, proximal_logprobs=tensor(record.inputs["old_logp"])[mask])
         weights = _ratio(record, "sequence")[mask]
     per_token = corrected(gspo(actions, **bounds(record.params))[0], weights)
     whole = float(len(mask)) if record.peer in COUNTS_EVERY_ROW else None
@@ -189,7 +189,7 @@ def _gspo(record: Record) -> Mapping[str, Answer]:
 
 def _reinforce(record: Record) -> Mapping[str, Answer]:
     actions, logprobs = _to_behaviour(record)
-    ratios = ratio(actions.logprobs, actions.old_logprobs, actions.sequences, "token")
+    ratios = ratio(actions.logprobs, actions.proximal_logprobs, actions.sequences, "token")
     if record.variant == "rollout_is":
         low, high = bounds(record.params).values()
         weights = masked_ratios(ratios, low=1 - low, high=1 + high)

@@ -16,8 +16,8 @@ def answer(record: Record) -> Mapping[str, Answer]:
     turned = {name: array.T for name, array in record.inputs.items()}
     made = made_of(
         np.ones_like(turned["values"]),
-        proximal=turned["target_logp"],
-        behaviour=turned["behaviour_logp"],
+        proximal_logprobs=turned["target_logp"],
+        behaviour_logprobs=turned["behaviour_logp"],
         **{name: turned[name] for name in ("rewards", "values", "bootstrap")},
     )
     rho, c, policy_rho = (record.params[name] for name in ("rho_bar", "c_bar", "pg_rho_bar"))

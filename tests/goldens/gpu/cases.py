@@ -44,7 +44,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
         },
         "ranks": 1,
         "trainer": {
-            "mismatch": "ignore", "old_logprobs": "recomputed", "weight_sync": {"tolerance": 0.5},
+            "mismatch": "ignore", "proximal_logprobs": "recomputed", "weight_sync": {"tolerance": 0.5},
         },
     },
     "TP 1, speculative": {

@@ -74,19 +74,21 @@ def check(trajectory: Trajectory, engine: ScriptedEngine) -> None:
                 and pair[1].token_ids.tolist() == segment.token_ids[turn.start : turn.stop].tolist()
                 and pair[1].versions.tolist() == segment.versions[turn.start : turn.stop].tolist()
             )  # fmt: skip
-            assert segment.logprobs[turn.start : turn.stop].tolist() == found[1].logprobs.tolist()
+            assert segment.behaviour_logprobs[turn.start : turn.stop].tolist() == found[1].behaviour_logprobs.tolist()
             left.remove(found)
             acted[turn.start : turn.stop] = True
         assert (acted == (segment.kinds == TokenKind.ACTION)).all()
-        assert (segment.logprobs[~acted] == 0).all()
+        assert (segment.behaviour_logprobs[~acted] == 0).all()
         assert (segment.versions[~acted] == -1).all()
     assert left == [], "a reply is in no segment"
     sample = Sample(trajectory=trajectory, score=Scored(value=0.0))
     batch = build_batch([Group(ticket=Ticket(ordinal=0, version=0), task=TASK, samples=(sample,))])
     trained = np.concatenate([sequence.token_ids[sequence.action_mask] for sequence in batch.sequences])
     sampled = [
-        pair for said in engine.said for pair in zip(said.token_ids.tolist(), said.logprobs.tolist(), strict=True)
+        pair
+        for said in engine.said
+        for pair in zip(said.token_ids.tolist(), said.behaviour_logprobs.tolist(), strict=True)
     ]
-    assert sorted(zip(trained.tolist(), batch.behaviour.tolist(), strict=True)) == sorted(sampled)
+    assert sorted(zip(trained.tolist(), batch.behaviour_logprobs.tolist(), strict=True)) == sorted(sampled)
     flags = [(turn.terminated, turn.truncated) for segment in trajectory.segments for turn in segment.turns]
     assert [any(flag) for flag in flags] == [False] * (len(flags) - 1) + [True], "the last turn alone is an end"

@@ -125,7 +125,7 @@ async def test_token_ids_and_log_probs_are_those_that_were_sampled(stream: bool)
     logprobs = [one.logprob for choice in choices if choice.logprobs for one in choice.logprobs.content or []]
     assert ids == said.token_ids.tolist()
     assert [one for one in prompt if one] == [engine.asked[0][0]]
-    assert logprobs == said.logprobs.tolist()
+    assert logprobs == said.behaviour_logprobs.tolist()
 
 
 async def test_a_request_without_a_session_goes_on_with_its_conversation_or_is_an_episode_of_its_own() -> None:

@@ -265,13 +265,16 @@ async def test_a_reply_is_cut_at_a_stop_text_and_the_tokens_up_to_there_are_trai
     said = "Act: add\nObs:"
     assert (first.message.content, first.cut, first.completion.finish_reason) == ("Act: add", True, FinishReason.STOP)
     assert tokenizer.decode(first.completion.token_ids) == said
-    assert len(first.completion.logprobs) == len(first.completion.versions) == len(said)
+    assert len(first.completion.behaviour_logprobs) == len(first.completion.versions) == len(said)
     await agent.ask(user("go"), assistant("Act: add"), user("Obs: 4"), stop=("\nObs:",))
     trajectory = agent.session.trajectory(TASK, 0.5)
     assert (trajectory.cut_replies, trajectory.status) == (1, EpisodeStatus.TERMINATED)
     cut, last = trajectory.segments
     assert tokenizer.decode(cut.token_ids[cut.action_mask]) == said
-    assert cut.logprobs[cut.action_mask].tolist() == agent.engine.said[0].logprobs[: len(said)].tolist()
+    assert (
+        cut.behaviour_logprobs[cut.action_mask].tolist()
+        == agent.engine.said[0].behaviour_logprobs[: len(said)].tolist()
+    )
     assert tokenizer.decode(last.token_ids).endswith(
         "assistant\nAct: add<|im_end|>\n<|im_start|>user\nObs: 4<|im_end|>\n<|im_start|>assistant\ndone<|im_end|>"
     ), "the policy reads what the agent said, without what was cut"

@@ -76,11 +76,15 @@ def test_a_token_carries_its_own_sample_s_numbers() -> None:
     (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=200, row_tokens=64)
     for micro in parts[0]:
         np.testing.assert_array_equal(micro.advantages, batch.advantages[micro.places])
-        np.testing.assert_array_equal(micro.behaviour, batch.behaviour[micro.places])
+        np.testing.assert_array_equal(micro.behaviour_logprobs, batch.behaviour_logprobs[micro.places])
     flat = np.concatenate(
-        [s.trajectory.segments[0].logprobs[s.trajectory.segments[0].action_mask] for g in groups for s in g.samples]
+        [
+            s.trajectory.segments[0].behaviour_logprobs[s.trajectory.segments[0].action_mask]
+            for g in groups
+            for s in g.samples
+        ]
     )
-    np.testing.assert_array_equal(batch.behaviour, flat)
+    np.testing.assert_array_equal(batch.behaviour_logprobs, flat)
 
 
 def test_samples_without_a_score_are_not_there() -> None:
@@ -92,10 +96,12 @@ def test_environment_tokens_between_turns_are_context_and_not_trained() -> None:
     rng = np.random.default_rng(0)
     plain = made_segment(rng, 3, 6)
     kinds = np.array([0, 0, 0, 1, 1, 2, 2, 1, 1], np.int8)
-    segment = Segment(token_ids=plain.token_ids, kinds=kinds, logprobs=plain.logprobs, versions=plain.versions)
+    segment = Segment(
+        token_ids=plain.token_ids, kinds=kinds, behaviour_logprobs=plain.behaviour_logprobs, versions=plain.versions
+    )
     batch = made_batch([one_trajectory(segment)])
     assert np.flatnonzero(batch.sequences[0].action_mask).tolist() == [3, 4, 7, 8]
-    np.testing.assert_array_equal(batch.behaviour, plain.logprobs[[3, 4, 7, 8]])
+    np.testing.assert_array_equal(batch.behaviour_logprobs, plain.behaviour_logprobs[[3, 4, 7, 8]])
 
 
 def test_segments_of_one_trajectory_share_its_advantage_and_its_place_in_the_answers() -> None:
@@ -131,7 +137,7 @@ def test_a_token_is_current_where_the_learner_s_own_version_sampled_it() -> None
 def test_what_goes_to_the_ranks_is_in_single_precision() -> None:
     columns = build_batch(made_groups(1), version=0)
     assert columns.current is not None
-    found = [columns.behaviour, columns.weights, columns.advantages, columns.current]
+    found = [columns.behaviour_logprobs, columns.weights, columns.advantages, columns.current]
     assert {column.dtype for column in found} == {np.dtype(np.float32)}
 
 
@@ -155,7 +161,7 @@ def test_an_engine_s_log_prob_that_is_no_number_is_not_trained() -> None:
     broken = Segment(
         token_ids=segment.token_ids,
         kinds=segment.kinds,
-        logprobs=np.full(5, np.nan, np.float32),
+        behaviour_logprobs=np.full(5, np.nan, np.float32),
         versions=segment.versions,
     )
     with pytest.raises(NotFinite, match="log-prob of a sampled token is not a number"):
@@ -164,11 +170,11 @@ def test_an_engine_s_log_prob_that_is_no_number_is_not_trained() -> None:
 
 def test_what_stands_where_nothing_was_sampled_is_not_read() -> None:
     def poisoned(segment: Segment) -> Segment:
-        logprobs = np.where(segment.action_mask, segment.logprobs, np.nan).astype(np.float32)
+        logprobs = np.where(segment.action_mask, segment.behaviour_logprobs, np.nan).astype(np.float32)
         versions = np.where(segment.action_mask, segment.versions, 10**6).astype(np.int32)
-        return replace(segment, logprobs=logprobs, versions=versions)
+        return replace(segment, behaviour_logprobs=logprobs, versions=versions)
 
     segment = made_segment(np.random.default_rng(0), 5, 4)
     sound, other = (made_batch([one_trajectory(one)]) for one in (segment, poisoned(segment)))
-    np.testing.assert_array_equal(sound.behaviour, other.behaviour)
+    np.testing.assert_array_equal(sound.behaviour_logprobs, other.behaviour_logprobs)
     np.testing.assert_array_equal(sound.weights, other.weights)

@@ -40,15 +40,15 @@ def test_numbers_come_to_their_places_and_a_sample_s_last_value_is_that_behind_i
         assert gathered.values.tolist() == list(range(batch.tokens))
         assert gathered.last_values is not None
         assert gathered.last_values.tolist() == [1000 + last[n] for n in range(len(batch.samples))]
-        assert (gathered.proximal, gathered.reference) == (None, None)
+        assert (gathered.proximal_logprobs, gathered.reference_logprobs) == (None, None)
 
 
 def test_ranks_that_were_not_asked_for_values_have_none() -> None:
     batch = made_batch(several_segments())
     (part,) = cut(batch)
-    gathered = with_forward_outputs(batch, [part], [{"proximal": -places_of(part).astype(np.float32)}])
-    assert gathered.proximal is not None
-    assert gathered.proximal.tolist() == [-float(n) for n in range(batch.tokens)]
+    gathered = with_forward_outputs(batch, [part], [{"proximal_logprobs": -places_of(part).astype(np.float32)}])
+    assert gathered.proximal_logprobs is not None
+    assert gathered.proximal_logprobs.tolist() == [-float(n) for n in range(batch.tokens)]
     assert (gathered.values, gathered.last_values) == (None, None)
 
 
@@ -62,5 +62,5 @@ def test_micro_batches_are_filled_with_a_rank_s_columns(minibatches: int) -> Non
             assert micro.returns is not None
             assert before.returns is None
             np.testing.assert_array_equal(micro.returns, micro.places)
-            np.testing.assert_array_equal(micro.behaviour, before.behaviour)
+            np.testing.assert_array_equal(micro.behaviour_logprobs, before.behaviour_logprobs)
             assert micro.token_ids is before.token_ids

@@ -18,7 +18,7 @@ def sequence(context: list[int], reply: list[int], actions: list[int] | None = N
     kinds[list(range(len(context), length)) if actions is None else actions] = TokenKind.ACTION
     return Segment(
         token_ids=np.array(context + reply, np.int32), kinds=kinds,
-        logprobs=np.zeros(length, np.float32), versions=np.zeros(length, np.int32),
+        behaviour_logprobs=np.zeros(length, np.float32), versions=np.zeros(length, np.int32),
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def made_of(mask: ArrayLike, **columns: ArrayLike) -> Batch:
     flat["turns"] = flat.get("turns", tokens).astype(np.int64)
     scores = flat.get("scores", rows)
     made = {"scores": scores, "outcomes": scores, "groups": rows, "last_values": flat.pop("bootstrap", rows)}
-    made |= {"bootstrapped": rows == 0, **dict.fromkeys(("kl", "rewards", "behaviour", "advantages"), tokens)}
+    made |= {"bootstrapped": rows == 0, **dict.fromkeys(("kl", "rewards", "behaviour_logprobs", "advantages"), tokens)}
     return Batch(
         sequences=(),
         starts=np.zeros(0, np.int64),
@@ -61,7 +61,8 @@ def drawn(seed: int, rows: int = 7, width: int = 11) -> Batch:
     draw = np.random.default_rng(seed)
     mask = draw.random((rows, width)) < 0.6
     mask[0], mask[-1] = True, False
-    columns = {name: draw.normal(size=(rows, width)) for name in ("rewards", "values", "proximal", "behaviour")}
+    names = ("rewards", "values", "proximal_logprobs", "behaviour_logprobs")
+    columns = {name: draw.normal(size=(rows, width)) for name in names}
     turns = np.cumsum(np.diff(mask.astype(int), axis=1, prepend=0) == 1, axis=1)
     groups, scores = draw.integers(0, 3, rows), draw.integers(0, 3, rows)
     bootstrap, baselines = draw.normal(size=rows), draw.normal(size=rows)
@@ -87,4 +88,4 @@ def reordered(made: Batch, flat: NDArray[np.float64], order: NDArray[np.int64]) 
 
 
 PER_SAMPLE = ("scores", "outcomes", "groups", "baselines", "last_values", "bootstrapped")
-PER_TOKEN = ("kl", "turns", "rewards", "behaviour", "advantages", "weights", "values", "proximal")
+PER_TOKEN = ("kl", "turns", "rewards", "behaviour_logprobs", "advantages", "weights", "values", "proximal_logprobs")

@@ -67,7 +67,7 @@ def test_every_preset_has_a_recipe() -> None:
         ({"advantage": {"estimator": "vtrace"}, "critic": {}}, "would weigh it again"),
         ({"loss": {"policy": "policy_gradient"}, "epochs": 2}, "an update takes 2 optimizer steps"),
         (
-            {"loss": {"policy": "policy_gradient"}, "max_staleness": 1, "old_logprobs": "behaviour"},
+            {"loss": {"policy": "policy_gradient"}, "max_staleness": 1, "proximal_logprobs": "behaviour"},
             "another policy's samples",
         ),
         ({"loss": {"policy": "gspo", "dual_clip": 3.0}}, "bounds the ratio of ppo"),
@@ -88,10 +88,10 @@ def test_every_preset_has_a_recipe() -> None:
         ({"filter": {"refill_groups": 3}}, "which is off"),
         ({"overlong": {"penalty_factor": 0.5}}, "which is 0 (off)"),
         ({"kl": {"coefficient": 0.1, "place": "reward", "exact_gradient": True}}, "no gradient runs through KL"),
-        ({"correction": {"high": 3.0}}, "nothing would read it; set old_logprobs: recomputed"),
-        ({"old_logprobs": "recomputed", "correction": {"low": 0.5}}, "is a bound of method mask"),
+        ({"correction": {"high": 3.0}}, "nothing would read it; set proximal_logprobs: recomputed"),
+        ({"proximal_logprobs": "recomputed", "correction": {"low": 0.5}}, "is a bound of method mask"),
         (
-            {"old_logprobs": "recomputed", "correction": {"method": "mask", "low": 3.0, "high": 2.0}},
+            {"proximal_logprobs": "recomputed", "correction": {"method": "mask", "low": 3.0, "high": 2.0}},
             "would drop tokens that the learner and the engine agree on",
         ),
         ({"reference_path": "there"}, "nothing reads trainer.reference_path"),
@@ -118,30 +118,30 @@ def test_samples_of_other_log_probs_than_the_learner_s_are_corrected_unless_the_
     found = loaded.recipe.trainer
     level = "geometric" if name == "gspo" else "token"
     if name == "cispo":
-        assert found.old_logprobs == "behaviour"
+        assert found.proximal_logprobs == "behaviour"
     else:
-        assert (found.old_logprobs, found.correction.method) == ("recomputed", "truncate")
+        assert (found.proximal_logprobs, found.correction.method) == ("recomputed", "truncate")
         assert (found.correction.level, found.correction.high) == (level, 2.0)
-        assert loaded.origins["trainer.old_logprobs"] in ("model.dtype bfloat16", "trainer.max_staleness")
+        assert loaded.origins["trainer.proximal_logprobs"] in ("model.dtype bfloat16", "trainer.max_staleness")
 
 
 @pytest.mark.parametrize(("model", "trainer"), CORRECTED.values(), ids=CORRECTED)
 def test_a_recipe_may_take_the_engine_s_log_probs_all_the_same(model: dict[str, Any], trainer: dict[str, Any]) -> None:
     given = {"model": {"tiny": {}, **model}, "data": MADE["data"]}
-    found = recipe_from(given | {"trainer": {**trainer, "old_logprobs": "behaviour"}}).recipe.trainer
-    assert (found.old_logprobs, found.correction) == ("behaviour", CorrectionConfig())
+    found = recipe_from(given | {"trainer": {**trainer, "proximal_logprobs": "behaviour"}}).recipe.trainer
+    assert (found.proximal_logprobs, found.correction) == ("behaviour", CorrectionConfig())
 
 
 @pytest.mark.parametrize("name", [None, *(name for name in PRESETS if name != "distill")])
 def test_in_float32_without_staleness_nothing_is_corrected(name: str | None) -> None:
     trainer = trainer_of(algorithm=name)
-    assert (trainer.old_logprobs, trainer.correction) == ("behaviour", CorrectionConfig())
+    assert (trainer.proximal_logprobs, trainer.correction) == ("behaviour", CorrectionConfig())
 
 
 def test_vtrace_corrects_itself_and_a_bound_of_the_recipe_s_own_stays() -> None:
     vtrace = {"estimator": "vtrace"}
     loss = {"policy": "policy_gradient"}
-    assert trainer_of(advantage=vtrace, loss=loss, critic={}, max_staleness=2).old_logprobs == "behaviour"
+    assert trainer_of(advantage=vtrace, loss=loss, critic={}, max_staleness=2).proximal_logprobs == "behaviour"
     assert trainer_of(max_staleness=1, correction={"high": 5.0}).correction.high == 5.0
 
 

@@ -42,7 +42,7 @@ def segment(kinds: Sequence[TokenKind], *turns: Turn) -> Segment:
     return Segment(
         token_ids=np.arange(5, 5 + len(array), dtype=np.int32),
         kinds=array,
-        logprobs=np.where(acted, -1.0 - np.cumsum(acted) / 10, 0).astype(np.float32),
+        behaviour_logprobs=np.where(acted, -1.0 - np.cumsum(acted) / 10, 0).astype(np.float32),
         versions=np.where(acted, 0, -1).astype(np.int32),
         turns=turns,
     )
@@ -80,7 +80,8 @@ def scored(groups: Sequence[Group]) -> Batch:
     batch = build_batch(groups)
     lengths = [trajectory.action_tokens for group in groups for _, trajectory, _ in group.trainable]
     places = np.concatenate([np.arange(n) for n in lengths]).astype(np.float32)
-    filled = replace(batch, proximal=-1 - places / 7, reference=-1.2 - places / 11, values=np.sin(places))
+    learner, reference = -1 - places / 7, -1.2 - places / 11
+    filled = replace(batch, proximal_logprobs=learner, reference_logprobs=reference, values=np.sin(places))
     return replace(filled, last_values=np.full(len(lengths), 0.5, np.float32))
 
 
@@ -234,7 +235,7 @@ def test_what_a_turn_without_an_action_was_given_is_paid_at_the_end() -> None:
 def test_kl_in_the_reward_is_taken_from_every_token_and_from_the_outcome() -> None:
     groups = [group_of(episode(2.0, segment([P, A, A])), episode(1.0, segment([P, A])))]
     scores = scored(groups)
-    kl = scores.proximal - scores.reference
+    kl = scores.proximal_logprobs - scores.reference_logprobs
     found, _ = with_advantages(scores, TrainerConfig(advantage=PLAIN, kl=PRICED), 0.5)
     np.testing.assert_allclose(found.rewards, [-0.5 * kl[0], 2 - 0.5 * kl[1], 1 - 0.5 * kl[2]], rtol=1e-6)
     np.testing.assert_allclose(found.outcomes, [2 - 0.5 * (kl[0] + kl[1]), 1 - 0.5 * kl[2]], rtol=1e-6)
@@ -252,7 +253,7 @@ def test_normalised_scores_lose_the_kl_of_every_token_and_the_deviation_does_not
     batch, _ = with_advantages(before, TrainerConfig(**config), beta)
     plain, _ = with_advantages(before, TrainerConfig(advantage=config["advantage"]), 0.0)
     columns = before
-    kls = np.split(columns.proximal - columns.reference, np.cumsum(lengths)[:-1])
+    kls = np.split(columns.proximal_logprobs - columns.reference_logprobs, np.cumsum(lengths)[:-1])
     expected = [
         of_scores[0] - beta * kl[place:].sum()
         for of_scores, kl in zip(plain.per_sample(plain.advantages), kls, strict=True)
@@ -298,12 +299,12 @@ def test_the_denominator_is_that_of_the_aggregation(aggregation: str, denominato
 def test_the_ranks_are_asked_only_for_what_the_recipe_reads() -> None:
     asked: tuple[tuple[dict[str, Any], tuple[str, ...]], ...] = (
         ({}, ()),
-        ({"old_logprobs": "recomputed"}, ()),
+        ({"proximal_logprobs": "recomputed"}, ()),
         ({"minibatches": 2, "epochs": 2}, ()),
-        ({"old_logprobs": "recomputed", "epochs": 2}, ("proximal",)),
-        ({"old_logprobs": "recomputed", "minibatches": 2}, ("proximal",)),
-        ({"kl": {"coefficient": 0.1}}, ("reference",)),
-        ({"kl": {"coefficient": 0.1, "place": "reward"}}, ("proximal", "reference")),
+        ({"proximal_logprobs": "recomputed", "epochs": 2}, ("proximal_logprobs",)),
+        ({"proximal_logprobs": "recomputed", "minibatches": 2}, ("proximal_logprobs",)),
+        ({"kl": {"coefficient": 0.1}}, ("reference_logprobs",)),
+        ({"kl": {"coefficient": 0.1, "place": "reward"}}, ("proximal_logprobs", "reference_logprobs")),
         ({"kl": {"coefficient": 0.0, "place": "reward"}}, ()),
         ({"advantage": {"estimator": "gae"}, "critic": {}}, ("values",)),
     )
@@ -326,7 +327,7 @@ def credited(**config: Any) -> tuple[Batch, dict[str, float], Batch]:
 def test_what_the_ranks_said_goes_with_the_batch_to_its_losses() -> None:
     batch, metrics, scores = credited(advantage={"estimator": "gae", "lam": 1.0}, critic={})
     columns = batch
-    for name in ("proximal", "reference", "values"):
+    for name in ("proximal_logprobs", "reference_logprobs", "values"):
         np.testing.assert_array_equal(getattr(columns, name), getattr(scores, name))
     assert columns.returns is not None
     assert columns.returns.dtype == columns.advantages.dtype == np.float32
@@ -374,13 +375,13 @@ def test_the_divergence_that_is_steered_is_shown_and_else_the_plain_one(
     kl: dict[str, Any], shown: Callable[[float], float]
 ) -> None:
     _, metrics, scores = credited(kl=kl)
-    distances = np.float64(scores.proximal) - np.float64(scores.reference)
+    distances = np.float64(scores.proximal_logprobs) - np.float64(scores.reference_logprobs)
     assert metrics["policy/kl_reference"] == pytest.approx(np.mean([shown(float(d)) for d in distances]), rel=1e-6)
 
 
 def test_without_log_probs_of_a_reference_no_divergence_is_shown() -> None:
     groups = two_episodes()
-    batch = replace(scored(groups), reference=None, values=None)
+    batch = replace(scored(groups), reference_logprobs=None, values=None)
     assert with_advantages(batch, TrainerConfig(), 0.0)[1] == {}
 
 
@@ -392,7 +393,8 @@ def test_the_recipe_s_estimator_prices_the_divergence_in_the_reward(
 ) -> None:
     kl = {"coefficient": 0.5, "place": "reward", "estimator": estimator}
     batch, _, scores = credited(advantage=PLAIN, kl=kl)
-    first, second, other = (0.5 * price(float(d)) for d in np.float64(scores.proximal) - np.float64(scores.reference))
+    distances = np.float64(scores.proximal_logprobs) - np.float64(scores.reference_logprobs)
+    first, second, other = (0.5 * price(float(d)) for d in distances)
     half = ((2.0 - first - second) - (1.0 - other)) / 2
     np.testing.assert_allclose(batch.advantages, [half, half, -half], rtol=1e-6)
 

@@ -33,7 +33,7 @@ def segment(*tokens: tuple[TokenKind, int], version: int = 0) -> Segment:
     return Segment(
         token_ids=np.array([token for _, token in tokens], np.int32),
         kinds=kinds,
-        logprobs=np.zeros(len(tokens), np.float32),
+        behaviour_logprobs=np.zeros(len(tokens), np.float32),
         versions=np.where(kinds == ACTION, version, -1).astype(np.int32),
     )
 

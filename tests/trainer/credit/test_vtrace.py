@@ -15,7 +15,7 @@ from tests.trainer.credit.made import drawn
 
 def by_definition(made: Batch, row: int, gamma: float, rho_bar: float, c_bar: float) -> list[float]:
     """`v_s = V_s + sum_t gamma^(t-s) (prod c) rho_t delta_t` of equation 1, over the actions of one row."""
-    columns = (made.rewards, made.values, made.proximal, made.behaviour)
+    columns = (made.rewards, made.values, made.proximal_logprobs, made.behaviour_logprobs)
     rewards, values, proximal, behaviour = (made.per_sample(column)[row] for column in columns)
     values = [*values, made.bootstrap[row]]
     weights = [math.exp(p - q) for p, q in zip(proximal, behaviour, strict=True)]
@@ -42,7 +42,8 @@ def test_targets_are_the_double_sum_of_the_paper(rho_bar: float, c_bar: float) -
 def test_advantages_weigh_the_next_target_against_the_value(rho_bar: float, policy_rho_bar: float | None) -> None:
     made = drawn(5)
     traced = vtrace(made, gamma=0.9, rho_bar=rho_bar, c_bar=1.0, policy_rho_bar=policy_rho_bar)
-    columns = (*traced, made.rewards, made.values, np.minimum(np.exp(made.proximal - made.behaviour), 0.8))
+    log_ratio = made.proximal_logprobs - made.behaviour_logprobs
+    columns = (*traced, made.rewards, made.values, np.minimum(np.exp(log_ratio), 0.8))
     for row, own in enumerate(zip(*map(made.per_sample, columns), strict=True)):
         advantages, targets, rewards, values, weights = own
         following = np.array([*targets, made.bootstrap[row]][1:])
@@ -52,7 +53,7 @@ def test_advantages_weigh_the_next_target_against_the_value(rho_bar: float, poli
 
 def test_on_policy_targets_are_the_monte_carlo_returns_with_a_bootstrap() -> None:
     made = drawn(6)
-    traced = vtrace(replace(made, behaviour=made.proximal), gamma=0.9, rho_bar=1.0, c_bar=1.0)
+    traced = vtrace(replace(made, behaviour_logprobs=made.proximal_logprobs), gamma=0.9, rho_bar=1.0, c_bar=1.0)
     np.testing.assert_allclose(traced[1], gae(made, gamma=0.9, lam=1.0)[1], rtol=1e-12, atol=1e-12)
 
 

@@ -45,7 +45,7 @@ def sequences_of(mask: Tensor) -> Tensor:
 def flat(mask: Tensor, logprobs: Tensor, old: Tensor, advantages: Tensor, **columns: Tensor) -> Actions:
     """The tokens of rows `[B, T]` as a loss reads them."""
     nothing = torch.zeros(int(mask.sum()), dtype=logprobs.dtype)
-    given = {"logprobs": logprobs, "old_logprobs": old, "advantages": advantages} | columns
+    given = {"logprobs": logprobs, "proximal_logprobs": old, "advantages": advantages} | columns
     chosen = {name: column[mask] for name, column in given.items()}
     rest = dict.fromkeys(("behaviour_logprobs", "entropies", "weights"), nothing)
     return Actions(**(rest | chosen), sequences=sequences_of(mask))

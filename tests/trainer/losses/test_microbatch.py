@@ -33,8 +33,8 @@ TEMPERATURES = {"temperature_positive": 1.5, "temperature_negative": 0.5}
 def flat_tokens(logprobs: torch.Tensor = NEW, **changes: torch.Tensor | None) -> Actions:
     given: dict[str, Any] = {
         "logprobs": logprobs[MASK], "entropies": torch.arange(float(MASK.sum())), "behaviour_logprobs": BEHAVIOUR[MASK],
-        "old_logprobs": OLD[MASK], "advantages": ADVANTAGES[MASK], "weights": torch.linspace(0.5, 2.0, int(MASK.sum())),
-        "sequences": sequences_of(MASK),
+        "proximal_logprobs": OLD[MASK], "advantages": ADVANTAGES[MASK],
+        "weights": torch.linspace(0.5, 2.0, int(MASK.sum())), "sequences": sequences_of(MASK),
     }  # fmt: skip
     return Actions(**(given | changes))
 
@@ -51,7 +51,7 @@ def own_loss(given: Actions) -> tuple[torch.Tensor, LossMetrics]:
 def all_columns(given: Actions, *, sharpness: float, floor: float = 0.0) -> tuple[torch.Tensor, LossMetrics]:
     """A loss of everything that there is to see, each column with a weight of its own."""
     assert given.reference_logprobs is not None
-    told = given.logprobs + 2 * given.old_logprobs + 3 * given.behaviour_logprobs + 5 * given.reference_logprobs
+    told = given.logprobs + 2 * given.proximal_logprobs + 3 * given.behaviour_logprobs + 5 * given.reference_logprobs
     return sharpness * (told + 7 * given.entropies + 11 * given.advantages) + floor, LossMetrics(len(given.logprobs))
 
 
@@ -205,7 +205,7 @@ def test_a_dropped_token_costs_nothing_however_large_its_loss() -> None:
 
     grown = NEW > OLD
     proximal, behaviour = torch.where(grown, OLD, NEW), torch.where(grown, OLD - 9, NEW)
-    given = flat_tokens(old_logprobs=proximal[MASK], behaviour_logprobs=behaviour[MASK])
+    given = flat_tokens(proximal_logprobs=proximal[MASK], behaviour_logprobs=behaviour[MASK])
     correction = CorrectionConfig(method="mask", high=2.0)
     loss, seen = policy_loss(given, 1.0, Objective(policy=endless, kl=KLConfig(), correction=correction),
                              kl_coefficient=0.0)  # fmt: skip

@@ -90,7 +90,7 @@ def batch_of(groups: list[Group]) -> Batch:
 
 
 def told(batch: Batch, wrong: np.ndarray, by: float = 2.0) -> str:
-    logprobs = batch.behaviour + np.where(wrong, by, 0).astype(np.float32)
+    logprobs = batch.behaviour_logprobs + np.where(wrong, by, 0).astype(np.float32)
     found = Disagreement(tokens=batch.tokens, mean=by * wrong.mean(), share=float(wrong.mean()), limits=EXACT)
     return explain_disagreement(batch, logprobs.astype(np.float32), found, 3)
 
@@ -124,4 +124,4 @@ def test_the_line_says_what_the_pattern_looks_like() -> None:
 def test_a_mean_that_is_too_large_without_large_differences_is_told_too() -> None:
     batch = batch_of(made_groups())
     found = Disagreement(tokens=batch.tokens, mean=0.2, share=0, limits=LogprobTolerance(mean=0.1, high=9, share=0.01))
-    assert ALL in explain_disagreement(batch, batch.behaviour + np.float32(0.2), found, 0)
+    assert ALL in explain_disagreement(batch, batch.behaviour_logprobs + np.float32(0.2), found, 0)

@@ -90,7 +90,7 @@ function tokensOf(episode, { texts, special, marks }) {
   const at = (column, place) => episode[column]?.[place] ?? null;
   return (episode.token_ids ?? []).map((id, place) => ({
     place, id, text: texts ? texts[place] : String(id), kind: episode.kinds[place], special: special?.[place] ?? false, mark: marks?.[place] ?? null,
-    engine: at("engine_logprobs", place), learner: at("learner_logprobs", place), entropy: at("entropies", place), version: at("versions", place),
+    engine: at("behaviour_logprobs", place), learner: at("proximal_logprobs", place), entropy: at("entropies", place), version: at("versions", place),
     advantage: episode.advantages ? at("advantages", place) : episode.kinds[place] === 1 ? episode.advantage : null,
   }));
 }
