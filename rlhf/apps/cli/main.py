@@ -247,9 +247,9 @@ def top(run: RunArgument) -> None:
 @app.command("report")
 def write_report(
     run: RunArgument,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="File to write; its name ends in .html or .md.")
-    ] = Path("report.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")] = Path(
+        "report.html"
+    ),
 ) -> None:
     """Write a report of a run: curves, warnings, chosen episodes, recipe and provenance in one file."""
     raise typer.Exit(commands.report.run_report(run, output))

@@ -72,7 +72,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *((("report", "run", "-o", f"{name}.md"), f"{name}.md cannot be written ({why})")
           for name, why in NOT_WRITTEN.items()),
         (("report", "run", "-o", "folder.html"), "folder.html cannot be written (Is a directory)"),
-        (("report", "run", "-o", "report.pdf"), "a report is .html or .md: report.pdf is neither"),
+        (("report", "run", "-o", "report.pdf"), "a report is an HTML file: report.pdf does not end in .html"),
         (("explain", "rewrd/mean"), "no metric begins with 'rewrd/mean'; did you mean 'reward/mean'?"),
         (("explain", "\x1b[2J"), r"no metric begins with '\\x1b[2J'"),
     ],

@@ -1,4 +1,4 @@
-"""`rlhf report` writes the form that is asked for."""
+"""`rlhf report` writes a page."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from tests.apps.cli.conftest import Command
 from tests.runs.made_run import made_run
 
 
-def test_the_command_writes_the_form_that_the_name_asks_for(tmp_path: Path, rlhf: Command) -> None:
+def test_the_command_writes_a_page(tmp_path: Path, rlhf: Command) -> None:
     made_run(tmp_path / "run", [{"reward/mean": 0.5}])
     assert rlhf("report", "run").stdout == "report.html\n"
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
-    assert rlhf("report", "run", "-o", "of.md").returncode == 0
-    assert (tmp_path / "of.md").read_text().startswith("# made")
