@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from rlhf.apps import cli as commands
 from rlhf.apps.arguments import Checkpoint, Overrides, RecipeFile, RunArgument, is_project, recipe_named
@@ -28,15 +30,34 @@ from rlhf.cluster.console import lasting
 from rlhf.errors import RlhfError, UserError
 from rlhf.http.binding import POLICY, REWARD
 
+GROUPS = {
+    "Train": "init recipes options check plan train sweep eval generate score reward",
+    "Look": "view top episodes report explain audit",
+    "Bring and take away": "translate export",
+    "Serve": "serve env",
+    "Machines and clusters": "doctor drill node slurm kubernetes",
+}
+
+
+class GroupedCommands(TyperGroup):
+    """Lists the commands by `GROUPS`, each with the first sentence of its help."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=80)) for name in names.split()])
+
+
 app = typer.Typer(
     name="rlhf",
+    cls=GroupedCommands,
     help="Train language models by reinforcement learning: Ray, vLLM and DeepSpeed behind one readable loop.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-serve = typer.Typer(no_args_is_help=True, help="Serve a part over HTTP: an environment, a reward, a sandbox, a policy.")
+serve = typer.Typer(no_args_is_help=True, help="Serve an environment, a reward, a sandbox or a policy over HTTP.")
 env = typer.Typer(no_args_is_help=True, help="Test environments.")
 app.add_typer(serve, name="serve")
 app.add_typer(env, name="env")
@@ -64,7 +85,7 @@ def train(
     ] = None,
     rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
 ) -> None:
-    """Run the training described by a recipe."""
+    """Train the model that a recipe describes."""
     given = [*(overrides or []), *commands.train.join_override(address, rendezvous)]
     raise typer.Exit(commands.train.run_train(recipe, given, resume=resume, start_over=start_over))
 
@@ -80,7 +101,7 @@ def init(
         ),
     ] = "reward",
 ) -> None:
-    """Make a project of your own: a recipe that learns at once, 50 rows, a reward or environment, and its test."""
+    """Make a project of your own. It has a recipe that learns at once, rows, a reward or environment, and its test."""
     raise typer.Exit(commands.init.run_init(folder, kind))
 
 
@@ -103,7 +124,7 @@ def plan_recipe(
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 512,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, in bytes and tokens.")] = False,
 ) -> None:
-    """Estimate the memory that a recipe needs on given GPUs, and the largest micro-batch that fits."""
+    """Predict the memory that a recipe needs. Also find the largest micro-batch that fits."""
     raise typer.Exit(
         commands.plan.run_plan(
             recipe,
@@ -130,7 +151,7 @@ def evaluate(
     ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Evaluate a checkpoint on held-out tasks: those of its run, or of a recipe."""
+    """Evaluate a checkpoint on the held-out tasks of a recipe. By default that of its run."""
     raise typer.Exit(commands.eval.run_eval(checkpoint, recipe, overrides or []))
 
 
@@ -191,7 +212,7 @@ def export(
 def options(
     prefix: Annotated[str, typer.Argument(help="Prefix of the keys to list, for instance trainer.loss.")] = "",
 ) -> None:
-    """List the keys of a recipe with their types, defaults and meanings."""
+    """List the keys of a recipe: types, defaults, meanings."""
     raise typer.Exit(commands.options.run_options(prefix))
 
 
@@ -206,7 +227,7 @@ def check(
         bool, typer.Option("--prove", help="With MODEL: load it, and prove how its rows are computed here.")
     ] = False,
 ) -> None:
-    """Validate a recipe and print its derived settings; or check whether a model can be trained, and its cost."""
+    """Check a recipe, or whether a model can be trained. Prints derived settings, or the model's cost."""
     if Path(recipe).is_dir() and not is_project(Path(recipe)):
         raise typer.Exit(commands.check_model.run_check_model(Path(recipe), overrides or [], prove=prove))
     if prove:
@@ -226,7 +247,7 @@ def translate(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="New file for the recipe.")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs that train, if CONFIG does not say (TRL).")] = None,
 ) -> None:
-    """Translate TRL's GRPOConfig, verl's or OpenRLHF's arguments into a recipe, and say what became of each setting."""
+    """Make a recipe of TRL's, verl's or OpenRLHF's settings. Says what became of each."""
     raise typer.Exit(commands.translate.run_translate(configuration, output, gpus))
 
 
@@ -234,13 +255,13 @@ def translate(
 def explain_metric(
     metric: Annotated[str, typer.Argument(metavar="[METRIC]", help="Name of a metric, or the beginning of one.")] = "",
 ) -> None:
-    """Explain a metric: its meaning, healthy range, and what to do outside of it; without a name, list all."""
+    """Explain a metric: meaning, healthy range, what to do. Without a name, list all."""
     raise typer.Exit(commands.explain.run_explain(metric))
 
 
 @app.command()
 def top(run: RunArgument) -> None:
-    """Watch a run in the terminal: curves and warnings. It ends with the run, or with the key q."""
+    """Watch a run in the terminal: curves and warnings. Ends with the run, or with the key q."""
     raise typer.Exit(commands.top.run_top(run))
 
 
@@ -251,19 +272,19 @@ def write_report(
         "report.html"
     ),
 ) -> None:
-    """Write a report of a run: curves, warnings, chosen episodes, recipe and provenance in one file."""
+    """Write a report of a run as one HTML file. It has curves, warnings, episodes, recipe and provenance."""
     raise typer.Exit(commands.report.run_report(run, output))
 
 
 @app.command()
 def audit(run: RunArgument) -> None:
-    """Check by the records of a run what became of every sample, and its tokens, rewards, versions and checkpoints."""
+    """Check the records of a run against one another. Covers samples, tokens, rewards, versions and checkpoints."""
     raise typer.Exit(commands.audit.run_audit(run))
 
 
 @app.command()
 def drill(recipe: RecipeFile, overrides: Overrides = None) -> None:
-    """Train a recipe for some minutes while its parts are killed and stopped, and say what came of each."""
+    """Train a recipe while its parts are killed, and report."""
     raise typer.Exit(commands.drill.run_drill(recipe, overrides or ()))
 
 

@@ -29,7 +29,7 @@ def node(
     ] = 0.0,
     timeout: Annotated[float, typer.Option(min=1.0, help="Deadline of each wait at the start, in seconds.")] = 300.0,
 ) -> None:
-    """Run one machine of a Ray cluster (needs RLHF_RUN_ID and RAY_AUTH_TOKEN)."""
+    """Run one machine of a Ray cluster. Needs RLHF_RUN_ID and RAY_AUTH_TOKEN."""
     from rlhf.apps.deploy.node import NodeSettings, run_node
     from rlhf.apps.deploy.ray_start import node_name
     from rlhf.apps.deploy.rendezvous import check_token, run_id

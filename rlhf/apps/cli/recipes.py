@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-recipes = typer.Typer(no_args_is_help=True, help="The recipes that come with the package.")
+recipes = typer.Typer(no_args_is_help=True, help="List the recipes that come with the package, or copy one.")
 
 
 @recipes.command("list")

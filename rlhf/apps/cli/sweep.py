@@ -34,7 +34,7 @@ def sweep_recipe(
         Path | None, typer.Option("--folder", metavar="DIR", help="Folder of the sweep [default: runs/NAME.sweep].")
     ] = None,
 ) -> None:
-    """Train a recipe with many values, find the best, and write it as a recipe. The same command goes on later."""
+    """Train a recipe with many values and write the best as a recipe. The same command continues later."""
     code = commands.swept.run_sweep(
         recipe, words or [], goal=goal, algorithm=algorithm, samples=samples, metric=metric, mode=mode, folder=folder
     )

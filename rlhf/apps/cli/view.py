@@ -31,7 +31,7 @@ def view(
     key: Key = None,
     limit: LimitTexts = None,
 ) -> None:
-    """Show runs in the browser, live: metrics, episodes, and every token of one."""
+    """Show runs live in the browser, down to every token."""
     import uvicorn
 
     from rlhf.apps.dashboard.app import dashboard_app
