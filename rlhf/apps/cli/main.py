@@ -8,9 +8,8 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -42,7 +41,7 @@ GROUPS = {
 class GroupedCommands(TyperGroup):
     """Lists the commands by `GROUPS`, each with the first sentence of its help."""
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         for title, names in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=80)) for name in names.split()])

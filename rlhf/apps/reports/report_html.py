@@ -117,6 +117,7 @@ def _figure(curve: MetricCurve) -> str:
 def _png(points: Series, bounds: Iterable[float | None]) -> str:
     """Draw a curve, with gaps where it has no number and the bounds that it crosses. Return the PNG in base64."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(4, 1.6), dpi=100)
     axes = figure.add_axes((0.14, 0.16, 0.84, 0.76))
@@ -126,7 +127,7 @@ def _png(points: Series, bounds: Iterable[float | None]) -> str:
     for bound in bounds:
         if bound is not None and low < bound < high:
             axes.axhline(bound, color=BOUND, linestyle="--")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.tick_params(colors=AXES, labelsize=8)
     for spine in axes.spines.values():
         spine.set_color(AXES)

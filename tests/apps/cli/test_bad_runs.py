@@ -69,7 +69,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("episodes", "run", "--format", "parquet", "-o", f"run/episodes/{PART}"), f"{PART} exists"),
         (("episodes", "run", "--text", "-o", "notes.txt"), "notes.txt exists: name another file, or delete it"),
         (("episodes", "run", "--columns", "task::int", "-o", "new"), "Could not convert string 't/1'"),
-        *((("report", "run", "-o", f"{name}.md"), f"{name}.md cannot be written ({why})")
+        *((("report", "run", "-o", f"{name}.html"), f"{name}.html cannot be written ({why})")
           for name, why in NOT_WRITTEN.items()),
         (("report", "run", "-o", "folder.html"), "folder.html cannot be written (Is a directory)"),
         (("report", "run", "-o", "report.pdf"), "a report is an HTML file: report.pdf does not end in .html"),
