@@ -39,7 +39,7 @@ BEAT_SECONDS = 2.0
 NOTHING = SampledTokens(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32))
 
 
-class Draft:
+class PartialReply:
     """A reply that is not complete: the tokens of it that have arrived here. Another engine can go on after them."""
 
     def __init__(self) -> None:
@@ -110,10 +110,10 @@ async def _done_or_late(future: asyncio.Future[Any], seconds: float) -> None:
 @dataclass(eq=False)
 class _Pending:
     """A request in flight: `taken` is resolved when the engine has it, `reply` with a completion or a named error. The
-    caller may be cancelled in the same tick: then both futures have no waiter. The `draft` gets what arrives before."""
+    caller may be cancelled in the same tick: then both futures have no waiter. `partial` gets what arrives before."""
 
     session: str
-    draft: Draft
+    partial: PartialReply
     taken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     reply: asyncio.Future[Completion] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -170,17 +170,17 @@ class RemoteEngine:
         return facts
 
     async def generate(
-        self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, draft: Draft | None = None
+        self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, partial: PartialReply | None = None
     ) -> Completion:
-        """Return one reply; `seed` determines all its draws. It begins with the tokens of `draft`, which gets further
+        """Return one reply; `seed` determines all its draws. It begins with the tokens of `partial`, which gets further
         ones as they arrive. Raises `ModelError` for a prompt with images."""
         if prompt.images:
             raise ModelError(f"the prompt of session {session} has images; engines take only text")
         if self._lost:
             raise self._lost
-        draft = draft or Draft()
-        request_id, before = f"{session}/{next(self._ids)}", draft.sampled
-        pending = self._pending[request_id] = _Pending(session, draft)
+        partial = partial or PartialReply()
+        request_id, before = f"{session}/{next(self._ids)}", partial.sampled
+        pending = self._pending[request_id] = _Pending(session, partial)
         self._outbox.append(
             GenerateRequest(
                 request_id,
@@ -323,7 +323,7 @@ class RemoteEngine:
     def _settle(self, request_id: str, reply: Delivered) -> None:
         if isinstance(reply, SampledTokens):
             if unfinished := self._pending.get(request_id):
-                unfinished.draft.add(reply)
+                unfinished.partial.add(reply)
             return
         pending = self._pending.pop(request_id, None)
         if pending is None:

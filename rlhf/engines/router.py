@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from rlhf.engines.engine import Draft
+from rlhf.engines.engine import PartialReply
 from rlhf.errors import EngineBroken, EnginesLost, GenerateFailed, WorkerDied
 from rlhf.tracing import span, trace_worker
 from rlhf.types import Completion, PolicyVersion, Prompt, Sampling
@@ -23,7 +23,7 @@ MOST_LOSSES = 3
 """A request fails after this many engines were lost while serving it: it may be the cause."""
 
 
-class DraftingEngine(Protocol):
+class ContinuingEngine(Protocol):
     """A `RolloutEngine` with `places` for requests and weights of a `version`, which can continue another engine's
     partial reply. It raises `EngineBroken` or `WorkerDied` when it can answer no further request."""
 
@@ -32,7 +32,7 @@ class DraftingEngine(Protocol):
     version: PolicyVersion
 
     async def generate(
-        self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, draft: Draft | None = None
+        self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, partial: PartialReply | None = None
     ) -> Completion: ...
 
 
@@ -41,10 +41,10 @@ class _Session:
     """The requests of one episode: `version` is that of the engines at the first one, `home` the engine of the last."""
 
     version: PolicyVersion
-    home: DraftingEngine | None = None
+    home: ContinuingEngine | None = None
 
 
-_Waiting = tuple[int, int, _Session, asyncio.Future[DraftingEngine]]
+_Waiting = tuple[int, int, _Session, asyncio.Future[ContinuingEngine]]
 """A request that waits for a place: its session's version, its number, its session, and the future engine."""
 
 
@@ -58,31 +58,31 @@ class Router:
     are forgotten first.
     """
 
-    def __init__(self, engines: Iterable[DraftingEngine], *, remembered_sessions: int = REMEMBERED_SESSIONS) -> None:
+    def __init__(self, engines: Iterable[ContinuingEngine], *, remembered_sessions: int = REMEMBERED_SESSIONS) -> None:
         self.engines = list(engines)
         self.fails_over = False
         if not self.engines:
             raise ValueError("a router needs an engine")
         self._under_way: Counter[str] = Counter()
-        self._orders: dict[DraftingEngine, int] = {}
-        self._by_load: list[tuple[int, int, DraftingEngine]] = []
+        self._orders: dict[ContinuingEngine, int] = {}
+        self._by_load: list[tuple[int, int, ContinuingEngine]] = []
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._remembered = remembered_sessions
         self._numbers = itertools.count()
-        self._lines: defaultdict[DraftingEngine | None, list[_Waiting]] = defaultdict(list)
+        self._lines: defaultdict[ContinuingEngine | None, list[_Waiting]] = defaultdict(list)
         self._end: EnginesLost | None = None
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
         """Return one reply. Raises `GenerateFailed` for a request that lost too many engines, `EnginesLost` after
         `end`, and what an engine raises."""
-        draft, losses, spent = Draft(), 0, 0.0
+        partial, losses, spent = PartialReply(), 0, 0.0
         while True:
             engine = await self._place(session)
             began = time.monotonic()
             try:
                 left = _time_left(sampling, spent) if losses else sampling
                 with span("reply", detail=True, prompt_tokens=len(prompt.token_ids)):
-                    found = await engine.generate(prompt, sampling=left, seed=seed, session=session, draft=draft)
+                    found = await engine.generate(prompt, sampling=left, seed=seed, session=session, partial=partial)
                     trace_worker(found.engine, "generate", found.began, found.seconds)
                     return found
             except (EngineBroken, WorkerDied) as error:
@@ -97,13 +97,13 @@ class Router:
             finally:
                 self._leave(engine)
 
-    def add(self, engine: DraftingEngine) -> None:
+    def add(self, engine: ContinuingEngine) -> None:
         """Send requests to this engine, too."""
         self.engines.append(engine)
         self._orders, self._by_load = {}, []
         self._fill(engine)
 
-    def remove(self, engine: DraftingEngine) -> None:
+    def remove(self, engine: ContinuingEngine) -> None:
         """Send no further request to this engine; no effect if it is removed already."""
         if engine in self.engines:
             self.engines.remove(engine)
@@ -120,7 +120,7 @@ class Router:
             if not place.done():
                 place.set_exception(error)
 
-    async def _place(self, name: str) -> DraftingEngine:
+    async def _place(self, name: str) -> ContinuingEngine:
         """Take a place at the engine of a session, waiting if there is none."""
         if self._end:
             raise self._end
@@ -133,7 +133,7 @@ class Router:
         engine = session.home or (self._least_loaded() if self.engines else None)
         if engine and self._under_way[engine.name] < engine.places:
             return self._enter(session, engine)
-        place: asyncio.Future[DraftingEngine] = asyncio.get_running_loop().create_future()
+        place: asyncio.Future[ContinuingEngine] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._lines[session.home], (session.version, next(self._numbers), session, place))
         try:  # every reply has a deadline, and so has each replacement's start
             return await place
@@ -142,17 +142,17 @@ class Router:
                 self._leave(place.result())
             raise
 
-    def _enter(self, session: _Session, engine: DraftingEngine) -> DraftingEngine:
+    def _enter(self, session: _Session, engine: ContinuingEngine) -> ContinuingEngine:
         session.home = engine
         self._count(engine, 1)
         return engine
 
-    def _leave(self, engine: DraftingEngine) -> None:
+    def _leave(self, engine: ContinuingEngine) -> None:
         self._count(engine, -1)
         if (self._lines.get(engine) or self._lines[None]) and engine in self.engines:
             self._fill(engine)
 
-    def _fill(self, engine: DraftingEngine) -> None:
+    def _fill(self, engine: ContinuingEngine) -> None:
         """Give an engine's free places to the requests that wait for it or for any engine, in order."""
         while self._under_way[engine.name] < engine.places:
             lines = [line for line in (self._lines[engine], self._lines[None]) if line]
@@ -162,12 +162,12 @@ class Router:
             if not place.done():  # cancelled
                 place.set_result(self._enter(session, engine))
 
-    def _count(self, engine: DraftingEngine, requests: int) -> None:
+    def _count(self, engine: ContinuingEngine, requests: int) -> None:
         self._under_way[engine.name] += requests
         if engine in self._orders:
             heapq.heappush(self._by_load, (self._under_way[engine.name], self._orders[engine], engine))
 
-    def _least_loaded(self) -> DraftingEngine:
+    def _least_loaded(self) -> ContinuingEngine:
         """Return the engine with the fewest requests in flight, the first of equal ones. The heap has every load that
         an engine has had since the heap was built; outdated entries are dropped when they reach the top."""
         if not 0 < len(self._by_load) <= STALE_LOADS * len(self.engines):

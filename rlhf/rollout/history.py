@@ -49,7 +49,7 @@ class History(Protocol):
     def context(self) -> Context: ...
     @property
     def segments(self) -> tuple[Segment, ...]: ...
-    def grow(self, reply: str, heard: Sequence[Message], max_tokens: int) -> bool: ...
+    def grow(self, reply: str, messages: Sequence[Message], max_tokens: int) -> bool: ...
 
 
 def history_of(
@@ -73,8 +73,8 @@ class FullHistory:
     def segments(self) -> tuple[Segment, ...]:
         return (self.context.segment(),)
 
-    def grow(self, reply: str, heard: Sequence[Message], max_tokens: int) -> bool:
-        increment = self._renderer.increment(heard, self.context.last)
+    def grow(self, reply: str, messages: Sequence[Message], max_tokens: int) -> bool:
+        increment = self._renderer.increment(messages, self.context.last)
         if len(self.context) + len(increment) >= max_tokens:
             return False
         self.context.hear(increment)
@@ -99,26 +99,26 @@ class LastTurns:
     def segments(self) -> tuple[Segment, ...]:
         return (*self._done, self.context.segment())
 
-    def grow(self, reply: str, heard: Sequence[Message], max_tokens: int) -> bool:
-        context = Context(self._renderer.prompt(self._read(reply, heard)).token_ids)
+    def grow(self, reply: str, messages: Sequence[Message], max_tokens: int) -> bool:
+        context = Context(self._renderer.prompt(self._read(reply, messages)).token_ids)
         if len(context) >= max_tokens:
             return False
         self._done.append(self.context.segment())
         self.context = context
         return True
 
-    def _read(self, reply: str, heard: Sequence[Message]) -> Sequence[Message]:
+    def _read(self, reply: str, messages: Sequence[Message]) -> Sequence[Message]:
         """Return the messages that the policy reads next."""
         if self._shown == 0:
-            return joined(self._head, heard)
-        self._turns.append((Message(role="assistant", content=reply), *heard))
+            return joined(self._head, messages)
+        self._turns.append((Message(role="assistant", content=reply), *messages))
         return [*self._head, *(message for turn in self._turns[-self._shown :] for message in turn)]
 
 
-def conclude(renderer: Renderer, context: Context, heard: Sequence[Message], max_tokens: int) -> None:
+def conclude(renderer: Renderer, context: Context, messages: Sequence[Message], max_tokens: int) -> None:
     """Append the last messages of a truncated episode for a critic to value, if there is room."""
     try:
-        increment = renderer.increment(heard, context.last) if heard else np.zeros(0, np.int32)
+        increment = renderer.increment(messages, context.last) if messages else np.zeros(0, np.int32)
     except ModelError:  # nothing is sampled from them; only the critic is less precise
         return
     if len(context) + len(increment) <= max_tokens:

@@ -48,9 +48,9 @@ class TimedEnvironment:
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._timeout_seconds - self.seconds):
-                heard = await asked
+                observation = await asked
         except TimeoutError:
             return None
         finally:
             self.seconds += time.monotonic() - began
-        return heard
+        return observation

@@ -104,47 +104,47 @@ class MultiAgentState:
     rules: TurnRules
     states: dict[str, EpisodeState] = field(default_factory=dict)
 
-    def told(self, heard: Observation) -> EpisodeState | None:
+    def extended(self, observation: Observation) -> EpisodeState | None:
         """Return the state of the role that acts next, extended by the observation; None when there is no room for a
         reply.
 
         Raises `Unplayable` where the role's first prompt leaves no room.
         """
-        role = self.actor(heard)
+        role = self.actor(observation)
         state = self.states.get(role)
         if state is None:
-            state = open_episode(self.task, self.policy, heard.messages, self.rules.last_turns, role)
+            state = open_episode(self.task, self.policy, observation.messages, self.rules.last_turns, role)
             self.states[role] = state
-        elif not state.history.grow(state.response, heard.messages, self.policy.max_context_tokens):
+        elif not state.history.grow(state.response, observation.messages, self.policy.max_context_tokens):
             return None
-        state.said.extend(heard.messages)
+        state.said.extend(observation.messages)
         return state
 
-    def actor(self, heard: Observation) -> str:
+    def actor(self, observation: Observation) -> str:
         """Return the role that acts next. Raises `EnvironmentFailed` for an unknown role."""
         if len(self.rules.roles) == 1:
             return self.rules.roles[0]
-        if heard.role not in self.rules.roles:
-            detail = f"it gives the turn to {heard.role!r}, but the roles are {', '.join(self.rules.roles)}"
+        if observation.role not in self.rules.roles:
+            detail = f"it gives the turn to {observation.role!r}, but the roles are {', '.join(self.rules.roles)}"
             raise EnvironmentFailed(self.rules.environment, "protocol", detail)
-        return heard.role
+        return observation.role
 
-    def cut_off(self, heard: Observation | None) -> None:
+    def cut_off(self, observation: Observation | None) -> None:
         """Mark the last turn of every role as truncated; the last observation is appended for a critic to value."""
-        state = self.states.get(self.actor(heard)) if heard else None
-        if heard and state:
-            state.said.extend(heard.messages)
-            conclude(self.policy.renderer, state.history.context, heard.messages, self.policy.max_context_tokens)
+        state = self.states.get(self.actor(observation)) if observation else None
+        if observation and state:
+            state.said.extend(observation.messages)
+            conclude(self.policy.renderer, state.history.context, observation.messages, self.policy.max_context_tokens)
         for cut in self.states.values():
             cut.history.context.cut_off()
 
-    def conclude(self, heard: Observation) -> None:
+    def conclude(self, observation: Observation) -> None:
         """End the episode for every role, each with its final reward: the environment has terminated."""
-        earned = final_rewards(heard.info, self.rules) if len(self.rules.roles) > 1 else {}
+        earned = final_rewards(observation.info, self.rules) if len(self.rules.roles) > 1 else {}
         for role, state in self.states.items():
             state.history.context.end(earned.get(role))
-        if last := self.states.get(self.actor(heard)):
-            last.said.extend(heard.messages)
+        if last := self.states.get(self.actor(observation)):
+            last.said.extend(observation.messages)
 
     def record(self, role: str, status: EpisodeStatus, seconds: float) -> Trajectory | Failed:
         state = self.states.get(role)
@@ -153,10 +153,10 @@ class MultiAgentState:
         return state.record(status, seconds)
 
 
-async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, heard: Observation) -> EpisodeStatus:
+async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, observation: Observation) -> EpisodeStatus:
     """Alternate turns until the environment ends the episode or a budget cuts it off."""
     for turn in range(agents.rules.max_turns * len(agents.rules.roles)):
-        state = agents.told(heard)
+        state = agents.extended(observation)
         if state is None:
             break
         completion = await state.ask(agents.policy, turn)
@@ -170,14 +170,14 @@ async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, heard: O
             state.out_of_time = True
             agents.cut_off(None)
             return EpisodeStatus.TRUNCATED
-        heard = answer
-        state.history.context.reward_turn(heard.reward)
-        if heard.terminated:
-            agents.conclude(heard)
+        observation = answer
+        state.history.context.reward_turn(observation.reward)
+        if observation.terminated:
+            agents.conclude(observation)
             return EpisodeStatus.TERMINATED
-        if heard.truncated:
+        if observation.truncated:
             break
-    agents.cut_off(heard)
+    agents.cut_off(observation)
     return EpisodeStatus.TRUNCATED
 
 

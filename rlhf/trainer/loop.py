@@ -67,11 +67,11 @@ class Loop:
         if await boundary(self.version, None):
             return
         self.buffer.advance(self.version)
-        async with asyncio.TaskGroup() as tasks:
-            playing = [tasks.create_task(self.play()) for _ in range(self.max_concurrent_groups)]
+        async with asyncio.TaskGroup() as group:
+            players = [group.create_task(self.play()) for _ in range(self.max_concurrent_groups)]
             await self.learn(updates, boundary)
-            for task in playing:
-                task.cancel()
+            for player in players:
+                player.cancel()
 
     async def play(self) -> None:
         """Consumes tickets, produces groups; woken by the buffer. `max_concurrent_groups` instances run at once."""

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from rlhf.engines.engine import Draft
+from rlhf.engines.engine import PartialReply
 from rlhf.engines.router import Router
 from rlhf.errors import EnginesLost, GenerateFailed, WorkerDied
 from rlhf.types import Completion, FinishReason, Prompt, SampledTokens, Sampling
@@ -22,18 +22,18 @@ class GatedEngine:
         self.name, self.error, self.places, self.version = name, error, places, 0
         self.gate = asyncio.Event()
         self.sessions: list[str] = []
-        self.drafts: list[int] = []
+        self.partials: list[int] = []
 
     async def generate(
-        self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, draft: Draft | None = None
+        self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, partial: PartialReply | None = None
     ) -> Completion:
         self.sessions.append(session)
-        assert draft is not None
-        self.drafts.append(len(draft.sampled.token_ids))
+        assert partial is not None
+        self.partials.append(len(partial.sampled.token_ids))
         await self.gate.wait()
         await asyncio.sleep(0)
         if self.error:
-            draft.add(SampledTokens(np.ones(3, np.int32), np.zeros(3, np.float32), np.zeros(3, np.int32)))
+            partial.add(SampledTokens(np.ones(3, np.int32), np.zeros(3, np.float32), np.zeros(3, np.int32)))
             raise self.error
         return Completion(
             token_ids=prompt.token_ids,
@@ -103,7 +103,7 @@ async def test_the_requests_of_an_engine_that_died_go_on_at_another_after_what_t
     router = Router([dead("0"), alive])
     alive.gate.set()
     assert (await ask(router, "a")).engine == "1"
-    assert alive.drafts == [3]
+    assert alive.partials == [3]
     assert router.engines == [alive]
     assert (await ask(router, "a")).engine == "1", "its home has moved"
 

@@ -98,7 +98,7 @@ class Behind:
     def __init__(self, engine: ScriptedEngine) -> None:
         self._engine = engine
 
-    async def generate(self, *arguments: Any, draft: Any, **named: Any) -> Completion:
+    async def generate(self, *arguments: Any, partial: Any, **named: Any) -> Completion:
         return replace(await self._engine.generate(*arguments, **named), engine=self.name)
 
 
