@@ -44,4 +44,4 @@ def test_the_loss_is_the_mean_over_response_tokens() -> None:
     batch = demonstration_batch(demonstrations(4))
     (steps,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=64)
     assert steps[0][0].denominator == 12
-    assert (batch.weights == 1).all()
+    assert (batch.loss_weights == 1).all()

@@ -37,7 +37,7 @@ evenly over ranks with little empty space. Attention is computed in blocks of se
 row length adds no cost there."""
 EMPTY: Mapping[str, Any] = {kind: partial(np.zeros, 0, kind) for kind in ("float64", "int64", "bool")}
 COLUMNS = (
-    "behaviour_logprobs", "weights", "advantages", "current", "proximal_logprobs", "reference_logprobs", "values",
+    "behaviour_logprobs", "loss_weights", "advantages", "current", "proximal_logprobs", "reference_logprobs", "values",
     "returns",
 )  # fmt: skip
 """Names of columns over ACTION tokens, of a batch and of a micro-batch."""
@@ -52,8 +52,8 @@ class Batch:
 
     Columns over ACTION tokens are `float32 [N]`, and None where they are not needed. `behaviour_logprobs` are those of
     the policy that sampled, `proximal_logprobs` the learner's before the update; `values` and `returns` the critic's
-    estimates before the update and its targets. `weights` is a token's weight in the loss before the division by the
-    denominator of its optimizer step. `current` is 1 for tokens sampled by the weights that the update starts from,
+    estimates before the update and its targets. `loss_weights` weigh tokens in the loss before the division by the
+    denominator of their optimizer step. `current` is 1 for tokens sampled by the weights that the update starts from,
     else 0. `advantages` are 0 until they are estimated.
 
     Columns of what episodes earned are empty for demonstrations and pairs. Over samples, `[B]`: `scores` with the
@@ -74,7 +74,7 @@ class Batch:
     group_count: int
     second_uses: int = 0
     behaviour_logprobs: Floats
-    weights: Floats
+    loss_weights: Floats
     advantages: Floats
     current: Floats | None = None
     proximal_logprobs: Floats | None = None
@@ -94,7 +94,7 @@ class Batch:
     @property
     def tokens(self) -> int:
         """Number of ACTION tokens."""
-        return len(self.weights)
+        return len(self.loss_weights)
 
     @property
     def lengths(self) -> Ints:
@@ -155,7 +155,7 @@ class MicroBatch:
     step_tokens: int = 0
     step_samples: int = 0
     behaviour_logprobs: Floats
-    weights: Floats
+    loss_weights: Floats
     advantages: Floats
     current: Floats | None = None
     proximal_logprobs: Floats | None = None
@@ -248,7 +248,7 @@ def assemble(
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         group_count=groups,
         behaviour_logprobs=behaviour,
-        weights=np.repeat(weights.astype(np.float32), lengths),
+        loss_weights=np.repeat(weights.astype(np.float32), lengths),
         advantages=np.zeros(int(lengths.sum()), np.float32),
         current=None if version is None else _joined(current),
     )
@@ -291,7 +291,7 @@ def build_minibatches(
                 prefix_groups = group_by_prefix(batch.sequences, chosen.tolist(), row, tokens_per_microbatch)
             samples = np.unique(batch.sequence_samples[chosen])
             lengths = batch.lengths[samples]
-            live = batch.weights[batch.offsets[samples]] > 0  # samples that weigh nothing are in no denominator
+            live = batch.loss_weights[batch.offsets[samples]] > 0  # samples that weigh nothing are in no denominator
             step = {
                 "denominator": denominator(lengths[live], aggregation, constant_tokens),
                 "step_tokens": int(lengths.sum()),

@@ -26,7 +26,7 @@ class Actions:
     advantages: Tensor
     entropies: Tensor
     """Entropy of the distribution that each token was sampled from, in nats."""
-    weights: Tensor
+    loss_weights: Tensor
     """A token's weight in the loss before the division by the denominator of the step."""
     sequences: Tensor
     """`int64`: the number of each token's sequence, from 0, non-decreasing, without gaps."""

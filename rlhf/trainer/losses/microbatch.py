@@ -64,7 +64,7 @@ def policy_loss(
         sums["policy/kl_reference"] = kl.detach().sum()
     if objective.entropy_coefficient:
         per_token = per_token - objective.entropy_coefficient * actions.entropies
-    return aggregate(per_token, actions.weights, denominator), LossMetrics(seen.count, sums, seen.maxima)
+    return aggregate(per_token, actions.loss_weights, denominator), LossMetrics(seen.count, sums, seen.maxima)
 
 
 def aggregate(per_token: Tensor, weights: Tensor, denominator: float) -> Tensor:

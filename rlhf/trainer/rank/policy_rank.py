@@ -122,7 +122,7 @@ class Rank(ModelRank):
             total = torch.zeros((), device=self.device)
             for microbatch in minibatch:
                 logprobs, _ = self._forward(self.engine, microbatch)
-                loss, metrics = sft_loss(logprobs, self._tensor(microbatch.weights), microbatch.denominator)
+                loss, metrics = sft_loss(logprobs, self._tensor(microbatch.loss_weights), microbatch.denominator)
                 accumulator.see(metrics)
                 loss = loss + self._balance_loss(microbatch, accumulator)
                 last = microbatch is minibatch[-1]
@@ -273,7 +273,7 @@ class Rank(ModelRank):
             behaviour_logprobs=behaviour,
             advantages=self._tensor(microbatch.advantages),
             entropies=entropies,
-            weights=self._tensor(microbatch.weights),
+            loss_weights=self._tensor(microbatch.loss_weights),
             sequences=self._tensor(microbatch.sequences),
             reference_logprobs=None if reference is None else self._tensor(reference),
         )

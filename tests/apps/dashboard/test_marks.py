@@ -39,7 +39,7 @@ def actions() -> Actions:
     sequences = torch.tensor([int(place >= SEGMENTS[0]) for place in acted])
     return Actions(
         logprobs=learner.requires_grad_(), proximal_logprobs=engine, behaviour_logprobs=engine, advantages=advantages,
-        entropies=torch.zeros(len(acted)), weights=torch.ones(len(acted)), sequences=sequences,
+        entropies=torch.zeros(len(acted)), loss_weights=torch.ones(len(acted)), sequences=sequences,
     )  # fmt: skip
 
 

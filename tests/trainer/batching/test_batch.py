@@ -109,14 +109,14 @@ def test_segments_of_one_trajectory_share_its_advantage_and_its_place_in_the_ans
     group = one_trajectory(made_segment(rng, 3, 2), made_segment(rng, 4, 3))
     batch = build_batch([group], aggregation="sequence_mean")
     assert [len(values) for values in batch.per_sample(batch.advantages)] == [5]
-    np.testing.assert_allclose(batch.weights, 0.2)
+    np.testing.assert_allclose(batch.loss_weights, 0.2)
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
 def test_one_token_alone_has_the_whole_weight_and_is_the_whole_denominator(aggregation: str) -> None:
     batch = build_batch([one_trajectory(made_segment(np.random.default_rng(0), 3, 1))], aggregation=aggregation)
     (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=64, aggregation=aggregation)
-    assert batch.weights.tolist() == [1.0]
+    assert batch.loss_weights.tolist() == [1.0]
     assert parts[0][0].denominator == 1.0
 
 
@@ -137,7 +137,7 @@ def test_a_token_is_current_where_the_learner_s_own_version_sampled_it() -> None
 def test_what_goes_to_the_ranks_is_in_single_precision() -> None:
     columns = build_batch(made_groups(1), version=0)
     assert columns.current is not None
-    found = [columns.behaviour_logprobs, columns.weights, columns.advantages, columns.current]
+    found = [columns.behaviour_logprobs, columns.loss_weights, columns.advantages, columns.current]
     assert {column.dtype for column in found} == {np.dtype(np.float32)}
 
 
@@ -177,4 +177,4 @@ def test_what_stands_where_nothing_was_sampled_is_not_read() -> None:
     segment = made_segment(np.random.default_rng(0), 5, 4)
     sound, other = (made_batch([one_trajectory(one)]) for one in (segment, poisoned(segment)))
     np.testing.assert_array_equal(sound.behaviour_logprobs, other.behaviour_logprobs)
-    np.testing.assert_array_equal(sound.weights, other.weights)
+    np.testing.assert_array_equal(sound.loss_weights, other.loss_weights)

@@ -30,7 +30,7 @@ def made_of(mask: ArrayLike, **columns: ArrayLike) -> Batch:
         samples=tuple((0, n) for n in range(count)),
         offsets=np.concatenate([[0], np.cumsum(live.sum(1))]),
         group_count=1,
-        weights=tokens + 1,
+        loss_weights=tokens + 1,
         **(made | flat),
     )
 
@@ -88,4 +88,13 @@ def reordered(made: Batch, flat: NDArray[np.float64], order: NDArray[np.int64]) 
 
 
 PER_SAMPLE = ("scores", "outcomes", "groups", "baselines", "last_values", "bootstrapped")
-PER_TOKEN = ("kl", "turns", "rewards", "behaviour_logprobs", "advantages", "weights", "values", "proximal_logprobs")
+PER_TOKEN = (
+    "kl",
+    "turns",
+    "rewards",
+    "behaviour_logprobs",
+    "advantages",
+    "loss_weights",
+    "values",
+    "proximal_logprobs",
+)

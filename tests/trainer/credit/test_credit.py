@@ -271,7 +271,7 @@ def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_t
     short, cut_off = filled.per_sample(filled.advantages)
     assert short[0] == pytest.approx(-cut_off[0])
     assert short[0] > 0
-    assert [weights.sum() for weights in filled.per_sample(filled.weights)] == [2.0, 0.0]
+    assert [weights.sum() for weights in filled.per_sample(filled.loss_weights)] == [2.0, 0.0]
     (steps,) = build_minibatches(filled, minibatches=1, ranks=1, tokens_per_microbatch=64)
     assert steps[0][0].denominator == 2.0
 
@@ -291,7 +291,7 @@ def test_the_denominator_is_that_of_the_aggregation(aggregation: str, denominato
         batch, minibatches=1, ranks=1, tokens_per_microbatch=64, aggregation=aggregation, constant_tokens=10
     )
     assert steps[0][0].denominator == denominator
-    assert [w.sum() for w in batch.per_sample(batch.weights)] == pytest.approx(
+    assert [w.sum() for w in batch.per_sample(batch.loss_weights)] == pytest.approx(
         [1, 1] if aggregation == "sequence_mean" else [2, 3]
     )
 

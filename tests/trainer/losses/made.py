@@ -47,7 +47,7 @@ def flat(mask: Tensor, logprobs: Tensor, old: Tensor, advantages: Tensor, **colu
     nothing = torch.zeros(int(mask.sum()), dtype=logprobs.dtype)
     given = {"logprobs": logprobs, "proximal_logprobs": old, "advantages": advantages} | columns
     chosen = {name: column[mask] for name, column in given.items()}
-    rest = dict.fromkeys(("behaviour_logprobs", "entropies", "weights"), nothing)
+    rest = dict.fromkeys(("behaviour_logprobs", "entropies", "loss_weights"), nothing)
     return Actions(**(rest | chosen), sequences=sequences_of(mask))
 
 

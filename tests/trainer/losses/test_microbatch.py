@@ -34,7 +34,7 @@ def flat_tokens(logprobs: torch.Tensor = NEW, **changes: torch.Tensor | None) ->
     given: dict[str, Any] = {
         "logprobs": logprobs[MASK], "entropies": torch.arange(float(MASK.sum())), "behaviour_logprobs": BEHAVIOUR[MASK],
         "proximal_logprobs": OLD[MASK], "advantages": ADVANTAGES[MASK],
-        "weights": torch.linspace(0.5, 2.0, int(MASK.sum())), "sequences": sequences_of(MASK),
+        "loss_weights": torch.linspace(0.5, 2.0, int(MASK.sum())), "sequences": sequences_of(MASK),
     }  # fmt: skip
     return Actions(**(given | changes))
 
@@ -63,10 +63,10 @@ def test_a_loss_of_one_s_own_sees_all_columns_and_has_the_recipe_s_arguments() -
     columns = (
         NEW[MASK], 2 * OLD[MASK], 3 * BEHAVIOUR[MASK], 5 * REFERENCE[MASK], 7 * given.entropies, 11 * ADVANTAGES[MASK]
     )  # fmt: skip
-    torch.testing.assert_close(loss, (0.5 * sum(columns) * given.weights).sum() / 2.0)
+    torch.testing.assert_close(loss, (0.5 * sum(columns) * given.loss_weights).sum() / 2.0)
     assert "policy/kl_reference" not in seen.sums, "held for the loss, not for a KL term"
     loss.backward()
-    torch.testing.assert_close(entropies.grad, (0.5 * 7 * given.weights / 2.0).float())
+    torch.testing.assert_close(entropies.grad, (0.5 * 7 * given.loss_weights / 2.0).float())
 
 
 @pytest.mark.parametrize("arguments", [{}, {"sharpness": 1.0, "bluntness": 2.0}])
@@ -108,7 +108,7 @@ def test_the_policy_s_term_is_summed_with_weights() -> None:
     loss, seen = policy_loss(given, 3.0, Objective(policy=policy_loss_of(LossConfig(policy="gspo")), kl=KLConfig()),
                              kl_coefficient=0.0)  # fmt: skip
     per_token, metrics = gspo(actions(), clip_low=0.2, clip_high=0.28)
-    torch.testing.assert_close(loss, (per_token * given.weights).sum() / 3.0)
+    torch.testing.assert_close(loss, (per_token * given.loss_weights).sum() / 3.0)
     assert seen.count == metrics.count == int(MASK.sum())
     assert set(seen.sums) == {"policy/clip_fraction_low", "policy/clip_fraction_high"}
     assert float(seen.maxima["policy/ratio_max"]) == pytest.approx(float(metrics.maxima["policy/ratio_max"]))
@@ -123,7 +123,7 @@ def test_kl_is_a_term_of_every_token_at_its_price_and_is_told_whatever_that_is(
     given = flat_tokens(reference_logprobs=REFERENCE[MASK])
     objective = Objective(policy=nothing, kl=KLConfig(estimator=estimator))
     loss, seen = policy_loss(given, 2.0, objective, kl_coefficient=coefficient)
-    assert float(loss) == pytest.approx(float((coefficient * values * given.weights).sum()) / 2.0)
+    assert float(loss) == pytest.approx(float((coefficient * values * given.loss_weights).sum()) / 2.0)
     assert float(seen.sums["policy/kl_reference"]) == pytest.approx(float(values.sum()))
 
 
@@ -133,7 +133,7 @@ def test_the_exact_gradient_of_kl_is_that_of_half_the_square() -> None:
     objective = Objective(policy=nothing, kl=KLConfig(estimator="k1", exact_gradient=True))
     loss, seen = policy_loss(given, 1.0, objective, kl_coefficient=2.0)
     loss.backward()
-    torch.testing.assert_close(logprobs.grad, 2.0 * (logprobs.detach() - REFERENCE[MASK]) * given.weights)
+    torch.testing.assert_close(logprobs.grad, 2.0 * (logprobs.detach() - REFERENCE[MASK]) * given.loss_weights)
     assert not seen.sums["policy/kl_reference"].requires_grad
 
 
@@ -146,7 +146,7 @@ def test_the_entropy_bonus_is_taken_off_the_loss() -> None:
     given = flat_tokens()
     loss, _ = policy_loss(given, 2.0, Objective(policy=nothing, kl=KLConfig(), entropy_coefficient=0.1),
                           kl_coefficient=0.0)  # fmt: skip
-    assert float(loss) == pytest.approx(-0.1 * float((given.entropies * given.weights).sum()) / 2.0)
+    assert float(loss) == pytest.approx(-0.1 * float((given.entropies * given.loss_weights).sum()) / 2.0)
 
 
 def ratios(level: str) -> torch.Tensor:
@@ -171,7 +171,7 @@ def test_a_correction_weighs_tokens_as_its_method_and_level_say(method: str, lev
     torch.testing.assert_close(importance_weights(given, correction), expected)
     loss, seen = policy_loss(given, 1.0, Objective(policy=own_loss, kl=KLConfig(), correction=correction),
                              kl_coefficient=0.0)  # fmt: skip
-    assert float(loss) == pytest.approx(float((7 * given.logprobs * expected * given.weights).sum()))
+    assert float(loss) == pytest.approx(float((7 * given.logprobs * expected * given.loss_weights).sum()))
     assert float(seen.sums["correction/weight_mean"]) == pytest.approx(float(expected.sum()))
     assert float(seen.sums["correction/masked_fraction"]) == float((expected == 0).sum())
     assert float(seen.sums["correction/abs_dev"]) == pytest.approx(float((expected - 1).abs().sum()))
@@ -211,7 +211,7 @@ def test_a_dropped_token_costs_nothing_however_large_its_loss() -> None:
                              kl_coefficient=0.0)  # fmt: skip
     healthy = ~grown[MASK]
     assert 0 < int(healthy.sum()) < len(healthy)
-    assert float(loss) == pytest.approx(float((given.logprobs * given.weights)[healthy].sum()))
+    assert float(loss) == pytest.approx(float((given.logprobs * given.loss_weights)[healthy].sum()))
     assert float(seen.sums["correction/masked_fraction"]) == float((~healthy).sum())
 
 
