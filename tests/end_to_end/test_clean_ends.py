@@ -124,6 +124,7 @@ def test_ctrl_c_saves_sigterm_ends_at_once_and_both_end_cleanly(
     assert "Traceback" not in output
 
 
+@pytest.mark.timeout(600)  # two starts
 def test_a_run_whose_terminal_closes_saves_unless_it_runs_below_nohup(tmp_path: Path, cache: Path) -> None:
     """The first run is below nohup, and goes on until Ctrl-C; the other goes on from its checkpoint until SIGHUP."""
     folder = tmp_path / "run"
