@@ -23,7 +23,8 @@ from tests.slurm.processes import until
 
 UPDATES = 140
 """About two minutes of training, so that both interruptions come before the end."""
-TYPED = ("--gpus-per-node", "tiny:1")
+TYPED = ("--gpus-per-node", "tiny:1", "trainer.deepspeed.gpus_per_rank=0", "rollout.gpus_per_engine=0")
+"""Nodes with GPUs, which this installation cannot use."""
 
 pytestmark = pytest.mark.timeout(900)
 
