@@ -26,7 +26,7 @@ NONE_IN_IT = "is not a run folder and contains none: a run folder has a recipe.y
 NO_EPISODES = "there are no recorded episodes; give a run folder, or its folder or file of episodes"
 ABSENT = "No such file or directory"
 NOT_WRITTEN = {"absent/new": ABSENT, "notes.txt/new": "Not a directory", "/proc/new": ABSENT}
-NEWER = "its schema is 2, but this rlhf reads up to 1; install a newer one"
+NEWER = "its schema is 3, but this rlhf reads up to 2; install a newer one"
 PART = "part-000001.parquet"
 
 
@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content[4:-400] = bytes(len(content) - 404)
     part.write_bytes(content)
     (place / "newer" / "episodes").mkdir(parents=True)
-    table = table_of([PLAYED]).replace_schema_metadata({VERSION_KEY: b"2"})
+    table = table_of([PLAYED]).replace_schema_metadata({VERSION_KEY: b"3"})
     pq.write_table(table, place / "newer" / "episodes" / PART)
     (place / "empty").mkdir()
     (place / "folder.html").mkdir()

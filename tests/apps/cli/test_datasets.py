@@ -64,4 +64,4 @@ def test_an_answer_column_is_needed_in_every_dataset(sets: Path):
 
 
 def test_fine_tuning_needs_a_reply_in_every_row(sets: Path):
-    assert "ends with the user's message, and there is no reply to imitate; write resp" in refusal(sets, "kind=sft")
+    assert "ends with the user's message, so there is no reply to imitate; write resp" in refusal(sets, "kind=sft")

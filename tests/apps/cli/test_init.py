@@ -51,7 +51,6 @@ def test_a_project_is_complete_and_its_recipe_is_taken(rlhf: Command, tmp_path: 
         (("top", "reward"), 0, "made: its process ended"),
         (("audit", "agent"), 2, "runs/agent is not a run folder"),
         (("episodes", "reward"), 2, "runs/reward: there are no recorded episodes"),
-        (("engines", "list", "agent"), 2, "runs/agent is not a run folder"),
         (("view", "agent"), 2, "runs/agent does not exist"),
         (("generate", "agent", "52431"), 2, "runs/agent: there is no such checkpoint"),
         (("export", "agent", "new"), 2, "runs/agent: there is no such checkpoint"),

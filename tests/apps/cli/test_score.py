@@ -34,7 +34,7 @@ def test_the_file_that_is_scored_is_not_written_over(rlhf: Command, recipe: Path
     replies.write_text(row, encoding="utf-8-sig")  # with a mark of byte order
     ended = rlhf("score", recipe, replies, "-o", replies)
     assert ended.returncode == 2
-    assert "being scored" in ended.stderr
+    assert "is the file to score" in ended.stderr
     assert "response" in replies.read_text()
     assert rlhf("score", recipe, replies, "-o", tmp_path / "scored.jsonl").returncode == 0
     assert json.loads((tmp_path / "scored.jsonl").read_text())["reward"] == 1.0
