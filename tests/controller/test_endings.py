@@ -69,7 +69,7 @@ def test_a_save_for_which_there_is_no_room_says_which_checkpoint_is_intact(
 def test_records_for_which_there_is_no_room_end_the_run_and_leave_whole_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flush, room = JsonlWriter.flush, [6]
+    flush, room = JsonlWriter.flush, [3]
 
     def small_disk(self: JsonlWriter) -> None:
         room[0] -= bool(self._lines)
