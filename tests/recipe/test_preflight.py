@@ -50,7 +50,7 @@ def test_a_piece_whose_module_is_nowhere_is_told_before_anything_is_imported(
     setting: str, parts: dict[str, Any]
 ) -> None:
     given = recipe(**parts)
-    with pytest.raises(ConfigError, match=f"^{setting} is no_such_pieces:.*, and there is no module no_such_pieces"):
+    with pytest.raises(ConfigError, match=f"^{setting} is no_such_pieces:.*, but there is no module no_such_pieces"):
         check_pieces(given)
 
 
@@ -149,7 +149,7 @@ def test_a_cache_that_torch_cannot_write_is_named(tmp_path: Path, monkeypatch: p
     preflight.check_cache()
     (tmp_path / "file").touch()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "below"))
-    with pytest.raises(ConfigError, match=r"TORCHINDUCTOR_CACHE_DIR=\S+/file/below cannot be made \(Not a directory\)"):
+    with pytest.raises(ConfigError, match=r"TORCHINDUCTOR_CACHE_DIR=\S+/file/below cannot be created \(Not a directory\)"):
         preflight.check_cache()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/proc/self")
     monkeypatch.setattr("os.access", lambda path, mode: False)

@@ -147,5 +147,5 @@ def test_a_file_with_the_name_of_a_module_of_python_is_to_be_renamed(project: Pa
     (project / "random.py").write_text(MODULE)
     (project / "named.yaml").write_text("model: {tiny: {}}\ndata: {train: {tasks: 'random:tasks'}}\n")
     (dataset,) = load_recipe(project / "named.yaml").recipe.data.sets.values()
-    with pytest.raises(ConfigError, match=r"random is a module of Python itself: rename .*/random.py"):
+    with pytest.raises(ConfigError, match=r"random is a module of Python itself; rename .*/random.py"):
         load_tasks(dataset)

@@ -134,7 +134,7 @@ async def test_a_place_comes_free_only_when_a_run_is_over_and_too_many_are_refus
     await asyncio.sleep(0)
     second = asyncio.create_task(sandbox.run(nap))
     await asyncio.sleep(0)
-    with pytest.raises(SandboxBusy, match="1 programs wait"):
+    with pytest.raises(SandboxBusy, match="1 programs are already waiting"):
         await sandbox.run(nap)
     first.cancel()  # the run goes on, and holds its place
     with pytest.raises(SandboxBusy, match=r"within 0.5 s"):
