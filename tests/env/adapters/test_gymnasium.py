@@ -137,7 +137,7 @@ def test_tuples_are_numbers_in_order() -> None:
         ({"id": "NoSuchGame-v0"}, "cannot make NoSuchGame-v0"),
         ({"id": "CartPole-v1", "options": {"wheels": 3}}, "cannot make CartPole-v1"),
         ({"id": "Pendulum-v1"}, "have no text form"),
-        ({"id": "CartPole-v1", "actions": ["left"]}, "names 1 of the 2 actions"),
+        ({"id": "CartPole-v1", "actions": ["left"]}, "has 1 names for the 2 actions"),
         ({"id": "CartPole-v1", "actions": ["go left", "right"]}, "one word"),
         ({"id": "CartPole-v1", "bins": [(0, 1)]}, "bins needs 4 pairs"),
         ({"id": "CartPole-v1", "bins": [(1, 0)] * 4}, "low < high"),
