@@ -28,7 +28,7 @@ from rlhf.recipe.resolve import check_evaluates, located, recipe_of_run
 from rlhf.recipe.shipped import recipe_file
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.live import make_view
+from rlhf.runs.live_view import make_view
 from rlhf.runs.model_card import export_model
 from rlhf.runs.summary import Summary
 from rlhf.runs.view import BothViews, PlainView

@@ -19,7 +19,7 @@ from rlhf.env.encoding import dumps
 from rlhf.errors import EnvironmentFailed
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter, read_jsonl
-from rlhf.runs.live import LiveView
+from rlhf.runs.live_view import LiveView
 from rlhf.runs.view import PlainView
 from rlhf.untrusted_text import (
     InvalidJson,

@@ -18,8 +18,8 @@ import psutil
 from benchmarks.controller.stand_ins import AnsweringRank, PublishedAtOnce, SleepingEngine
 from rlhf.chat.renderer import ChatRenderer
 from rlhf.controller.episode_log import EpisodeLog
-from rlhf.controller.notices import BatchNotices, LossNotices, OpeningNotices, SampleEpisodes, SignalNotices
-from rlhf.controller.responsive import responsive
+from rlhf.controller.event_loop_latency import responsive_event_loop
+from rlhf.controller.user_messages import BatchNotices, LossNotices, OpeningNotices, SampleEpisodes, SignalNotices
 from rlhf.engines.config import RolloutConfig
 from rlhf.engines.engine import RemoteEngine
 from rlhf.engines.router import Router
@@ -239,7 +239,7 @@ def seen(load: Load) -> Seen:
         with TemporaryDirectory() as scratch:
             async with whole(load, Path(scratch) / "run") as parts:
                 began = time.process_time()
-                with responsive():
+                with responsive_event_loop():
                     await parts.loop.run(load.updates, never)
                 await parts.log.written()
                 spent = time.process_time() - began

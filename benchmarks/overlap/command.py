@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.controller.whole import DAY, Load, StandIns, assembled
 from benchmarks.overlap.stand_ins import DrawnEngine, SlowCalls, SyncSeconds, TrainingRank, equal, lognormal
 from rlhf.controller.callbacks import idle_shares
-from rlhf.controller.responsive import responsive
+from rlhf.controller.event_loop_latency import responsive_event_loop
 from rlhf.engines.engine import RemoteEngine
 from rlhf.rollout.episode import AnswerOnce
 from rlhf.rollout.turns import TurnRules, WithEnvironment
@@ -123,7 +123,7 @@ async def seen(row: Row, updates: int, staleness: int) -> Seen:
         parts = StandIns(engines=workers, ranks=[rank], weights=weight_sync, play=play)
         async with assembled(load, Path(scratch) / "run", parts) as made:
             boundary = Boundary(made.clock, counted)
-            with responsive():
+            with responsive_event_loop():
                 await made.loop.run(updates, boundary)
             await made.log.written()
     sampled = {session: seconds for worker in workers for session, seconds in worker.worked.items()}

@@ -13,12 +13,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
+from rlhf.chat.format_choice import format_for
 from rlhf.chat.renderer import ChatRenderer
-from rlhf.chat.taught_format import format_for
 from rlhf.cluster.config import ClusterConfig
 from rlhf.cluster.local import LocalCluster
 from rlhf.cluster.ray_cluster import RayCluster
-from rlhf.cluster.restarting import Restarts
+from rlhf.cluster.restarts import Restarts
 from rlhf.cluster.roles import Role, worker_name
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.controller.engine_keeper import EngineKeeper
@@ -42,10 +42,10 @@ from rlhf.recipe.workers import (
     transfer_backend,
 )
 from rlhf.reward.config import RewardConfig, ScorerConfig
-from rlhf.reward.live import LiveReward
 from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelSettings
 from rlhf.reward.reward import make_reward
+from rlhf.reward.reward_interface import LiveReward
 from rlhf.rollout.dry_run import opening_of
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
 from rlhf.rollout.group import GroupRollout

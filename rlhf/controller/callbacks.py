@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf.controller.notices import AlarmNotices
 from rlhf.controller.resume import IDLE, TIMES
 from rlhf.controller.run import Callback, Pace, Run
+from rlhf.controller.user_messages import AlarmNotices
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import Loggers

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol
 
-from rlhf.cluster.restarting import Restarts
+from rlhf.cluster.restarts import Restarts
 from rlhf.cluster.worker import Worker
 from rlhf.engines.engine import RemoteEngine
 from rlhf.engines.router import Router

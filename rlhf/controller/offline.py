@@ -15,7 +15,7 @@ from rlhf.data.order import TaskOrder
 from rlhf.data.tasks import Tell
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult
-from rlhf.runs.recorded import recorded_episodes
+from rlhf.runs.recorded_episodes import recorded_episodes
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.offline import Recording, check_fit, read_recording
 from rlhf.types import Failed, Group, Sample, Unscored

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from typing import Any
 
-from rlhf.chat.taught_format import told_of_tools
+from rlhf.chat.format_choice import told_of_tools
 from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import (
     Serving,
@@ -21,10 +21,15 @@ from rlhf.controller.build import (
     start_ranks,
     started_serving,
 )
-from rlhf.controller.closing import each
 from rlhf.controller.context import RunContext, begun
+from rlhf.controller.device_turns import DeviceTurns
 from rlhf.controller.episode_log import EpisodeLog
-from rlhf.controller.notices import (
+from rlhf.controller.event_loop_latency import responsive_event_loop
+from rlhf.controller.resume import ResumePoint, reported_updates
+from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
+from rlhf.controller.run_end import each
+from rlhf.controller.start_model import starting_model
+from rlhf.controller.user_messages import (
     BatchNotices,
     LossNotices,
     OpeningNotices,
@@ -32,11 +37,6 @@ from rlhf.controller.notices import (
     SampleEpisodes,
     SignalNotices,
 )
-from rlhf.controller.phases import DeviceTurns
-from rlhf.controller.responsive import responsive
-from rlhf.controller.resume import ResumePoint, reported_updates
-from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
-from rlhf.controller.start_model import starting_model
 from rlhf.data.learnability import ChosenTasks
 from rlhf.data.overlap import check_overlap, questions_of
 from rlhf.data.tasks import asking_tasks, chosen_tasks, held_out_problems, load_sets, training_tasks
@@ -44,12 +44,12 @@ from rlhf.errors import RlhfError, UserError, WorkerFailed
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_roles, learner_starts_first
 from rlhf.rollout.evaluation import Evaluation
-from rlhf.runs.ended import ended_in_evaluation
 from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.folder import RunFolder
+from rlhf.runs.group_outcomes import ended_in_evaluation
 from rlhf.runs.plot import plot_rewards
 from rlhf.runs.provenance import Provenance
-from rlhf.runs.recorded import groups_again
+from rlhf.runs.recorded_episodes import groups_again
 from rlhf.runs.summary import Summary
 from rlhf.runs.view import UpdateLine
 from rlhf.tracing import span
@@ -198,7 +198,7 @@ class Playing(Callback, GroupLog):
     async def train(self, updates: int, boundary: Boundary) -> None:
         watching = asyncio.ensure_future(self._watch())
         try:
-            with responsive():
+            with responsive_event_loop():
                 await self._loop.run(updates, boundary)
         finally:
             watching.cancel()

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf.controller.checkpoints import save_run
-from rlhf.controller.closing import closed, each
 from rlhf.controller.context import RunContext
 from rlhf.controller.preemption import at_first_ctrl_c
 from rlhf.controller.resume import plan_of
+from rlhf.controller.run_end import closed, each
 from rlhf.controller.trainer_state import TrainerState
 from rlhf.data.learnability import TaskChoices
 from rlhf.errors import ConfigError, naming_leaks

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, closing, nullcontext
 from dataclasses import dataclass
 from typing import Never
 
-from rlhf.cluster.restarting import Restarts
+from rlhf.cluster.restarts import Restarts
 from rlhf.cluster.worker import Cluster, Worker, WorkerHandle
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience

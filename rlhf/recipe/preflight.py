@@ -44,7 +44,7 @@ from rlhf.recipe.kinds import start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_one_gpu, transfer_backend
 from rlhf.runs.loggers import check_loggers
-from rlhf.runs.recorded import recorded_episodes
+from rlhf.runs.recorded_episodes import recorded_episodes
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")

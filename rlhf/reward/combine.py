@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 
-from rlhf.reward.live import LiveReward
+from rlhf.reward.reward_interface import LiveReward
 from rlhf.types import Scored, Task, Trajectory, Unscored, exact_sum, is_finite
 
 

@@ -12,8 +12,8 @@ from rlhf.errors import HttpFailed
 from rlhf.http.client import HttpClient
 from rlhf.http.outages import Outages
 from rlhf.reward.config import JudgeConfig, ScorerConfig
+from rlhf.reward.judge_prompt import Chat, judged_text, mark_of, pairwise_chat, parse_choice, pointwise_chat, words_of
 from rlhf.reward.remote import client_of, named_score
-from rlhf.reward.verdict import Chat, judged_text, mark_of, pairwise_chat, parse_choice, pointwise_chat, words_of
 from rlhf.reward.wire import Score
 from rlhf.types import Scored, Task, Trajectory, Unscored
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from rlhf.cluster.host import WorkerHost
 from rlhf.cluster.local import LocalWorker
-from rlhf.reward.asking import segment_of
 from rlhf.reward.config import ScorerConfig
 from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelSettings
+from rlhf.reward.score_texts import segment_of
 from rlhf.reward.wire import task_text
 from rlhf.types import Scored, Task, Trajectory, Unscored
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.cluster.restarting import STARTS, Restarts
+from rlhf.cluster.restarts import STARTS, Restarts
 from rlhf.cluster.worker import Worker, WorkerHandle
 from rlhf.errors import DeadlinePassed, Raised, WorkerDied, WorkerFailed, catch_awaiting
 from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings, RewardModelWorker

@@ -15,9 +15,9 @@ from rlhf.reward.combine import CombinedReward
 from rlhf.reward.config import RewardConfig, ScorerConfig
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.reward.judge import make_judge
-from rlhf.reward.live import LiveReward
 from rlhf.reward.process import ScorerPool
 from rlhf.reward.remote import make_remote
+from rlhf.reward.reward_interface import LiveReward
 from rlhf.reward.rules import exact, tagged_blocks, zero_reward
 from rlhf.types import CAUSED_BY_REPLIES, Scored, Task, Trajectory, Unscored
 

@@ -17,9 +17,9 @@ from starlette.exceptions import HTTPException
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, REWARD, Access
 from rlhf.http.serving import unknown_path
-from rlhf.reward.asking import score_replies
 from rlhf.reward.bodies import BODIES, Body, GetReward, ReplyToScore
-from rlhf.reward.live import LiveReward
+from rlhf.reward.reward_interface import LiveReward
+from rlhf.reward.score_texts import score_replies
 from rlhf.reward.wire import NULLS_HEADER
 from rlhf.types import Scored, Unscored
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from rlhf.data.config import HELD_OUT
 from rlhf.runs.alarms import alarms, series
-from rlhf.runs.live import curve
+from rlhf.runs.live_view import curve
 from rlhf.runs.metric_catalogue import find_metric
 from rlhf.runs.stored_run import MetricRow
 from rlhf.runs.view import EvaluationLine, UpdateLine

@@ -17,7 +17,7 @@ from rlhf.durable import checksum
 from rlhf.errors import ConfigError
 from rlhf.runs.episode_parts import parts_in
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.recorded import recorded_episodes
+from rlhf.runs.recorded_episodes import recorded_episodes
 
 BLOCK_BYTES, BLOCKS = 1 << 20, 64
 """Size and number of evenly spaced blocks that are read from a large file; training changes every weight, so any other

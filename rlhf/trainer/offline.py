@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf.errors import DataError
-from rlhf.runs.recorded import recorded_groups
+from rlhf.runs.recorded_episodes import recorded_groups
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit.registry import needs_of
 from rlhf.types import Group

@@ -35,7 +35,7 @@ CONSOLE = """\
 import sys
 from rlhf.apps.failures import print_failure
 from rlhf.errors import EnvironmentFailed
-from rlhf.runs.live import LiveView
+from rlhf.runs.live_view import LiveView
 from rlhf.runs.view import PlainView
 from tests.hostile_texts import HOSTILE_TEXTS as named
 plain, live = PlainView(sys.stdout), LiveView("run", 3, sys.stdout)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rlhf.controller import closing
 from rlhf.controller import rl as training
+from rlhf.controller import run_end
 from rlhf.controller.build import stop_engines
 from rlhf.controller.checkpoints import saying_what_is_intact
 from rlhf.controller.episode_log import EpisodeLog
@@ -178,7 +178,7 @@ def test_every_step_of_an_end_is_taken_whatever_became_of_those_before_it() -> N
     taken: list[int] = []
     steps: list[Callable[[], object]] = [full, lambda: taken.append(1), full, lambda: taken.append(2)]
     with pytest.raises(OSError, match="No space"):
-        closing.each(*steps)
+        run_end.each(*steps)
     assert taken == [1, 2]
 
 
@@ -190,20 +190,20 @@ async def test_an_end_that_fails_does_not_hide_what_failed_before_it() -> None:
         raise DiskFailed("what followed")
 
     with pytest.raises(SaveFailed, match="what ended it"):
-        await closing.closed(run(), close, Leaving())
+        await run_end.closed(run(), close, Leaving())
 
 
 @pytest.mark.parametrize(("told", "outcome"), [(True, STOPPED), (False, "learner-1 died: its node n2 is lost")])
 async def test_a_death_is_recorded_unless_the_end_of_all_is_told_soon_after_it(
     told: bool, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(closing, "END_OF_ALL_SECONDS", 60.0 if told else 0.01)
+    monkeypatch.setattr(run_end, "END_OF_ALL_SECONDS", 60.0 if told else 0.01)
     leaving, recorded = Leaving(), []
 
     async def run() -> str:
         raise WorkerDied("learner-1", "its node n2 is lost")
 
-    ending = asyncio.create_task(closing.closed(run(), recorded.append, leaving))  # type: ignore[arg-type]
+    ending = asyncio.create_task(run_end.closed(run(), recorded.append, leaving))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     if told:
         assert not recorded

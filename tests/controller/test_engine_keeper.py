@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from rlhf.cluster.restarting import STARTS, Restarts
+from rlhf.cluster.restarts import STARTS, Restarts
 from rlhf.controller.engine_keeper import EngineKeeper
 from rlhf.engines.engine import RemoteEngine
 from rlhf.engines.router import Router

@@ -14,8 +14,8 @@ from rlhf.config import build
 from rlhf.errors import HttpFailed
 from rlhf.http.outages import Outages
 from rlhf.reward.config import RewardConfig
-from rlhf.reward.live import LiveReward
 from rlhf.reward.reward import make_reward
+from rlhf.reward.reward_interface import LiveReward
 from rlhf.types import Scored
 from tests.pace import scaled
 from tests.reward.asked import kinds, replies, scored

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from rlhf.chat.format_choice import format_for
 from rlhf.chat.reply_tokens import ReplyEncoder, conversation
-from rlhf.chat.taught_format import format_for
 from rlhf.chat.templates import NONE, arguments_with_tools, comparison, demonstration, prompt_ids, prompt_text
 from rlhf.errors import ModelError
 from rlhf.types import Message, Segment, Tool, ToolCall

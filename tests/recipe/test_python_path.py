@@ -13,8 +13,8 @@ from rlhf.data.sources import load_tasks
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.preflight import check_dataset
-from rlhf.reward.live import score_reply
 from rlhf.reward.reward import make_reward
+from rlhf.reward.reward_interface import score_reply
 from rlhf.runs.resolved import resolved_yaml
 from rlhf.types import Scored, Task
 

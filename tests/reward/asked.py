@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf.reward.live import LiveReward
+from rlhf.reward.reward_interface import LiveReward
 from rlhf.types import EpisodeStatus, Message, Scored, Task, Trajectory, Unscored
 
 TASK = Task(id="t", messages=(Message(role="user", content="What is 6 times 7?"),), answer="42")

@@ -13,8 +13,8 @@ from fastapi.responses import JSONResponse
 from rlhf.config import build
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.judge import mean_comparisons
-from rlhf.reward.live import LiveReward
 from rlhf.reward.reward import make_reward
+from rlhf.reward.reward_interface import LiveReward
 from rlhf.types import Scored, Unscored
 from tests.reward.asked import TASK, kinds, replies, scored
 from tests.servers import running

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from rlhf.cluster.restarting import STARTS, Restarts
+from rlhf.cluster.restarts import STARTS, Restarts
 from rlhf.config import build
 from rlhf.errors import ConfigError, DeadlinePassed, ModelError, WorkerDied, WorkerFailed
 from rlhf.reward.config import RewardConfig

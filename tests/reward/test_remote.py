@@ -9,8 +9,8 @@ import pytest
 from rlhf.config import build
 from rlhf.errors import ConfigError, HttpFailed
 from rlhf.reward.config import RewardConfig
-from rlhf.reward.live import LiveReward
 from rlhf.reward.reward import make_reward
+from rlhf.reward.reward_interface import LiveReward
 from rlhf.types import Scored
 from tests.reward.asked import kinds, scored
 from tests.servers import DROP, HANG, Asked, Reply, nobody, response, scripted

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from rlhf.chat.renderer import ChatRenderer
-from rlhf.controller.notices import OpeningNotices
+from rlhf.controller.user_messages import OpeningNotices
 from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import EnvironmentFailed
 from rlhf.models.tiny import byte_tokenizer

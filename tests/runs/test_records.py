@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rlhf.runs.ended import (
+from rlhf.runs.episode_parts import EpisodeParts
+from rlhf.runs.group_outcomes import (
     EndedGroup,
     ended_by_failure,
     ended_by_filter,
@@ -17,7 +18,6 @@ from rlhf.runs.ended import (
     ended_in_update,
     records_of,
 )
-from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, as_row, record_of_row
 from rlhf.types import (
     EpisodeStatus,

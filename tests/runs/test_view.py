@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf.runs.live import LiveView, make_view
+from rlhf.runs.live_view import LiveView, make_view
 from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, duration, format_evaluation, plain_line
 
 LINE = UpdateLine(

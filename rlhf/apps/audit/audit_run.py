@@ -21,10 +21,10 @@ from rlhf.controller.trainer_state import read_trainer_state
 from rlhf.errors import CheckpointError, DataError, UserError
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import Evaluation
-from rlhf.runs.ended import LEFT_OUT
 from rlhf.runs.episode_parts import NEVER_ADMITTED, damage, lost_parts, part_number, parts_in, read_episodes
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.recorded import groups_of
+from rlhf.runs.group_outcomes import LEFT_OUT
+from rlhf.runs.recorded_episodes import groups_of
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from rlhf.runs.stored_run import StoredRun
 from rlhf.runs.summary import SAVED

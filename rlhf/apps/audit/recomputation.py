@@ -13,7 +13,7 @@ from rlhf.config import is_piece
 from rlhf.errors import DataError
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import Evaluation, result_of
-from rlhf.runs.recorded import groups_of
+from rlhf.runs.recorded_episodes import groups_of
 from rlhf.runs.records import EpisodeRecord
 from rlhf.trainer.batching.batch import build_batch
 from rlhf.trainer.credit.advantages import with_advantages

@@ -14,8 +14,8 @@ from rlhf.data.sources import load_tasks, local_files, read_rows
 from rlhf.errors import ConfigError
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig, ScorerConfig
-from rlhf.reward.live import score_reply
 from rlhf.reward.reward import make_scorer
+from rlhf.reward.reward_interface import score_reply
 from rlhf.types import Scored, Task, Unscored
 
 COMPARED = ("exact", "math")

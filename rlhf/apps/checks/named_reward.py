@@ -9,9 +9,9 @@ from rlhf.config import build, check_found, is_piece, merge, parse_override
 from rlhf.errors import ConfigError
 from rlhf.recipe.resolve import model_folder_of
 from rlhf.reward.config import RewardConfig
-from rlhf.reward.live import LiveReward
 from rlhf.reward.local_model import LocalModelReward
 from rlhf.reward.reward import make_reward
+from rlhf.reward.reward_interface import LiveReward
 
 
 def named_reward(name: str, overrides: Sequence[str]) -> RewardConfig:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rlhf.apps.cli import (  # isort: skip
         audit, check, check_model, doctor, drill, env_check, eval, explain, export, generate, init, options,
-        plan, report, reward_check, score, serve_env, serve_policy, serve_reward, swept, top, train,
+        plan, report, reward_check, score, serve_env, serve_policy, serve_reward, sweep_output, top, train,
         translate,
     )  # fmt: skip
 
 __all__ = [
     "audit", "check", "check_model", "doctor", "drill", "env_check", "eval", "explain", "export", "generate",
     "init", "options", "plan", "report", "reward_check", "score", "serve_env", "serve_policy",
-    "serve_reward", "swept", "top", "train", "translate",
+    "serve_reward", "sweep_output", "top", "train", "translate",
 ]  # fmt: skip
 
 

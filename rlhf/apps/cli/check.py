@@ -60,7 +60,7 @@ def check_taught_format(recipe: Recipe) -> None:
     path = recipe.model.path
     if not (named or recipe.agent) or path is None or is_hub_name(path):
         return
-    from rlhf.chat.taught_format import PROBE
+    from rlhf.chat.format_choice import PROBE
     from rlhf.controller.build import load_renderer
 
     load_renderer(recipe, os.path.expanduser(path), [PROBE])

@@ -9,9 +9,9 @@ from rlhf.apps.checks.named_reward import named_reward, reward_here
 from rlhf.apps.checks.program_check import program_check, rows_of
 from rlhf.errors import UserError
 from rlhf.reward.adversarial import Quiz, adversarial_replies
-from rlhf.reward.asking import score_replies
 from rlhf.reward.bodies import ReplyToScore
-from rlhf.reward.live import LiveReward
+from rlhf.reward.reward_interface import LiveReward
+from rlhf.reward.score_texts import score_replies
 from rlhf.types import Scored, Unscored
 from rlhf.untrusted_text import escape_to_line
 

@@ -25,8 +25,8 @@ from rlhf.http.outages import Outages
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig
-from rlhf.reward.live import LiveReward, score_reply
 from rlhf.reward.reward import make_reward
+from rlhf.reward.reward_interface import LiveReward, score_reply
 from rlhf.runs.lost_samples import FailureCounts
 from rlhf.types import Scored, Task, Unscored
 from rlhf.untrusted_text import escape_json

@@ -28,7 +28,7 @@ from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.history import Renderer
 from rlhf.rollout.seeds import request_seed
-from rlhf.runs.ended import ended_served, records_of
+from rlhf.runs.group_outcomes import ended_served, records_of
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import as_row
 from rlhf.runs.trace_export import exporting
@@ -80,7 +80,7 @@ def run_serve_policy(checkpoint: Path, settings: PolicySettings) -> int:
 
 async def serve_model(model: str, name: str, token: str | None, settings: PolicySettings) -> int:
     """Start an engine with the model in a folder, and serve until cancelled."""
-    from rlhf.chat.taught_format import format_for, told_of_tools
+    from rlhf.chat.format_choice import format_for, told_of_tools
     from rlhf.controller.inference import served_here
 
     # A loading engine cannot be interrupted and has nothing to close: the guard cleans up after it.

@@ -12,7 +12,7 @@ from rlhf.apps.checks.named_reward import named_reward, reward_here
 from rlhf.apps.server_options import check_reach
 from rlhf.http.binding import LOOPBACK, REWARD, Access, token_from
 from rlhf.http.serving import bound, url_of, uvicorn_config
-from rlhf.reward.live import LiveReward
+from rlhf.reward.reward_interface import LiveReward
 from rlhf.reward.server import RewardServerSettings, reward_app
 from rlhf.runs.trace_export import exporting
 

@@ -35,7 +35,7 @@ def sweep_recipe(
     ] = None,
 ) -> None:
     """Train a recipe with many values and write the best as a recipe. The same command continues later."""
-    code = commands.swept.run_sweep(
+    code = commands.sweep_output.run_sweep(
         recipe, words or [], goal=goal, algorithm=algorithm, samples=samples, metric=metric, mode=mode, folder=folder
     )
     raise typer.Exit(code)

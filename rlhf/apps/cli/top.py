@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
-from rlhf.runs.live import LiveView
+from rlhf.runs.live_view import LiveView
 from rlhf.runs.overview import evaluation_lines, update_lines, watched_rows
 from rlhf.runs.stored_run import StoredRun, read_again, read_run
 from rlhf.runs.view import PlainView

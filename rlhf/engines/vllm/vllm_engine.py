@@ -25,7 +25,6 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor import Executor
 
-from rlhf.engines.vllm.continued import SAMPLED, skip_draws
 from rlhf.engines.vllm.engine_arguments import ModelKind, engine_args, usage_context
 from rlhf.engines.vllm.load import LoadCounter
 from rlhf.engines.vllm.process import (
@@ -35,6 +34,7 @@ from rlhf.engines.vllm.process import (
     without_collecting,
     without_torchvision,
 )
+from rlhf.engines.vllm.resumed_draws import SAMPLED, skip_draws
 from rlhf.engines.vllm.routing import RoutingRecord
 from rlhf.engines.vllm.sampled import SampledReply
 from rlhf.engines.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, GenerateRequest, requests_have_seeds

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlhf.apps.cli import top
-from rlhf.runs.live import LiveView
+from rlhf.runs.live_view import LiveView
 from rlhf.runs.owner import Owner
 from rlhf.runs.stored_run import read_again, read_run
 from tests.apps.cli.conftest import Command

@@ -24,8 +24,8 @@ from rlhf.errors import EnvironmentFailed, HttpFailed, OpponentFailed, SandboxBr
 from rlhf.http.client import HttpClient
 from rlhf.http.config import HttpConfig, RecordingConfig
 from rlhf.reward.config import RewardConfig
+from rlhf.reward.judge_prompt import mark_of, parse_choice
 from rlhf.reward.reward import make_reward
-from rlhf.reward.verdict import mark_of, parse_choice
 from rlhf.sandbox.client import RemoteSandbox
 from rlhf.sandbox.program import Program
 from rlhf.types import Scored, Task, Unscored

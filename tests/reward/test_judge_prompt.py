@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rlhf.reward.config import JudgeConfig
-from rlhf.reward.verdict import mark_of, pairwise_chat, parse_choice, pointwise_chat, words_of
+from rlhf.reward.judge_prompt import mark_of, pairwise_chat, parse_choice, pointwise_chat, words_of
 from rlhf.types import EpisodeStatus, Message, Task, ToolCall, Trajectory, Unscored
 from tests.reward.asked import TASK, replies
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlhf.controller.notices import (
+from rlhf.controller.rl import batch_notices
+from rlhf.controller.user_messages import (
     EQUAL_UPDATES,
     MOST_TOLD,
     AlarmNotices,
@@ -19,7 +20,6 @@ from rlhf.controller.notices import (
     SignalNotices,
     shown_reply,
 )
-from rlhf.controller.rl import batch_notices
 from rlhf.errors import FailureBudgetSpent
 from rlhf.recipe.loading import recipe_from
 from rlhf.types import Failed, Message, Sample, Scored, Task, Unscored

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rlhf.errors import DataError
-from rlhf.runs.ended import (
+from rlhf.runs.episode_parts import EpisodeParts
+from rlhf.runs.group_outcomes import (
     EndedGroup,
     ended_by_failure,
     ended_by_filter,
@@ -17,8 +18,7 @@ from rlhf.runs.ended import (
     ended_in_flight,
     ended_in_update,
 )
-from rlhf.runs.episode_parts import EpisodeParts
-from rlhf.runs.recorded import recorded_groups
+from rlhf.runs.recorded_episodes import recorded_groups
 from rlhf.types import (
     EpisodeStatus,
     Failed,

@@ -1,4 +1,4 @@
-"""Keep the event loop of a run responsive, whatever its threads compute."""
+"""Keep the event loop of a run responsive_event_loop, whatever its threads compute."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RARELY = 20
 
 
 @contextmanager
-def responsive() -> Iterator[None]:
+def responsive_event_loop() -> Iterator[None]:
     """Make threads yield sooner, exclude the objects of all imports from garbage collection, and collect the others
     more rarely: with many sessions a collection takes 50 ms."""
     before, (young, middle, old) = sys.getswitchinterval(), gc.get_threshold()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlhf.controller.phases import DeviceTurns
+from rlhf.controller.device_turns import DeviceTurns
 from rlhf.errors import SaveFailed
 from rlhf.trainer.settings import Residency
 from rlhf.types import Group, PolicyVersion, Updated, Written

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from rlhf.chat.format_choice import format_for, told_of_tools
 from rlhf.chat.renderer import ChatRenderer
-from rlhf.chat.taught_format import format_for, told_of_tools
 from rlhf.errors import ConfigError
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.types import Message
@@ -136,7 +136,7 @@ def test_what_the_recipe_reads_itself_or_not_at_all_is_not_compared_with_the_tem
     ],
 )
 def test_what_vllms_parser_would_drop_is_told_to_the_policy(name: str, text: str, problem: str | None) -> None:
-    from rlhf.chat.taught_format import PROBE
+    from rlhf.chat.format_choice import PROBE
     from rlhf.chat.vllm_parsers import vllm_format
 
     spoken = vllm_format(name, tokenizer_with(HERMES), SETTING)(text, [PROBE])
