@@ -80,7 +80,7 @@ def disagreement(engine: Scores, learner: Scores, limits: LogprobTolerance) -> s
     """Return the reason why these cannot be log-probs of the same weights, or None."""
     gaps = _gaps(engine, learner)
     finite = bool(np.isfinite(gaps).all())
-    if finite and not limits.refuse(float(gaps.mean()), float((gaps > limits.high).mean())):
+    if finite and not limits.refuse(float(gaps.mean()), int((gaps > limits.high).sum()), len(gaps)):
         return None
     return (
         f"its log-probs differ from the learner's by {gaps.max():.3g}, on average {gaps.mean():.3g}; allowed are "

@@ -36,10 +36,11 @@ class LogprobTolerance:
         looser = other if other.high > self.high else self
         return replace(looser, mean=max(self.mean, other.mean))
 
-    def refuse(self, mean: float, share: float) -> bool:
-        """Return whether differences with this mean, and this share of them above `high`, are too large. NaN is handled
-        elsewhere."""
-        return mean > self.mean or share > self.share
+    def refuse(self, mean: float, above: int, tokens: int) -> bool:
+        """Return whether differences of `tokens` log-probs with this mean, `above` of them larger than `high`, are too
+        large. Where a share may be larger, one token always may: rounding has a long tail, and 1 % of a canary's 88
+        tokens is less than one. NaN is handled elsewhere."""
+        return mean > self.mean or above > (max(self.share * tokens, 1) if self.share else 0)
 
 
 def uniform_tolerance(tolerance: float) -> LogprobTolerance:

@@ -67,6 +67,9 @@ def test_limits_that_were_measured_allow_a_rare_large_difference_and_no_larger_m
     gaps[:11] = 3
     assert disagreement([gaps], start, limits)
     assert disagreement([np.full(1000, 0.11, np.float32)], start, limits)
+    one_of_few, two_of_few = (np.array([0.6] * count + [0] * (22 - count), np.float32) for count in (1, 2))
+    assert disagreement([one_of_few], [start[0][:22]], limits) is None
+    assert disagreement([two_of_few], [start[0][:22]], limits)
 
 
 def test_what_is_measured_allows_four_times_as_much_of_a_mean_twice_or_thrice_and_never_less_than_float32() -> None:

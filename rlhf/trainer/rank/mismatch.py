@@ -33,7 +33,7 @@ class MismatchGuard:
         figures = torch.tensor([len(gaps), gaps.sum(), (gaps > limits.high).sum()], dtype=torch.float64)
         tokens, total, above = _summed(figures, self._device).tolist()
         mean, share = total / max(tokens, 1), above / max(tokens, 1)
-        if not limits.refuse(mean, share):
+        if not limits.refuse(mean, int(above), int(tokens)):
             return None
         return Disagreement(tokens=int(tokens), mean=mean, share=share, limits=limits)
 
