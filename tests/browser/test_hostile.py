@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,13 +18,11 @@ from rlhf.apps.dashboard.library import Library, find_runs
 from rlhf.runs.records import EpisodeRecord
 from tests.browser.watched import Watched
 from tests.hostile_texts import HOSTILE_TEXTS, MARK, unseen
-from tests.pace import scaled
 from tests.runs.made_run import made_run
 from tests.runs.test_episode_parts import PLAYED, written
 from tests.servers import running
 
 NAMES = list(HOSTILE_TEXTS)
-QUICK_SECONDS = scaled(3)
 
 
 def record(place: int, text: str) -> EpisodeRecord:
@@ -95,7 +92,6 @@ def assert_inert(shown: Page) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hostile_reply_is_text(page: Watched, hostile: str, name: str) -> None:
     text, place = HOSTILE_TEXTS[name], NAMES.index(name)
-    started = time.monotonic()
     shown = page.open(hostile, "episode", run="run", ordinal=place, sample=0, version=1)
     assert shown.locator(".message pre").first.text_content() == seen(text)
     assert seen(text[:300]) in shown.locator("h1").text_content()
@@ -103,7 +99,6 @@ def test_a_hostile_reply_is_text(page: Watched, hostile: str, name: str) -> None
     shown.locator(".token").nth(2).hover()
     shown.locator("#token dd").first.wait_for()
     assert_inert(shown)
-    assert time.monotonic() - started < QUICK_SECONDS
 
 
 @pytest.mark.parametrize("view", ["overview", "episodes", "groups", "system"])
