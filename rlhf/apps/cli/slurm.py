@@ -52,6 +52,7 @@ def slurm(
 ) -> None:
     """Make a SLURM script of a recipe; print or submit it."""
     from rlhf.apps.deploy.slurm.submit import job_of, submit_job
+    from rlhf.engines.vllm.environment import installed_device
 
     gpu_type, gpus = gpus_of(gpus_per_node)
     main = NodeGroup(
@@ -68,6 +69,8 @@ def slurm(
     check_job(job)
     if job.use:
         print(f"{job.name} {job.use}", file=sys.stderr)
+    if job.used_gpus and not job.container and installed_device() == "cpu":
+        print("warning: this installation is for CPUs, the job wants GPUs: make setup GPU=1", file=sys.stderr)
     script = render(job)
     if output is not None:
         write_script(output, script)
