@@ -1,22 +1,28 @@
-"""Write the table of metrics of docs/run-folder.md from the catalogue."""
+"""Write the list of metrics of docs/run-folder.md from the catalogue."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
-from rlhf.runs.metric_catalogue import catalogue
+from rlhf.runs.metric_catalogue import Metric, catalogue
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "run-folder.md"
-TABLE = re.compile(r"(?<=## metrics\.jsonl\n\n)(?:\|.*\n)+")
+LIST = re.compile(r"(?<=## metrics\.jsonl\n\n)(?:(?:- |  ).*\n)+")
 
 
-def table() -> str:
-    """Return the table, one row a metric or family."""
-    rows = [("metric", "meaning", "unit", "healthy"), ("---",) * 4]
-    rows += [(f"`{one.name}`", one.meaning, one.unit, one.healthy) for one in catalogue()]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+def listed() -> str:
+    """Return the list, one item a metric or family."""
+    return "".join(f"{item(one)}\n" for one in catalogue())
+
+
+def item(metric: Metric) -> str:
+    unit = f" ({metric.unit})" if metric.unit else ""
+    healthy = f". Healthy: {metric.healthy}" if metric.healthy else ""
+    text = f"- `{metric.name}`{unit}: {metric.meaning}{healthy}"
+    return textwrap.fill(text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(TABLE.sub(lambda _: table(), PAGE.read_text(), count=1))
+    PAGE.write_text(LIST.sub(lambda _: listed(), PAGE.read_text(), count=1))

@@ -67,7 +67,7 @@ def tried(vocabulary: str, wire: Wire) -> Tried:
         user=_verdict(renderer, "user"),
         tool=_verdict(renderer, "tool"),
         system="taken" if _takes(renderer, [RULE, ASKED]) else "refused",
-        tools="left out, told" if unsaid else "written",
+        tools="left out" if unsaid else "written",
         calls=wire.tool_format if wire.tool_format != "none" or unsaid else "own",
         thinking=_thinking(tokenizer),
     )
