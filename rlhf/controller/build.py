@@ -89,7 +89,7 @@ async def spawn_learners(config: ClusterConfig, cluster: Cluster) -> Sequence[Wo
 
 
 async def start_ranks(learner: RemoteLearner, recipe: Recipe, model: str, tell: Tell) -> dict[str, Any]:
-    """Start the ranks and return the facts of the first. Tell if they take a sequence a row."""
+    """Start the ranks and return the facts of the first. Report if they take one sequence per row."""
     from rlhf.models.loading import unsaved_settings
 
     if left := await asyncio.to_thread(unsaved_settings, model):
@@ -176,8 +176,8 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
 def context_reached(
     recipe: Recipe, tasks: Sequence[Sequence[Task]], prompt_tokens: Callable[[Task], int], context: int
 ) -> int:
-    """Return the tokens that a prompt with its reply can have: those of the prompt of most characters, where tasks ask;
-    else the whole context of the model."""
+    """Return the most tokens of a prompt with its reply, by the longest prompt in characters; without tasks that ask,
+    the whole context of the model."""
     if not recipe.tasks_ask:
         return context
     longest = max(chain.from_iterable(tasks), key=lambda task: sum(len(message.content) for message in task.messages))

@@ -162,7 +162,7 @@ def phase_seconds(spans: Sequence[Span]) -> dict[str, float]:
 
 
 def idle_shares(spans: Sequence[Span], seconds: float) -> dict[str, float]:
-    """Return the share of an update of so many `seconds` in which the learner trained nothing: `all`, and by cause."""
+    """Return the share of an update of `seconds` in which the learner trained nothing: `all`, and by cause."""
     busy = dict.fromkeys((*PHASES.values(), CANARY), 0.0) | busy_seconds(spans)
     causes = {
         "groups": busy["wait"],

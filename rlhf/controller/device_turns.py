@@ -5,7 +5,7 @@
     play, evaluate   ranks hold nothing       engines are awake
     save, export     as train, and afterwards a weight sync, since a sleeping engine forgets its weights
 
-The one that leaves goes first: a device never holds both. vLLM requires that no other process takes memory while an
+The side that leaves goes first, so a device never holds both. vLLM requires that no other process takes memory while an
 engine falls asleep, so the ranks wait for the engines.
 """
 

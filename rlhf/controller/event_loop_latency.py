@@ -1,4 +1,4 @@
-"""Keep the event loop of a run responsive_event_loop, whatever its threads compute."""
+"""Keep the event loop of a run responsive, whatever its threads compute."""
 
 from __future__ import annotations
 

@@ -63,9 +63,9 @@ from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Upd
 from rlhf.weight_sync.publish import Publisher
 
 ASK_SECONDS = 1.0
-"""How often it is asked whether a run that waits must end."""
+"""Interval between checks whether a waiting run must end."""
 PROGRESS_SECONDS = 15.0
-"""How often a run that waits for groups says how many it has."""
+"""Interval between reports of a run that waits for groups."""
 EXPLAINED_SECONDS = 60.0
 """How long to wait for the learner's error after an engine's start has failed."""
 
@@ -235,7 +235,7 @@ class Playing(Callback, GroupLog):
             notices.notice(update, own, updated.metrics)
 
     async def _watch(self) -> None:
-        """While the learner waits for groups, tell how many it has; end this wait, and an evaluation, if the run must
+        """While the learner waits for groups, report how many it has; end this wait, and an evaluation, if the run must
         end."""
         waited = 0.0
         while True:

@@ -52,8 +52,8 @@ class Counts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """The position of a run, all at one moment: the next task's ordinal and the outstanding ones, the counts of groups
-    and episodes by outcome, the number of parts in each folder of episodes, what decides the choice of tasks, and the
-    groups that wait for their second use."""
+    and episodes by outcome, the number of parts in each folder of episodes, the state of the task order, and the groups
+    that wait for their second use."""
 
     next_ordinal: int
     outstanding: tuple[int, ...] = ()
@@ -86,7 +86,7 @@ class Kind(Protocol):
     `train` makes `updates` updates and calls `boundary` between them; it ends early where the run must end and the next
     update waits for a scorer. `evaluate` evaluates every held-out set, for kinds and recipes that have any; it returns
     None where the run must end and the evaluation waits. `line` returns the display of an update, `position` the
-    position once its episodes are on disk. What else a kind does between updates, and at the end, its `callbacks` do.
+    position once its episodes are on disk. Its `callbacks` do everything else between updates and at the end.
     """
 
     @property
@@ -207,7 +207,7 @@ class Run:
         `SaveFailed`."""
         await self.saved()
         began = self.clock.elapsed_seconds
-        position = await self.kind.position()  # with the state: groups are played on while the ranks save
+        position = await self.kind.position()  # with the state: more groups are played while the ranks save
         copied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         saving = save_run(
             self.folder,

@@ -40,7 +40,7 @@ class TrainerState:
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Digests of the run's inputs (`rlhf.runs.provenance`)."""
     choices: TaskChoices = field(default_factory=TaskChoices)
-    """What decides the choice of tasks."""
+    """The state of the task order."""
     second_uses: Waiting = ()
     """The groups that wait for their second use."""
 

@@ -32,7 +32,7 @@ ENDS_LOGGED = 4
 AGENT_LOSSES = 8
 """Failed episodes of an agent without a success after which the run ends."""
 ALARM_UPDATES = 64
-"""Updates that are looked at for alarms, so that a metric of every sixth still has a few values."""
+"""Updates that are checked for alarms, so that a metric of every sixth still has a few values."""
 SETTING = re.compile(r"`([a-z_]+(?:\.[a-z_]+)+)`")
 """A recipe's key in a remedy."""
 EQUAL_UPDATES = 3

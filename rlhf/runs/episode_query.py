@@ -61,8 +61,8 @@ def open_episodes(path: Path, tell: Callable[[str], None]) -> DuckDBPyConnection
 
 def read_parts(connection: DuckDBPyConnection, parts: Sequence[Path]) -> DuckDBPyRelation:
     """Return the rows of all parts with every column, and their `PART` and `ROW`; columns that an earlier version of
-    rlhf did not write are null. To unite schemas takes milliseconds a file, so it is done only where a run was resumed
-    by another version."""
+    rlhf did not write are null. Uniting schemas takes milliseconds per file, so it happens only if another version
+    resumed the run."""
     empty = connection.from_arrow(SCHEMA.empty_table())
     if not parts:
         return empty.project(f"* REPLACE ({PARTS_AS_MAP}), NULL::INTEGER AS {PART}, NULL::BIGINT AS {ROW}")
@@ -89,12 +89,12 @@ def ask(connection: DuckDBPyConnection, view: str, question: Question) -> DuckDB
 
 
 def matching(rows: DuckDBPyRelation, question: Question) -> DuckDBPyRelation:
-    """Return the rows that are asked for."""
+    """Return the requested rows."""
     return rows.filter(question.where) if question.where else rows
 
 
 def first_of(rows: DuckDBPyRelation, question: Question) -> DuckDBPyRelation:
-    """Return the first of them, in the order that is asked for."""
+    """Return the first of them, in the requested order."""
     rows = rows.order(question.order) if question.order else rows
     return rows if question.limit is None else rows.limit(question.limit)
 

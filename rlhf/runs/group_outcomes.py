@@ -1,6 +1,6 @@
 """Groups whose outcome is known, and the records that are made of their episodes.
 
-To know an outcome costs microseconds; to make a record takes time by the token, so a thread does it.
+Knowing an outcome costs microseconds; making a record takes time for every token, so a thread does it.
 """
 
 from __future__ import annotations

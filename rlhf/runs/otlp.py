@@ -50,7 +50,7 @@ class OtlpExport:
         )
 
     def close(self) -> None:
-        """Send what waits. A collector that does not take it in time is not waited for, nor one that has failed."""
+        """Send what waits. Do not wait for a collector that is too slow or has failed."""
         giving_up = Timer(0 if self._exporter.failed else CLOSE_SECONDS, self._exporter.shutdown)
         giving_up.start()
         self._queue.shutdown()  # type: ignore[no-untyped-call]
@@ -58,7 +58,7 @@ class OtlpExport:
 
 
 class TellingExporter(SpanExporter):
-    """Tells the cause of an exporter's first failure, in place of the SDK's log."""
+    """Reports the cause of an exporter's first failure, in place of the SDK's log."""
 
     def __init__(self, exporter: SpanExporter, tell: Callable[[str], None]) -> None:
         self._exporter, self._tell, self.failed, self._log = exporter, tell, False, LastMessage()

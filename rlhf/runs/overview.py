@@ -16,7 +16,7 @@ from rlhf.runs.view import EvaluationLine, UpdateLine
 from rlhf.untrusted_text import escape_to_line
 
 PLAYED = "groups/failed"
-"""A metric of every update that engines played for."""
+"""A metric of every update whose episodes engines played."""
 LESSONS = ("sft/nll", "pairs/loss", "pairs/accuracy", "reward/mean", "policy/approx_kl")
 """What the other updates show."""
 WATCHED = (

@@ -1,4 +1,4 @@
-"""The newest metrics of a run for Prometheus, which asks for them at `/metrics`."""
+"""The newest metrics of a run for Prometheus, which requests them at `/metrics`."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class StoredRun:
     folder: RunFolder
     name: str
     updates: int
-    """The number of updates that the recipe asks for."""
+    """The recipe's number of updates."""
     recipe: str
     """The resolved recipe as text."""
     earlier_recipes: Sequence[tuple[int, str]] = ()
@@ -135,7 +135,7 @@ def is_written(folder: RunFolder) -> bool:
 
 
 def _with_records(folder: RunFolder, title: str, updates: int, recipe: str) -> StoredRun:
-    writing = is_written(folder)  # asked first: a run writes its summary before it gives the folder back
+    writing = is_written(folder)  # checked first: a run writes its summary before it gives the folder back
     rows, summary = read_metrics(folder.metrics), None if writing else _summary(folder.summary)
     return StoredRun(
         folder=folder,

@@ -24,7 +24,7 @@ def exporting(
     run: str = "",
     tell: Callable[[str], None] = print,
 ) -> Iterator[Clock]:
-    """Have `clock` collect the spans of this task, and of those that it starts. Where there is an endpoint, they are
+    """Let `clock` collect the spans of this task, and of those that it starts. Where there is an endpoint, they are
     exported. Raises `ConfigError`."""
     clock = clock or Clock()
     CURRENT.set(CurrentSpan(clock))

@@ -19,7 +19,7 @@ def mask_of(lengths: Ints) -> NDArray[np.bool_]:
 
 
 def in_rows(flat: NDArray[Any], lengths: Ints) -> Doubles:
-    """Return a flat column `[N]` of samples of these `lengths` as rows `[B, T]`, 0 behind the last token."""
+    """Return a flat column `[N]` of samples of these `lengths` as rows `[B, T]`, 0 after the last token."""
     mask = mask_of(lengths)
     rows = np.zeros(mask.shape)
     rows[mask] = flat

@@ -236,8 +236,8 @@ class TicketBuffer:
 
 
 async def _until(predicate: Callable[[], bool], changed: asyncio.Event) -> None:
-    """Wait until `predicate` holds; it is asked again after every change. `set` wakes all who wait at that moment, so a
-    waiter that clears the event takes nothing from the others.
+    """Wait until `predicate` holds; it is evaluated again after every change. `set` wakes all who wait at that moment,
+    so a waiter that clears the event takes nothing from the others.
 
     The awaited work has its own deadlines: every rollout, and the learner's update and publish.
     """

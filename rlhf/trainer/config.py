@@ -121,7 +121,7 @@ class KLConfig(Config):
 
 
 class CorrectionConfig(Config):
-    """Importance weights of tokens that other weights sampled than the learner's, with `proximal_logprobs:
+    """Importance weights of tokens that weights other than the learner's sampled, with `proximal_logprobs:
     recomputed`."""
 
     method: Literal["truncate", "mask", "none"] = "truncate"
@@ -378,7 +378,7 @@ class TrainerConfig(Config):
     checkpoint's writing time has passed, which costs 2 % of the time; the first after 5 minutes."""
     save_every_minutes: float = Field(30.0, ge=0)
     """Checkpoint also after the update that ends this many minutes after the last checkpoint began, whatever
-    `save_every` is: the most that a crash may lose. 0: never for this reason."""
+    `save_every` is: a crash loses at most this. 0 turns this off."""
     keep_checkpoints: int = Field(2, ge=1)
     """Number of newest checkpoints to keep."""
     ema_decay: float | None = Field(None, gt=0, lt=1)

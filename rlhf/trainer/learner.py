@@ -36,7 +36,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 TRANSFER_SHARE = 0.7
-"""Of a weight sync's deadline: a member of the group gives its peers up before the phase gives up the member."""
+"""Share of a weight sync's deadline after which a member gives up its peers, before the phase gives up the member."""
 DEATH_GRACE_SECONDS = 3.0
 """When one rank dies the others fail at once with errors: time for the true cause to arrive."""
 WRITE_GRACE_SECONDS = 10.0
@@ -60,8 +60,8 @@ class RemoteLearner:
         row_tokens: int = ROW_TOKENS,
         plays: bool = False,
     ) -> None:
-        """`max_tokens` is the longest reply; `shuffle_seed` deals the rewards of the control experiment. Only where the
-        groups were played with this learner's weights (`plays`) can their log-probs be held against its own."""
+        """`max_tokens` is the longest reply; `shuffle_seed` deals the rewards of the control experiment. Log-probs of
+        groups can be compared with the learner's own only if its weights played them (`plays`)."""
         self._ranks, self._config = [WorkerHandle[LearnerWorker](worker) for worker in workers], config
         self._max_tokens, self._shuffle_seed = max_tokens, shuffle_seed
         self._kl = KLController(config.kl.coefficient, config.kl.target, config.kl.horizon)
@@ -170,7 +170,7 @@ class RemoteLearner:
             await self._all(lambda worker: worker.model.export(path), self._seconds)
 
     async def hold(self, held: Residency) -> None:
-        """Have everything on the ranks' devices, only the weights, or nothing; the bytes stay the same."""
+        """Keep everything, only the weights, or nothing on the ranks' devices; the bytes stay the same."""
         await self._all(lambda worker: worker.model.hold(held), self._seconds)
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
@@ -224,7 +224,7 @@ class RemoteLearner:
     async def _scores(
         self, token_ids: NDArray[np.int32], routing: Routing | None, *, rounded: bool
     ) -> NDArray[np.float32]:
-        """Log-probs of a sequence, computed by every rank, or of rows, of which every rank computes as many."""
+        """Log-probs of a sequence, computed by every rank, or of rows, of which every rank computes the same number."""
         rows, teams = np.atleast_2d(token_ids), len(self._ranks) // self._sharing
         experts = None if routing is None else routing.reshape(len(rows), -1, *routing.shape[-2:])
         own = [index // self._sharing + teams * np.arange(-(-len(rows) // teams)) for index in range(len(self._ranks))]

@@ -30,8 +30,8 @@ class Boundary(Protocol):
 
 
 class GroupLog:
-    """Hears of every group of a loop: when it is admitted, how it ended and whether it is kept for an update, and the
-    update that trained it. This one ignores all."""
+    """Receives every group of a loop: when it is admitted, how it ended, whether it is kept for an update, and the
+    update that trained it. This class ignores all of them."""
 
     def admitted(self, ticket: Ticket, task: Task) -> None: ...
     def settled(self, ticket: Ticket, outcome: Group | Filtered | Failed, *, kept: bool) -> None: ...
@@ -63,7 +63,7 @@ class Loop:
     async def run(self, updates: int, boundary: Boundary) -> None:
         """Train until version `updates` is reached, or until `boundary` ends the run. Before the first update
         `boundary` is called without an outcome."""
-        await self.publish()  # engines never start on their own weights, nor after a resume
+        await self.publish()  # engines never start with their own weights, not even after a resume
         if await boundary(self.version, None):
             return
         self.buffer.advance(self.version)

@@ -60,9 +60,9 @@ class Batch:
     length penalty; `outcomes`, the scores minus, where KL is in the reward, the sum of `kl`; `groups`, the number of
     the comparison group (the same role in the same group); `baselines`, the outcome of the group's greedy episode, None
     if a group lacks one; `bootstrapped`, where an episode was truncated and is rewarded by its turns alone;
-    `last_values`, the critic's behind the last token. Over ACTION tokens, `float64 [N]`: `turns` numbers the turns of
-    an episode; `rewards` sum to the outcome: those of turns, with their weight in the outcome, at the turns' last
-    tokens, the rest at the very last token, KL everywhere; `kl` is each token's KL to the reference times its price.
+    `last_values`, the critic's after the last token. Over ACTION tokens, `float64 [N]`: `turns` numbers the turns of an
+    episode; `rewards` sum to the outcome: those of turns, with their weight in the outcome, at the turns' last tokens,
+    the rest at the very last token, KL everywhere; `kl` is each token's KL to the reference times its price.
     """
 
     sequences: tuple[Segment, ...]
@@ -107,14 +107,14 @@ class Batch:
         return mask_of(self.lengths)
 
     def rows(self, column: NDArray[Any]) -> Doubles:
-        """Return a column `[N]` with a sample in each row, `[B, T]`, 0 behind its last token."""
+        """Return a column `[N]` with a sample in each row, `[B, T]`, 0 after its last token."""
         return in_rows(column, self.lengths)
 
     @property
     def bootstrap(self) -> Doubles:
-        """The critic's value of the state after the last token, `[B]`, where it is `bootstrapped`, else 0. What
-        judges an episode as a whole is paid at its end, and nothing is left to come: with the value behind the cut it
-        would be paid twice, and teach never to stop. It makes no difference whether a turn was paid."""
+        """The critic's value of the state after the last token, `[B]`, where it is `bootstrapped`, else 0. An episode
+        that is scored as a whole is paid at its end, and nothing is left to come: with a bootstrap it would be paid
+        twice, and the policy would learn never to stop. It makes no difference whether a turn was paid."""
         last = np.zeros(len(self.samples)) if self.last_values is None else self.last_values.astype(np.float64)
         return np.where(self.bootstrapped, last, 0.0)
 
@@ -123,7 +123,7 @@ class Batch:
         return np.split(values, self.offsets[1:-1]) if self.samples else []
 
     def columns_at(self, places: Ints, names: Sequence[str] = COLUMNS) -> dict[str, Floats]:
-        """Return those of the columns that there are by now, at `places`."""
+        """Return the columns that exist so far, at `places`."""
         return {name: column[places] for name in names if (column := getattr(self, name)) is not None}
 
 
@@ -291,7 +291,7 @@ def build_minibatches(
                 prefix_groups = group_by_prefix(batch.sequences, chosen.tolist(), row, tokens_per_microbatch)
             samples = np.unique(batch.sequence_samples[chosen])
             lengths = batch.lengths[samples]
-            live = batch.loss_weights[batch.offsets[samples]] > 0  # samples that weigh nothing are in no denominator
+            live = batch.loss_weights[batch.offsets[samples]] > 0  # samples without weight count in no denominator
             step = {
                 "denominator": denominator(lengths[live], aggregation, constant_tokens),
                 "step_tokens": int(lengths.sum()),
@@ -314,7 +314,7 @@ def _minibatches(
     row_tokens: int,
     step: Mapping[str, Any],
 ) -> list[Minibatch]:
-    """Return one `step`'s minibatch of every rank, with as many micro-batches for one as for another."""
+    """Return one `step`'s minibatch of every rank, all with the same number of micro-batches."""
     lengths = [grouped_tokens(batch.sequences, members) for members in prefix_groups]
     rows = pack_rows(lengths, row_tokens)
     shares = [cut_microbatches(share, lengths, microbatch_tokens) for share in deal(rows, lengths, ranks)]

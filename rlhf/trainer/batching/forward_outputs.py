@@ -13,7 +13,7 @@ from rlhf.trainer.arrays import Floats
 from rlhf.trainer.batching.batch import Batch, Minibatch, places_of
 
 Column = Literal["proximal_logprobs", "reference_logprobs", "values"]
-"""A column of a batch. With `values` a rank also answers `last_values` `float32 [S]`, the critic's values behind the
+"""A column of a batch. With `values` a rank also returns `last_values` `float32 [S]`, the critic's values after the
 last token of each of its sequences."""
 
 
@@ -29,7 +29,7 @@ def with_forward_outputs(
     if "values" in columns:
         micros = [micro for part in parts for micro in chain(*part)]
         firsts = np.concatenate([micro.places[np.unique(micro.sequences, return_index=True)[1]] for micro in micros])
-        order = np.argsort(firsts)  # a sample's last value is that behind its last sequence; 0 without any
+        order = np.argsort(firsts)  # a sample's last value is that after its last sequence; 0 without any
         last = np.zeros(len(batch.samples), np.float32)
         samples = np.concatenate([micro.samples for micro in micros])
         last[samples[order]] = np.concatenate([answer["last_values"] for answer in answers])[order]

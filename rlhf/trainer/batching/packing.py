@@ -33,8 +33,8 @@ def group_by_prefix(
     sequences: Sequence[Segment], chosen: Sequence[int], row_tokens: int, microbatch_tokens: int
 ) -> list[tuple[int, ...]]:
     """Group the `chosen` sequences with equal contexts, in order, as many as fit into `row_tokens`: rows of similar
-    length waste little space, and can be distributed evenly. Where a context alone fills a row, computing it again
-    costs more than that: then as many as fit into `microbatch_tokens`."""
+    length waste little space, and can be distributed evenly. If a context alone fills a row, computing it again would
+    cost more: then as many as fit into `microbatch_tokens`."""
     groups: dict[bytes, list[list[int]]] = {}
     filled: dict[bytes, int] = {}
     for n in chosen:

@@ -22,7 +22,7 @@ class PairOfSegments:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of the longer one, its context included."""
+        """Number of tokens of the longer reply, with its context."""
         return max(len(self.chosen.token_ids), len(self.rejected.token_ids))
 
 

@@ -1,5 +1,5 @@
 """Advantage estimators: a batch in, the advantages of its ACTION tokens out, `float64 [N]`; or a pair, with a critic's
-targets `[N]` behind them.
+targets `[N]` second.
 
 A recipe chooses one by its name in `rlhf.trainer.credit.registry.ESTIMATORS`. A user-defined one has the same
 signature: `(Batch, **arguments) -> advantages`. Equal rewards give exactly zero. An action is a token, or a whole turn.
@@ -162,12 +162,12 @@ def moments(values: Doubles, *, ddof: int = 1) -> tuple[float, float]:
 
 
 def _compared(batch: Batch, estimate: Callable[[Doubles, Ints], Doubles], epsilon: float | None = None) -> Doubles:
-    """Return one advantage an episode, on each of its tokens: `estimate(rewards, lengths)` of its group, and exactly 0
+    """Return one advantage per episode, on each of its tokens: `estimate(rewards, lengths)` of its group, and exactly 0
     where the group has one reward or equal ones, however their mean is rounded.
 
     With `epsilon` it is divided by the group's sample standard deviation plus `epsilon`, and each token then loses its
-    KL and that of those after it. KL among the rewards would be divided by their deviation: where they hardly differ,
-    it would be all that is learnt.
+    KL and that of those after it. If the rewards contained the KL, it would be divided by their deviation: where they
+    hardly differ, the policy would learn nothing else.
     """
     given, lengths = batch.outcomes if epsilon is None else batch.scores, batch.lengths
     advantages = np.zeros(given.shape)

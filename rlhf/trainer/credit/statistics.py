@@ -48,7 +48,7 @@ def staleness_statistics(trajectories: Sequence[Trajectory], version: PolicyVers
 
 def trained_statistics(groups: Sequence[Group], trained: Collection[tuple[int, int]]) -> dict[str, float]:
     """Count the samples and tokens that an update of `groups` trained, and apart from them the second uses. `trained`
-    has the ordinals and indices of its samples: `trainer.kl.stop` may end an update before it comes to all of them."""
+    has the ordinals and indices of its samples: `trainer.kl.stop` may end an update before it reaches all of them."""
     used = [
         (group, trajectory)
         for group in groups

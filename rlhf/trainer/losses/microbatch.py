@@ -24,9 +24,9 @@ PolicyLoss = Callable[[Actions], tuple[Tensor, LossMetrics]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """The recipe's loss: the policy loss of a token, KL and entropy terms, and the correction of tokens that were
-    sampled by other weights than the proximal ones (None: not needed, or the ratio includes it). Without `kl` the loss
-    has no such term. `reads_entropies` is whether a gradient flows through them."""
+    """The recipe's loss: the policy loss of a token, KL and entropy terms, and the correction of tokens that weights
+    other than the proximal ones sampled (None: not needed, or the ratio includes it). Without `kl` the loss has no such
+    term. `reads_entropies` is whether a gradient flows through them."""
 
     policy: PolicyLoss
     kl: KLConfig | None = None

@@ -1,4 +1,4 @@
-"""Tokens of another policy than the one that learns: weights, rejection, and how far apart the two are.
+"""Tokens of a policy other than the one that learns: weights, rejection, and how far apart the two are.
 
 Three policies: *behaviour* sampled (the engine, in its precision, at its version), *proximal* is the learner's before
 the update, *current* is being trained. Here the weight is proximal over behaviour, a constant to the gradient.

@@ -63,7 +63,7 @@ class ModelRank:
         }
 
     def hold(self, held: Residency) -> None:
-        """Have everything on the device, or only the weights, or nothing: engines use its memory meanwhile."""
+        """Keep everything, only the weights, or nothing on the device: engines use its memory meanwhile."""
         self._offload.hold(self, self.module, held)
 
     def snapshot(self, path: Path, version: PolicyVersion) -> None:
@@ -71,7 +71,7 @@ class ModelRank:
         self._snapshot = Snapshot(path)
         create = self._snapshot.create
         own = self._save_state(path, create)
-        with freed_at_once():  # of every gathered weight the allocator would keep a gap that the next one does not fit
+        with freed_at_once():  # or the allocator keeps a gap for each weight, too small for the next
             own += self._export(path / "huggingface", create)
         own += self._export_adapter(path / "adapter")
         if self.average:
@@ -117,7 +117,7 @@ class ModelRank:
         self._export(path)
 
     def _export(self, path: Path, create: Create = on_disk) -> list[Path]:
-        """`export`; the files that this rank wrote. Those of weights are opened by `create`."""
+        """Export, and return the files that this rank wrote. Those of weights are opened by `create`."""
         own: list[Path] = []
         if self.rank == 0:
             path.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ class ModelRank:
         return own
 
     def _export_settings(self, path: Path) -> None:
-        """Write all of a model folder but the weights."""
+        """Write a model folder without the weights."""
         self.module.model.save_pretrained(path, state_dict={})
         trust = self.settings.model.trust_remote_code
         bare_tokenizer(self.settings.model_path, trust_remote_code=trust).save_pretrained(path)

@@ -1,9 +1,9 @@
 """Frees a rank's device while engines use it: everything stays there, its weights only, or nothing.
 
-The tensors are found by walking through the objects of the rank, DeepSpeed's included: how masters, moments and
-gradients are called, and in which buffers they lie, differs by ZeRO stage and precision. `engine.offload_states` of
-DeepSpeed 0.19.8 does less: stage 0 lacks it, stage 3 takes only its compiled `FusedAdam`, on a CPU stage 2 frees
-no byte, and it leaves averages of weights and whole references where they are.
+The tensors are found by walking through the objects of the rank, DeepSpeed's included: the names and buffers of
+masters, moments and gradients differ by ZeRO stage and precision. `engine.offload_states` of DeepSpeed 0.19.8 does
+less: stage 0 lacks it, stage 3 takes only its compiled `FusedAdam`, on a CPU stage 2 frees no byte, and it leaves
+averages of weights and whole references where they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlhf.trainer.settings import Residency
 SEARCHED = ("rlhf.", "deepspeed.", "torch.optim.", "torch.nn.")
 """Beginnings of the modules whose objects are searched for tensors."""
 SENDERS = "rlhf.weight_sync."
-"""Every weight sync fills their buffers again, which runs while a rank holds only weights."""
+"""Every weight sync fills their buffers again, while a rank holds only weights."""
 GRADIENTS = ("grad_partitions_flat_buffer", "fp32_groups_gradients_flat")
 """DeepSpeed's names of buffers that no update reads before it has written them (stage 3), or that are zero from step to
 step (stage 1 in 16 bits)."""
@@ -34,7 +34,7 @@ class RankOffload:
         self._storages = OffloadedStorages()
 
     def hold(self, rank: object, policy: nn.Module, held: Residency) -> None:
-        """Have just this part of `rank` on the device; all bytes are as before."""
+        """Keep only this part of `rank` on the device; the bytes stay the same."""
         weights = list(weights_of(policy)) if held == "weights" else []
         if held == "everything":
             self._storages.restore()

@@ -75,7 +75,7 @@ class Rank(ModelRank):
     def forward_outputs(self, minibatches: Sequence[Minibatch], wanted: Sequence[Column]) -> dict[str, Floats]:
         """Return the `wanted` columns of this rank's part of an update, `float32 [A]`, without gradients; with `values`
         also `last_values`, `[S]`. The rank keeps its part, with the columns, for `update`."""
-        columns: dict[str, list[Tensor]] = defaultdict(list)  # tensors until the end: a GPU is never waited for
+        columns: dict[str, list[Tensor]] = defaultdict(list)  # tensors until the end, so that nothing waits for a GPU
         for microbatch in chain(*minibatches):
             if "proximal_logprobs" in wanted:
                 columns["proximal_logprobs"].append(self._scored(self.engine, microbatch))
@@ -93,8 +93,8 @@ class Rank(ModelRank):
     def token_logprobs(
         self, token_ids: NDArray[np.int32], routing: Routing | None = None, *, rounded: bool = False
     ) -> NDArray[np.float32]:
-        """Log-probs `[R, T - 1]` of the rows `[R, T]` at temperature 1, or as another way of rounding gives them;
-        `routing` `[R, t, layers, k]` may be of the first tokens only."""
+        """Log-probs `[R, T - 1]` of the rows `[R, T]` at temperature 1, or with another rounding; `routing` `[R, t,
+        layers, k]` may be of the first tokens only."""
         self._take_routing(routing if routing is None else _filled(routing, token_ids.shape))
         with zero.forward_only(self.engine), otherwise_rounded(self.policy) if rounded else nullcontext():
             rows = self._tensor(token_ids).long()
@@ -178,8 +178,8 @@ class Rank(ModelRank):
     def _optimize(
         self, minibatches: Sequence[Minibatch], arguments: UpdateArguments, accumulator: MetricAccumulator
     ) -> None:
-        """All optimizer steps of an update, or those until the policy has strayed too far. Learning rates follow the
-        updates: they go on as if every step had been made."""
+        """All optimizer steps of an update, or only those until the policy has strayed too far. Learning rates continue
+        as if every step had been made."""
         for epoch in range(arguments.epochs):
             for step, minibatch in enumerate(minibatches):
                 strayed = False
@@ -205,11 +205,11 @@ class Rank(ModelRank):
         first: bool,
         later: Sequence[Minibatch] | None,
     ) -> bool:
-        """One optimizer step. Whether the policy was farther from the one that sampled than the recipe allows.
+        """Take one optimizer step, and return whether the policy was farther from the one that sampled than the recipe
+        allows.
 
-        With the `later` minibatches of the update the weights have taken no step of it yet: only their distance from
-        the engine says something about the engine, and too large a one is in the way of the step. `first` passes are
-        recorded.
+        Only the first step of an update gets the `later` minibatches: the distance of its weights from the engine says
+        something about the engine, and too large a distance prevents the step. `first` passes are recorded.
         """
         total, strayed = torch.zeros((), device=self.device), torch.zeros(1, device=self.device)
         passes: list[Tensor] = []

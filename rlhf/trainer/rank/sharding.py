@@ -39,12 +39,12 @@ class ZeroSharding:
         return bytes(letters.tolist()).decode()
 
     def take(self, parameter: nn.Parameter) -> None:
-        if hasattr(parameter, "ds_id"):  # tied to one that is shared out already
+        if hasattr(parameter, "ds_id"):  # tied to one that is sharded already
             return
         parameter.data = parameter.data.contiguous()
         loaded, size = parameter.data.untyped_storage(), parameter.data.nbytes
         self._init._convert_to_zero_parameters([parameter])
-        # Its loader may hold on to it until the next one is there. Of parts of one tensor none may free the whole.
+        # The loader may keep it until the next one arrives. A part of a tensor must not free the whole tensor.
         if loaded.resizable() and loaded.nbytes() == size:
             loaded.resize_(0)
 
@@ -56,8 +56,8 @@ class ZeroSharding:
 
 @contextmanager
 def module_by_module(model: nn.Module) -> Iterator[None]:
-    """Inside, `model` can compute without an engine: a module's own weights are gathered while it runs, and no longer.
-    Without shards nothing changes. Collective."""
+    """Inside, `model` can compute without an engine: a module's own weights are gathered only while it runs. Without
+    shards nothing changes. Collective."""
     running: dict[nn.Module, AbstractContextManager[Any]] = {}
 
     def gather(layer: nn.Module, inputs: Any) -> None:

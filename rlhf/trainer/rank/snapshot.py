@@ -23,7 +23,7 @@ from rlhf.types import Written
 Create = Callable[[Path, int], BinaryIO]
 """Opens a new file that will have this many bytes."""
 COPIES = 8
-"""Copies that must fit beside all else: each GPU of a node usually has a rank, and all copy at once."""
+"""Copies that must fit next to everything else: each GPU of a node usually has a rank, and all copy at once."""
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 

@@ -1,4 +1,4 @@
-"""The process that writes a rank's part of a checkpoint, and the rank's side of it is `rlhf.trainer.rank.snapshot`.
+"""The process that writes a rank's part of a checkpoint; the rank's side of it is `rlhf.trainer.rank.snapshot`.
 
     python -m rlhf.trainer.rank.snapshot_writer PARENT
 

@@ -1,7 +1,7 @@
 """The state of a DeepSpeed engine on disk, in pieces: ranges of flattened parameters and of their moments.
 
-Every rank writes its own slices. Every rank reads the ranges that it needs, from the files
-they lie in: so a checkpoint can be read by any number of ranks and any ZeRO stage, and is never whole in memory.
+Every rank writes its own slices, and reads the ranges that it needs. So any number of ranks at any ZeRO stage can read
+a checkpoint, which is never whole in memory.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SliceIndex:
         return f"{part}:{name}" in self._stored
 
     def fill(self, piece: StateSlice) -> None:
-        """Read a piece into its place. Raises `CheckpointError` where elements of it are nowhere."""
+        """Read a piece into its place. Raises `CheckpointError` if elements of it are missing."""
         at, end = piece.start, piece.start + len(piece.values)
         for start, stored in sorted(self._stored[piece.key], key=lambda found: found[0]):
             until = min(end, start + stored.count)

@@ -166,7 +166,7 @@ def _write(
     own: Sequence[Path],
     create: Create,
 ) -> None:
-    """Write the tensors that lie in own files; the rest only passes by, since gathering is a collective."""
+    """Write the tensors of this rank's files; it gathers the rest too, since gathering is a collective."""
     writer, opened = None, -1
     for name, tensor in tensors:
         number = place.get(name)

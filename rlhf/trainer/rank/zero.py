@@ -57,7 +57,7 @@ def join(rank: int, world_size: int, address: GroupAddress, device: str, timeout
     if device == "cpu":  # a shared-memory collective that would be compiled here (47 s), and that training never calls
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    # DeepSpeed calls collectives that torch is about to rename, once a tensor.
+    # DeepSpeed calls collectives that torch will rename, which would warn for every tensor.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     backend, timeout = "gloo" if device == "cpu" else "nccl", timedelta(seconds=timeout_seconds)
     if not torch.distributed.is_initialized():
@@ -71,7 +71,7 @@ def join(rank: int, world_size: int, address: GroupAddress, device: str, timeout
 
 
 class _Works(list[torch.distributed.Work]):
-    """Several that are waited for as one."""
+    """Several works that are awaited as one."""
 
     def wait(self) -> None:
         for work in self:
@@ -79,7 +79,7 @@ class _Works(list[torch.distributed.Work]):
 
 
 def all_gather_by_broadcasts(output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool) -> _Works:
-    """torch's `all_gather_into_tensor` for gloo, whose own copies everything thrice more: it takes two to five times as
+    """`all_gather_into_tensor` for gloo: torch's own copies everything three more times, and takes two to five times as
     long."""
     ranks = torch.distributed.get_process_group_ranks(group)
     parts = torch.split(output_tensor.view(-1), input_tensor.numel())
@@ -175,7 +175,7 @@ def step(engine: Any, setting: str = "trainer.optimizer") -> float:
 
 
 def pass_over(engine: Any, steps: int) -> None:
-    """Move the schedule on by `steps` that an update did not make."""
+    """Advance the schedule by `steps` that an update did not make."""
     for _ in range(steps):
         engine.lr_scheduler.step()
 
