@@ -24,7 +24,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a class or function when it is asked for: `import rlhf` stays cheap."""
+    """Import a class or function on first use: `import rlhf` stays cheap."""
     if name not in _HOMES:
         raise AttributeError(f"module 'rlhf' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

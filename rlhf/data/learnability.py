@@ -77,7 +77,8 @@ def quantile(order: TaskOrder[T], place: int) -> float:
 
 
 class ChosenTasks(Generic[T]):
-    """The tasks of a run: those of a mixture, where the datasets `by_learnability` choose theirs when it is asked for.
+    """The tasks of a run: those of a mixture, whose datasets in `by_learnability` choose each task when it is
+    requested.
 
     A choice depends on the seed, the ordinal, and the groups that count. Groups count from `advance` on, all up to the
     newest trained one in the order of their ordinals, whenever they were played: so at staleness 0 a run always makes

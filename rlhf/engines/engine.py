@@ -40,7 +40,7 @@ NOTHING = SampledTokens(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros
 
 
 class PartialReply:
-    """A reply that is not complete: the tokens of it that have arrived here. Another engine can go on after them."""
+    """A reply that is not complete: the tokens of it that have arrived here. Another engine can continue after them."""
 
     def __init__(self) -> None:
         self._parts: list[SampledTokens] = []

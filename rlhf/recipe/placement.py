@@ -151,7 +151,7 @@ def chosen(loaded: LoadedRecipe, machine: Machine, estimate_of: EstimateOf) -> T
 
 
 def by_cards(loaded: LoadedRecipe, machine: Machine) -> Iterator[list[Changes]]:
-    """Iterate over numbers of GPUs: the placements on so many, with settings of the learner."""
+    """Iterate over numbers of GPUs: the placements on that many, with settings of the learner."""
     others = [role for role in roles_of(loaded.recipe) if not role.name.startswith((LEARNER, ENGINE))]
     cores = machine.nodes * machine.cores - sum(role.count * role.cpus for role in others)
     cards = machine.nodes * machine.cards - math.ceil(sum(role.count * role.gpus for role in others))

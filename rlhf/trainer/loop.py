@@ -13,9 +13,9 @@ from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Upd
 
 
 class Tasks(Protocol):
-    """The task of every ordinal: it follows from the run's seed, and from how the groups ended that count by then.
+    """Decides the task of every ordinal, by the run's seed and the outcomes of the groups that count by then.
 
-    `settled` says how a group ended; after `advance` all groups up to the ordinal `trained` count.
+    `settled` reports how a group ended; after `advance` all groups up to the ordinal `trained` count.
     """
 
     def __getitem__(self, ordinal: int) -> Task: ...

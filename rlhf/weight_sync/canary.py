@@ -16,16 +16,16 @@ stayed behind is off by 1.2 nats and more."""
 MOVED_FACTOR = 3
 """Limits by which the learner's canary must have moved before an engine's has to have moved too."""
 SEQUENCES, SEQUENCES_IN_16_BITS = 4, 8
-"""Few are enough where one log-prob that is off is a fault; a mean is the better known the more there are."""
+"""Few are enough where a single wrong log-prob is a fault; a mean needs more to be precise."""
 TOKENS = 12
 """Of a sequence. Rounding grows with the position faster than the effect of a fault: 88 log-probs of short sequences
 separate the two where 368 of sequences of 24 tokens hardly do (`benchmarks/canary/`, 48 layers)."""
 WHOLE_EVERY = 8
-"""Weight syncs of which one asks for all sequences, and measures what rounding does to the weights: that changes as
-slowly as they do, and no engine is refused by an old answer."""
+"""One weight sync in this many asks for all sequences, and measures what rounding does to the weights. That changes as
+slowly as they do, and no engine is refused by an old measurement."""
 FEW = 2
-"""Sequences of the others, each time the next ones: an engine with other weights is off on any of them, a fault in one
-layer of many may be found by the mean over all only."""
+"""Sequences of the other weight syncs, in turn: an engine with other weights differs on any of them, but only the mean
+over all may reveal a fault in one layer of many."""
 REPLY_TOKENS = 32
 """Number of tokens sampled after the long prompt."""
 

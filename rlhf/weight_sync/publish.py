@@ -30,7 +30,7 @@ AT_LENGTH = "the rope scaling or the attention window of transformers and vLLM d
 ATTEMPTS = 8
 """Weight syncs of one version that may lose engines."""
 GRACE_SECONDS = 1.0
-"""After a first failure: a death is reported later than the broken connections it causes, and is what matters."""
+"""After a first failure: a death is reported later than the broken connections that it causes."""
 
 
 class Compared(NamedTuple):
@@ -46,7 +46,7 @@ class Compared(NamedTuple):
 
 
 class LearnerScores(NamedTuple):
-    """The learner's log-probs, and those of another way of rounding where they were asked for."""
+    """The learner's log-probs, and those with another rounding if they were requested."""
 
     logprobs: NDArray[np.float32]
     rounded: NDArray[np.float32] | None
@@ -301,8 +301,8 @@ class Publisher:
 
     @property
     def _whole(self) -> bool:
-        """Whether this weight sync asks for all sequences, and for what rounding does to them. That is a matter of the
-        version, so that a resumed run says the same."""
+        """Whether this weight sync asks for all sequences, and measures what rounding does to them. The version decides
+        this, so a resumed run does the same."""
         return not self._proved or self._source.version % WHOLE_EVERY == 0
 
     @property
@@ -336,8 +336,8 @@ class Publisher:
             return await self._together(phase, calls)
 
     async def _together(self, phase: str, calls: Mapping[str, Coroutine[Any, Any, Any]]) -> dict[str, Any]:
-        """Run the calls at once; their answers by name. The first failure or the deadline ends the phase: whoever still
-        works is cancelled and not waited for, because it may be blocked on the one that failed."""
+        """Run the calls concurrently; return their answers by name. The first failure or the deadline ends the phase:
+        calls in progress are cancelled and not awaited, because the failed one may block them."""
         tasks = {name: asyncio.ensure_future(call) for name, call in calls.items()}
         try:
             done, pending = await asyncio.wait(
@@ -359,7 +359,8 @@ class Publisher:
         return {name: task.result() for name, task in tasks.items()}
 
     def _error(self, phase: str, causes: Mapping[str, BaseException], silent: Sequence[str]) -> WeightSyncError:
-        """Blame who died before who failed before who is silent, and engines before the learner, who waits for them."""
+        """Blame a dead member first, then a failed one, then a silent one; and engines before the learner, which waits
+        for them."""
         died = [name for name, cause in causes.items() if isinstance(cause, WorkerDied)]
         blamed = _engines_first(died) or _engines_first(causes) or _engines_first(silent)
         reasons = "; ".join(_describe(causes[name]) for name in blamed if name in causes)

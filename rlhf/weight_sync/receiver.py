@@ -47,7 +47,7 @@ class UpdateInfo(WeightTransferUpdateInfo):
 
 
 class BucketSource(Protocol):
-    """The source of a worker's buckets. The bytes of a bucket are valid until the next one is asked for, and for `held`
+    """The source of a worker's buckets. The bytes of a bucket are valid until the next one is requested, and for `held`
     more."""
 
     held: int

@@ -1,4 +1,4 @@
-"""What the audit holds against one another within an episode: tokens, columns, texts, end and reward."""
+"""What the audit compares within an episode: tokens, columns, texts, end and reward."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Asked = dict[tuple[str | None, int], object]
 ROUNDING = 1e-4
 """Of a log-prob, or an entropy, of 0 in float32."""
 OF_THE_PASS = ("log-probs of the learner", "entropies")
-"""What episodes lack that no step of the policy used."""
+"""Columns that an episode lacks if no step of the policy used it."""
 SIGNS = {"log-probs": -1, "log-probs of the learner": -1, "entropies": 1}
 FROM_OUTSIDE = ("system", "user")
 """Roles whose messages every chat template writes as they are."""

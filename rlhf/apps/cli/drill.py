@@ -1,4 +1,4 @@
-"""`rlhf drill`: trains a recipe for some minutes, harms its parts one after the other, and says what came of each."""
+"""`rlhf drill`: trains a recipe for some minutes, breaks its parts one by one, and reports what came of each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SETTINGS = (
     "trainer.updates=100000", "trainer.eval_every=0", "trainer.save_every=2", "trainer.deepspeed.timeout_seconds=30",
     "rollout.silence_timeout_seconds=5", "run.silence_minutes=0.33", "run.max_restarts=20",
 )  # fmt: skip
-"""The recipe's values are replaced by these, so that harm is noticed soon, and these by the user's."""
+"""These replace the recipe's values, so that faults are noticed soon; the user's values replace these."""
 START_SECONDS, RECOVERY_SECONDS, END_SECONDS = 600.0, 240.0, 180.0
 ROUTINE = re.compile(r"update |evaluation after|warm-up |a reply|…|  |\[")
 """Beginnings of lines that a run prints while nothing happens."""

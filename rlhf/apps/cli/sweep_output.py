@@ -42,7 +42,7 @@ OF_TUNE = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
 }
-"""Tune writes no logs of its own, which the run folders have, and leaves Ctrl-C to us."""
+"""Tune writes no logs, because the run folders have them, and leaves Ctrl-C to us."""
 
 
 def run_sweep(recipe: Path, words: Sequence[str], **asked: Any) -> int:

@@ -43,7 +43,7 @@ EpisodePlace = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The places of the episodes that were asked for, and the number of all that match."""
+    """The places of the requested episodes, and the number of all that match."""
 
     places: Sequence[EpisodePlace]
     total: int

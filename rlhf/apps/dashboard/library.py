@@ -20,7 +20,7 @@ DEPTH = 2
 
 
 class Library:
-    """Runs by name, and the episodes of the runs that were asked for last."""
+    """Runs by name, and the episodes of the runs requested last."""
 
     def __init__(self, runs: Mapping[str, Path], below: Sequence[Path] = ()) -> None:
         self._runs, self._below = dict(runs), below
@@ -29,7 +29,7 @@ class Library:
 
     @property
     def runs(self) -> Mapping[str, Path]:
-        """The runs that there are now: new ones below the given folders too."""
+        """The runs that exist now, with new ones below the given folders."""
         with suppress(UserError):  # a folder that has lost its last run keeps its names
             self._runs |= find_runs(self._below)
         return self._runs
@@ -41,7 +41,7 @@ class Library:
         return RunFolder(self._runs[name])
 
     def episodes(self, name: str) -> EpisodeIndex:
-        """Return the episodes of a run, with the parts of now."""
+        """Return the episodes of a run, with the parts that exist now."""
         folder = self.folder(name)
         with self._lock:
             index = self._indices.pop(name, None) or EpisodeIndex(folder, LOG.warning)

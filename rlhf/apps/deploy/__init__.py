@@ -1,1 +1,1 @@
-"""Starts a run on several machines: nodes of a Ray cluster, SLURM jobs, ssh hosts and Kubernetes jobs."""
+"""Starts a run on several machines: nodes of a Ray cluster, SLURM jobs and Kubernetes jobs."""

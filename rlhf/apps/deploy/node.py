@@ -27,7 +27,7 @@ SILENCE_SECONDS = 20.0
 TIDY_SECONDS = 5.0
 """Seconds until the removal of the head's file is visible in a folder shared over a network."""
 NOTE = ".told"
-"""Replaces the suffix of the rendezvous file in the name of the file that says that the head was told to end."""
+"""Suffix, in place of the rendezvous file's, of the file that appears when the head is asked to end."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

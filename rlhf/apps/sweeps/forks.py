@@ -41,7 +41,7 @@ def forks_for(recipe: Recipe, log: Path) -> Iterator[Forks | None]:
 
 
 def import_command() -> None:
-    """Import what `rlhf train` imports beside its workers."""
+    """Import what `rlhf train` imports, apart from its workers."""
     for module in ("rlhf.apps.cli.main", "rlhf.api", "rlhf.controller.rl"):
         importlib.import_module(module)
 

@@ -1,4 +1,4 @@
-"""The order in which trials report, which decides what schedulers and searchers do: a sweep that goes on repeats it."""
+"""The order in which trials report, which decides what schedulers and searchers do: a continued sweep repeats it."""
 
 from __future__ import annotations
 

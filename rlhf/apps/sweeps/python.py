@@ -20,7 +20,7 @@ from rlhf.runs.resolved import resolved_yaml
 def sweep(
     recipe: str | Path | Mapping[str, Any], space: Mapping[str, str | Sequence[Any]], *overrides: str, **asked: Any
 ) -> SweepResults:
-    """Sweep a recipe, as `rlhf train` names it or a mapping, by `rlhf sweep` in a process of its own.
+    """Sweep a recipe, as `rlhf train` names it or a mapping, by `rlhf sweep` in a separate process.
 
     The `space` maps dotted keys to lists or texts such as "log(1e-6,1e-4)". `asked` are the command's options:
     goal, algorithm, samples, metric, mode, folder. Raises `UserError` for what cannot run, and `TrialFailed` if no

@@ -1,4 +1,4 @@
-"""What a sweep is asked for, checked before anything starts."""
+"""The request for a sweep, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from rlhf.runs.metric_catalogue import find_metric, nearest_metric
 
 ALGORITHMS = ("grid", "random", "asha", "pbt", "optuna")
 FIRST_LOOK, REDUCTION, MOST_CHANGES = 8, 4, 8
-"""ASHA looks first after an eighth of the updates, and lets the best quarter go on, as in arXiv 1810.05934. PBT changes
-values at most so many times."""
+"""ASHA looks first after an eighth of the updates, and continues the best quarter, as in arXiv 1810.05934. PBT changes
+values at most this many times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class Sweep:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells sweeps apart."""
+        """What distinguishes sweeps."""
         recipe = f"{self.loaded.name} {hashlib.sha256(self.loaded.model_dump_json().encode()).hexdigest()[:12]}"
         asked = {"algorithm": self.algorithm, "samples": self.samples, "metric": self.metric, "mode": self.mode}
         return {"recipe": recipe, "space": {key: str(search) for key, search in self.space.items()}} | asked

@@ -1,7 +1,7 @@
-"""A trial: `rlhf train` in a process of its own, whose metrics Ray Tune sees update by update.
+"""A trial: `rlhf train` in a separate process, whose metrics Ray Tune sees update by update.
 
-What a trial reports is read from its run folder, and a process is started only for what is not there yet. So the same
-trials in the same order, of a sweep that was killed, report the same again and go on where they were. Import this
+What a trial reports is read from its run folder, and a process is started only for what is not there yet. So after a
+sweep was killed, the same trials in the same order report the same again, and continue where they were. Import this
 module after the settings of Ray are in the environment.
 """
 
@@ -42,7 +42,7 @@ from rlhf.runs.stored_run import MetricRow, is_written, read_metrics
 from rlhf.trainer.checkpoint import checkpoints, is_whole
 
 SCORE, UPDATE = "score", "update"
-"""What every report has beside the run's own metrics."""
+"""What every report has in addition to the run's metrics."""
 END_SECONDS = 25.0
 """What a run that is asked to end may take; more than its own guard gives it."""
 PR_SET_PDEATHSIG = 1
@@ -60,7 +60,7 @@ def trainable(
     """Return a trainable for `tune.Tuner`, whose `param_space` has dotted keys of the recipe.
 
     It reports every update that has the `metric` [default: the held-out reward, and where it was not evaluated the
-    training reward] as `score`, beside all metrics of the run, and `update`, by which schedulers count. Each trial is a
+    training reward] as `score`, with all metrics of the run, and `update`, by which schedulers count. Each trial is a
     run folder in `folder` [default: runs/NAME.sweep], and starts faster from `forks`. Raises `ConfigError`.
     """
     path = recipe_file(recipe).absolute()
@@ -81,7 +81,7 @@ def needs(recipe: Recipe) -> dict[str, float]:
 
 class RunTrial(tune.Trainable):
     """One trial. Its state for Tune is the run folder and the update. A trial that takes over another one's state
-    copies that run with its checkpoint, and goes on in a folder of its own."""
+    copies that run with its checkpoint, and continues in its own folder."""
 
     path: ClassVar[Path]
     overrides: ClassVar[tuple[str, ...]]
@@ -112,7 +112,7 @@ class RunTrial(tune.Trainable):
         self._record = self._record or self._recorded()
         try:
             self._last = self._next_report()
-        except RlhfError as error:  # when Tune tells of it, the error is not known yet
+        except RlhfError as error:  # when Tune reports it, the error is not known yet
             write_record(self._run.path, self._record | {"failure": str(error)})
             raise
         ReportOrder(self.place).wait(f"{self.trial_name} {self._update}")
@@ -139,7 +139,7 @@ class RunTrial(tune.Trainable):
             end_process(self._process, END_SECONDS)
 
     def _recorded(self) -> dict[str, Any]:
-        """Return the record beside the run folder. A folder of other values is moved aside."""
+        """Return the record next to the run folder. A folder of other values is moved aside."""
         record, before = {"values": self._values, "donor": self._donor}, read_record(self._run.path)
         if record.items() <= before.items():
             return before
@@ -215,7 +215,7 @@ class RunTrial(tune.Trainable):
 
 
 def read_record(run: Path) -> dict[str, Any]:
-    """Return what is recorded beside a run folder: the trial's values, and the update at which the sweep ended it."""
+    """Return what is recorded next to a run folder: the trial's values, and the update at which the sweep ended it."""
     file = run.with_name(f"{run.name}.json")
     return dict(json.loads(file.read_text())) if file.exists() else {}
 

@@ -1,5 +1,5 @@
-"""Read the settings of a configuration of another system, and what each means by the tables beside this module. Nothing
-of a configuration is executed."""
+"""Read the settings of a configuration of another system, and what each means by the tables in this folder. Nothing of
+a configuration is executed."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _literal(node: ast.expr, known: Mapping[str, ast.expr]) -> Any:
 
 
 def _of_tree(text: str) -> tuple[str, Settings]:
-    """Return the settings of a YAML or JSON file, in which `${a.b}` stands for another one."""
+    """Return the settings of a YAML or JSON file, in which `${a.b}` refers to another one."""
     tree = load_yaml(text)
     system = next((one for one in SYSTEMS if isinstance(tree, dict) and {*read_table(one).trees} & {*tree}), "")
     settings = dict(flatten(tree)) if system else {}

@@ -93,7 +93,7 @@ def _single(table: Table, theirs: Mapping[str, Any], together: list[Meaning]) ->
 
 
 def _effective(row: Meaning, values: Mapping[str, Any]) -> Meaning:
-    """Leave out of a meaning the keys that mean nothing beside the others."""
+    """Remove from a meaning the keys that have no effect with the others."""
     kept, why = dict(row.values), row.why
     for key, (prefix, (needed, among)) in product(row.values, OURS["needs"].items()):
         there = key == needed or (values.get(needed) in among if among else values.get(needed))
@@ -243,7 +243,7 @@ def of_openrlhf(t: Theirs) -> Iterator[Meaning]:
     yield _updates(t, updates, groups, passes, f"if you have {rows:g} rows or more" if updates else "")
     yield _warmup(t, None, t("lr_warmup_ratio"), updates * steps, steps, "trainer.optimizer.", CRITIC)
     whole, prompt, reply = t("max_len"), t("prompt_max_len", 1024), t("generate_max_len")
-    if reply is None:  # without a length of its own a reply fills what its prompt leaves
+    if reply is None:  # without a limit a reply fills what its prompt leaves
         reply = whole or 1024
         yield t.mean({"sampling.max_tokens": reply})
     dynamic, most, micro = t("use_dynamic_batch"), t("train_max_tokens_per_gpu", 16192), t("micro_train_batch_size", 4)
@@ -284,7 +284,7 @@ def _warmup(t: Theirs, count: int | None, ratio: float, total: int, steps: int, 
 
 
 def _gpus(ranks: int, engines: int, parallel: int, shared: bool, late: int = 0) -> dict[str, Any]:
-    """Place so many ranks, and engines of `parallel` GPUs, which share theirs with ranks or play `late` updates."""
+    """Place that many ranks, and engines of `parallel` GPUs, which share theirs with ranks or play `late` updates."""
     rollout = _below("rollout.", engines=max(engines, 1), tensor_parallel_size=parallel, gpus_per_engine=1)
     placed = rollout | _below("trainer.deepspeed.", ranks=ranks, gpus_per_rank=1)
     placed |= {"trainer.max_staleness": late} if late else {}

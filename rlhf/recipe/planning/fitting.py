@@ -58,7 +58,7 @@ def with_shares(
 
 
 def taking_turns(cards: int, size: int) -> Changes:
-    """Return ranks on so many GPUs, and engines of this size that take turns with them."""
+    """Return ranks on `cards` GPUs, and engines of this size that take turns with them."""
     turns = {TURNS: "colocated", RANKS: cards, RANK_GPUS: 1, ENGINE_GPUS: 1}
     return turns | {ENGINES: cards // size, SIZE: size}
 

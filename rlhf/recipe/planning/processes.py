@@ -157,7 +157,7 @@ def widest(shape: ModelShape) -> int:
 
 
 def _gpu_engine(shape: ModelShape, layout: EngineLayout) -> list[Part]:
-    # vLLM profiles a step with its largest batch. The peak has the MLP's input and output beside the residual stream,
+    # vLLM profiles a step with its largest batch. The peak has the MLP's input and output next to the residual stream,
     # and twice the logits of all sequences in float32.
     batch = layout.batched_tokens * (4 * shape.hidden_size + widest(shape) // layout.parallel)
     logits = 2 * 4 * min(layout.sequences, layout.batched_tokens) * shape.vocabulary // layout.parallel
@@ -190,7 +190,7 @@ def _cpu_engine(shape: ModelShape, layout: EngineLayout) -> list[Part]:
     return [
         Part(what="libraries", bytes=ENGINE_PROCESS),
         Part(what="weights", bytes=shape.parameters * layout.width // layout.parallel),
-        # A tied head is packed beside the embedding for the CPU's matrix product.
+        # A tied head is packed in addition to the embedding, for the CPU's matrix product.
         Part(what="packed head", bytes=shape.head_parameters * layout.width // layout.parallel),
         Part(what="KV cache", bytes=layout.cache_bytes),
         Part(what="logits", bytes=3 * 4 * min(layout.sequences, 64) * shape.vocabulary),

@@ -57,7 +57,7 @@ def container_words(job: SlurmJob) -> dict[str, str]:
 
 
 def mounts(job: SlurmJob, *more: str) -> str:
-    """Return the host's folders in the image: the folder of the command, the run's, and what was asked for."""
+    """Return the host's folders in the image: the folder of the command, the run's, and the requested ones."""
     own = [str(job.folder), *([] if job.run_dir.is_relative_to(job.folder) else [str(job.run_dir)])]
     asked = job.container.mounts if job.container else ()
     return ",".join(mount if ":" in mount else f"{mount}:{mount}" for mount in (*own, *asked, *more))
@@ -132,7 +132,7 @@ def steps(job: SlurmJob) -> Iterator[str]:
 
 
 def fill_template(name: str, **values: str) -> str:
-    """Return a template filled with its values. Raises `UserError` if the package has no templates beside it."""
+    """Return a template filled with its values. Raises `UserError` if the package comes without templates."""
     try:
         text = (TEMPLATES / name).read_text()
     except FileNotFoundError:
