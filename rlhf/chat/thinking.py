@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 MARK = re.compile(r"(?<![\"'`])(?:</?(?:seed:)?(?:think|thinking|thought|reasoning)>|\[/?THINK\])", re.IGNORECASE)
-"""One that follows a quotation mark is only talked about, or a text of a program."""
+"""A mark after a quotation mark is only quoted, or is text of a program."""
 HEADER_TOKENS = 16
 """Enough for the end of a reply's header, a `<think>` in letters included."""
 BEGUN = re.compile(rf"{MARK.pattern}\s*$", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""The workers that a run asks for, by role, and a check that nodes have so much: arithmetic, without Ray."""
+"""The workers that a run asks for, by role, and a check that the nodes have enough: arithmetic, without Ray."""
 
 from __future__ import annotations
 

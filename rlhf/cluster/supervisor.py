@@ -162,7 +162,7 @@ def _drained_signals() -> set[int]:
 
 
 class _Watch:
-    """Waits for the end of one program, passes signals on to it, and hears its pulse."""
+    """Waits for the end of one program, passes signals on to it, and watches its pulse."""
 
     def __init__(self, silence_seconds: float, grace_seconds: float, *, saves_at_ctrl_c: bool) -> None:
         self.asked_to_end = False

@@ -1,4 +1,4 @@
-"""One start of a run under its guard, and the rule by which it is started again after a failure."""
+"""One start of a run under its guard, and the rule that decides whether it starts again after a failure."""
 
 from __future__ import annotations
 

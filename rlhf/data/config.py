@@ -136,7 +136,7 @@ class TrainingSetConfig(DatasetConfig):
     """Weight of its share of the tasks; without weights every dataset has the share of its rows."""
     order: Literal["uniform", "learnability"] = "uniform"
     """`uniform`: every task once an epoch; `learnability`: tasks by the recent variance of the rewards of their groups,
-    a tenth of them evenly, so that what always or never succeeds comes seldom (arXiv 2504.03380)."""
+    a tenth of them evenly, so that tasks that always or never succeed come rarely (arXiv 2504.03380)."""
 
 
 class EvaluationSetConfig(DatasetConfig):
