@@ -1,4 +1,4 @@
-"""What the site of `mkdocs.yml` has beside docs/: pages that are made when it is built, and links that also lead there.
+"""What the site of `mkdocs.yml` adds to docs/: pages that are made when it is built, and links that also lead there.
 
 README is its first page, and CONTRIBUTING, the notebook and the reference are pages too. The pages of docs/ are written
 for GitHub: a link to another file of the repository, such as a recipe, leads to a page that shows this file.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes one virtual environment for each list in requirements/ecosystem/ under .venv-ecosystem/, or those that the arguments
-# name. They do not install together, nor beside ours. Four are ours with others on top: `environments`, in-process environments,
+# name. They do not install together, or with ours. Four are ours with others on top: `environments`, in-process environments,
 # `trackers`, which our loggers import, `browser`, which looks at our page, and `openrlhf`, which imports all that it trains with.
 # One that is ready is kept; a changed list makes it anew. Two at the same time wait for each other.
 set -euo pipefail

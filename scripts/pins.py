@@ -29,7 +29,7 @@ MACHINES = {"x86_64": "x86_64-manylinux_2_31", "aarch64": "aarch64-manylinux_2_3
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 # What the CPU list does without, though vLLM asks for it. The first four have CUDA builds alone, or cannot be imported
-# beside another build of torch, and `import transformers` dies with them; the others serve what no run here uses.
+# next to another build of torch, and `import transformers` dies with them; the others serve what no run here uses.
 LEFT_OUT = {
     "cpu": (
         "torchaudio", "torchcodec", "torchvision", "triton",

@@ -1,4 +1,4 @@
-"""The plan's account of a colocated run on a CPU: what each process holds in each state, beside what it held. Pure.
+"""The plan's account of a colocated run on a CPU: what each process holds in each state, next to what it held. Pure.
 
 A run goes through three states; parking and falling asleep are ways from one to the next, and belong to the fuller.
 """

@@ -52,7 +52,7 @@ def timed(pool: ProcessPoolExecutor, model: str, precision: Precision, tokens: i
 
 
 def multiply(model: str, precision: Precision, tokens: int, products: int) -> None:
-    """The output of every linear layer for so many tokens, and with 3 products the gradients of input and weight."""
+    """The output of every linear layer for this many tokens, and with 3 products the gradients of input and weight."""
     torch.set_num_threads(1)
     weights = layers(model, precision)
     for start in range(0, tokens, BLOCK):

@@ -27,8 +27,8 @@ TRL_BATCHES: Mapping[str, Mapping[str, int]] = {
     TRL: {"microbatch": 64, "generation_batch": SAMPLES_PER_UPDATE},
     TRL_SMALL_BATCHES: {"microbatch": 32, "generation_batch": 32},
 }
-"""An update generated at once, as TRL does unless it is told otherwise; and the fastest for it on long-tailed replies
-of those in docs/benchmarks.md."""
+"""An update generated at once, as TRL does by default; and the fastest for it on long-tailed replies of those in
+docs/benchmarks.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks engine`: our engine beside bare vLLM, in turns, on the same model, prompts and lengths.
+"""`python -m benchmarks engine`: our engine and bare vLLM, in turns, on the same model, prompts and lengths.
 
 `bare` is `vllm.LLM.generate`; `every_step` is vLLM's engine with an output of every request after every step, as our
 engine was at first. All draw by a seed a request and return the log-probs of what they sampled. Figures: tokens/s, and

@@ -1,8 +1,8 @@
 """`python -m benchmarks memory_of_ranks`: peak memory of two ranks under ZeRO-3 that load, save, resume and convert.
 
 A rank may hold its shard, one layer (or one embedding, where that is larger) and a tenth more. `shard` is what it keeps
-of the model: weights, and once training goes on masters, moments and gradients. Figures are peaks of the resident
-memory above what the process held when the phase began, the larger of the two ranks.
+of the model: weights, and during training masters, moments and gradients. Figures are peaks of the resident memory
+above what the process held when the phase began, the larger of the two ranks.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Seen:
 
 
 async def seen(row: Row, updates: int, staleness: int) -> Seen:
-    """Run so many updates."""
+    """Run this many updates."""
     counted = range(1 + staleness, updates - staleness)
     load = Load(
         groups=GROUPS, group=GROUP, tokens=16, updates=updates, in_flight=(1 + staleness) * GROUPS, engines=ENGINES,

@@ -1,1 +1,1 @@
-"""What a weight sync costs beside raw gloo and vLLM's own reload of the same bytes."""
+"""The cost of a weight sync, compared with raw gloo and vLLM's own reload of the same bytes."""

@@ -1,6 +1,6 @@
-"""`python -m benchmarks publish`: a weight sync of Qwen2.5-0.5B's shape beside raw gloo and vLLM's own reload of the
-same bytes, one after another; every process has one thread for arithmetic. vLLM reloads in a process as it comes, and
-in the engine that is published to, which keeps freed memory (`rlhf.models.cpu_memory`)."""
+"""`python -m benchmarks publish`: a weight sync of Qwen2.5-0.5B's shape, compared with raw gloo and vLLM's own reload
+of the same bytes, one after another; every process has one thread for arithmetic. vLLM reloads in a process as it
+comes, and in the engine that is published to, which keeps freed memory (`rlhf.models.cpu_memory`)."""
 
 from __future__ import annotations
 

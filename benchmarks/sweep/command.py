@@ -1,6 +1,6 @@
 """`python -m benchmarks sweep`: the time in which ASHA finds the best of 8 learning rates, against a full grid.
 
-Both sweep the same values of the quickstart, each in a folder: a benchmark that was stopped goes on, and the times of
+Both sweep the same values of the quickstart, each in a folder: a benchmark that was stopped continues, and the times of
 its calls are added.
 """
 
@@ -58,5 +58,5 @@ def swept(algorithm: str, folder: Path, overrides: Sequence[str]) -> SweepResult
             time.sleep(0.5)
             clock.write_text(str(before + time.monotonic() - began))
     if process.returncode:
-        sys.exit(f"the sweep by {algorithm} ended with code {process.returncode}; the same command goes on")
+        sys.exit(f"the sweep by {algorithm} ended with code {process.returncode}; the same command continues")
     return read_results(folder)

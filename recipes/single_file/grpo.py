@@ -14,9 +14,9 @@ An update is the straight line of GRPO (arXiv 2402.03300):
     learn      PPO's clipped loss (arXiv 1707.06347) with clip-higher and a token-level mean (DAPO, arXiv 2503.14476)
     publish    vLLM gets the new weights, and must prove at the next update that it samples from them
 
-Left out, on purpose; the library beside this file (`rlhf`) has it: more than one process, packing and micro-batches (a
-minibatch is one padded forward pass), chat templates, checkpoints, rewards that fail or take time, asynchronous
-sampling, 16-bit weights. This file has not run on a GPU yet.
+Left out, on purpose; the library (`rlhf`) has it: more than one process, packing and micro-batches (a minibatch is one
+padded forward pass), chat templates, checkpoints, rewards that fail or take time, asynchronous sampling, 16-bit
+weights. This file has not run on a GPU yet.
 """
 
 import argparse
