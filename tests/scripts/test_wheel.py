@@ -86,11 +86,6 @@ def test_a_recipe_is_listed_and_copied_and_found_again(installed: Path, tmp_path
     assert "it fits" in told
 
 
-def test_the_guard_sees_what_would_be_read_of_the_clone(installed: Path, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="is a file of the clone"):
-        run(installed, tmp_path, "check", str(ROOT / "recipes" / "quickstart.yaml"))
-
-
 def test_a_project_is_made_without_the_clone(installed: Path, tmp_path: Path) -> None:
     run(installed, tmp_path, "init", "first")
     assert "run            first, kind rl, in runs/first" in run(installed, tmp_path, "check", "first")
