@@ -25,7 +25,8 @@ from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import EpisodeOutcome
 from rlhf.runs.summary import STOPPED, Summary
 from rlhf.types import Failed, Task, Ticket
-from tests.runs.test_power_cut import Sat, SavingLearner, sit
+from tests.runs.sitting import SavingLearner
+from tests.runs.test_power_cut import Sat, sit
 
 
 def full(*arguments: Any) -> None:

@@ -7,32 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rlhf.controller import rl as training
-from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption
-from rlhf.controller.context import RunContext, begin, run_folder
+from rlhf.controller.context import RunContext
 from rlhf.controller.preemption import Leaving
-from rlhf.controller.run import Run
-from rlhf.controller.train import reports
 from rlhf.http.outages import Outages
-from rlhf.recipe.loading import recipe_from
 from rlhf.rollout.evaluation import Evaluation, SetResult
-from rlhf.rollout.group import GroupRollout
 from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.summary import Summary
-from rlhf.runs.view import PlainView
-from rlhf.tracing import Clock
-from rlhf.types import Sampling, Scored, Task, Trajectory, Unscored
-from tests.fakes import FakeEngine, FakeRenderer, FakeTasks
+from rlhf.types import Scored, Task, Trajectory, Unscored
 from tests.pace import scaled
-from tests.runs.test_power_cut import BEGAN, GROUPS, SAMPLES, FakePublisher, SavingLearner
-from tests.small_tasks import sorting
+from tests.runs.sitting import FakeServing, SavingLearner, recipe_for, run_of, sitting
 
-UPDATES = 4
+UPDATES, GROUPS, SAMPLES = 4, 2, 2
 
 
 @dataclass
@@ -62,21 +52,6 @@ class Judge:
 
 
 @dataclass
-class Serving:
-    judge: Judge
-    outages: Outages
-
-    def rollout(self, sampling: Sampling, *, group_size: int, **_: Any) -> GroupRollout:
-        return GroupRollout(
-            engine=FakeEngine(), renderer=FakeRenderer(), reward=self.judge, sampling=sampling,
-            group_size=group_size, max_context_tokens=64, run_seed=0,
-        )  # fmt: skip
-
-    def evaluator(self, data: Any, problems: Any, **_: Any) -> Any:
-        return self.judge.evaluate
-
-
-@dataclass
 class Sat:
     """One process of a run."""
 
@@ -87,41 +62,20 @@ class Sat:
 
 def sit(folder: Path, left: float, *, resume: bool) -> Sat:
     """A run from the command to its end, with a judge that is out after it has answered `left` times."""
-    trainer = {"updates": UPDATES, "save_every": 0, "eval_every": 2, "groups_per_update": GROUPS}
-    recipe = recipe_from(
-        {
-            "name": "t", "model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"},
-            "run": {"dir": str(folder), "loggers": []},
-            "trainer": {**trainer, "group_size": SAMPLES, "max_staleness": 0},
-        }
-    )  # fmt: skip
-    own, point = run_folder(recipe.recipe, resume=resume, tell=lambda words: None)
     shown = StringIO()
-    try:
-        if point is None:
-            own.write_recipe(recipe.recipe, recipe.origins)
-        context = RunContext(
-            recipe=recipe.recipe, folder=own, clock=Clock(), view=PlainView(shown), point=point,
-            origins=recipe.origins,
-        )  # fmt: skip
+
+    async def play(context: RunContext) -> Sat:
         judge = Judge(Outages(seconds=900, tell=print), left, context.leaving)
-        return Sat(asyncio.run(played(context, judge)), judge.evaluated, shown.getvalue())
-    finally:
-        own.give_back()
+        serving = FakeServing(judge, evaluate=judge.evaluate, outages=judge.outages)
+        async with asyncio.timeout(scaled(30)):
+            summary = await (await run_of(context, SavingLearner(), serving)).finish()
+        return Sat(summary, judge.evaluated, shown.getvalue())
 
-
-async def played(context: RunContext, judge: Judge) -> Summary:
-    learner = SavingLearner()
-    if context.point is not None:
-        await learner.load(context.point.path)
-    begin(context, BEGAN)
-    playing = training.Playing(
-        context, tasks=FakeTasks(), problems={}, serving=Serving(judge, judge.outages), learner=learner,  # type: ignore[arg-type]
-        publisher=FakePublisher(learner),  # type: ignore[arg-type]
+    recipe = recipe_for(
+        folder, updates=UPDATES, save_every=0, eval_every=2, groups_per_update=GROUPS, group_size=SAMPLES,
+        max_staleness=0,
     )  # fmt: skip
-    callbacks = (Preemption(), Checkpoints(), Evaluations(), reports(context), *playing.callbacks)
-    async with asyncio.timeout(scaled(30)):
-        return await Run(context, playing, callbacks, began=BEGAN).finish()  # type: ignore[arg-type]
+    return sitting(recipe, play, resume=resume, shown=shown)
 
 
 @pytest.mark.parametrize(

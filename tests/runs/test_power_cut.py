@@ -1,90 +1,145 @@
 """The power goes at any moment of a run: it goes on from the newest checkpoint or, while that is written, from the one
-an interval before it, and the books balance.
-
-The loop, the books, the records, the checkpoints, the lease and the resume are the run's own; an engine and a learner
-that cost nothing stand for the rest.
-"""
+an interval before it, and the books balance."""
 
 from __future__ import annotations
 
-import asyncio
+import io
+import os
 import random
 from collections import Counter
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from io import StringIO
 from itertools import count
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import pytest
 
 from rlhf.cluster.watch import telling_error
 from rlhf.controller import rl as training
-from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption
-from rlhf.controller.context import RunContext, begin, run_folder
+from rlhf.controller.context import RunContext
 from rlhf.controller.run import Run
-from rlhf.controller.train import reports
-from rlhf.durable import synced
-from rlhf.http.outages import Outages
-from rlhf.recipe.loading import recipe_from
-from rlhf.rollout.group import GroupRollout
 from rlhf.runs import owner
 from rlhf.runs.episode_parts import read_episodes
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.summary import Summary
-from rlhf.runs.view import PlainView
-from rlhf.tracing import Clock
-from rlhf.types import Sampling, Written
-from tests.env.looping import WholeLearner
-from tests.fakes import FakeEngine, FakeRenderer, FakeReward, FakeTasks
-from tests.power import Disk, PowerCut
-from tests.small_tasks import sorting
+from tests.fakes import FakeReward
+from tests.runs.sitting import FakeServing, SavingLearner, recipe_for, run_of, sitting
+
+State = bytes | dict[str, int]
+"""A file's content, or what a folder names: inodes by name."""
+OPEN = io.open
+OPERATIONS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "truncate", "ftruncate")
+
+
+class PowerCut(BaseException):
+    """Nothing of the program runs any more."""
+
+
+class Disk:
+    """The states of every file and folder below `root` since it was last synced, the synced one first."""
+
+    def __init__(self, root: Path, cut_at: int | None = None) -> None:
+        """The power goes before operation number `cut_at`, from 1."""
+        self.root, self._cut_at = root, cut_at
+        self.operations = 0
+        self._one = RLock()  # records and checkpoints are written by several threads
+        self._states: dict[int, list[State]] = {}
+        self._held: list[int] = []
+        self._look()
+        self._states = {inode: states[-1:] for inode, states in self._states.items()}
+
+    @contextmanager
+    def watched(self) -> Iterator[Disk]:
+        """The operations of this process are those of the disk."""
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                for name in OPERATIONS:
+                    patch.setattr(os, name, self._moment(getattr(os, name), synced=name == "fsync"))
+                patch.setattr(io, "open", self._moment(OPEN))
+                yield self
+        finally:
+            for descriptor in self._held:
+                os.close(descriptor)
+
+    def found(self, place: Path, rng: random.Random) -> Path:
+        """What is left of `root` when the power comes back, made in `place`."""
+        careless = rng.choice((0.0, 0.5, 1.0))  # how much of what was not asked for had come to the disk
+
+        def make(inode: int, path: Path) -> None:
+            states = self._states[inode]
+            state = states[0] if rng.random() >= careless else rng.choice(states)
+            if isinstance(state, dict):
+                path.mkdir()
+                for name, below in state.items():
+                    make(below, path / name)
+                return
+            last = states[-1]
+            assert isinstance(last, bytes)
+            if len(states) > 1 and len(last) > len(state) and rng.random() < careless:
+                grown = rng.randrange(len(state), len(last) + 1)
+                state = rng.choice((last[:grown], last[: len(state)] + bytes(grown - len(state))))
+            path.write_bytes(state)
+
+        make(os.stat(self.root).st_ino, place)
+        return place
+
+    def _moment(self, real: Callable[..., Any], *, synced: bool = False) -> Callable[..., Any]:
+        def operation(*arguments: Any, **named: Any) -> Any:
+            if real is OPEN and str(named.get("mode", arguments[1] if len(arguments) > 1 else "r")).startswith("r"):
+                return real(*arguments, **named)
+            with self._one:
+                self.operations += 1
+                if self._cut_at is not None and self.operations >= self._cut_at:
+                    if self.operations == self._cut_at:
+                        self._look()
+                    raise PowerCut
+                answer = real(*arguments, **named)
+                self._look()
+                if synced and (states := self._states.get(os.fstat(arguments[0]).st_ino)):
+                    del states[:-1]
+                return answer
+
+        return operation
+
+    def _look(self) -> None:
+        pending = [str(self.root)]
+        while pending:
+            folder = pending.pop()
+            listing = {}
+            for entry in list(os.scandir(folder)):
+                listing[entry.name] = inode = entry.inode()
+                if entry.is_dir():
+                    self._hold(inode, entry.path, {})
+                    pending.append(entry.path)
+                else:
+                    self._hold(inode, entry.path, b"")
+                    self._note(inode, _content(entry.path))
+            self._hold(os.stat(folder).st_ino, folder, {})
+            self._note(os.stat(folder).st_ino, listing)
+
+    def _hold(self, inode: int, path: str, empty: State) -> None:
+        """Keep what is new open: its inode's number is then nobody else's, though it be deleted."""
+        if inode not in self._states:
+            self._held.append(os.open(path, os.O_RDONLY))
+            self._states[inode] = [empty]
+
+    def _note(self, inode: int, state: State) -> None:
+        if self._states[inode][-1] != state:
+            self._states[inode].append(state)
+
+
+def _content(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 1 << 24)
+    finally:
+        os.close(descriptor)
+
 
 UPDATES, INTERVAL, GROUPS, SAMPLES = 6, 2, 2, 2
-BEGAN = {"model.path": "digest"}
-
-
-class SavingLearner(WholeLearner):
-    """Its state is its version, in a file of each of two ranks."""
-
-    async def snapshot(self, path: Path) -> Coroutine[Any, Any, dict[str, Written]]:
-        return self.write(path, self.version)
-
-    async def write(self, path: Path, version: int) -> dict[str, Written]:
-        files = [path / "deepspeed" / f"rank-{rank}.pt" for rank in range(2)]
-        (path / "deepspeed").mkdir()
-        for file in files:
-            await asyncio.sleep(0)
-            file.write_text(f"{version}\n" * 100)
-        return synced(path, files)
-
-    async def load(self, path: Path) -> None:
-        (version,) = {(path / "deepspeed" / f"rank-{rank}.pt").read_text() for rank in range(2)}
-        self.version = int(version.splitlines()[0])
-
-
-class FakeServing:
-    """What a run asks of its engines."""
-
-    outages = Outages(seconds=0, tell=print)
-
-    def rollout(self, sampling: Sampling, *, group_size: int, **_: Any) -> GroupRollout:
-        return GroupRollout(
-            engine=FakeEngine(), renderer=FakeRenderer(), reward=FakeReward(0.0, 1.0), sampling=sampling,
-            group_size=group_size, max_context_tokens=64, run_seed=0,
-        )  # fmt: skip
-
-    def evaluator(self, data: Any, problems: Any, **_: Any) -> None:
-        return None
-
-
-class FakePublisher:
-    logprob_difference = 0.0
-
-    def __init__(self, learner: SavingLearner) -> None:
-        self.publish = learner.publish
 
 
 @dataclass
@@ -103,43 +158,22 @@ class Sat:
 
 def sit(run: Path, sat: Sat, *, resume: bool) -> None:
     """A run in `run` from the command to its end."""
-    trainer = {"updates": UPDATES, "save_every": INTERVAL, "keep_checkpoints": 1, "groups_per_update": GROUPS}
-    recipe = recipe_from(
-        {
-            "name": "t", "model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"},
-            "run": {"dir": str(run), "loggers": []},
-            "trainer": {**trainer, "group_size": SAMPLES, "max_staleness": 1},
-        }
+
+    async def play(context: RunContext) -> None:
+        learner = SavingLearner()
+        sat.run = await run_of(context, learner, FakeServing(FakeReward(0.0, 1.0)))
+        sat.began_at = learner.version
+        assert context.point is None or learner.version == context.point.version
+        sat.summary = await sat.run.finish()
+
+    recipe = recipe_for(
+        run, updates=UPDATES, save_every=INTERVAL, keep_checkpoints=1, groups_per_update=GROUPS, group_size=SAMPLES,
+        max_staleness=1,
     )  # fmt: skip
-    folder, point = run_folder(recipe.recipe, resume=resume, tell=sat.told.append)
     try:
-        if point is None:
-            folder.write_recipe(recipe.recipe, recipe.origins)
-        context = RunContext(
-            recipe=recipe.recipe, folder=folder, clock=Clock(), view=PlainView(StringIO()), point=point,
-            origins=recipe.origins,
-        )  # fmt: skip
-        asyncio.run(played(context, sat))
+        sitting(recipe, play, resume=resume, tell=sat.told.append)
     except BaseExceptionGroup as several:
         raise telling_error(several) from None
-    finally:
-        folder.give_back()
-
-
-async def played(context: RunContext, sat: Sat) -> None:
-    learner = SavingLearner()
-    if context.point is not None:
-        await learner.load(context.point.path)
-        assert learner.version == context.point.version
-        sat.began_at = learner.version
-    begin(context, BEGAN)
-    playing = training.Playing(
-        context, tasks=FakeTasks(), problems={}, serving=FakeServing(), learner=learner,  # type: ignore[arg-type]
-        publisher=FakePublisher(learner),  # type: ignore[arg-type]
-    )  # fmt: skip
-    callbacks = (Preemption(), Checkpoints(), Evaluations(), reports(context), *playing.callbacks)
-    sat.run = Run(context, playing, callbacks, began=BEGAN)  # type: ignore[arg-type]
-    sat.summary = await sat.run.finish()
 
 
 @pytest.fixture
