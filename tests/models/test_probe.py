@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,30 @@ from rlhf.models.policy import SequencesAlone, row_mask
 from rlhf.models.probe import check_packed_forward, proved_rows
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import save_tiny
-from tests.models.families import CASES, family_model
+from tests.architectures.families import FAMILIES, made
+
+NAMES = ("falcon", "gemma3", "gpt_oss", "mistral", "phi3", "qwen2-sliding")
+CASES = [
+    (name, attention)
+    for name in NAMES
+    for attention in ("sdpa", "eager")
+    if (name, attention) != ("gpt_oss", "sdpa")  # transformers has none for it
+]
+
+
+def family_model(name: str, attention: str) -> PreTrainedModel:
+    """Its logits are spread like a trained model's: a token that is seen or not makes nats of a difference."""
+    family = next(family for family in FAMILIES if family.name == name)
+    if name == "gpt_oss":  # every expert is chosen, so that no rounding decides
+        family = replace(family, settings={**family.settings, "num_experts": 2, "num_local_experts": 2})
+    model = made(family, attn_implementation=attention)
+    with torch.no_grad():
+        for weight_name, weight in model.named_parameters():
+            if weight.ndim > 1 and "embed" not in weight_name and "lm_head" not in weight_name:
+                weight.normal_(0, 1.0 / weight.shape[-1] ** 0.5)
+        model.get_output_embeddings().weight.normal_(0, 0.5)  # type: ignore[no-untyped-call]
+    return model.train()
+
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,

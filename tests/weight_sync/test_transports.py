@@ -6,25 +6,72 @@ IPC runs over CPU memory that threads share, nccl over gloo with streams that on
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
 from torch import Tensor
 
 from rlhf.errors import TransferError
-from rlhf.weight_sync import broadcast
+from rlhf.weight_sync import broadcast, cuda
 from rlhf.weight_sync.ipc import IpcSender, IpcSource
 from rlhf.weight_sync.sender import RankSender, sender_for
 from rlhf.weight_sync.types import Rendezvous
 from tests.integration.fake_streams import replace_cuda
 from tests.pace import scaled
-from tests.weight_sync.shared_gpu import SharedGpus, on_gpu
 from tests.weight_sync.transports import at_once, broadcasting, fleeting, manifest_of, received, rendezvous, results
+
+HERE = threading.local()
+
+
+def on_gpu(uuid: str, call: Callable[[], Any]) -> Callable[[], Any]:
+    """`call`, made in a process on this GPU."""
+
+    def made() -> Any:
+        HERE.gpu = uuid
+        return call()
+
+    return made
+
+
+class SharedGpus:
+    """Exported memory by its handle. `exports` counts those of each piece; `opened` are what readers still hold."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.memory: dict[bytes, Tensor] = {}
+        self.exports: list[int] = []
+        self.opened: WeakSet[Tensor] = WeakSet()
+        self.open_at_collect: list[int] = []
+        monkeypatch.setattr(cuda, "gpu_uuid", lambda: HERE.gpu)
+        monkeypatch.setattr(cuda, "shared_memory", lambda count: torch.empty(count, dtype=torch.uint8))
+        monkeypatch.setattr(cuda, "reduce_tensor", self.reduce)
+        monkeypatch.setattr(cuda, "rebuild_cuda_tensor", self.rebuild)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 5)
+        monkeypatch.setattr(cuda, "synchronize", lambda: None)
+        monkeypatch.setattr(cuda, "collect", lambda: self.open_at_collect.append(len(self.opened)))
+
+    def reduce(self, memory: Tensor) -> tuple[Any, tuple[Any, ...]]:
+        handle = len(self.exports).to_bytes(64, "big")
+        self.exports.append(memory.data_ptr())
+        self.memory[handle] = memory
+        return None, (
+            torch.Tensor, memory.shape, (1,), 0, torch.storage.TypedStorage, torch.uint8, 0, handle, memory.numel(), 0,
+            False, b"counter", 0, b"\x00" * 64, True,
+        )  # fmt: skip
+
+    def rebuild(self, *arguments: Any) -> Tensor:
+        _, size, _, _, _, dtype, device, handle, *_ = arguments
+        assert (dtype, device) == (torch.uint8, 5), "a reader opens memory on its own GPU"
+        opened = self.memory.pop(handle).view(size)  # an export may be opened once
+        self.opened.add(opened)
+        return opened
+
 
 SHAPES = {"embedding": (40, 8), "query": (8, 8), "norm": (8,), "key": (8, 8), "head": (40, 8)}
 BUCKET_BYTES = 600

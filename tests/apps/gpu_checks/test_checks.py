@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from rlhf.apps.gpu_checks import arithmetic, facts, made_model, training
-from rlhf.apps.gpu_checks.machine import DEEP, Finding, GpuMachine
+from rlhf.apps.gpu_checks.machine import DEEP, Finding, GpuMachine, Sizes
 from rlhf.apps.gpu_checks.table import CHECKS, GpuCheck
 from rlhf.apps.gpu_checks.training import RunEnd, recipe_of
 from rlhf.cluster.host import resolve_name
 from rlhf.errors import ModelError, PlacementError
+from rlhf.models.config import TinyModelConfig
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.machines import CARDS, Card
 from rlhf.recipe.preflight import preflight
-from tests.apps.gpu_checks.on_cpu import SMALL, cpu_machine
 from tests.nvml import GIB, FakeGpu, FakeNvml, install_nvml
+
+SMALL = Sizes(
+    matrix=64,
+    copied_mb=1,
+    attended=64,
+    shape=TinyModelConfig(hidden_size=128, intermediate_size=128, layers=2, heads=4),
+    vocabulary=512,
+)
+
+
+def cpu_machine(folder: Path, **changed: Any) -> GpuMachine:
+    """A machine of two GPUs, whose tensors are on the CPU."""
+    values = {"gpus": 2, "nodes": 1, "folder": folder, "shared": folder, "device": "cpu", "sizes": SMALL}
+    return GpuMachine(**values | changed)
+
 
 ON_CPUS = (
     "trainer.deepspeed.gpus_per_rank=0", "rollout.gpus_per_engine=0", "trainer.weight_sync.backend=gloo",
@@ -227,23 +240,6 @@ def test_every_run_is_a_recipe_that_starts(check: GpuCheck, tmp_path: Path, monk
         preflight(recipe)
         sizes = recipe.rollout.tensor_parallel_sizes
         assert all(DEEP.heads % size == SMALL.shape.heads % size == 0 for size in sizes)
-
-
-def test_nccl_is_found_as_vllm_finds_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Library:
-        def ncclGetVersion(self) -> str:
-            return "2.29.7"
-
-    def absent() -> None:
-        raise OSError("libnccl.so.2: cannot open shared object file")
-
-    name = "vllm.distributed.device_communicators.pynccl_wrapper"
-    monkeypatch.setitem(sys.modules, name, SimpleNamespace(NCCLLibrary=Library))
-    for parent in ("vllm", "vllm.distributed", "vllm.distributed.device_communicators"):
-        monkeypatch.setitem(sys.modules, parent, SimpleNamespace())
-    assert performed(BY_NAME["NCCL as vLLM loads it"], cpu_machine(folder)).found == "2.29.7"
-    sys.modules[name].NCCLLibrary = absent
-    assert not performed(BY_NAME["NCCL as vLLM loads it"], cpu_machine(folder)).good
 
 
 @pytest.mark.waits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -13,22 +14,63 @@ import pytest
 from rlhf.env.adapters.textarena import TextArenaEnvironment
 from rlhf.errors import ConfigError
 from rlhf.types import Message, Observation, Task
-from tests.env.adapters import players
 from tests.pace import scaled
+
+
+def tictactoe(shown: str, draws: random.Random) -> str:
+    """One of the free squares that the board of TextArena's tic-tac-toe lists last."""
+    listed = shown.rpartition("Available Moves:")[2]
+    return draws.choice(re.findall(r"\[\d\]", listed))
+
+
+def guess(shown: str, draws: random.Random) -> str:
+    return f"[{draws.randint(1, 20)}]"
+
+
+def nim(shown: str, draws: random.Random) -> str:
+    """Something of the first pile that is not empty; sometimes a move that the game refuses."""
+    piles = re.findall(r"pile (\d+): (\d+)", shown.rpartition("Current Pile")[2] or shown)
+    filled = [pile for pile, left in piles if int(left)]
+    return f"[{draws.choice(filled or ['0'])} {draws.randint(1, 2)}]"
+
+
+def connect_four(shown: str, draws: random.Random) -> str:
+    """Any column whose top is free in the board that is shown last."""
+    top = shown.rpartition("-------------")[2].split()[:7]
+    return f"[col {draws.choice([index for index, disk in enumerate(top) if disk == '.'])}]"
+
+
+def poker(shown: str, draws: random.Random) -> str:
+    """Any of the actions that the game of Kuhn lists last."""
+    return draws.choice(re.findall(r"'(\[\w+\])'", shown.rpartition("available actions are:")[2]))
+
+
+def blackjack(shown: str, draws: random.Random) -> str:
+    return draws.choice(["[Hit]", "[Stand]"])
+
+
+def dice(shown: str, draws: random.Random) -> str:
+    return draws.choice(["[roll]", "[roll]", "[hold]"])
+
+
+def three_in_a_square(shown: str, draws: random.Random) -> str:
+    """One of the free squares that the larger board lists last."""
+    return draws.choice(re.findall(r"\[\d+\]", shown.rpartition("Available Moves:")[2]))
+
 
 pytestmark = pytest.mark.ecosystem
 
 NOTHING = Task(id="0", messages=())
 GAMES = [
-    ("GuessTheNumber-v0", 1, players.guess),
-    ("TicTacToe-v0", 2, players.tictactoe),
-    ("TicTacToe-v0-train", 2, players.tictactoe),
-    ("ConnectFour-v0", 2, players.connect_four),
-    ("Nim-v0", 2, players.nim),
-    ("KuhnPoker-v0-short", 2, players.poker),
-    ("Blackjack-v0", 1, players.blackjack),
-    ("ThreePlayerTicTacToe-v0", 3, players.three_in_a_square),
-    ("PigDice-v0-50", 2, players.dice),
+    ("GuessTheNumber-v0", 1, guess),
+    ("TicTacToe-v0", 2, tictactoe),
+    ("TicTacToe-v0-train", 2, tictactoe),
+    ("ConnectFour-v0", 2, connect_four),
+    ("Nim-v0", 2, nim),
+    ("KuhnPoker-v0-short", 2, poker),
+    ("Blackjack-v0", 1, blackjack),
+    ("ThreePlayerTicTacToe-v0", 3, three_in_a_square),
+    ("PigDice-v0-50", 2, dice),
 ]
 Player = Callable[[str, random.Random], str]
 Played = tuple[list[tuple[int, str, str]], dict[int, float]]
@@ -67,12 +109,12 @@ def test_a_game_through_the_adapter_is_the_game_itself_move_for_move(game: str, 
 
 
 def test_64_games_that_start_at_once_draw_from_streams_of_their_own() -> None:
-    alone = [directly("GuessTheNumber-v0", 1, players.guess, seed) for seed in range(64)]
+    alone = [directly("GuessTheNumber-v0", 1, guess, seed) for seed in range(64)]
     together = Barrier(64)
 
     def play(seed: int) -> Played:
         together.wait(scaled(30))
-        return through_the_adapter("GuessTheNumber-v0", 1, players.guess, seed)
+        return through_the_adapter("GuessTheNumber-v0", 1, guess, seed)
 
     with ThreadPoolExecutor(64) as pool:
         assert list(pool.map(play, range(64))) == alone
@@ -100,11 +142,11 @@ def test_a_game_leaves_the_random_numbers_of_the_process_as_they_were() -> None:
 
 
 def against(opponent: str, seat: int, seed: int) -> list[Observation]:
-    environment = TextArenaEnvironment("TicTacToe-v0", opponent=f"tests.env.adapters.players:{opponent}", seat=seat)
+    environment = TextArenaEnvironment("TicTacToe-v0", opponent=f"{__name__}:{opponent}", seat=seat)
     draws, observations = random.Random(f"player {seed}"), [environment.reset(NOTHING, seed=seed)]
     assert environment.spec.roles == ("agent",)
     while not observations[-1].done:
-        reply = players.tictactoe(observations[-1].messages[0].content, draws)
+        reply = tictactoe(observations[-1].messages[0].content, draws)
         observations.append(environment.step(Message(role="assistant", content=reply)))
     return observations
 
@@ -155,7 +197,7 @@ def test_a_raw_game_shows_what_was_said_since_ones_last_turn() -> None:
     [
         ({"id": "NoSuchGame-v0"}, "no game NoSuchGame-v0"),
         ({"id": "TicTacToe-v0", "seat": 2}, "seats 0 to 1"),
-        ({"id": "TicTacToe-v0", "opponent": "tests.env.adapters.players:nobody"}, "cannot be imported"),
+        ({"id": "TicTacToe-v0", "opponent": f"{__name__}:nobody"}, "cannot be imported"),
     ],
 )
 def test_what_cannot_be_played_is_refused_in_one_line(arguments: dict[str, object], says: str) -> None:
