@@ -7,8 +7,6 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.chat.renderer import ChatRenderer
-from rlhf.chat.reply_tokens import ReplyEncoder
-from rlhf.chat.templates import demonstration
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.types import Message, Task
 
@@ -30,14 +28,6 @@ def test_the_arguments_reach_the_prompt(thinking: PreTrainedTokenizerBase) -> No
         "<|im_start|>system\nBrief.<|im_end|>\n<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n<think></think>"
     )
     assert "<think>" not in thinking.decode(plain.prompt(MESSAGES).token_ids)
-
-
-def test_a_demonstration_has_the_prompt_that_an_episode_has(thinking: PreTrainedTokenizerBase) -> None:
-    segment = demonstration(
-        thinking, MESSAGES, "2", WITHOUT_THINKING, replies=ReplyEncoder(thinking, WITHOUT_THINKING).token_ids
-    )
-    prompt = ChatRenderer(thinking, WITHOUT_THINKING).prompt(MESSAGES).token_ids
-    assert segment.token_ids[~segment.action_mask].tolist() == prompt.tolist()
 
 
 def test_the_length_of_a_prompt_is_counted_as_it_is_rendered(thinking: PreTrainedTokenizerBase) -> None:

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.chat.renderer import ChatRenderer
 from rlhf.chat.reply_tokens import ReplyEncoder, conversation
-from rlhf.chat.templates import arguments_with_tools, check_parts, demonstration, prompt_ids
+from rlhf.chat.templates import arguments_with_tools, check_parts, prompt_ids
 from rlhf.errors import ModelError
 from rlhf.types import Message, Segment, Task, Tool, ToolCall
 from tests.models.templates import APPENDING, FORGETS_THINKING, tokenizer_with
@@ -99,15 +99,6 @@ def test_a_template_that_forgets_earlier_thinking_imitates_the_last_reply() -> N
     messages = [user("?"), said("<think>a</think>b"), user("?"), said("<think>c</think>d")]
     segment = conversation(tokenizer, messages, replies=ReplyEncoder(tokenizer), imitated=[3])
     assert imitated(tokenizer, segment) == ["<think>c</think>d<|im_end|>"]
-
-
-def test_one_reply_is_imitated_as_a_demonstration_is() -> None:
-    tokenizer = tokenizer_with(APPENDING["chatml"])
-    replies = ReplyEncoder(tokenizer)
-    alone = demonstration(tokenizer, [user("?")], "4", replies=replies.token_ids)
-    assert (
-        conversation(tokenizer, [user("?"), said("4")], replies=replies).token_ids.tolist() == alone.token_ids.tolist()
-    )
 
 
 @pytest.mark.parametrize(

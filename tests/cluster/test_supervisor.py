@@ -1,4 +1,4 @@
-"""What the end of a supervised program looks like from outside, without Ray (`test_clean_end` does so with Ray)."""
+"""What the end of a supervised program looks like from outside, without Ray."""
 
 from __future__ import annotations
 

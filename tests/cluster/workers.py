@@ -7,7 +7,6 @@ import os
 import subprocess
 import threading
 import time
-from multiprocessing import resource_tracker, shared_memory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,17 +61,6 @@ class Calculator:
 
     def exit(self, code: int) -> None:
         os._exit(code)
-
-
-class Litterer:
-    """Leaves behind what a supervisor has to find: a daemon that nobody waits for, and shared memory."""
-
-    def litter(self, name: str) -> None:
-        memory = shared_memory.SharedMemory(name, create=True, size=4096)
-        resource_tracker.unregister(memory._name, "shared_memory")
-        self._memory = memory
-        script = "(setsid sleep 300 &) &"
-        subprocess.run(["sh", "-c", script], check=True)
 
 
 class Office:

@@ -57,34 +57,12 @@ def test_system_prompt_and_suffix_are_put_around_the_question(write: Write) -> N
     )
 
 
-def test_a_prompt_may_be_a_conversation(write: Write) -> None:
-    chat = [
-        {"role": "user", "content": "hi"},
-        {"role": "assistant", "content": "yes?"},
-        {"role": "user", "content": "2?"},
-    ]
-    task = load(write("chat.jsonl", [{"chat": chat}]), prompt_column="chat", answer_column=None, prompt_suffix="!")[0]
-    assert [message.content for message in task.messages] == ["hi", "yes?", "2?!"]
-    assert task.answer is None
-
-
 def test_a_folder_has_one_file_a_split(write: Write) -> None:
     write("set/train.jsonl", ROWS)
     folder = write("set/test.jsonl", ROWS[:2]).parent
     assert len(load(folder)) == 5
     assert [task.id for task in load(folder, split="test")] == ["set/test/0", "set/test/1"]
     assert refused(folder, split="validation").endswith("no file for split 'validation'; the folder has test, train")
-
-
-def test_csv_and_parquet_are_read_like_json(write: Write, tmp_path: Path) -> None:
-    import datasets
-
-    rows = datasets.Dataset.from_list(ROWS)
-    rows.to_csv(tmp_path / "rows.csv")
-    rows.to_parquet(tmp_path / "rows.parquet")
-    expected = [task.messages for task in load(write("rows.jsonl", ROWS))]
-    for name in ("rows.csv", "rows.parquet"):
-        assert [task.messages for task in load(tmp_path / name)] == expected
 
 
 @pytest.mark.parametrize("path", ["nowhere.jsonl", "./nowhere", "a/b/c", "/nowhere/at/all"])
@@ -117,13 +95,6 @@ def test_an_answer_that_the_pattern_does_not_find_is_named(write: Write) -> None
     message = refused(write("rows.jsonl", rows), answer_pattern=r"####\s*(.+)")
     assert "row 6: answer_pattern" in message
     assert "'I do not know'" in message
-
-
-def test_a_broken_file_is_named_with_its_fault(tmp_path: Path) -> None:
-    (tmp_path / "broken.jsonl").write_text('{"question": "a"}\n{oops\n')
-    assert "broken.jsonl, row 2 is not JSON" in refused(tmp_path / "broken.jsonl", answer_column=None)
-    (tmp_path / "notes.txt").write_text("hello")
-    assert "cannot read .txt files; use one of .json, .jsonl, .csv, .parquet" in refused(tmp_path / "notes.txt")
 
 
 def test_a_hub_that_cannot_be_reached_is_named() -> None:

@@ -100,20 +100,18 @@ def test_a_killed_rank_is_named_with_its_cause_and_nothing_is_left(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("ending", "in_background", "code", "outcome", "told"),
+    ("ending", "code", "outcome", "told"),
     [
-        (signal.SIGINT, False, 75, "saved: Ctrl-C", "saved: Ctrl-C; to continue, run the same command with --resume"),
-        (signal.SIGINT, True, 75, "saved: Ctrl-C", "Ctrl-C: the run saves after this update and ends"),
-        (signal.SIGTERM, True, 130, "stopped", "the run ended before its first checkpoint, so nothing is saved"),
+        (signal.SIGINT, 75, "saved: Ctrl-C", "Ctrl-C: the run saves after this update and ends"),
+        (signal.SIGTERM, 130, "stopped", "the run ended before its first checkpoint, so nothing is saved"),
     ],
-    ids=["ctrl-c", "ctrl-c-in-the-background", "sigterm-in-the-background"],
+    ids=["ctrl-c-in-the-background", "sigterm-in-the-background"],
 )
 def test_ctrl_c_saves_sigterm_ends_at_once_and_both_end_cleanly(
-    tmp_path: Path, cache: Path, *, ending: signal.Signals, in_background: bool, code: int, outcome: str, told: str
+    tmp_path: Path, cache: Path, *, ending: signal.Signals, code: int, outcome: str, told: str
 ) -> None:
     folder = tmp_path / "run"
-    ignored = (signal.SIGINT,) if in_background else ()
-    with long_run(folder, cache, "cluster.kind=local", ignored=ignored) as process:
+    with long_run(folder, cache, "cluster.kind=local", ignored=(signal.SIGINT,)) as process:
         os.killpg(process.pid, ending)
         assert process.wait(timeout=scaled(30)) == code
         assert until(lambda: not marked(folder), END_SECONDS)

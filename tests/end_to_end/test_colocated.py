@@ -1,5 +1,5 @@
 """Ranks and engines that take turns: two of each train as they do apart, and a stopped run goes on bit for bit. One of
-these runs has a process of every kind, and is watched by what gets its traces and its metrics."""
+these runs has a process of every kind, and is watched by what gets its traces."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlhf.runs.trace_export import ENDPOINT
 from tests.collector import Collector, collecting
 from tests.commanded import commanded
 from tests.end_to_end.running import SMALL, Run, largest_difference, train
 from tests.end_to_end.test_resume import died_at_its_end, same_to_the_bit
-from tests.scraper import Gauges, free_port, scraping
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -44,24 +41,16 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def scraped() -> dict[int, Gauges]:
-    """What Prometheus gets from the run, by update."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, cache: Path, collector: Collector, scraped: dict[int, Gauges]) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory, cache: Path, collector: Collector) -> Run:
     """Two updates, with an environment and a scorer behind servers."""
-    folder, told, port = tmp_path_factory.mktemp("runs") / "run", {ENDPOINT: collector.url}, free_port()
+    folder, told = tmp_path_factory.mktemp("runs") / "run", {ENDPOINT: collector.url}
     with (
-        scraping(port, scraped),
         commanded("reward", "tests.end_to_end.rewards:varied", **told) as (scorer, _),
         commanded("env", "rlhf.env.tools:CalculatorEnvironment", **told) as (environment, _),
     ):
         remote = ("reward.function=null", "reward.kind=remote", f"reward.remote={{url: {scorer}, api: slime}}")
         plan = (COLOCATED, "trainer.updates=2", "trainer.deepspeed.zero_stage=2", f"environment.urls=[{environment}]")
-        watched = (f"run.otlp={collector.url}", f"run.prometheus.port={port}")
-        return train(folder, cache, *RAW, *remote, *plan, *watched)
+        return train(folder, cache, *RAW, *remote, *plan, f"run.otlp={collector.url}")
 
 
 def test_two_ranks_and_two_engines_take_turns_and_agree_on_every_token(run: Run) -> None:
@@ -85,22 +74,6 @@ def test_an_update_is_one_connected_trace_of_all_processes(run: Run, collector: 
         assert made["reply"] >= played == made["WebSocket /ws"] == made["POST /"] == made["environment/reset"]
         assert made["policy.update"] == 2
     assert {span.run for span in traces["update 1"] if span.service == "rlhf-controller"} == {"quickstart"}
-
-
-def test_tensorboard_and_prometheus_hold_the_numbers_of_the_metrics(run: Run, scraped: dict[int, Gauges]) -> None:
-    rows = {row.pop("update"): row for row in run.metrics}
-    numbers = {
-        update: {n: float(v) for n, v in row.items() if v is not None and n != "time"} for update, row in rows.items()
-    }
-    events = EventAccumulator(str(run.folder / "tensorboard"))
-    events.Reload()
-    logged: dict[int, Gauges] = {update: {} for update in rows}
-    for name in events.Tags()["scalars"]:
-        for event in events.Scalars(name):
-            logged[event.step][name] = event.value
-    assert logged == {update: {n: np.float32(v) for n, v in row.items()} for update, row in numbers.items()}
-    assert scraped[1] == numbers[1]  # the second is scraped if a scrape comes before the end
-    assert len(numbers[1]) > 30
 
 
 @pytest.mark.slow

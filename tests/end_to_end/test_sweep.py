@@ -81,6 +81,7 @@ def test_each_trial_is_a_run_and_the_best_is_a_recipe(grid: SweepResults) -> Non
     assert (grid.folder / "sweep.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_stock_tune_runs_our_runs(grid: SweepResults, tmp_path: Path, cache: Path) -> None:
     folder = Path(shutil.copytree(grid.folder, tmp_path / "own"))
     arguments = (str(QUICKSTART), str(folder), str(tmp_path / "tune"), *TINY, f"model.cache_dir={cache}")

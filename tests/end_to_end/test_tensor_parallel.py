@@ -8,14 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.end_to_end.running import SMALL
 from tests.end_to_end.test_clean_ends import END_SECONDS, long_run, marked, until, worker_of
 from tests.pace import scaled
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
 HEADS = ("model.tiny.heads=2", "model.tiny.kv_heads=2", "rollout.kv_cache_megabytes=32")
-RAW = (*SMALL, *HEADS, "model.warmup=null", "trainer.updates=2")
 
 
 def segments() -> set[Path]:

@@ -8,10 +8,7 @@ import os
 import sys
 import threading
 import time
-from dataclasses import replace
 from typing import Any, ClassVar
-
-import numpy as np
 
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
@@ -92,11 +89,6 @@ class Async:
     async def close(self) -> None: ...
 
 
-class HalfAsync(Async):
-    def reset(self, task: Task, *, seed: int) -> Any:
-        raise KeyError("state")
-
-
 class TakesFromRow(Behaving):
     def reset(self, task: Task, *, seed: int) -> Observation:
         return Observation(messages=(Message(role="user", content=task.row["moves"].pop()),))
@@ -106,11 +98,6 @@ class Late(Behaving):
     def step(self, action: Message) -> Observation:
         time.sleep(0.4)
         return MORE
-
-
-class PaysInNumpy(Behaving):
-    def step(self, action: Message) -> Observation:
-        return replace(MORE, reward=np.float32(0.5))  # type: ignore[arg-type]
 
 
 class CannotBeMade(Behaving):

@@ -46,16 +46,6 @@ async def test_an_environment_is_played(name: str, isolation: IsolationKind) -> 
         await session.close()
 
 
-@pytest.mark.parametrize("isolation", KINDS)
-async def test_a_reward_of_numpy_is_a_plain_number(isolation: IsolationKind) -> None:
-    async with hosted("PaysInNumpy", isolation=isolation) as environments:
-        session = await environments.open("s")
-        await session.reset(TASK, seed=0)
-        said = await session.step(ACTION)
-        assert (said.reward, type(said.reward)) == (0.5, float)
-        await session.close()
-
-
 async def test_a_session_has_a_row_of_its_own() -> None:
     task = replace(TASK, row={"moves": ["left", "right"]})
     async with hosted("TakesFromRow") as environments:
@@ -63,14 +53,6 @@ async def test_a_session_has_a_row_of_its_own() -> None:
             session = await environments.open("s")
             assert (await session.reset(task, seed=0)).messages[0].content == "right"
             await session.close()
-
-
-async def test_a_plain_method_beside_async_ones_is_named() -> None:
-    async with hosted("HalfAsync") as environments:
-        session = await environments.open("s")
-        with pytest.raises(EnvironmentFailed, match=r"raised: reset: KeyError: 'state'"):
-            await session.reset(TASK, seed=0)
-        await session.close()
 
 
 async def test_an_environment_is_closed_once() -> None:
@@ -124,18 +106,6 @@ async def test_an_observation_that_cannot_leave_its_process_is_named(word: str, 
     error = await failure_of_step(word, "process", turn=scaled(30))
     assert error.kind == "protocol"
     assert error.detail.startswith(f"step: {detail}")
-
-
-async def test_a_line_that_is_too_long_for_its_reader_is_named_with_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf.env.hosting.processes.MESSAGE_BYTES", 1000)
-    async with hosted("Nonce", module=HERE, isolation="process") as environments:
-        session = await environments.open("s")
-        await session.reset(TASK, seed=0)
-        with pytest.raises(
-            EnvironmentFailed, match="protocol: step: an answer that is longer than the limit of 1,001 b"
-        ):
-            await session.step(Message(role="assistant", content="x" * 2000))
-        await session.close()
 
 
 @pytest.mark.parametrize(

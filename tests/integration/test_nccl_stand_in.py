@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,8 @@ from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.weight_sync import broadcast
 from rlhf.weight_sync.broadcast import BroadcastSender
 from rlhf.weight_sync.buckets import pack_bucket
-from rlhf.weight_sync.types import Manifest, Rendezvous
+from rlhf.weight_sync.types import Manifest, Rendezvous, engine_backend
 from tests.integration.fake_streams import Event, Stream, Uses, current, replace_cuda
-from tests.integration.receiver_process import made_receiver
 from tests.pace import scaled
 from tests.weight_sync.transports import fleeting, manifest_of, rendezvous
 
@@ -45,7 +45,7 @@ class Pair:
         self.uses = replace_cuda(monkeypatch, self.meeting)
         monkeypatch.setattr(broadcast, "join_group", lambda rank, meeting: NcclGroup(rank, meeting, CPU))
         self.sender = BroadcastSender()
-        self.receiver, self.model = made_receiver("gloo")
+        self.receiver, self.model = made_receiver()
         note_uses(monkeypatch, self.uses, self.receiver)
         self.here, self.there = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         connected = self.at_once(
@@ -71,6 +71,28 @@ class Pair:
         self.receiver.start_weight_update()
         self.receiver.receive_weights(self.receiver.parse_update_info({"manifest": told}))
         self.receiver.finish_weight_update()
+
+
+def made_receiver() -> tuple[Any, Any]:
+    """What receives in an engine's worker: vLLM's engine class, around a model that remembers."""
+    from vllm.config import WeightTransferConfig
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    import rlhf.weight_sync.vllm_worker  # noqa: F401 - it registers the receiver
+
+    class Memory(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.loaded: dict[str, np.ndarray] = {}
+
+        def load_weights(self, weights: Any) -> set[str]:
+            self.loaded |= {name: weight.float().numpy().copy() for name, weight in weights}
+            return set(self.loaded)
+
+    parallel = SimpleNamespace(rank=0, world_size=1, data_parallel_index=0)
+    config = SimpleNamespace(parallel_config=parallel, model_config=None, lora_config=None)
+    transfer, model = WeightTransferConfig(backend=engine_backend("gloo")), Memory()
+    return WeightTransferEngineFactory.create_engine(transfer, config, CPU, model), model
 
 
 def note_uses(monkeypatch: pytest.MonkeyPatch, uses: Uses, receiver: Any) -> None:

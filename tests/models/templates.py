@@ -6,7 +6,6 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.models.tiny import CHAT_TEMPLATE, byte_tokenizer
 
-HEADER = "<|im_start|>{{ m.role }}\n"
 CHATML_TOOLS = (
     "{% if tools %}<|im_start|>system\nTools:{% for t in tools %}\n{{ t | tojson }}{% endfor %}<|im_end|>\n{% endif %}"
     "{% for m in messages %}{% if m.role == 'tool' %}"

@@ -33,9 +33,6 @@ def test_a_value_of_another_width_than_its_key_is_attended_with_a_mask() -> None
     assert_close(found, dense(query, key, value, where)[..., :6], [query, key, value], 2e-6)
 
 
-TOKENS = 8_192
-
-
 def branches(tokens: int) -> Tensor:
     """A sequence and two branches of it: a quarter of the tokens is a prefix that all share."""
     quarter = tokens // 4

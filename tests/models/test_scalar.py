@@ -190,11 +190,6 @@ def test_a_folder_without_one_score_or_all_weights_is_refused(
         load_scalar(changed(scalar, tmp_path, labels, keep), fresh_head=fresh)
 
 
-def test_a_missing_folder_is_named_with_its_setting() -> None:
-    with pytest.raises(ModelError, match=r"reward\.model=/nowhere/at/all: there is no such folder"):
-        load_scalar("/nowhere/at/all", setting="reward.model")
-
-
 def test_the_same_tokenizer_passes_and_one_more_token_is_harmless(causal: str, tmp_path: Path) -> None:
     larger = byte_tokenizer()
     larger.add_tokens(["<|score|>"])

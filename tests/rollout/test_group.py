@@ -84,12 +84,6 @@ async def test_a_reply_that_passes_its_time_is_trained_with_what_it_had_said() -
     assert batch_statistics([group], version=0)["response/out_of_time"] == 1.0
 
 
-async def test_a_reply_gets_no_more_tokens_than_the_context_has_left() -> None:
-    engine = FakeEngine()
-    await rollout(engine, FakeReward(0, 1, 0), max_context_tokens=5)(TASK, TICKET)
-    assert {sampling.max_tokens for _, sampling, _ in engine.asked} == {2}
-
-
 async def test_a_prompt_that_fills_the_context_is_failed_with_its_task() -> None:
     outcome = await rollout(FakeEngine(), FakeReward(), max_context_tokens=3)(TASK, TICKET)
     assert isinstance(outcome, Failed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import sys
 from itertools import pairwise
 from types import SimpleNamespace
@@ -135,12 +134,6 @@ def test_replies_that_other_weights_sampled_stop_the_run_before_anything_is_lear
     assert torch.equal(policy.table, Bigram(0).table)
 
 
-def test_a_reply_is_right_when_it_is_sorted_and_stops() -> None:
-    assert grpo.reward("52431", grpo.encode("12345.")) == 1.0
-    for wrong in ("54321.", "12345", "12345..", "1234.", ""):
-        assert grpo.reward("52431", grpo.encode(wrong)) == 0.0
-
-
 def test_held_out_problems_are_never_trained_on() -> None:
     training, held_out = grpo.problems(seed=3)
     assert len(set(held_out)) == grpo.HELD_OUT
@@ -158,13 +151,6 @@ def test_the_file_is_at_most_300_lines_and_needs_torch_transformers_and_vllm_alo
     assert roots - set(sys.stdlib_module_names) == {"torch", "transformers", "vllm"}
 
 
-def test_importing_the_file_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    before = dict(os.environ), torch.get_num_threads(), torch.get_rng_state().tolist()
-    load()
-    assert (dict(os.environ), torch.get_num_threads(), torch.get_rng_state().tolist()) == before
-    assert capsys.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize(
     "flags", ["--group-size 1", "--minibatches 65", "--minibatches 0", "--temperature 0", "--lr 1"]
 )
@@ -176,10 +162,3 @@ def test_a_flag_that_cannot_be_trained_with_ends_in_one_line(
         grpo.read_settings()
     assert ended.value.code == 2
     assert "error:" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_every_setting_is_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        sys, "argv", ["grpo.py", "--learning-rate", "1e-5", "--updates", "7", "--kl-coefficient", "0.1"]
-    )
-    assert grpo.read_settings() == grpo.Settings(learning_rate=1e-5, updates=7, kl_coefficient=0.1)

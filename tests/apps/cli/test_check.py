@@ -12,10 +12,9 @@ import yaml
 
 from rlhf.apps.cli.check import describe_environment
 from rlhf.env.config import EnvironmentConfig
-from rlhf.models.supported_families import measurements
 from rlhf.recipe.preflight import is_hub_name
 from tests.apps.cli.conftest import Command
-from tests.model_folders import CONFIG, PARAMETERS, change
+from tests.model_folders import change
 from tests.pace import scaled
 
 
@@ -72,13 +71,6 @@ def test_solutions_that_fail_and_modules_that_are_missing_are_told_by_row(rlhf: 
     assert f"{rows}, row 4: 0 of 1 tests pass (stdin); test 1: the output is wrong" in said[1]
     assert f"{rows}, row 5: column 'solution' does not hold a solution" in said[1]
     assert said[2].startswith("the sandbox's Python lacks what rows import: no_such_module (1); ")
-
-
-def test_a_model_folder_is_described(rlhf: Command, recipe: Path, model_folder: Path):
-    ended = rlhf("check", recipe, "model.tiny=null", f"model.path={model_folder}")
-    assert ended.returncode == 0, ended.stderr
-    assert f"family         qwen2 (Qwen2ForCausalLM): {measurements().verdict_text(CONFIG)}\n" in ended.stdout
-    assert f"parameters     {PARAMETERS}\n" in ended.stdout
 
 
 def test_what_exports_will_leave_out_is_said(rlhf: Command, recipe: Path, model_folder: Path):

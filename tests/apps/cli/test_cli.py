@@ -16,7 +16,7 @@ import typer
 from rlhf.apps.cli import main as cli
 from rlhf.apps.cli.options import all_options, default_text, type_name
 from rlhf.config import known_keys
-from rlhf.errors import UserError, WorkerDied
+from rlhf.errors import UserError
 from rlhf.recipe.schema import Recipe
 from tests.apps.cli.conftest import Command
 from tests.pace import scaled
@@ -55,11 +55,6 @@ def run_main(monkeypatch: pytest.MonkeyPatch, outcome: BaseException) -> int:
     with pytest.raises(SystemExit) as caught:
         cli.main()
     return caught.value.code
-
-
-def test_a_failure_with_a_name_is_one_line_and_its_exit_code(monkeypatch: pytest.MonkeyPatch, capsys):
-    assert run_main(monkeypatch, WorkerDied("engine-0", "killed by SIGKILL\nwhile sampling")) == 1
-    assert capsys.readouterr().err == "error: engine-0 died: killed by SIGKILL while sampling\n"
 
 
 def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch):

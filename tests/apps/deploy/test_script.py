@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.apps.deploy.slurm.job import Container, NodeGroup
+from rlhf.apps.deploy.slurm.job import NodeGroup
 from rlhf.apps.deploy.slurm.render import render
 from tests.apps.deploy.rendered import job
 from tests.pace import scaled
@@ -19,7 +19,6 @@ from tests.pace import scaled
 pytestmark = pytest.mark.waits
 END_SECONDS = scaled(30)
 SRUN = 'echo "$*" >>"$FAKES/steps"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"'
-APPTAINER = 'echo "$*" >>"$FAKES/entered"\nwhile [[ $1 != *.sif ]]; do shift; done\nexec "${@:2}"'
 SCONTROL = """
 if [ "$1" = show ]; then cat "$FAKES/shown"; exit; fi
 echo "$*" >>"$FAKES/asked"
@@ -54,19 +53,15 @@ class Script:
     """The script of a job of two nodes, in a folder with the stand-ins. `training` is what training does, in bash.
     SLURM refuses so often to queue the job again, and shows it as `shown`."""
 
-    def __init__(
-        self, folder: Path, training: str, *, refusals: int = 0, shown: str = "", container: Container | None = None
-    ) -> None:
+    def __init__(self, folder: Path, training: str, *, refusals: int = 0, shown: str = "") -> None:
         self.folder, self.run = folder, folder / "run"
-        fakes = {"srun": SRUN, "scontrol": SCONTROL, "sleep": SLEEP, "rlhf": RLHF, "apptainer": APPTAINER}
+        fakes = {"srun": SRUN, "scontrol": SCONTROL, "sleep": SLEEP, "rlhf": RLHF}
         for name, body in fakes.items():
             (folder / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
             (folder / name).chmod(0o755)
         for name, text in (("train", training), ("refusals", str(refusals)), ("shown", shown)):
             (folder / name).write_text(text)
         ours = replace(job(NodeGroup(nodes=2, cpus=1)), run_dir=self.run, folder=folder, rlhf=folder / "rlhf")
-        if container:
-            ours = replace(ours, container=container, rlhf=Path("rlhf"))
         told = {"FAKES": str(folder), "RUN": str(self.run), "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
         path = f"{folder}{os.pathsep}{os.environ['PATH']}"
         self.process = subprocess.Popen(
@@ -179,25 +174,6 @@ def test_a_failure_after_a_save_is_queued_again_and_an_error_to_correct_is_not(t
         script = Script(folder, f"{saves} {code}")
         ended, said = script.ended()
         assert (ended, script.told("asked")) == (code, asked), said
-
-
-def test_nodes_and_training_run_in_the_image(tmp_path: Path) -> None:
-    script = Script(tmp_path, "sleep 1; exit 0", container=Container(image="/images/rlhf.sif", mounts=("/data",)))
-    assert script.ended()[0] == 0
-    folders = f"exec --pwd {tmp_path} --bind {tmp_path}:{tmp_path},/data:/data /images/rlhf.sif rlhf"
-    entered = sorted(script.told("entered").splitlines())
-    assert [line.startswith(folders) for line in entered] == [True] * 3, entered
-    assert [line.removeprefix(folders).split()[0] for line in entered] == ["node", "node", "train"]
-
-
-def test_pyxis_starts_the_training_as_a_step_in_the_image(tmp_path: Path) -> None:
-    script = Script(tmp_path, "sleep 1; exit 0", container=Container(image="lab#rlhf:1"))
-    assert script.ended()[0] == 0
-    steps = script.told("steps").splitlines()
-    assert [" rlhf train " in line for line in steps].count(True) == 1
-    for line in steps:
-        assert f"--container-image=lab#rlhf:1 --container-workdir={tmp_path}" in line
-        assert f"--container-mounts={tmp_path}:{tmp_path},/tmp:/tmp " in line
 
 
 def test_a_start_without_an_update_is_not_queued_again(tmp_path: Path) -> None:

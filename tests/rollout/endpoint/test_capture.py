@@ -301,11 +301,3 @@ async def test_calls_before_a_stop_text_are_read(tokenizer: PreTrainedTokenizerB
     agent = Agent(tokenizer, f"{CALL}\nObs: 3")
     replied = await agent.ask(user("go"), tools=(ADD,), stop=("Obs:",))
     assert [call.name for call in replied.message.tool_calls] == ["add"]
-
-
-async def test_ids_of_calls_are_new_in_every_turn(tokenizer: PreTrainedTokenizerBase) -> None:
-    agent = Agent(tokenizer, f"{CALL}{CALL}", CALL)
-    await agent.say(user("go"), tools=(ADD,))
-    await agent.say(Message(role="tool", content="3", tool_call_id="call00000"), tools=(ADD,))
-    ids = [call.id for message in agent.said for call in message.tool_calls]
-    assert ids == ["call00000", "call00001", "call00002"]

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rlhf.trainer.losses import Actions
 
-Floats = list[list[float]]
 ROWS, LENGTH = 6, 9
 _RNG = np.random.default_rng(5)
 MASK = torch.tensor(
