@@ -116,7 +116,7 @@ async def test_a_question_that_the_chat_template_refuses_ends_a_run_before_an_en
 @pytest.mark.parametrize(
     "played",
     [
-        {"agent": {"program": "tests.rollout.endpoint.agents:twice", "tool_format": "hermes"}},
+        {"agent": {"program": "tests.rollout.test_agent:twice", "tool_format": "hermes"}},
         {"environment": {"environment": "rlhf.env.tools:CalculatorEnvironment", "tool_format": "hermes"}},
     ],
     ids=["agent", "environment"],

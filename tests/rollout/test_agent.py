@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
+import time
 from dataclasses import replace
 from typing import Any
 
+import httpx
+import openai
 import pytest
 
 from rlhf.chat.renderer import ChatRenderer
@@ -32,20 +37,173 @@ from rlhf.types import (
     Trajectory,
     Unscored,
 )
+from tests.env.environments import Unsayable
 from tests.fakes import exporting_to
-from tests.rollout.endpoint import agents
 from tests.rollout.endpoint.asking import check
 from tests.rollout.endpoint.serving import TOKENIZER, scripted
 from tests.rollout.endpoint.test_interrupted import Broken, Fails
 from tests.rollout.playing import ScriptedEngine, policy
+
+RELEASE = threading.Event()
+"""Lets agents that hang go, at the end of a test."""
+
+
+def asking(base_url: str, api_key: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=base_url, api_key=api_key, timeout=30, max_retries=0)
+
+
+def twice(task: Task, base_url: str, api_key: str, reward: Any = 0.5) -> Any:
+    """Asks what the task asks, and once more."""
+    chat = asking(base_url, api_key).chat.completions
+    messages: list[Any] = [{"role": message.role, "content": message.content} for message in task.messages]
+    first = chat.create(model="policy", messages=messages).choices[0].message
+    chat.create(model="policy", messages=[*messages, first, {"role": "user", "content": "sure?"}])
+    return reward
+
+
+def seeds(task: Task, base_url: str, api_key: str) -> float:
+    """Sends a seed, the same in every episode; returns 1 when it is told that this is ignored."""
+    chat = asking(base_url, api_key).chat.completions.with_raw_response
+    answer = chat.create(model="policy", messages=[{"role": "user", "content": "go"}], seed=7)
+    return float(answer.headers["x-rlhf-ignored"] == "seed")
+
+
+async def at_once(task: Task, base_url: str, api_key: str) -> None:
+    """Three samples beside one another, without a reward."""
+    chat = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=30, max_retries=0).chat.completions
+    messages: list[Any] = [{"role": "user", "content": "go"}]
+    await asyncio.gather(*(chat.create(model="policy", messages=messages) for _ in range(3)))
+
+
+class AsObject:
+    async def __call__(self, task: Task, base_url: str, api_key: str) -> None:
+        await at_once(task, base_url, api_key)
+
+
+as_object, as_partial = AsObject(), functools.partial(at_once)
+
+
+def decorated(*given: Any) -> Any:
+    """What a decorator that knows nothing of `async` makes of `at_once`."""
+    return at_once(*given)
+
+
+def hangs_decorated(*given: Any) -> Any:
+    return hangs_later(*given)
+
+
+def raises(task: Task, base_url: str, api_key: str) -> float:
+    twice(task, base_url, api_key)
+    raise KeyError("my own mistake")
+
+
+async def raises_later(task: Task, base_url: str, api_key: str) -> float:
+    raise SystemExit(3)
+
+
+async def raises_nonsense(task: Task, base_url: str, api_key: str) -> float:
+    raise Unsayable
+
+
+def writes_into_its_row(task: Task, base_url: str, api_key: str) -> float:
+    """Earns 1 if no other has written into its row."""
+    asking(base_url, api_key).chat.completions.create(model="m", messages=[{"role": "user", "content": "go"}])
+    others = len(task.row)
+    task.row["mine"] = 1  # type: ignore[index]
+    return 1.0 - others
+
+
+async def cancels_itself(task: Task, base_url: str, api_key: str) -> float:
+    """Awaits something of its own that was cancelled."""
+    waiting = asyncio.ensure_future(asyncio.sleep(60))
+    waiting.cancel()
+    await waiting
+    return 1.0
+
+
+def cancelled_inside(task: Task, base_url: str, api_key: str) -> float:
+    """Runs an event loop of its own, and what it awaits there is cancelled."""
+    return asyncio.run(cancels_itself(task, base_url, api_key))
+
+
+class Abort(BaseException):
+    """Frameworks have such: nothing that catches exceptions holds it up."""
+
+
+def aborts(task: Task, base_url: str, api_key: str) -> float:
+    raise Abort("enough")
+
+
+async def aborts_later(task: Task, base_url: str, api_key: str) -> float:
+    raise Abort("enough")
+
+
+def silent(task: Task, base_url: str, api_key: str) -> float:
+    return 1.0
+
+
+def hangs(task: Task, base_url: str, api_key: str) -> float:
+    twice(task, base_url, api_key)
+    RELEASE.wait(20)
+    return 1.0
+
+
+def holds(task: Task, base_url: str, api_key: str) -> float:
+    """Hangs until it is let go, and then asks."""
+    RELEASE.wait(20)
+    return swallows(task, base_url, api_key)
+
+
+async def hangs_later(task: Task, base_url: str, api_key: str) -> float:
+    await asyncio.sleep(60)
+    return 1.0
+
+
+def swallows(task: Task, base_url: str, api_key: str) -> float:
+    """Asks once with plain HTTP, and takes any answer for a good one."""
+    body = {"messages": [{"role": "user", "content": "go"}]}
+    httpx.post(f"{base_url}/chat/completions", json=body, headers={"Authorization": f"Bearer {api_key}"}, timeout=30)
+    return 0.25
+
+
+def goes_on(task: Task, base_url: str, api_key: str, again: bool = False) -> float:
+    """Asks three things, and goes on where one fails; with `again` it asks that once more."""
+    chat = asking(base_url, api_key).chat.completions
+    for text in ("one", "two", "three"):
+        for _ in range(1 + again):
+            try:
+                chat.create(model="policy", messages=[{"role": "user", "content": text}])
+                break
+            except openai.InternalServerError:
+                continue
+    return 0.0
+
+
+def stops(task: Task, base_url: str, api_key: str) -> float:
+    """Asks with a stop text; returns 1 where the reply ends before it."""
+    chat = asking(base_url, api_key).chat.completions
+    answer = chat.create(model="policy", messages=[{"role": "user", "content": "go"}], stop=["s"])
+    return float(answer.choices[0].message.content == "ye")
+
+
+def guesses(task: Task, base_url: str, api_key: str) -> float:
+    """Uses the wrong key."""
+    return twice(task, base_url, "guess")
+
+
+def slow_start(task: Task, base_url: str, api_key: str) -> float:
+    time.sleep(0.2)
+    twice(task, base_url, api_key)
+    return 1.0
+
 
 TASK = Task(id="t", messages=(Message(role="user", content="go"),))
 TICKET = Ticket(ordinal=5, version=2)
 
 
 async def group_of(program: str, engine: RolloutEngine, *, size: int = 2, **changes: Any) -> Group | Failed:
-    """A group that is played by an agent of `agents.py`."""
-    config = AgentConfig(program=f"{agents.__name__}:{program}", **changes)
+    """A group that is played by an agent of this file."""
+    config = AgentConfig(program=f"{__name__}:{program}", **changes)
     async with asyncio.timeout(30), started_endpoint(config) as play:
         rollout = GroupRollout(
             engine=engine,
@@ -151,7 +309,7 @@ async def test_an_async_agent_that_samples_at_once_has_a_segment_for_each(progra
 @pytest.mark.parametrize(
     ("program", "kind", "detail"),
     [
-        ("raises", "agent_raised", "task t: KeyError: 'my own mistake' (at tests/rollout/endpoint/agents.py:"),
+        ("raises", "agent_raised", "task t: KeyError: 'my own mistake' (at tests/rollout/test_agent.py:"),
         ("raises_later", "agent_raised", "task t: SystemExit: 3"),
         ("raises_nonsense", "agent_raised", "task t: Unsayable: its text cannot be made (ZeroDivisionError)"),
         ("cancels_itself", "agent_raised", "task t: CancelledError"),
@@ -171,8 +329,8 @@ async def test_an_agent_that_breaks_is_failed_by_its_kind_and_never_a_reward(
     try:
         sample = await lost(program, scripted("yes", "yes"), timeout_seconds=seconds)
     finally:
-        agents.RELEASE.set()
-        agents.RELEASE.clear()
+        RELEASE.set()
+        RELEASE.clear()
     assert isinstance(sample.trajectory, Failed)
     assert sample.trajectory.kind == kind
     assert detail in sample.trajectory.detail
@@ -185,8 +343,8 @@ async def test_an_agent_that_does_not_end_in_time_is_cut_off_with_all_that_was_s
     try:
         group = await group_of("hangs", scripted("yes", "yes"), size=1, timeout_seconds=2.0)
     finally:
-        agents.RELEASE.set()
-        agents.RELEASE.clear()
+        RELEASE.set()
+        RELEASE.clear()
     assert isinstance(group, Group)
     [(_, trajectory, score)] = group.trainable
     assert (trajectory.status, trajectory.out_of_time) == (EpisodeStatus.TRUNCATED, True)
@@ -252,7 +410,7 @@ async def test_agents_beyond_the_limit_wait_for_a_place() -> None:
 
 @pytest.mark.waits
 async def test_threads_that_hang_are_no_more_than_agents_may_be_and_count_until_they_come_back() -> None:
-    config = AgentConfig(program=f"{agents.__name__}:holds", max_agents=2, timeout_seconds=0.3)
+    config = AgentConfig(program=f"{__name__}:holds", max_agents=2, timeout_seconds=0.3)
     engine = policy(scripted(*["yes"] * 8), TOKENIZER)
     kinds = []
     try:
@@ -260,17 +418,17 @@ async def test_threads_that_hang_are_no_more_than_agents_may_be_and_count_until_
             for _ in range(3):
                 [outcome] = await play(TASK, engine, 0)
                 kinds.append(outcome.kind)
-            agents.RELEASE.set()
+            RELEASE.set()
             while isinstance(outcome, Failed):
                 await asyncio.sleep(0.05)
                 [outcome] = await play(TASK, engine, 0)
     finally:
-        agents.RELEASE.clear()
+        RELEASE.clear()
     assert kinds == ["agent_timeout", "agent_timeout", "agent_refused"]
 
 
 async def test_a_group_that_is_given_up_ends_its_sessions() -> None:
-    config = AgentConfig(program=f"{agents.__name__}:hangs_later")
+    config = AgentConfig(program=f"{__name__}:hangs_later")
     async with started_endpoint(config) as play:
         playing = asyncio.create_task(play(TASK, policy(scripted(), TOKENIZER), 0))
         async with asyncio.timeout(10):

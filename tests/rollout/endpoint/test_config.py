@@ -12,7 +12,7 @@ from rlhf.recipe.preflight import check_agent
 from rlhf.recipe.schema import Recipe
 from tests.small_tasks import sorting
 
-AGENT = {"program": "tests.rollout.endpoint.agents:twice"}
+AGENT = {"program": "tests.rollout.test_agent:twice"}
 
 
 def recipe(**parts: Any) -> Recipe:
