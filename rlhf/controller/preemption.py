@@ -1,4 +1,4 @@
-"""Whether a run must end early: it was asked to, or its job's time is nearly over."""
+"""Whether a run must end early: it was asked to (Ctrl-C, SIGUSR1), or its job's time is nearly over."""
 
 from __future__ import annotations
 
@@ -66,6 +66,10 @@ class Leaving:
         that of another job, from whose shell this process has its variables."""
         end = environment.get(JOB_END, "")
         return cls(float(end) if end.isdecimal() and float(end) > wall() else None, wall)
+
+    def ask_at(self, number: signal.Signals) -> None:
+        """Request the end when this process, or one that it forks from now on, gets the signal."""
+        signal.signal(number, lambda *_: self.ask(number.name))
 
     def ask(self, why: str) -> None:
         """Request that the run ends at its next boundary. The first reason given is reported."""

@@ -31,7 +31,7 @@ from rlhf.trainer.config import FIRST_SAVE_SECONDS, SaveEvery
 def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = False, start_over: bool = False) -> int:
     """Check the recipe, then train under supervision. Raises `UserError` before anything has started."""
     clock, leaving = Clock(), Leaving.of_job()
-    signal.signal(signal.SIGUSR1, lambda number, frame: leaving.ask("SIGUSR1"))  # inherited by all forks
+    leaving.ask_at(signal.SIGUSR1)
     if start_over and not resume:
         raise UserError("--start-over goes with --resume; without --resume every run starts in a new folder")
     loaded = located(load_recipe(recipe, overrides), resumed=resume)  # once: a restart may find GPUs that are not free
