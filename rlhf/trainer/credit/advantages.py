@@ -12,7 +12,7 @@ from rlhf.trainer.batching.batch import Batch
 from rlhf.trainer.batching.forward_outputs import Column
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit.estimators import whiten
-from rlhf.trainer.credit.kl import kl_estimate
+from rlhf.trainer.credit.kl import kl_estimate, kl_in_reward, log_ratio
 from rlhf.trainer.credit.registry import ESTIMATORS, called_with, needs_of, needs_reference
 
 
@@ -38,11 +38,8 @@ def with_advantages(batch: Batch, trainer: TrainerConfig, kl_coefficient: float)
     if batch.tokens == 0:  # no action tokens: there is nothing to credit
         return batch, {}
     kl, advantage, setting = trainer.kl, trainer.advantage, "trainer.advantage.estimator"
-    if kl_coefficient and kl.place == "reward":  # arXiv 1909.08593
-        own = kl_estimate(_log_ratio(batch), kl.estimator)
-        outcomes = batch.scores - kl_coefficient * batch.rows(own).sum(1)
-        priced = kl_coefficient * own
-        batch = replace(batch, outcomes=outcomes, kl=priced, rewards=batch.rewards - priced)
+    if kl_coefficient and kl.place == "reward":
+        batch = kl_in_reward(batch, kl_coefficient, kl.estimator)
     found = called_with(ESTIMATORS, advantage.estimator, setting, advantage, advantage.arguments)(batch)
     advantages, returns = found if isinstance(found, tuple) else (found, None)
     if advantage.whiten:
@@ -61,13 +58,6 @@ def with_advantages(batch: Batch, trainer: TrainerConfig, kl_coefficient: float)
     ), _metrics(batch, returns, trainer)
 
 
-def _log_ratio(batch: Batch) -> Doubles:
-    """Return log policy - log reference of every ACTION token, `[N]`."""
-    assert batch.proximal_logprobs is not None, "the ranks gave their log-probs"
-    assert batch.reference_logprobs is not None, "the ranks hold the reference"
-    return batch.proximal_logprobs.astype(np.float64) - batch.reference_logprobs
-
-
 def _metrics(batch: Batch, returns: Doubles | None, trainer: TrainerConfig) -> dict[str, float]:
     found: dict[str, float] = {}
     if batch.values is not None and returns is not None:
@@ -78,5 +68,5 @@ def _metrics(batch: Batch, returns: Doubles | None, trainer: TrainerConfig) -> d
     if batch.reference_logprobs is not None and batch.proximal_logprobs is not None:
         # The estimator of the penalty; k1 with a teacher.
         estimator = trainer.kl.estimator if trainer.kl.coefficient else "k1"
-        found["policy/kl_reference"] = float(kl_estimate(_log_ratio(batch), estimator).mean())
+        found["policy/kl_reference"] = float(kl_estimate(log_ratio(batch), estimator).mean())
     return found

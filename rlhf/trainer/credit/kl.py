@@ -24,6 +24,7 @@ import numpy as np
 
 from rlhf.errors import CheckpointError
 from rlhf.trainer.arrays import Doubles
+from rlhf.trainer.batching.batch import Batch
 from rlhf.trainer.config import KlEstimator
 
 if TYPE_CHECKING:
@@ -40,6 +41,21 @@ def kl_estimate(d: V, estimator: KlEstimator) -> V:
     if estimator == "k2":
         return d * d / 2
     return (np.expm1(-d) if isinstance(d, np.ndarray) else (-d).expm1()) + d
+
+
+def kl_in_reward(batch: Batch, coefficient: float, estimator: KlEstimator) -> Batch:
+    """Return the batch with the price of its KL, `coefficient` a nat, taken off every token's reward and every
+    outcome (arXiv 1909.08593)."""
+    own = kl_estimate(log_ratio(batch), estimator)
+    outcomes, price = batch.scores - coefficient * batch.rows(own).sum(1), coefficient * own
+    return replace(batch, outcomes=outcomes, kl=price, rewards=batch.rewards - price)
+
+
+def log_ratio(batch: Batch) -> Doubles:
+    """Return log policy - log reference of every ACTION token, `[N]`."""
+    assert batch.proximal_logprobs is not None, "the ranks gave their log-probs"
+    assert batch.reference_logprobs is not None, "the ranks hold the reference"
+    return batch.proximal_logprobs.astype(np.float64) - batch.reference_logprobs
 
 
 def kl_in_loss(d: Tensor, estimator: KlEstimator, *, exact_gradient: bool = False) -> Tensor:
