@@ -276,7 +276,9 @@ def _row(attack: Attack) -> object:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(("level", "user"), [("bubblewrap", USERS[0]), ("landlock", USERS[-1])])
+@pytest.mark.parametrize(
+    ("level", "user"), [("bubblewrap", USERS[0]), pytest.param("landlock", USERS[-1], marks=pytest.mark.attack)]
+)
 async def test_no_program_earns_more_than_its_values(level: str, user: str) -> None:
     attacks = [one for group in ATTACKS.values() for one in group]
     forms = [read_tests({"tests": _row(one)}, CONFIG) for one in attacks]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import math
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from io import StringIO
@@ -410,7 +409,7 @@ async def test_a_checkpoint_is_written_when_so_many_minutes_have_passed(tmp_path
     assert made.kind.learner.saved == [31, 61, 80]
 
 
-@pytest.mark.parametrize("save_seconds", [0.1, 2.0, 6.0])
+@pytest.mark.parametrize("save_seconds", [2.0, 6.0])
 async def test_by_default_checkpoints_cost_at_most_two_percent_of_the_time(save_seconds: float, tmp_path: Path) -> None:
     now = 0.0
 
@@ -430,11 +429,11 @@ async def test_by_default_checkpoints_cost_at_most_two_percent_of_the_time(save_
 
     kind = FakeKind()
     kind.learner = Takes()
-    made = Made(tmp_path / "run", kind, Updates(), clock=Clock(steady=lambda: now), updates=400)
+    made = Made(tmp_path / "run", kind, Updates(), clock=Clock(steady=lambda: now), updates=160)
     await made.finish()
     assert kind.learner.saved[0] == 31, "the first boundary after five minutes"
     apart = {later - sooner for sooner, later in pairwise(kind.learner.saved[:-1])}
-    assert apart == {max(1, math.ceil(5 * save_seconds))}, "fifty times as long as a save"
+    assert apart == {5 * save_seconds}, "fifty times as long as a save"
 
 
 async def test_a_callback_is_called_where_its_names_say(tmp_path: Path) -> None:

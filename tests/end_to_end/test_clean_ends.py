@@ -122,21 +122,19 @@ def test_ctrl_c_saves_sigterm_ends_at_once_and_both_end_cleanly(
     assert "Traceback" not in output
 
 
-@pytest.mark.timeout(600)  # two starts
-def test_a_run_whose_terminal_closes_saves_unless_it_runs_below_nohup(tmp_path: Path, cache: Path) -> None:
-    """The first run is below nohup, and goes on until Ctrl-C; the other goes on from its checkpoint until SIGHUP."""
-    folder = tmp_path / "run"
-    for ending, ignored, extra in ((signal.SIGINT, (signal.SIGHUP,), ()), (signal.SIGHUP, (), ("--resume",))):
-        terminal, its_end = pty.openpty()
-        with long_run(folder, cache, "cluster.kind=local", *extra, terminal=its_end, ignored=ignored) as process:
-            os.close(its_end)
-            os.close(terminal)
-            os.killpg(process.pid, signal.SIGHUP)
-            if ending != signal.SIGHUP:
-                made = updates(folder)
-                assert until(lambda made=made: updates(folder) > made + 2, scaled(60)), "SIGHUP ended it"
-                os.killpg(process.pid, ending)
-            assert process.wait(timeout=scaled(90)) == 75
-        assert "Input/output error): the run continues without it" in (folder / "logs" / "controller.log").read_text()
-        assert json.loads((folder / "summary.json").read_text())["outcome"] == "saved: Ctrl-C"
-        assert list((folder / "checkpoints").glob("version-*"))
+@pytest.mark.parametrize("nohup", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_run_whose_terminal_closes_saves_unless_it_runs_below_nohup(tmp_path: Path, cache: Path, nohup: bool) -> None:
+    folder, ignored = tmp_path / "run", (signal.SIGHUP,) if nohup else ()
+    terminal, its_end = pty.openpty()
+    with long_run(folder, cache, "cluster.kind=local", terminal=its_end, ignored=ignored) as process:
+        os.close(its_end)
+        os.close(terminal)
+        os.killpg(process.pid, signal.SIGHUP)
+        if nohup:
+            made = updates(folder)
+            assert until(lambda: updates(folder) > made + 2, scaled(60)), "SIGHUP ended it"
+            os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=scaled(90)) == 75
+    assert "Input/output error): the run continues without it" in (folder / "logs" / "controller.log").read_text()
+    assert json.loads((folder / "summary.json").read_text())["outcome"] == "saved: Ctrl-C"
+    assert list((folder / "checkpoints").glob("version-*"))

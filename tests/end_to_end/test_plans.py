@@ -19,7 +19,7 @@ RAW = (
     "trainer.optimizer.learning_rate=1e-3",
 )
 """A random model and a reward that varies: nothing is learnt, and every update moves the weights."""
-EVERY_CHECKPOINT = ("trainer.save_every=1", "trainer.keep_checkpoints=3")
+EVERY_CHECKPOINT = ("trainer.save_every=1", "trainer.keep_checkpoints=2")
 LOCAL = "cluster.kind=local"
 
 
@@ -27,10 +27,10 @@ LOCAL = "cluster.kind=local"
     "plan",
     [
         pytest.param(
-            ("rollout.tensor_parallel_size=[1, 2]", "rollout.cpus_per_engine=0.25", "trainer.deepspeed.ranks=2",
+            ("rollout.tensor_parallel_size=2", "rollout.cpus_per_engine=0.25", "trainer.deepspeed.ranks=2",
              "trainer.deepspeed.zero_stage=3", "model.tiny.architecture=llama", "model.tiny.tie_word_embeddings=false",
              "sampling.temperature=1.5"),
-            id="engines-of-1-and-2-processes-2-ranks-zero3-llama-untied-hot",
+            id="engine-of-2-processes-2-ranks-zero3-llama-untied-hot",
         ),
         pytest.param(
             ("trainer.deepspeed.ranks=2", "trainer.deepspeed.zero_stage=2", "model.tiny.architecture=qwen3",
@@ -49,9 +49,9 @@ LOCAL = "cluster.kind=local"
 def test_engine_and_learner_agree_on_every_token_after_every_publish(
     tmp_path: Path, cache: Path, plan: tuple[str, ...]
 ) -> None:
-    run = train(tmp_path / "run", cache, *RAW, *EVERY_CHECKPOINT, "trainer.updates=3", *plan)
+    run = train(tmp_path / "run", cache, *RAW, *EVERY_CHECKPOINT, "trainer.updates=2", *plan)
     assert largest_difference(run.episodes) <= 1e-4
-    assert [left_as_they_were(*pair) for pair in pairwise(run.models)] == [set(), set()]
+    assert [left_as_they_were(*pair) for pair in pairwise(run.models)] == [set()]
 
 
 @pytest.mark.parametrize(

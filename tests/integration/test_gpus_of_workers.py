@@ -15,7 +15,7 @@ from rlhf.recipe.workers import ENGINE, LEARNER
 from tests.pace import scaled
 from tests.raylets import RayletCluster, raylets
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
 
 NODES, GPUS = 4, 8
 ON_GPUS = ("rollout.gpus_per_engine=1", "trainer.deepspeed.gpus_per_rank=1")
@@ -59,7 +59,7 @@ def of(role: str, workers: dict[str, Seen]) -> list[Seen]:
     return [workers[name] for name in sorted(workers) if name.startswith(f"{role}-")]
 
 
-@pytest.mark.parametrize(("layout", "used"), [pytest.param("pack", 1, marks=pytest.mark.slow), ("spread", 4)])
+@pytest.mark.parametrize(("layout", "used"), [("pack", 1), ("spread", 4)])
 def test_a_colocated_engine_sees_the_gpus_of_its_ranks_and_no_two_ranks_share_one(
     nodes: RayletCluster, tmp_path: Path, layout: str, used: int
 ) -> None:

@@ -36,6 +36,7 @@ from tests.trainer.made import made_batch, made_groups
 from tests.whole import whole_state
 
 pytestmark = pytest.mark.engine
+SLOW = pytest.mark.slow
 
 CANARY = np.arange(3, 40, dtype=np.int32)
 GROUPS = made_groups(12, 8)
@@ -142,7 +143,7 @@ def train(learner: RemoteLearner, updates: int) -> None:
         asyncio.run(learner.update(GROUPS))
 
 
-@pytest.mark.parametrize(("ranks", "stage"), [(1, 0), (2, 0), (2, 1), (2, 2), (2, 3)])
+@pytest.mark.parametrize(("ranks", "stage"), [(1, 0), (2, 3), *(pytest.param(2, n, marks=SLOW) for n in range(3))])
 def test_the_gradient_does_not_depend_on_how_a_batch_is_cut(
     request: pytest.FixtureRequest, folder: str, reference_gradient: np.ndarray, ranks: int, stage: int
 ) -> None:
@@ -166,7 +167,12 @@ def test_the_weights_after_three_steps_do_not_depend_on_the_plan(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "stage", "dtype"), [(2, 0, "float32"), (2, 2, "float32"), (1, 0, "bfloat16"), (2, 3, "bfloat16")]
+    ("ranks", "stage", "dtype"),
+    [
+        (2, 0, "float32"),
+        (2, 3, "bfloat16"),
+        *(pytest.param(*one, marks=SLOW) for one in ((2, 2, "float32"), (1, 0, "bfloat16"))),
+    ],
 )
 def test_a_resumed_learner_continues_bit_for_bit(
     request: pytest.FixtureRequest, folder: str, tmp_path: Path, ranks: int, stage: int, dtype: str
@@ -187,7 +193,11 @@ def test_a_resumed_learner_continues_bit_for_bit(
 
 @pytest.mark.parametrize(
     ("before", "after", "dtype"),
-    [((1, 0), (2, 3), "float32"), ((2, 3), (1, 1), "float32"), ((1, 2), (2, 3), "bfloat16")],
+    [
+        ((1, 0), (2, 3), "float32"),
+        pytest.param((2, 3), (1, 1), "float32", marks=SLOW),
+        pytest.param((1, 2), (2, 3), "bfloat16", marks=SLOW),
+    ],
 )
 def test_a_learner_continues_under_another_plan_but_for_rounding(
     request: pytest.FixtureRequest,
@@ -215,7 +225,7 @@ def test_a_learner_continues_under_another_plan_but_for_rounding(
     assert distance(found, uninterrupted) <= (0.01 if dtype == "float32" else 0.3) * distance(at_save, uninterrupted)
 
 
-@pytest.mark.parametrize(("before", "after"), [((2, 3), (2, 3)), ((1, 0), (1, 1))])
+@pytest.mark.parametrize(("before", "after"), [((2, 3), (2, 3)), pytest.param((1, 0), (1, 1), marks=SLOW)])
 def test_settings_changed_at_a_resume_decide_the_next_step(
     request: pytest.FixtureRequest, folder: str, tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
 ) -> None:
@@ -248,7 +258,7 @@ def flat(state: dict[str, torch.Tensor]) -> np.ndarray:
     return torch.cat(whole).numpy()
 
 
-@pytest.mark.parametrize(("ranks", "stage", "dtype"), [(2, 3, "float32"), (1, 0, "bfloat16")])
+@pytest.mark.parametrize(("ranks", "stage", "dtype"), [(2, 3, "float32"), pytest.param(1, 0, "bfloat16", marks=SLOW)])
 def test_a_start_check_leaves_no_trace(
     request: pytest.FixtureRequest, folder: str, ranks: int, stage: int, dtype: str
 ) -> None:
@@ -307,7 +317,7 @@ async def publish_to_this_process(learner: RemoteLearner) -> dict[str, torch.Ten
 
 @pytest.mark.parametrize(
     ("ranks", "stage", "dtype"),
-    [(1, 0, "float32"), (2, 1, "float32"), (2, 2, "float32"), (2, 3, "float32"), (2, 3, "bfloat16")],
+    [(1, 0, "float32"), (2, 3, "bfloat16"), *(pytest.param(2, n, "float32", marks=SLOW) for n in (1, 2, 3))],
 )
 def test_an_engine_receives_every_weight_bit_for_bit(
     request: pytest.FixtureRequest, folder: str, ranks: int, stage: int, dtype: str

@@ -19,6 +19,7 @@ from tests.integration.test_learner import CANARY, look, same, start, train, tra
 from tests.pace import scaled
 
 pytestmark = pytest.mark.engine
+SLOW = pytest.mark.slow
 
 
 def tensor_bytes() -> int:
@@ -48,9 +49,9 @@ def dropped_bytes(rank: Rank) -> int:
     ("ranks", "stage", "dtype", "more"),
     [
         (1, 0, "float32", {"ema_decay": 0.9}),
-        (1, 2, "bfloat16", {"critic": CriticConfig(), "advantage": {"estimator": "gae"}}),
+        pytest.param(1, 2, "bfloat16", {"critic": CriticConfig(), "advantage": {"estimator": "gae"}}, marks=SLOW),
         (2, 3, "bfloat16", {}),
-        (1, 1, "bfloat16", {}),
+        pytest.param(1, 1, "bfloat16", {}, marks=SLOW),
     ],
 )
 def test_a_parked_rank_holds_nothing_and_trains_on_as_if_it_had_not_been(

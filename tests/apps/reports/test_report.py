@@ -47,6 +47,13 @@ class Page(HTMLParser):
         self.text += data
 
 
+TAGS = {
+    "article", "body", "details", "div", "figcaption", "figure", "h1", "h2", "h3", "head", "html", "img", "li", "main",
+    "meta", "pre", "section", "small", "span", "strong", "style", "summary", "table", "td", "th", "title", "tr", "ul",
+}  # fmt: skip
+ATTRIBUTES = {"alt", "charset", "class", "content", "http-equiv", "lang", "name", "scope", "src"}
+
+
 def reported(folder: Path) -> Report:
     return report_of(read_run(folder))
 
@@ -92,7 +99,6 @@ def test_the_page_stands_alone(folder: Path) -> None:
 
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
 def test_no_text_of_others_does_anything(tmp_path: Path, folder: Path, hostile: str) -> None:
-    plain = reported(folder)
     said = [{"role": hostile, "content": hostile, "tool_calls": [{"name": hostile, "arguments": {hostile: hostile}}]}]
     episode = replace(
         PLAYED, update=3, task=hostile, answer=hostile, reward_detail=hostile, conversation=said,
@@ -104,9 +110,10 @@ def test_no_text_of_others_does_anything(tmp_path: Path, folder: Path, hostile: 
     (folder / "code" / "<script>.py").write_text("")
     report = reported(folder)
     assert len(report.episodes) == 1
-    page, before = Page(html_report(report)), Page(html_report(plain))
-    assert (page.tags - before.tags, page.attributes - before.attributes) == (set(), set())
-    assert unseen(html_report(report)) == set()
+    html = html_report(report)
+    page = Page(html)
+    assert (page.tags - TAGS, page.attributes - ATTRIBUTES) == (set(), set())
+    assert unseen(html) == set()
 
 
 def test_a_long_text_is_shortened_and_says_so(folder: Path) -> None:
