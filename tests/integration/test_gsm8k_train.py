@@ -10,7 +10,7 @@ import pytest
 from tests.datasets import GSM8K
 from tests.end_to_end.running import ROOT, Run, largest_difference, train
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 RECIPE = ROOT / "recipes" / "gsm8k_grpo.yaml"
 

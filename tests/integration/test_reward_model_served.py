@@ -78,6 +78,7 @@ async def test_every_shape_gives_the_models_own_score(folder: Path) -> None:
     await reward.close()
 
 
+@pytest.mark.slow
 async def test_what_a_killed_worker_was_asked_is_scored_by_the_one_that_follows(folder: Path, tmp_path: Path) -> None:
     values = {"kind": "model", "model": str(folder), "cpus_per_worker": 0.5}
     data = {"train": {"tasks": "recipes.tasks.sorting:tasks"}}
