@@ -65,10 +65,3 @@ def test_a_ctrl_c_while_the_server_is_made_leaves_no_traceback(
     with pytest.raises(KeyboardInterrupt):
         serve_env.run_serve_env(GUESS, "{}", "thread", EnvironmentServerSettings(port=0))
     assert capfd.readouterr().err == ""
-
-
-def test_a_port_that_is_taken_is_told_in_one_line(rlhf: Command, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with commanded("env", GUESS) as (url, _):
-        ended = rlhf("serve", "env", GUESS, "--port", url.rpartition(":")[2])
-    assert (ended.returncode, "cannot listen" in ended.stderr) == (2, True)

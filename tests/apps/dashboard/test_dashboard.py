@@ -16,12 +16,9 @@ import pytest
 from starlette.testclient import TestClient
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from typer.testing import CliRunner
 
-from rlhf.apps.cli.main import app
 from rlhf.apps.dashboard.app import STATIC, dashboard_app, live_events
 from rlhf.apps.dashboard.library import Library, find_runs
-from rlhf.errors import RlhfError
 from rlhf.runs.episode_parts import read_episodes, write_part
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.records import EpisodeOutcome, as_row
@@ -244,13 +241,6 @@ def test_the_page_loads_nothing_of_others_and_runs_no_inline_script(run: Path) -
     for file in STATIC.iterdir():
         if file.is_file():
             assert not re.search(r"https?://|<script>|innerHTML", file.read_text()), file.name
-
-
-def test_a_port_in_use_is_one_named_error(run: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        failed = CliRunner().invoke(app, ["view", str(run), "--port", str(taken.getsockname()[1])])
-    assert isinstance(failed.exception, RlhfError)
-    assert "cannot listen" in str(failed.exception)
 
 
 def test_runs_of_one_name_are_both_shown(run: Path) -> None:
