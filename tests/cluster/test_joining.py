@@ -123,7 +123,7 @@ def no_host() -> Iterator[str]:
     yield NOBODY
 
 
-@pytest.mark.parametrize("place", [silent_port, no_host])
+@pytest.mark.parametrize("place", [pytest.param(silent_port, marks=pytest.mark.slow), no_host])
 def test_an_address_where_no_ray_is_is_refused_in_one_line_and_in_time(place: Any, tmp_path: Path) -> None:
     with place() as address:
         assert f"no Ray cluster answers at '{address}' (" in refused_by(address, tmp_path, environment())

@@ -102,6 +102,7 @@ def test_a_cluster_is_as_its_file_says_refuses_strangers_and_ends_with_its_head(
     assert not pair.left()
 
 
+@pytest.mark.slow
 def test_a_worker_whose_head_dies_says_so_in_one_line(pair: Nodes) -> None:
     for process in pair.left():
         if process.pid != pair.processes["n2"].pid and of_node(process, "n1"):
