@@ -121,7 +121,7 @@ def recipe(task: str, name: str, seed: int, folder: Path) -> Recipe:
         "seed": seed,
     }  # fmt: skip
     changed: list[Mapping[str, Any]] = [LEARNABILITY] if name in ("learnability", "both") else []
-    changed += [{"trainer": {"replay": {"groups": groups, "max_age": 4}}}] if name in ("replay", "both") else []
+    changed += [{"trainer": {"replay": {"groups": groups}}}] if name in ("replay", "both") else []
     own = {"data": TASKS[task].get("data", whole["data"])}
     layers = (whole | {"data": {}}, own, TASKS[task], one_core, *changed)
     values, _ = merge(*(("", layer) for layer in layers))

@@ -61,10 +61,6 @@ class RolloutConfig(Config):
     70 GB on, except on an A100; else 256)."""
     max_context_tokens: int | None = Field(None, ge=8)
     """Maximum length of prompt plus reply in tokens; default: the model's own limit."""
-    repeatable: bool = False
-    """Seed every reply even where that is slow: on GPUs with vLLM's model runner 1, which then samples one request at a
-    time. Elsewhere seeds cost nothing, and every reply has one. On a CPU a run repeats bit by bit; on GPUs log-probs
-    still depend on the other requests in the batch."""
     routing: Literal["auto", "replay", "compare", "ignore"] = "auto"
     """Mixture of experts: the learner uses the experts that the engine chose for each token (`replay`); or it chooses
     itself, and the difference is measured (`compare`) or not (`ignore`). `auto` replays for model families whose

@@ -61,10 +61,6 @@ class AdvantageConfig(Config):
     """`gae` with a whole turn as one action, instead of a token."""
     whiten: bool = False
     """Shift and scale the advantages of a batch to mean 0 and variance 1 over its action tokens."""
-    rho_bar: float = Field(1.0, gt=0)
-    """`vtrace`: largest importance weight of a step, for targets and policy gradient (arXiv 1802.01561)."""
-    c_bar: float = Field(1.0, gt=0)
-    """`vtrace`: largest weight with which a correction propagates back."""
     arguments: dict[str, Any] = Field({})
     """Keyword arguments of your own estimator."""
 
@@ -215,9 +211,6 @@ class ReplayConfig(Config):
 
     groups: int = Field(0, ge=0)
     """Maximum number of earlier groups that an update uses a second time, in addition to its own; 0 disables it."""
-    max_age: int = Field(4, ge=1)
-    """Largest number of updates between the two uses of a group. Its tokens are then stale by at most `max_staleness`
-    and this."""
 
 
 class DeepSpeedConfig(Config):
@@ -234,24 +227,9 @@ class DeepSpeedConfig(Config):
     """Keep the optimizer state in CPU memory and run the optimizer step there; needs `zero_stage` 1 or more."""
     offload_parameters: Literal["none", "cpu"] = "none"
     """Keep the weights' shards in CPU memory between uses; needs `zero_stage` 3."""
-    overlap: bool | None = None
-    """Send gradients, and gather weights, while the device computes; takes a second bucket of memory. Default: on GPUs,
-    where sending has separate streams."""
-    reduce_bucket_size: int | None = Field(None, ge=1)
-    """Gradients sent at once, in elements of 4 bytes. Default: 50 million, and at most the model."""
-    prefetch_bucket_size: int | None = Field(None, ge=0)
-    """Weights gathered ahead of their use at `zero_stage` 3, in elements. Default: 50 million, and at most a tenth of
-    the model."""
-    persistence_threshold: int | None = Field(None, ge=0)
-    """Weights of at most this many elements stay gathered at `zero_stage` 3: norms and biases, whose gathering takes
-    longer than using them. Default: 100,000, and at most a thousandth of the model."""
-    hpz_partition_size: int = Field(1, ge=1)
-    """At `zero_stage` 3, ranks that hold a copy of all weights among them, so that the backward pass gathers within a
-    node (ZeRO++'s hpZ, arXiv 2306.10209): the GPUs of a node, or 1 for no such copy, which takes a node's worth of
-    weights divided by its ranks."""
     config: dict[str, Any] = Field({})
     """DeepSpeed's own configuration, by its names, except what the recipe decides elsewhere: for instance
-    `{zero_optimization: {sub_group_size: 100000000}}`."""
+    `{zero_optimization: {sub_group_size: 100000000}}`. Defaults for bucket sizes follow the model's size."""
     cpus_per_rank: float = Field(0.5, gt=0)
     """CPU cores reserved for a rank; the number of threads is this rounded down, at least 1."""
     gpus_per_rank: float = Field(0, ge=0)
@@ -267,16 +245,6 @@ class DeepSpeedConfig(Config):
             raise ValueError(
                 f"deepspeed.sequence_parallel is {self.sequence_parallel}, but {self.ranks} rank(s) cannot be divided "
                 f"into teams of {self.sequence_parallel}; use a multiple of it as deepspeed.ranks"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _copies_within_nodes(self) -> DeepSpeedConfig:
-        if self.hpz_partition_size > 1 and (self.zero_stage != 3 or self.ranks % self.hpz_partition_size):
-            raise ValueError(
-                f"deepspeed.hpz_partition_size is {self.hpz_partition_size}: it needs zero_stage 3, and "
-                f"deepspeed.ranks that are a multiple of it ({self.ranks} at stage {self.zero_stage}); use 1, or the "
-                "GPUs of a node"
             )
         return self
 

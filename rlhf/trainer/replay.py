@@ -12,6 +12,9 @@ from dataclasses import replace
 from rlhf.trainer.config import ReplayConfig
 from rlhf.types import Group, Sample, Trajectory
 
+MAX_AGE = 4
+"""Largest number of updates between the two uses of a group: its tokens are stale by at most `max_staleness` and
+this."""
 Waiting = tuple[tuple[int, int], ...]
 """`(update, ordinal)` of groups that wait for their second use, with the update that trained them first."""
 
@@ -27,7 +30,7 @@ class GroupReplay:
 
         The newest come first, and of one update those whose rewards differ most.
         """
-        young = [(first, group) for first, group in self._groups if update - first <= self._config.max_age]
+        young = [(first, group) for first, group in self._groups if update - first <= MAX_AGE]
         young.sort(key=lambda one: (-one[0], -one[1].reward_variance, one[1].ticket.ordinal))
         chosen, left = young[: self._config.groups], young[self._config.groups :]
         if self._config.groups:

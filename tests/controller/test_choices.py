@@ -22,7 +22,7 @@ from rlhf.types import Group, Scored, Task, Trajectory, Updated
 from tests.runs.sitting import FakeServing, SavingLearner, recipe_for, run_of, sitting
 from tests.small_tasks import sorting
 
-UPDATES, GROUPS, REPLAYED, AGE = 9, 4, 2, 2
+UPDATES, GROUPS, REPLAYED = 9, 4, 2
 
 
 class SomeTeach:
@@ -62,7 +62,7 @@ def loaded(folder: Path, updates: int, **trainer: Any) -> LoadedRecipe:
     return recipe_for(
         folder, sorting(digits=2, rows=20) | {"order": "learnability"}, group_size=2,
         **{"updates": updates, "save_every": 2, "keep_checkpoints": 9, "groups_per_update": GROUPS,
-           "replay": {"groups": REPLAYED, "max_age": AGE}, **trainer},
+           "replay": {"groups": REPLAYED}, **trainer},
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "sound"
     return train(
         folder, cache, *SMALL, "cluster.kind=local", f"trainer.updates={UPDATES}", "trainer.eval_every=1",
-        "data.train.order=learnability", "trainer.replay={groups: 3, max_age: 2}", "data.eval.samples=3",
+        "data.train.order=learnability", "trainer.replay.groups=3", "data.eval.samples=3",
         "data.eval.temperature=1.0", "data.eval.pass_at=[2]", "data.eval.arguments.rows=8",
     ).folder  # fmt: skip
 

@@ -90,7 +90,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 OPTIONS = (
     *SMALL, "trainer.updates=10", "trainer.save_every=5", "trainer.eval_every=5", "trainer.max_staleness=0",
     "trainer.weight_sync.verify_at_start=false",
-    "data.train.order=learnability", "data.train.arguments.rows=16", "trainer.replay={groups: 3, max_age: 2}",
+    "data.train.order=learnability", "data.train.arguments.rows=16", "trainer.replay.groups=3",
 )  # fmt: skip
 """With choices and second uses, which are of a checkpoint too."""
 CLOCKS = ("generate_seconds", "environment_seconds")

@@ -20,6 +20,7 @@ from tests.whole import whole_state
 
 pytestmark = pytest.mark.engine
 SMALL_FILES = 200_000
+THRESHOLD = "stage3_param_persistence_threshold"
 
 
 def critic_and_average(rank: Rank) -> dict[str, torch.Tensor]:
@@ -98,14 +99,14 @@ def tied(folder: str, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tenso
     }
 
 
-@pytest.mark.parametrize("chosen", [{"persistence_threshold": 10**6}, {"hpz_partition_size": 2}])
+@pytest.mark.parametrize("chosen", [{THRESHOLD: 10**6}, {"zero_hpz_partition_size": 2}])
 def test_weights_that_stay_gathered_or_have_a_copy_in_the_node_follow_every_change(
     pair: list[ProcessWorker], folder: str, tmp_path: Path, chosen: dict[str, int]
 ) -> None:
     """A start check, a saved state and a resume change shards, beside which something whole would go on as it was."""
-    train(plain := start(pair, folder, with_sharing(persistence_threshold=0)), 3)
+    train(plain := start(pair, folder, with_sharing({THRESHOLD: 0})), 3)
     expected, scores = look(pair, whole_weights), asyncio.run(plain.token_logprobs(CANARY))
-    learner = start(pair, folder, with_sharing(**chosen))
+    learner = start(pair, folder, with_sharing(chosen))
     train(learner, 1)
     before = asyncio.run(learner.token_logprobs(CANARY))
     asyncio.run(learner.perturb())
@@ -122,6 +123,7 @@ def test_weights_that_stay_gathered_or_have_a_copy_in_the_node_follow_every_chan
     assert same(look(pair, whole_weights), expected)
 
 
-def with_sharing(**chosen: int) -> TrainerConfig:
+def with_sharing(chosen: dict[str, int]) -> TrainerConfig:
     config = trainer(2, 3)
-    return config.model_copy(update={"deepspeed": config.deepspeed.model_copy(update=chosen)})
+    own = {"config": {"zero_optimization": chosen}}
+    return config.model_copy(update={"deepspeed": config.deepspeed.model_copy(update=own)})

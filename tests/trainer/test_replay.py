@@ -39,7 +39,7 @@ def ordinals(groups: Sequence[Group]) -> list[int]:
 
 
 def test_the_newest_come_first_then_those_whose_rewards_differ_most_and_none_twice_nor_too_late() -> None:
-    replay = GroupReplay(ReplayConfig(groups=2, max_age=2))
+    replay = GroupReplay(ReplayConfig(groups=2))
     first = [group(0, 1, 1, 0, 1), group(1, 1, 1, 1, 1), group(2, 1, 0, 0, 1), group(3, 0, 0, 0, 1)]
     assert replay.second_uses(first, 1) == [], "an update uses nothing of its own twice"
     again = replay.second_uses([group(4, 0, 0, 1, 1)], 2)
@@ -50,7 +50,7 @@ def test_the_newest_come_first_then_those_whose_rewards_differ_most_and_none_twi
     assert ordinals(replay.second_uses([group(6, 0, 1, 0, 0), group(7, 0, 1, 1, 0), group(8, 1, 0, 1, 1)], 4)) == []
     assert ordinals(replay.second_uses([], 5)) == [7, 6]
     assert replay.waiting == ((4, 8),)
-    assert ordinals(replay.second_uses([], 7)) == [], "three updates later"
+    assert ordinals(replay.second_uses([], 9)) == [], "five updates later"
 
 
 def test_without_groups_nothing_is_kept() -> None:
@@ -142,7 +142,6 @@ RECIPE = {"model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind"
     ("settings", "why"),
     [
         ({"trainer": {"replay": {"groups": 33}}}, "at most its groups_per_update of 32"),
-        ({"trainer": {"replay": {"max_age": 2}}}, "replay.max_age is read with replay.groups"),
         ({"trainer": {"replay": {"groups": 2}, "algorithm": "reinforce_pp", "group_size": 1}},
          "trainer.replay chooses by"),
         ({"trainer": {"replay": {"groups": 2}, "loss": {"policy": "policy_gradient"},
@@ -153,7 +152,7 @@ RECIPE = {"model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind"
         ({"data": {"train": [sorting(), sorting(seed=1) | {"order": "learnability"}]},
           "trainer": {"algorithm": "remax"}}, r"data.train.1.order chooses by .* trainer.group_size is 1"),
     ],
-    ids=["too-many", "unread", "alone", "uncorrected", "sft", "sft-order", "one-of-two"],
+    ids=["too-many", "alone", "uncorrected", "sft", "sft-order", "one-of-two"],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_in_one_line(settings: dict, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as refused:

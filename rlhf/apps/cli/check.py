@@ -27,6 +27,7 @@ from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.trainer.config import CorrectionConfig
+from rlhf.trainer.replay import MAX_AGE
 
 ISOLATED = {"thread": "in threads", "process": "each session in a process"}
 """Descriptions of the values of `environment.isolation`."""
@@ -95,7 +96,7 @@ def parts(recipe: Recipe) -> list[LabelledText]:
 def derived(recipe: Recipe) -> list[LabelledText]:
     """Return the batch sizes and counts that follow from the recipe."""
     trainer, tokens, replay = recipe.trainer, recipe.sampling.max_tokens, recipe.trainer.replay
-    reused = f"{count(replay.groups, 'group')} an update, within {count(replay.max_age, 'update')} of their first"
+    reused = f"{count(replay.groups, 'group')} an update, within {count(MAX_AGE, 'update')} of their first"
     return [
         (
             "an update",

@@ -40,9 +40,9 @@ class EngineSettings:
 
 
 def requests_have_seeds(settings: EngineSettings, *, model_runner: int) -> bool:
-    """Whether every request draws with its own seed: if that costs nothing, or the settings ask for it. vLLM's model
-    runner 2 draws by a counter; runner 1 keeps a generator for every seed, and on a GPU launches a kernel for each."""
-    return settings.device == "cpu" or model_runner == 2 or settings.rollout.repeatable
+    """Whether every request draws with its own seed: if that costs nothing. vLLM's model runner 2 draws by a counter;
+    runner 1 keeps a generator for every seed, and on a GPU launches a kernel for each."""
+    return settings.device == "cpu" or model_runner == 2
 
 
 class EngineFacts(NamedTuple):

@@ -11,7 +11,6 @@ from rlhf.trainer.config import (
     KLConfig,
     LossConfig,
     OverlongConfig,
-    ReplayConfig,
     TrainerConfig,
 )
 from rlhf.trainer.credit.registry import ESTIMATORS, LOSSES, has_own_piece, is_corrected, needs_of
@@ -149,10 +148,6 @@ def _unread_of_the_advantage(trainer: TrainerConfig) -> Iterator[tuple[bool, str
     )
     yield given.lam != usual.lam and name != "gae", f"advantage.lam is read by gae; {is_one}"
     yield (
-        (given.rho_bar, given.c_bar) != (usual.rho_bar, usual.c_bar) and name != "vtrace",
-        f"advantage.rho_bar and c_bar are read by vtrace; {is_one}",
-    )
-    yield (
         bool(given.arguments) and not is_piece(name),
         f"advantage.arguments are those of an estimator of your own; {is_one}",
     )
@@ -175,10 +170,6 @@ def _unread_besides(trainer: TrainerConfig) -> Iterator[tuple[bool, str]]:
     yield (
         trainer.filter.refill_groups is not None and not trainer.filter.equal_rewards,
         "filter.refill_groups is read with filter.equal_rewards, which is off",
-    )
-    yield (
-        trainer.replay.max_age != ReplayConfig().max_age and not trainer.replay.groups,
-        "replay.max_age is read with replay.groups, which is 0 (off)",
     )
     yield (
         overlong.penalty_factor != OverlongConfig().penalty_factor and not overlong.buffer_tokens,

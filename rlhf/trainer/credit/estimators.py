@@ -98,7 +98,7 @@ def gae(
 
 
 def vtrace(
-    batch: Batch, *, gamma: ArrayLike, rho_bar: float, c_bar: float, policy_rho_bar: float | None = None
+    batch: Batch, *, gamma: ArrayLike, rho_bar: float = 1.0, c_bar: float = 1.0, policy_rho_bar: float | None = None
 ) -> tuple[Doubles, Doubles]:
     """V-trace (arXiv 1802.01561, equation 1), for episodes sampled by another policy. The importance weight is already
     included in the advantage: the loss is `-advantage * logprob`, without a ratio.

@@ -76,7 +76,7 @@ ESTIMATORS: Mapping[str, Piece] = {
     ),
     "vtrace": Piece(
         function=_OURS + "vtrace",
-        settings=("gamma", "rho_bar", "c_bar"),
+        settings=("gamma",),
         needs=Needs(values=True, proximal=True, weighted=True),
     ),
     "distillation": Piece(function=_OURS + "distillation", needs=Needs(proximal=True, reference=True)),

@@ -28,7 +28,7 @@ def deepspeed_config(
         "gradient_accumulation_steps": 1,
         "train_batch_size": world_size,
         "gradient_clipping": config.max_grad_norm,
-        "zero_optimization": {**own.get("zero_optimization", {}), **_sharing(settings, stage, parameters)},
+        "zero_optimization": _sharing(settings, stage, parameters) | own.get("zero_optimization", {}),
         "bf16": {"enabled": settings.model.dtype == "bfloat16"},
         "fp16": {**own.get("fp16", {}), "enabled": settings.model.dtype == "float16"},
         "data_types": {"grad_accum_dtype": "fp32"},
@@ -52,17 +52,14 @@ def _checked(config: dict[str, Any]) -> dict[str, Any]:
 
 def _sharing(settings: LearnerSettings, stage: int, parameters: int) -> dict[str, Any]:
     """Return DeepSpeed's settings of sharding and communication, for a model of this many `parameters`."""
-    chosen, large = settings.trainer.deepspeed, 50_000_000
-    sizes = {
-        "reduce_bucket_size": (chosen.reduce_bucket_size, min(parameters, large)),
-        "stage3_prefetch_bucket_size": (chosen.prefetch_bucket_size, min(parameters // 10, large)),
-        "stage3_param_persistence_threshold": (chosen.persistence_threshold, min(parameters // 1000, 100_000)),
-    }
+    large = 50_000_000
     return {
         "stage": stage,
-        "overlap_comm": settings.device == "cuda" if chosen.overlap is None else chosen.overlap,
-        "zero_hpz_partition_size": chosen.hpz_partition_size,
-        **{name: default if size is None else size for name, (size, default) in sizes.items()},
+        "overlap_comm": settings.device == "cuda",
+        "zero_hpz_partition_size": 1,
+        "reduce_bucket_size": min(parameters, large),
+        "stage3_prefetch_bucket_size": min(parameters // 10, large),
+        "stage3_param_persistence_threshold": min(parameters // 1000, 100_000),
         **_offload(settings),
     }
 

@@ -41,7 +41,6 @@ def test_requests_have_seeds_unless_a_gpu_would_sample_one_by_one() -> None:
     settings = made_settings("a", device="cuda")
     assert requests_have_seeds(settings, model_runner=2)
     assert not requests_have_seeds(settings, model_runner=1)
-    assert requests_have_seeds(made_settings("a", device="cuda", repeatable=True), model_runner=1)
     assert requests_have_seeds(replace(settings, device="cpu"), model_runner=1)
 
 

@@ -83,7 +83,6 @@ def test_every_preset_has_a_recipe() -> None:
         ({"kl": {"coefficient": 0.1, "horizon": 5}}, "kl.horizon is read with kl.target"),
         ({"advantage": {"gamma": 0.9}}, "advantage.gamma is read by gae, vtrace, reinforce_pp"),
         ({"algorithm": "reinforce_pp", "advantage": {"lam": 0.9}}, "advantage.lam is read by gae"),
-        ({"algorithm": "ppo", "advantage": {"c_bar": 0.9}}, "are read by vtrace"),
         ({"loss": {"temperature_negative": 2.0}}, "are read by sapo"),
         ({"filter": {"refill_groups": 3}}, "which is off"),
         ({"overlong": {"penalty_factor": 0.5}}, "which is 0 (off)"),
