@@ -54,25 +54,23 @@ class Availability:
         self._began: float | None = None
         self._answered = self._ended = -math.inf
 
-    async def call(self, request: JsonRequest, attempts: Callable[[], Awaitable[Any]]) -> Any:
+    async def call(self, request: JsonRequest, attempts: Callable[[], Awaitable[Any]], left: int = ROUNDS - 1) -> Any:
         """Return the result of `attempts`, repeated after an outage. Raises `HttpFailed`, of kind `outage` after an
         outage of more than `seconds`."""
-        for left in reversed(range(ROUNDS)):
-            began = time.monotonic()
-            try:
-                answer = await attempts()
-            except HttpFailed as failure:
-                if failure.kind not in RETRIED:
-                    self._note_answer()
-                    raise
-                await self._wait(failure, request)
-                if not left or (failure.kind in OF_REQUESTS and self._ended < began):
-                    raise
-            else:
-                self._known = request
+        began = time.monotonic()
+        try:
+            answer = await attempts()
+        except HttpFailed as failure:
+            if failure.kind not in RETRIED:
                 self._note_answer()
-                return answer
-        raise AssertionError("unreachable")
+                raise
+            await self._wait(failure, request)
+            if not left or (failure.kind in OF_REQUESTS and self._ended < began):
+                raise
+            return await self.call(request, attempts, left - 1)
+        self._known = request
+        self._note_answer()
+        return answer
 
     async def _wait(self, failure: HttpFailed, request: JsonRequest) -> None:
         """Wait until the server answers any request. Raises `HttpFailed`."""

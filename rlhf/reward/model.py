@@ -94,18 +94,17 @@ class ScoringSeat:
         handle, seconds = WorkerHandle[RewardModelWorker](worker), self.start_timeout_seconds
         return await handle.call(lambda model: model.start(self.settings), timeout_seconds=seconds)
 
-    async def score(self, sequences: Sequence[NDArray[np.int32]]) -> list[float]:
-        """Return the scores, from a new worker if one dies. Raises `WorkerDied` when `STARTS` in a row died, since the
+    async def score(self, sequences: Sequence[NDArray[np.int32]], starts: int = STARTS) -> list[float]:
+        """Return the scores, from a new worker if one dies. Raises `WorkerDied` when `starts` more have died, since the
         sequences may be the cause, and what a call raises."""
-        for left in reversed(range(1 + STARTS)):
-            try:
-                handle = WorkerHandle[RewardModelWorker](self.worker)
-                return await handle.call(lambda model: model.score(sequences), timeout_seconds=self.timeout_seconds)
-            except WorkerDied as death:
-                if self.restarts is None or not left:
-                    raise
-                self.worker, _ = await self.restarts.after(death, self.worker, self.begin)
-        raise AssertionError("unreachable")
+        handle, seconds = WorkerHandle[RewardModelWorker](self.worker), self.timeout_seconds
+        try:
+            return await handle.call(lambda model: model.score(sequences), timeout_seconds=seconds)
+        except WorkerDied as death:
+            if self.restarts is None or not starts:
+                raise
+            self.worker, _ = await self.restarts.after(death, self.worker, self.begin)
+        return await self.score(sequences, starts - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

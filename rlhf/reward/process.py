@@ -91,11 +91,11 @@ class ScorerPool:
             await asyncio.gather(*(stack.enter_async_context(self._worker()) for _ in range(self._workers)))
 
     async def _ask(self, request: bytes) -> Scored | Unscored:
-        for left in reversed(range(TRIES)):
+        for _ in range(TRIES):
             score = await self._ask_once(request)
-            if not left or self._closed or not isinstance(score, Unscored) or score.kind != "died":
-                return score
-        raise AssertionError("unreachable")
+            if self._closed or not isinstance(score, Unscored) or score.kind != "died":
+                break
+        return score
 
     async def _ask_once(self, request: bytes) -> Scored | Unscored:
         async with self._worker() as worker:

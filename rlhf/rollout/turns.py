@@ -61,17 +61,18 @@ class WithEnvironment:
     def tools(self) -> tuple[Tool, ...]:
         return self.environments.spec.tools
 
-    async def __call__(self, task: Task, policy: PolicyClient, seed: int) -> tuple[Trajectory | Failed, ...]:
-        for left in reversed(range(PLAYS)):
-            environment = await self.environments.open(policy.session)
-            try:
-                return await play(task, policy, environment, seed=seed, rules=self.rules)
-            except EnvironmentFailed as error:
-                if error.kind != "lost" or not left:
-                    raise
-            finally:
-                await environment.close()
-        raise AssertionError("unreachable")
+    async def __call__(
+        self, task: Task, policy: PolicyClient, seed: int, left: int = PLAYS - 1
+    ) -> tuple[Trajectory | Failed, ...]:
+        environment = await self.environments.open(policy.session)
+        try:
+            return await play(task, policy, environment, seed=seed, rules=self.rules)
+        except EnvironmentFailed as error:
+            if error.kind != "lost" or not left:
+                raise
+        finally:
+            await environment.close()
+        return await self(task, policy, seed, left - 1)
 
 
 async def play(

@@ -150,12 +150,11 @@ class RemoteEnvironment:
                     return await self.exchange(frame)
             except (Broken, TimeoutError) as error:
                 self.abort()
-                if not left:
-                    raise self._cut_off(f"{frame['type']}: {error}") from None
+                why = f"{frame['type']}: {error}"
                 await asyncio.sleep(self._patience.pause_seconds)
             except AtCapacity as error:
                 raise self._failed("lost", str(error)) from None
-        raise AssertionError("unreachable")
+        raise self._cut_off(why)
 
     async def exchange(self, frame: Json | str) -> Json:
         """Send one frame and receive one. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
