@@ -3,7 +3,8 @@
 Wrong are: an import that goes upwards in the layers of pyproject.toml, a circle of modules that import one another
 (imports inside functions count), an import of `apps` by the core, a class, type alias or public function that two
 modules define, a module name in more than `SAME_NAMES` folders, a function of more than 60 lines, and a private name
-that is used outside its module. Sizes are printed with their change since the last release note, without a bound.
+that is used outside its module, or one of another library outside a module called `…_internals`. Sizes are printed with
+their change since the last release note, without a bound.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ RELEASED = {"lines": 60_690, "test_lines": 61_180, "files": 524, "containers": 1
 LONGEST_FUNCTION = 60
 SAME_NAMES = 3
 EVERYWHERE = {"config", "types", "server", "client", "wire", "__init__"}
+NO_LIBRARY = {"_replace", "_asdict", "_fields", "_exit", "_current_frames", "_run_exitfuncs"}
+"""Private names of Python's own."""
 ENTRY_POINTS = {"rlhf", "rlhf.__main__"}
 CAMEL_CASE = re.compile(r"[A-Z]\w*[a-z]\w*")
 CONTAINERS = (
@@ -48,7 +51,7 @@ def main() -> int:
         "clashes": [f"{name} in {', '.join(modules)}" for name, modules in clashes(trees).items()],
         "crowded_names": [name for name, count in module_names(trees).items() if count > SAME_NAMES],
         "long_functions": list(long_functions(trees)),
-        "private_names": list(private_names(trees)),
+        "private_names": [*private_names(trees), *foreign_names(trees)],
         "no_containers": sorted(set(CONTAINERS) - set(class_names(trees))),
     }
     for name, cases in wrong.items():
@@ -128,6 +131,23 @@ def private_names(trees: Tree) -> Iterator[str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rlhf"):
                 yield from (f"{module}: {alias.name}" for alias in node.names if re.match(r"_[a-z]", alias.name))
+
+
+def foreign_names(trees: Tree) -> Iterator[str]:
+    """Yield the private names of other libraries, and DeepSpeed's `ds_…`, outside the one module for each library."""
+    nodes = [(module, node) for module, tree in trees.items() for node in ast.walk(tree)]
+    own = {node.name for _, node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)} | NO_LIBRARY
+    own |= {node.attr for _, node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"}
+    for module, node in nodes:
+        match node:
+            case ast.ImportFrom(module=str(package), names=names) if not package.startswith(("rlhf", "__")):
+                found = [*package.split("."), *(alias.name for alias in names)]
+            case ast.Attribute(attr=name):
+                found = [name]
+            case _:
+                continue
+        private = (name for name in found if re.match(r"_[a-zA-Z]|ds_", name) and name not in own)
+        yield from () if module.endswith("_internals") else (f"{module}: {name}" for name in private)
 
 
 def module_names(trees: Tree) -> Counter[str]:

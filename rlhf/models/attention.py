@@ -17,11 +17,6 @@ from rlhf.models.masked_attention import AttentionScaling, added, masked_attenti
 from rlhf.models.varlen import flash_takes
 
 
-def attends_in_blocks(model: PreTrainedModel) -> bool:
-    """Whether the argument `blocks` of the model's forward pass reaches the attention of its layers."""
-    return bool(model._supports_attention_backend) and model.config._attn_implementation == "sdpa"
-
-
 def decoder_of(model: PreTrainedModel) -> nn.Module:
     """Return the language model without its head: the part that ends with the last hidden states."""
     decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]

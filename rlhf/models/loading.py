@@ -23,6 +23,7 @@ from rlhf.models.model_files import refuse_adapters
 from rlhf.models.model_types import check_precision
 from rlhf.models.sharded_loading import Sharding, pretrained
 from rlhf.models.towers import auto_class, towers
+from rlhf.models.transformers_internals import checkpoint_by
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
 LIBRARY = f"transformers {transformers.__version__}"
@@ -147,8 +148,7 @@ def ready_to_train(
         for module in model.modules():  # layers recompute only in training mode; their submodules stay in evaluation
             module.training = vars(module).get("gradient_checkpointing", False)
             if offload_activations and module.training:
-                checkpoint = module._gradient_checkpointing_func
-                module._gradient_checkpointing_func = partial(_from_machine_memory, checkpoint)  # type: ignore[assignment]
+                checkpoint_by(module, _from_machine_memory)
 
 
 def _from_machine_memory(checkpoint: Any, *arguments: Any, **named: Any) -> Any:

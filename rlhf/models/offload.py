@@ -17,6 +17,8 @@ from typing import IO, Protocol
 import torch
 from torch import Tensor, UntypedStorage
 
+from rlhf.models.torch_internals import storage_key
+
 CHUNK_BYTES = 256 << 20
 """Pinned memory is allocated in powers of two: a storage is copied in pieces of this size, and only the last is
 rounded."""
@@ -49,11 +51,12 @@ class OffloadedStorages:
         """Empty the storages of `tensors`, except for those of `keep`; without `contents` their bytes are dropped.
         Returns the number of bytes that are free. Small storages stay, and those of a file or an array that several
         tensors share."""
-        staying = {_key(tensor) for tensor in keep}
-        leaving = [tensor for tensor in tensors if _key(tensor) not in staying]
+        staying = {storage_key(tensor) for tensor in keep}
+        leaving = [tensor for tensor in tensors if storage_key(tensor) not in staying]
         own_storages(leaving)
         large = [tensor for tensor in leaving if _size(tensor) >= SMALLEST_BYTES]
-        chosen = {_key(tensor): tensor.untyped_storage() for tensor in large if tensor.untyped_storage().resizable()}
+        storages = ((storage_key(tensor), tensor.untyped_storage()) for tensor in large)
+        chosen = {key: storage for key, storage in storages if storage.resizable()}
         copies = copied(chosen) if contents else {}
         wait_for_copies(chosen.values())
         for key, storage in chosen.items():
@@ -63,7 +66,7 @@ class OffloadedStorages:
 
     def restore(self, tensors: Iterable[Tensor] | None = None) -> None:
         """Fill the storages of these tensors, by default all, as they were. Bytes that were dropped are zero."""
-        keys = list(self._emptied) if tensors is None else list({_key(tensor) for tensor in tensors})
+        keys = list(self._emptied) if tensors is None else list({storage_key(tensor) for tensor in tensors})
         back = [self._emptied.pop(key) for key in keys if key in self._emptied]
         for emptied in back:
             emptied.storage.resize_(emptied.bytes)
@@ -80,7 +83,7 @@ def own_storages(tensors: Iterable[Tensor]) -> None:
     users: dict[int, dict[int, Tensor]] = {}
     for tensor in tensors:
         if not tensor.untyped_storage().resizable():
-            users.setdefault(_key(tensor), {})[id(tensor)] = tensor
+            users.setdefault(storage_key(tensor), {})[id(tensor)] = tensor
     for sharing in users.values():
         tensor, *others = sharing.values()
         if not others and tensor.nbytes == _size(tensor):
@@ -153,8 +156,3 @@ def give_back(device: str) -> None:
 
 def _size(tensor: Tensor) -> int:
     return 0 if tensor.device.type == "meta" else tensor.untyped_storage().nbytes()
-
-
-def _key(tensor: Tensor) -> int:
-    """Return a key that identifies a storage, even an emptied one, which has no address."""
-    return int(tensor.untyped_storage()._cdata)

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlhf.models.attention import attends_in_blocks, decoder_of
+from rlhf.models.attention import decoder_of
 from rlhf.models.blocks import blocks_of
 from rlhf.models.head import HeadPass, behind_head, chosen_logprobs
 from rlhf.models.sequence_rows import sequence_rows
+from rlhf.models.transformers_internals import attends_in_blocks
 
 __all__ = ["PolicyModel", "RowForward", "SequencesAlone", "WholeRows", "chosen_logprobs", "hidden_states"]
 

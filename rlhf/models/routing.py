@@ -146,7 +146,7 @@ def _first(config: Mapping[str, Any], names: Iterable[str]) -> int | None:
 
 
 def _layers_of(model: PreTrainedModel) -> nn.ModuleList:
-    layers = decoder_of(model)._modules.get("layers")
+    layers = getattr(decoder_of(model), "layers", None)
     if not isinstance(layers, nn.ModuleList):
         raise ModelError("the model's layers are not known; set rollout.routing: ignore")
     return layers

@@ -19,6 +19,7 @@ from transformers import (
 from transformers.modeling_layers import GenericForSequenceClassification
 
 from rlhf.errors import ModelError
+from rlhf.models.deepspeed_internals import local_part
 from rlhf.models.loading import (
     DTYPES,
     bare_tokenizer,
@@ -30,7 +31,7 @@ from rlhf.models.loading import (
     without_dropout,
 )
 from rlhf.models.policy import RowForward, WholeRows
-from rlhf.models.sharded_loading import Sharding, local_part, pretrained
+from rlhf.models.sharded_loading import Sharding, pretrained
 
 CLASSIFIER = "ForSequenceClassification"
 HEAD = "score"

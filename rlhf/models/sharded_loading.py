@@ -19,7 +19,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import PreTrainedModel
-from transformers.modeling_utils import _get_resolved_checkpoint_files
+
+from rlhf.models.transformers_internals import checkpoint_files
 
 ONE_BY_ONE = "HF_DEACTIVATE_ASYNC_LOAD"
 """transformers' switch: tensors are read when they are set, instead of in threads that read ahead without a bound."""
@@ -60,19 +61,8 @@ def pretrained(auto: Any, path: str, sharding: Sharding | None, **settings: Any)
         model, found = type(built).from_pretrained(None, state_dict=tensors, output_loading_info=True, **settings)
     for buffer in model.buffers():
         sharding.broadcast_buffer(buffer)
-    model.config._name_or_path = model.name_or_path = path
+    model.config.name_or_path = model.name_or_path = path
     return model, found
-
-
-def partitioned(weight: Any) -> bool:
-    """Whether ZeRO-3 holds this weight in shards."""
-    return hasattr(weight, "ds_tensor")
-
-
-def local_part(weight: Any) -> Tensor:
-    """Return this rank's part of a weight: its shard under ZeRO-3, else the whole."""
-    part: Tensor = weight.ds_tensor if partitioned(weight) else weight
-    return part
 
 
 class _Blank:
@@ -105,17 +95,8 @@ def _tensors(model: PreTrainedModel, path: str, sharding: Sharding, stack: ExitS
 def _opened(model: PreTrainedModel, path: str, stack: ExitStack) -> dict[str, Any]:
     """Tensors that are read when they are indexed. Files are read and not mapped, since pages of a mapped file count as
     this process's memory for as long as it is open."""
-    files, _ = _get_resolved_checkpoint_files(
-        pretrained_model_name_or_path=path,
-        variant=None,
-        gguf_file=None,
-        use_safetensors=None,
-        user_agent=None,
-        is_remote_code=type(model).is_remote_code(),
-        transformers_explicit_filename=vars(model.config).get("transformers_weights"),
-    )
     tensors: dict[str, Any] = {}
-    for file in files or []:
+    for file in checkpoint_files(model, path):
         if file.endswith(".safetensors"):
             content = stack.enter_context(safe_open(file, framework="pt", backend="pread"))
             tensors |= {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118  # not a mapping

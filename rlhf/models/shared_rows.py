@@ -16,9 +16,10 @@ from torch.nn.functional import pad
 from transformers import AttentionInterface, PreTrainedModel
 
 from rlhf.errors import ModelError
-from rlhf.models.attention import attends_in_blocks, attention, decoder_of
+from rlhf.models.attention import attention, decoder_of
 from rlhf.models.blocks import blocks_of
 from rlhf.models.stateful_layers import stateful_layers
+from rlhf.models.transformers_internals import attends_in_blocks
 
 NAME = "rlhf_shared"
 """The name under which models use `shared_attention`."""

@@ -15,7 +15,8 @@ from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
-from torch.nn.attention.varlen import _varlen_attn, _varlen_attn_backward
+
+from rlhf.models import torch_internals
 
 Parts = Sequence[tuple[int, int]]
 FLASH_TYPES = (torch.float16, torch.bfloat16)
@@ -96,7 +97,7 @@ def varlen_forward(
     """Return the outputs `[T, heads, d]` for `query` `[T, heads, d]`, `key` and `value` `[K, heads or fewer, d]`, and
     the log-sum-exp of the scores, `float32 [T, heads]`. A `window` of tokens that a causal query sees is for GPUs."""
     if _on_gpu(query):
-        out, total, _ = _varlen_attn(
+        out, total, _ = torch_internals.varlen_forward(
             query, key, value, *cut.for_flash, cut.causal and window is None, scale,
             _flash_window(cut, window), True,
         )  # fmt: skip
@@ -104,7 +105,7 @@ def varlen_forward(
     heads, dtype = key.shape[1], torch.promote_types(query.dtype, torch.float32)
     out, total = torch.empty_like(query), torch.empty(query.shape[:2], dtype=dtype)
     for own, seen in cut.cuts():
-        outputs, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        outputs, sums = torch_internals.cpu_attention(
             *_heads(query[own], key[seen], value[seen]), 0.0, cut.causal, scale=scale
         )
         _by_key_head(out[own], heads).copy_(outputs)
@@ -127,7 +128,7 @@ def varlen_backward(
     have the log-sum-exp `total` `[T, heads]`: over these keys, and any others that these queries see."""
     if _on_gpu(query):
         state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # state of dropout, which is off
-        of_query, of_key, of_value = _varlen_attn_backward(
+        of_query, of_key, of_value = torch_internals.varlen_backward(
             gradient, query, key, value, out, total.T.contiguous(), *cut.for_flash, cut.causal and window is None,
             state, scale, _flash_window(cut, window),
         )  # fmt: skip
@@ -135,7 +136,7 @@ def varlen_backward(
     heads = key.shape[1]
     of_query, of_key, of_value = (torch.empty_like(x) for x in (query, key, value))
     for own, seen in cut.cuts():
-        parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        parts = torch_internals.cpu_attention_backward(
             _by_key_head(gradient[own], heads),
             *_heads(query[own], key[seen], value[seen]),
             _by_key_head(out[own], heads),

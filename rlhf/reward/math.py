@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import sympy
-from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy, convert_to_pct
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, convert_to_pct
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from latex2sympy2_extended.sets import FiniteSet
 from math_verify import grader, parse, parser, verify
@@ -20,6 +20,7 @@ from rlhf.reward.choices import TOGETHER, Choice, choice_of, chosen_in
 from rlhf.reward.conditions import BUILDER, alternatives, same_condition
 from rlhf.reward.expression_size import TooLarge, check_reply, check_size, check_text, written_form
 from rlhf.reward.final_answer import Statement, statement_of
+from rlhf.reward.latex_internals import LatexReader, written_items
 from rlhf.reward.named_values import by_name, without_names
 from rlhf.reward.numbers_equal import numbers_equal
 from rlhf.reward.rules import reference_of
@@ -62,8 +63,8 @@ def _divisor(reader: Any, name: str, args: list[Any]) -> Any:
     return sympy.Function(name)(*sorted(args, key=sympy.default_sort_key))
 
 
-evaluated_divisor: Callable[..., Any] = _Latex2Sympy.handle_gcd_lcm
-_Latex2Sympy.handle_gcd_lcm = _divisor
+evaluated_divisor: Callable[..., Any] = LatexReader.handle_gcd_lcm
+LatexReader.handle_gcd_lcm = _divisor
 parser.normalize_latex = _bounded(parser.normalize_latex)  # first normalise the formula,
 parser.latex2sympy = partial(_bounded(parser.latex2sympy), conversion_config=CASES_APART)  # then parse it
 grader.INVERSE_RELATIONS[sympy.Ne] = sympy.Ne  # it is looked up for every relation, and raises for this one
@@ -212,9 +213,9 @@ def _whole(latex: str) -> list[Any]:
     found = catch(read)
     if isinstance(found, Raised):
         return []
-    repeats = isinstance(found, FiniteSet) and len(found.args) > 1 and len(found._unsorted_args) > len(found.args)
-    if repeats:  # no set, although it is read as one
-        return [sympy.Tuple(*sorted(found._unsorted_args, key=sympy.default_sort_key))]
+    items = written_items(found) if isinstance(found, FiniteSet) else ()
+    if items and 1 < len(found.args) < len(items):  # no set, although it is read as one
+        return [sympy.Tuple(*sorted(items, key=sympy.default_sort_key))]
     return [found]
 
 

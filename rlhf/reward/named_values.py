@@ -10,6 +10,8 @@ from latex2sympy2_extended.sets import FiniteSet
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
 
+from rlhf.reward.latex_internals import written_items
+
 
 def by_name(reference: list[Any], answer: list[Any]) -> list[Any]:
     """Return the `answer` with its values in the order of the reference's names, without names. Empty where it cannot
@@ -53,7 +55,7 @@ def _in_order(answer: list[Any]) -> tuple[Any, ...]:
     if len(answer) == 1:
         whole = answer[0]
         if isinstance(whole, FiniteSet):
-            return tuple(whole._unsorted_args)
+            return written_items(whole)
         if isinstance(whole, sympy.Tuple | sympy.FiniteSet):
             return tuple(whole.args)
         if _is_pair(answer):

@@ -17,6 +17,7 @@ from torch.distributed import ProcessGroupGloo
 
 from rlhf.cluster.interfaces import interface_toward
 from rlhf.errors import TransferError
+from rlhf.models.torch_internals import gloo_options
 from rlhf.weight_sync.store import ROOT, open_store
 from rlhf.weight_sync.types import Rendezvous
 
@@ -30,8 +31,9 @@ class GlooGroup:
         address = rendezvous.address
         member = f"rank {rank} of {rendezvous.world_size}"
         with self._named(f"joining the transfer group at {address.host}:{address.port} as {member}"):
+            options = gloo_options(interface_toward(address.host).address, rendezvous.timeout_seconds)
             store = open_store(rank, address, rendezvous.timeout_seconds)
-            self._group: Any = ProcessGroupGloo(store, rank, rendezvous.world_size, gloo_options(rendezvous))
+            self._group: Any = ProcessGroupGloo(store, rank, rendezvous.world_size, options)
         self._started: deque[Any] = deque()
 
     def start_broadcast(self, buffer: Tensor) -> None:
@@ -65,12 +67,3 @@ class GlooGroup:
             raise TransferError(
                 f"{what} failed: a peer is gone, or hangs for {self._timeout_seconds:g} s ({first_line})"
             ) from error
-
-
-def gloo_options(rendezvous: Rendezvous) -> Any:
-    """gloo's options with a device on the interface of the route to the rendezvous. By default gloo uses the address
-    that the host name resolves to, which may be an unrelated network in a run on one machine."""
-    chosen: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    chosen._timeout = timedelta(seconds=rendezvous.timeout_seconds)
-    chosen._devices = [ProcessGroupGloo.create_device(hostname=interface_toward(rendezvous.address.host).address)]
-    return chosen

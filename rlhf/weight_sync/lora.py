@@ -16,6 +16,7 @@ from vllm.lora.request import LoRARequest
 
 from rlhf.errors import TransferError
 from rlhf.weight_sync.types import Manifest
+from rlhf.weight_sync.vllm_internals import adapter_manager
 
 POLICY = LoRARequest(lora_name="policy", lora_int_id=1, lora_path="comes by publishes alone")
 """The path in requests. vLLM would open it, and fail, if the adapter were not loaded."""
@@ -76,7 +77,7 @@ def unknown_and_missing(model: nn.Module, manifest: Manifest) -> tuple[list[str]
 
 def serve_adapter(model_runner: Any, made: Callable[[Any], LoRAModel]) -> None:
     """Replace the adapter that a worker serves by `made(manager)`."""
-    manager = model_runner.lora_manager._adapter_manager
+    manager = adapter_manager(model_runner)
     manager.remove_all_adapters()
     manager.add_adapter(made(manager))
     manager.activate_adapter(POLICY.lora_int_id)

@@ -23,9 +23,10 @@ from rlhf.weight_sync.broadcast import BroadcastSource
 from rlhf.weight_sync.buckets import Bucket, unpack_bucket
 from rlhf.weight_sync.ipc import IpcSource
 from rlhf.weight_sync.lora import AdapterReload
-from rlhf.weight_sync.rehearsal import give_up_reload, start_reload
+from rlhf.weight_sync.rehearsal import start_reload
 from rlhf.weight_sync.stopwatch import Stopwatch
 from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
+from rlhf.weight_sync.vllm_internals import give_up_reload
 
 Arrivals = Generator[tuple[Bucket, Tensor], None, None]
 
@@ -182,7 +183,7 @@ def pack_experts_again(model: nn.Module) -> None:
     """Make vLLM pack the experts' weights again. On a CPU it packs them when it makes their kernel, which it does once,
     so reloaded weights would be read in the wrong order. Without a kernel the reload makes one, and packs."""
     for module in model.modules():
-        method = vars(module).get("quant_method") or module._modules.get("quant_method")
+        method = getattr(module, "quant_method", None)
         if isinstance(method, UnquantizedFusedMoEMethod) and method.unquantized_backend == UnquantizedMoeBackend.CPU:
             method.moe_kernel = None
 

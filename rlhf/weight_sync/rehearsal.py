@@ -18,16 +18,13 @@ from torch import Tensor, nn
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
-from vllm.model_executor.model_loader.reload.layerwise import (
-    _get_original_loader,
-    _place_kernel_tensors,
-    get_layerwise_info,
-)
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS, get_numel_loaded, to_meta_tensor
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 
 from rlhf.errors import ModelError, Raised, catch
 from rlhf.weight_sync.types import Manifest, TensorSpec
+from rlhf.weight_sync.vllm_internals import give_up_reload, original_loader
 
 
 class Rehearsed(NamedTuple):
@@ -72,15 +69,6 @@ def start_reload(model: nn.Module) -> None:
     initialize_layerwise_reload(model)
 
 
-def give_up_reload(model: nn.Module) -> None:
-    """End vLLM's reload in its middle: unfinished layers get back their memory, so that another reload can start."""
-    for layer in model.modules():
-        info = get_layerwise_info(layer)
-        if info.kernel_tensors is not None:
-            _place_kernel_tensors(layer, info)
-        info.reset()  # type: ignore[no-untyped-call]
-
-
 class _Rehearsal:
     """Replaces the loader of every parameter by one that counts; the original loaders are kept in `loaders`."""
 
@@ -92,7 +80,7 @@ class _Rehearsal:
         self._turn = -1
         self._drawn = TensorSpec(name="no tensor", dtype="", shape=())
         for parameter in self._awaited:
-            loader = _get_original_loader(parameter.tensor)
+            loader = original_loader(parameter.tensor)
             loaders.append((parameter.tensor, loader))
             parameter.tensor.weight_loader = self._counting(parameter, loader)  # type: ignore[attr-defined]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
@@ -15,7 +16,7 @@ from rlhf.weight_sync.types import ENGINE_BACKENDS, Manifest, Rendezvous, Second
 T = TypeVar("T")
 
 for _backend in ENGINE_BACKENDS.values():
-    if _backend not in WeightTransferEngineFactory._registry:
+    with suppress(ValueError):  # it is registered
         WeightTransferEngineFactory.register_engine(_backend, Receiver)
 
 

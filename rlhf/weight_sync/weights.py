@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +18,8 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from rlhf.errors import ModelError
+from rlhf.models.deepspeed_internals import local_part, release, shard_index, weight_bytes, whole_shape, whole_to_read
 from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
-from rlhf.models.sharded_loading import local_part, partitioned
 from rlhf.models.towers import towers
 from rlhf.weight_sync import perturbation
 from rlhf.weight_sync.types import Manifest, TensorSpec
@@ -61,13 +59,8 @@ def held_weights(policy: HasModel) -> Named:
 def held_constants(policy: HasModel) -> list[tuple[str, Tensor]]:
     """Tensors of a model's folder that training never changes, the correction of a router for instance. Engines have
     them from the start."""
-    buffers = [
-        (f"{path}.{name}" if path else name, buffer)
-        for path, module in policy.model.named_modules()
-        for name, buffer in module.named_buffers(recurse=False)
-        if name not in module._non_persistent_buffers_set and buffer.is_floating_point()
-    ]
-    return [*_tower_weights(policy), *buffers]
+    saved, buffers = policy.model.state_dict().keys(), policy.model.named_buffers()
+    return [*_tower_weights(policy), *(one for one in buffers if one[0] in saved and one[1].is_floating_point())]
 
 
 def _tower_weights(policy: HasModel) -> Named:
@@ -115,7 +108,7 @@ def perturb(policy: HasModel, form: SyncForm = "merged") -> None:
     with torch.no_grad():
         for name, weight in _perturbed(policy, form):
             part = local_part(weight)
-            perturbation.add_noise(name, part, _shape(weight), start=_shard(weight) * part.numel())
+            perturbation.add_noise(name, part, whole_shape(weight), start=shard_index(weight) * part.numel())
 
 
 def snapshot(policy: HasModel, form: SyncForm = "merged") -> list[Tensor]:
@@ -133,15 +126,6 @@ def put_back(policy: HasModel, saved: Sequence[Tensor], form: SyncForm = "merged
 
 def _perturbed(policy: HasModel, form: SyncForm) -> Named:
     return [(name, weight) for name, weight in held_weights(policy) if form == "merged" or not hugging_face_name(name)]
-
-
-def release(weights: Iterable[Any]) -> None:
-    """Free gathered weights of ZeRO-3, and its copies within nodes, before shards are written: both would be stale."""
-    for weight in weights:
-        if partitioned(weight):
-            if weight.ds_status.name == "AVAILABLE":
-                weight.partition()
-            weight.ds_secondary_tensor = None
 
 
 def _saved(policy: HasModel, named: Iterable[tuple[str, Tensor]], form: SyncForm) -> Iterator[tuple[str, Tensor]]:
@@ -162,9 +146,7 @@ def as_saved(model: nn.Module, name: str, tensor: Tensor) -> dict[str, Tensor]:
 
 
 def _manifest(policy: HasModel, found: Sequence[Source], form: SyncForm) -> Manifest:
-    shapes = (
-        (source.name, torch.empty(_shape(source.weight), dtype=source.weight.dtype, device="meta")) for source in found
-    )
+    shapes = ((one.name, torch.empty(whole_shape(one.weight), dtype=one.weight.dtype, device="meta")) for one in found)
     tensors = tuple(
         TensorSpec(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
         for name, tensor in _saved(policy, shapes, form)
@@ -200,21 +182,6 @@ def _walk(found: Sequence[Source], bucket_bytes: int) -> Iterator[tuple[str, Ten
             yield from ((source.name, source.whole()) for source in bucket)
 
 
-def _shape(weight: Any) -> tuple[int, ...]:
-    return tuple(weight.ds_shape) if partitioned(weight) else tuple(weight.shape)
-
-
-def _shard(weight: Any) -> int:
-    """Return the index of this rank's shard; all shards of a weight have one size."""
-    return int(weight.ds_zero_partition_rank) if partitioned(weight) else 0
-
-
-def weight_bytes(weight: Any) -> int:
-    """Return the size of a whole weight."""
-    elements = weight.ds_numel if partitioned(weight) else weight.numel()
-    return int(elements) * int(weight.element_size())
-
-
 def _buckets(found: Sequence[Source], bucket_bytes: int) -> Iterator[list[Source]]:
     """Cut the sources in order so that the parameters of a bucket fill at most `bucket_bytes`, or it is one source."""
     bucket: list[Source] = []
@@ -228,36 +195,3 @@ def _buckets(found: Sequence[Source], bucket_bytes: int) -> Iterator[list[Source
         filled += size
     if bucket:
         yield bucket
-
-
-def gathered(weights: Sequence[Tensor]) -> AbstractContextManager[Any]:
-    """Inside, `weights` are whole on every rank; changes are lost where they are shards."""
-    if not any(partitioned(weight) for weight in weights):
-        return nullcontext()
-    gather: AbstractContextManager[Any] = import_module("deepspeed").zero.GatheredParameters(list(weights))
-    return gather
-
-
-@contextmanager
-def whole_to_read(weights: Iterable[Any]) -> Iterator[None]:
-    """As `gathered`, for who changes nothing and runs no module inside. DeepSpeed ends a gathering by waiting for the
-    whole device; here only the stream that reads waits, so a bucket is gathered while the last one is sent."""
-    away = list({id(one): one for one in weights if partitioned(one) and one.ds_status.name != "AVAILABLE"}.values())
-    before = [weight.data for weight in away]
-    gathering = [_start_gathering(weight) for weight in away]
-    try:
-        for weight, (row, work) in zip(away, gathering, strict=True):
-            work.wait()
-            weight.data = row[: weight.ds_numel].view(weight.ds_shape)
-        yield
-    finally:
-        for weight, empty in zip(away, before, strict=True):
-            weight.data = empty
-
-
-def _start_gathering(weight: Any) -> tuple[Tensor, Any]:
-    """Return the shards of a weight in a row, the last one padded, and the work that brings them."""
-    deepspeed, group = import_module("deepspeed"), weight.ds_process_group
-    shard = weight.ds_tensor.detach().to(deepspeed.get_accelerator().current_device_name())
-    row = torch.empty(len(shard) * deepspeed.comm.get_world_size(group), dtype=shard.dtype, device=shard.device)
-    return row, deepspeed.comm.all_gather_into_tensor(row, shard, group=group, async_op=True)

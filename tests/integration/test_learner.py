@@ -14,7 +14,7 @@ import torch
 
 from rlhf.durable import sizes
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
-from rlhf.models import head_chunks
+from rlhf.models import deepspeed_internals, head_chunks
 from rlhf.models.config import ModelConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.policy import chosen_logprobs
@@ -26,7 +26,6 @@ from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.types import Group, Sample
-from rlhf.weight_sync import weights
 from rlhf.weight_sync.broadcast import BroadcastSource
 from rlhf.weight_sync.buckets import unpack_bucket
 from rlhf.weight_sync.types import Manifest, Rendezvous
@@ -335,10 +334,10 @@ def test_an_engine_receives_every_weight_bit_for_bit(
 def gathered_alike(rank: Rank) -> tuple[int, list[str]]:
     """How many weights lie in shards, and those that we and DeepSpeed gather differently, or that stay gathered."""
     shards = [(name, weight) for name, weight in rank.policy.named_parameters() if weight.ds_status.name != "AVAILABLE"]
-    with weights.whole_to_read([weight for _, weight in (*shards, *shards)]):
+    with deepspeed_internals.whole_to_read([weight for _, weight in (*shards, *shards)]):
         own = {name: weight.detach().clone() for name, weight in shards}
     kept = [name for name, weight in shards if weight.numel() or weight.ds_status.name == "AVAILABLE"]
-    with weights.gathered([weight for _, weight in shards]):
+    with deepspeed_internals.gathered([weight for _, weight in shards]):
         return len(shards), kept + [name for name, weight in shards if not torch.equal(weight, own[name])]
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlhf.models import blocks, long_attention, varlen
+from rlhf.models import blocks, long_attention, torch_internals, varlen
 from rlhf.models.attention import attention
 from rlhf.models.blocks import blocks_of
 from rlhf.models.config import TinyModelConfig
@@ -151,8 +151,8 @@ def test_a_gpu_is_called_for_all_runs_at_once(layout: str, window: int | None, m
     monkeypatch.setattr(varlen, "_capability", lambda device: (9, 0))
     monkeypatch.setattr(varlen, "FLASH_TYPES", (torch.float32,))
     calls: list[int] = []
-    monkeypatch.setattr(varlen, "_varlen_attn", lambda *given: (calls.append(1), dense_forward(*given))[1])
-    monkeypatch.setattr(varlen, "_varlen_attn_backward", dense_backward)
+    monkeypatch.setattr(torch_internals, "varlen_forward", lambda *given: (calls.append(1), dense_forward(*given))[1])
+    monkeypatch.setattr(torch_internals, "varlen_backward", dense_backward)
     where = positions(layout, 2)
     inputs = made(where)
     assert_close(in_blocks(*inputs, where, window), dense(*inputs, where, window), inputs, 2e-6)

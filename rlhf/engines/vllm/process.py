@@ -68,20 +68,6 @@ def quieten_imports() -> None:
 
 
 @contextmanager
-def uncompiled_classes() -> Iterator[None]:
-    """Keep model classes uncompiled on a CPU. vLLM changes the class of models that run transformers' own code for its
-    compiler, which would affect every other model of that class in this process."""
-    from vllm.model_executor.models.transformers.base import Base
-
-    decorate = Base._decorate_cls_for_torch_compile
-    Base._decorate_cls_for_torch_compile = lambda *arguments, **named: None  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Base._decorate_cls_for_torch_compile = decorate  # type: ignore[method-assign]
-
-
-@contextmanager
 def without_torchvision() -> Iterator[None]:
     """Let vLLM's multimodal models be imported without torchvision, which the image processors of transformers import.
     Text needs neither; the stand-in does nothing."""

@@ -19,6 +19,7 @@ from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rlhf.models.offload import OffloadedStorages, give_back
+from rlhf.models.torch_internals import storage_key
 
 Tag = Literal["weights", "kv_cache"]
 """The two parts that wake separately: first the weights, then, once received, the KV cache."""
@@ -80,13 +81,13 @@ def unsent_tensors(model: nn.Module) -> list[Tensor]:
     """Return the parameters that no loader of vLLM fills, a router's correction for instance, and the tensors that
     modules hold as attributes, or in a list or dict of them, and that share no memory with a parameter or a buffer. The
     KV cache is not among them."""
-    known = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    known = {storage_key(tensor) for tensor in (*model.parameters(), *model.buffers())}
     constants = [weight for path, weight in model.named_parameters() if path.split(".")[-1] in SKIP_LOAD_TENSORS]
     ahead = [value for module in model.modules() for name, value in vars(module).items() if name != "kv_cache"]
     found: dict[int, Tensor] = {}
     while ahead:
         item = ahead.pop()
-        if isinstance(item, Tensor) and item.untyped_storage()._cdata not in known:
+        if isinstance(item, Tensor) and storage_key(item) not in known:
             found[id(item)] = item
         elif isinstance(item, list | tuple | dict):
             ahead += item.values() if isinstance(item, dict) else item

@@ -27,13 +27,7 @@ from vllm.v1.executor import Executor
 
 from rlhf.engines.vllm.engine_arguments import ModelKind, engine_args, usage_context
 from rlhf.engines.vllm.load import LoadCounter
-from rlhf.engines.vllm.process import (
-    same_preloads,
-    shared_segments,
-    uncompiled_classes,
-    without_collecting,
-    without_torchvision,
-)
+from rlhf.engines.vllm.process import same_preloads, shared_segments, without_collecting, without_torchvision
 from rlhf.engines.vllm.resumed_draws import SAMPLED, skip_draws
 from rlhf.engines.vllm.routing import RoutingRecord
 from rlhf.engines.vllm.sampled import SampledReply
@@ -44,6 +38,7 @@ from rlhf.types import Completion, FinishReason, PolicyVersion, SampledTokens, T
 from rlhf.weight_sync.lora import POLICY, unknown_and_missing
 from rlhf.weight_sync.rehearsal import rehearse
 from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
+from rlhf.weight_sync.vllm_internals import keep_process_group, uncompiled_classes
 
 PROGRESS_SECONDS = 1.0
 """How often an engine returns the tokens of unfinished replies, which would be lost if it died."""
@@ -232,8 +227,7 @@ class VllmEngine:
             with without_collecting() if on_cpu else nullcontext():
                 self._engine.engine_core.shutdown()
         else:
-            core: Any = self._engine.engine_core
-            core._finalizer.detach()  # otherwise it would shut down, process group included, when the process ends
+            keep_process_group(self._engine.engine_core)
         for segment in segments:
             segment.unlink(missing_ok=True)
 

@@ -15,17 +15,16 @@ from typing import Any
 import torch
 from accelerate import init_empty_weights
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, PreTrainedModel
 
-from rlhf.models.attention import attends_in_blocks, decoder_of
+from rlhf.models.attention import decoder_of
 from rlhf.models.loading import DTYPES, ready_to_train
 from rlhf.models.lora import linear_layers
 from rlhf.models.model_files import UNNAMED_CONTEXT, Values, context_tokens
 from rlhf.models.policy import row_arguments
+from rlhf.models.torch_internals import FakeTensorMode, TorchDispatchMode, storage_key, tree_leaves
 from rlhf.models.towers import auto_class
+from rlhf.models.transformers_internals import attends_in_blocks
 from rlhf.recipe.planning.shape import Activations, LinearBytes, ModelShape, head_line
 
 
@@ -93,10 +92,11 @@ def activations_of(
     return Activations(saved=saved, decoder_peak=peak, head_peak=head)
 
 
-def on_meta(config: Any, dtype: str) -> PreTrainedModel:
+def on_meta(config: Any, dtype: str, attention: str = "auto") -> PreTrainedModel:
     """Return the model without memory."""
     with init_empty_weights(include_buffers=True):
-        model: PreTrainedModel = auto_class(config).from_config(config, dtype=DTYPES[dtype])
+        chosen = {} if attention == "auto" else {"attn_implementation": attention}
+        model: PreTrainedModel = auto_class(config).from_config(config, dtype=DTYPES[dtype], **chosen)
     return model
 
 
@@ -113,7 +113,7 @@ class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Exclude the weights of `model`."""
         super().__init__()  # type: ignore[no-untyped-call]
         weights = [*model.parameters(), *model.buffers()]
-        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in weights}
+        self._sizes = {storage_key(tensor): 0 for tensor in weights}
         self.now = self.peak = 0
 
     def __torch_dispatch__(
@@ -122,11 +122,10 @@ class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
             if isinstance(tensor, Tensor):
-                self._see(tensor.untyped_storage())
+                self._see(storage_key(tensor), tensor.untyped_storage())
         return made
 
-    def _see(self, storage: Any) -> None:
-        key = storage._cdata
+    def _see(self, key: int, storage: Any) -> None:
         if key not in self._sizes:
             self._sizes[key] = storage.nbytes()
             self.now += storage.nbytes()
@@ -186,9 +185,7 @@ def _shallow(config: Any, dtype: str, attention: str, layers: int) -> PreTrained
         # Include a layer of the costliest kind, full attention.
         text.layer_types = sorted(text.layer_types)[:layers]
     text.num_hidden_layers = layers
-    if attention != "auto":
-        config._attn_implementation = attention
-    return on_meta(config, dtype)
+    return on_meta(config, dtype, attention)
 
 
 def _forget_gradients(model: nn.Module) -> None:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from rlhf.errors import CheckpointError
+from rlhf.models.deepspeed_internals import local_part, release
 from rlhf.models.lora import HasModel
-from rlhf.models.sharded_loading import local_part
 from rlhf.trainer.rank.snapshot import Create, on_disk
 from rlhf.trainer.rank.state_slices import SliceIndex, StateSlice, weight_slice, write_slices
-from rlhf.weight_sync.weights import held_weights, release
+from rlhf.weight_sync.weights import held_weights
 
 
 class Average:

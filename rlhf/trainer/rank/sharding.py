@@ -13,8 +13,8 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
+from rlhf.models.deepspeed_internals import gathered, partitioned, ranks_of_a_node, shard
 from rlhf.trainer.rank.zero_config import deepspeed_module
-from rlhf.weight_sync.weights import gathered
 
 
 class ZeroSharding:
@@ -22,7 +22,7 @@ class ZeroSharding:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         copies = config["zero_optimization"]["zero_hpz_partition_size"] > 1
-        node = deepspeed_module("utils.groups")._get_zero_param_intra_parallel_group() if copies else None
+        node = ranks_of_a_node() if copies else None
         self._init = deepspeed_module().zero.Init(
             module=nn.Module(), config_dict_or_path=dict(config), zero_param_parallel_group=node
         )
@@ -39,11 +39,11 @@ class ZeroSharding:
         return bytes(letters.tolist()).decode()
 
     def take(self, parameter: nn.Parameter) -> None:
-        if hasattr(parameter, "ds_id"):  # tied to one that is sharded already
+        if partitioned(parameter):  # tied to one that is sharded already
             return
         parameter.data = parameter.data.contiguous()
         loaded, size = parameter.data.untyped_storage(), parameter.data.nbytes
-        self._init._convert_to_zero_parameters([parameter])
+        shard(self._init, parameter)
         # The loader may keep it until the next one arrives. A part of a tensor must not free the whole tensor.
         if loaded.resizable() and loaded.nbytes() == size:
             loaded.resize_(0)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rlhf.errors import CheckpointError
-from rlhf.models.sharded_loading import local_part, partitioned
+from rlhf.models.deepspeed_internals import elements, fragment, local_part, partitioned
 from rlhf.trainer.rank.snapshot import Create, on_disk
 from rlhf.trainer.rank.tensor_files import StoredTensor, TensorWriter, stored_tensors
 from rlhf.weight_sync.types import TensorSpec
@@ -113,8 +113,8 @@ def weight_slice(name: str, weight: Any, part: str, values: Tensor, rank: int) -
     flat = values.detach().view(-1)
     if not partitioned(weight):
         return StateSlice(name=name, part=part, start=0, values=flat, own=rank == 0)
-    start = min(rank * len(flat), weight.ds_numel)
-    return StateSlice(name=name, part=part, start=start, values=flat[: weight.ds_numel - start], own=True)
+    start = min(rank * len(flat), elements(weight))
+    return StateSlice(name=name, part=part, start=start, values=flat[: elements(weight) - start], own=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -139,16 +139,16 @@ def optimizer_slice(engine: Any, weight: Any, rank: int) -> OptimizerSlice | Non
     optimizer = engine.optimizer
     if partitioned(weight):
         group, at, count = optimizer.grad_position[optimizer.get_param_id(weight)]
-        start = min(rank * count, weight.ds_numel)  # the last shard of ZeRO-3 ends in padding
+        start = min(rank * count, elements(weight))  # the last shard of ZeRO-3 ends in padding
         return OptimizerSlice(
             flat=optimizer.fp32_partitioned_groups_flat[group],
             at=at,
             start=start,
-            count=min(count, weight.ds_numel - start),
+            count=min(count, elements(weight) - start),
         )
     if not engine.zero_optimization():
         return OptimizerSlice(flat=weight, at=0, start=0, count=weight.numel(), own=rank == 0)
-    mapping = weight._hp_mapping
+    mapping = fragment(weight)
     if mapping is None:
         return None
     known, own = vars(optimizer), mapping.hp_fragment_address
@@ -185,8 +185,7 @@ def prepare_states(engine: Any, index: SliceIndex, rank: int) -> None:
 
 def scalars(engine: Any) -> Mapping[str, Any]:
     """Return the state that is not in tensors: the position in the schedule and, in float16, the scale of the loss."""
-    schedule = {"last_epoch": engine.lr_scheduler.last_epoch, "_step_count": engine.lr_scheduler._step_count}
-    return {"schedule": schedule, "loss_scaler": dict(_scaler(engine))}
+    return {"schedule": {"last_epoch": engine.lr_scheduler.last_epoch}, "loss_scaler": dict(_scaler(engine))}
 
 
 def put_scalars(engine: Any, saved: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from rlhf.cluster.interfaces import LOOPBACK, interface_environment, interface_toward
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
-from rlhf.models.sharded_loading import local_part, partitioned
+from rlhf.models.deepspeed_internals import elements, local_part, release
 from rlhf.trainer.config import OptimizerConfig
 from rlhf.trainer.rank.learning_rate import learning_rate_factor
 from rlhf.trainer.rank.sharding import ZeroSharding
@@ -42,7 +42,6 @@ from rlhf.trainer.rank.zero_config import deepspeed_config, deepspeed_module
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.weight_sync.store import open_store
 from rlhf.weight_sync.types import GroupAddress
-from rlhf.weight_sync.weights import release
 
 SCALARS = "scalars.json"
 """The file of the numbers in a folder of state."""
@@ -148,11 +147,6 @@ def sharding(settings: LearnerSettings, world_size: int) -> ZeroSharding | None:
     return ZeroSharding(deepspeed_config(settings, settings.trainer.optimizer, world_size, 1))
 
 
-def elements(weight: Tensor) -> int:
-    """Return the number of elements of a whole weight."""
-    return int(weight.ds_numel) if partitioned(weight) else weight.numel()  # type: ignore[attr-defined]
-
-
 def backward(engine: Any, loss: Tensor, world_size: int, *, last: bool) -> Tensor:
     """Add the gradients of a micro-batch; after the `last` one of a step they are summed over ranks. Returns the loss
     without its graph."""
@@ -216,10 +210,8 @@ def put_settings(engine: Any, config: OptimizerConfig) -> None:
     schedule are kept."""
     schedule, optimizer = engine.lr_scheduler, adamw(engine)
     schedule.base_lrs = [config.learning_rate] * len(optimizer.param_groups)
-    schedule._last_lr = [rate * factor(schedule.last_epoch) for rate, factor in zip(
-        schedule.base_lrs, schedule.lr_lambdas, strict=True)]  # fmt: skip
-    for group, rate in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
-        group["initial_lr"], group["lr"] = config.learning_rate, rate
+    for group, factor in zip(optimizer.param_groups, schedule.lr_lambdas, strict=True):
+        group["initial_lr"], group["lr"] = config.learning_rate, config.learning_rate * factor(schedule.last_epoch)
         group["betas"], group["eps"], group["weight_decay"] = config.betas, config.eps, config.weight_decay
     if engine.zero_optimization():
         engine.optimizer.clip_grad = config.max_grad_norm

@@ -1,0 +1,34 @@
+"""Names that transformers does not promise to keep: a new transformers breaks this page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from transformers import PreTrainedModel
+from transformers.modeling_utils import _get_resolved_checkpoint_files
+
+
+def attends_in_blocks(model: PreTrainedModel) -> bool:
+    """Whether the argument `blocks` of the model's forward pass reaches the attention of its layers."""
+    return bool(model._supports_attention_backend) and model.config._attn_implementation == "sdpa"
+
+
+def checkpoint_files(model: PreTrainedModel, path: str) -> list[str]:
+    """Return the files with the weights of a folder or a name of the hub."""
+    files, _ = _get_resolved_checkpoint_files(
+        pretrained_model_name_or_path=path,
+        variant=None,
+        gguf_file=None,
+        use_safetensors=None,
+        user_agent=None,
+        is_remote_code=type(model).is_remote_code(),
+        transformers_explicit_filename=vars(model.config).get("transformers_weights"),
+    )
+    return files or []
+
+
+def checkpoint_by(layer: Any, checkpoint: Callable[..., Any]) -> None:
+    """Have a layer recomputed by `checkpoint`, which gets the default function as its first argument."""
+    layer._gradient_checkpointing_func = partial(checkpoint, layer._gradient_checkpointing_func)
