@@ -23,7 +23,7 @@ from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.episode import AnswerOnce, EpisodeRunner
 from rlhf.rollout.programs import Programs
 from rlhf.rollout.turns import TurnRules, WithEnvironment
-from rlhf.types import EnvironmentSpec, Tool
+from rlhf.types import Tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,14 @@ async def started_play(
 ) -> AsyncIterator[WithEnvironment]:
     """Start environments, with the limits of their turns. Raises `ConfigError`."""
     async with started_environments(config, cluster, alone=alone, tell=tell) as environments:
-        yield WithEnvironment(environments=environments, rules=rules_of(config, environments.spec))
+        rules = TurnRules(
+            environment=environments.spec.name,
+            max_turns=config.max_turns,
+            timeout_seconds=config.episode_timeout_seconds,
+            last_turns=config.last_n,
+            roles=environments.spec.roles,
+        )
+        yield WithEnvironment(environments=environments, rules=rules)
 
 
 @asynccontextmanager
@@ -88,13 +95,3 @@ async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
             places=asyncio.Semaphore(config.max_agents),
             programs=Programs(hung_limit=config.max_agents),
         )
-
-
-def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> TurnRules:
-    return TurnRules(
-        environment=spec.name,
-        max_turns=config.max_turns,
-        timeout_seconds=config.episode_timeout_seconds,
-        last_turns=config.last_n,
-        roles=spec.roles,
-    )

@@ -59,7 +59,7 @@ def resume_point(
     for why in [*(f"{path} was never finished" for path in unfinished(folder.checkpoints)), *refused]:
         tell(f"not resumed from: {why}")
     if point is None:
-        if has_checkpoints(folder) and not start_over:
+        if not start_over and any(any(folder.checkpoints.glob(f"{sort}-*")) for sort in ("version", "damaged")):
             raise CheckpointError(
                 f"{folder.checkpoints} has no usable checkpoint ({len(refused)} refused; newest: "
                 f"{refused[0] if refused else 'set aside before'}); repair one, or keep them and start over with "
@@ -109,11 +109,6 @@ def logged_times(folder: RunFolder, trainer_state: TrainerState) -> dict[str, fl
         except ValueError:
             return {}
     return {name: value for name, value in line.items() if name.startswith((TIMES, IDLE)) and value is not None}
-
-
-def has_checkpoints(folder: RunFolder) -> bool:
-    """Whether the run ever wrote a checkpoint, damaged ones included."""
-    return any(folder.checkpoints.glob("version-*")) or any(folder.checkpoints.glob("damaged-*"))
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -49,7 +49,9 @@ def engine_args(settings: EngineSettings, kind: ModelKind = ModelKind()) -> Engi
         "enforce_eager": on_cpu,
         "gpu_memory_utilization": CPU_MEMORY_SHARE if on_cpu else rollout.gpu_memory_utilization,
         "kv_cache_memory_bytes": rollout.kv_cache_megabytes * 2**20 if on_cpu else None,
-        "weight_transfer_config": _weight_transfer(settings),
+        "weight_transfer_config": WeightTransferConfig(backend=settings.weight_transfer)
+        if settings.weight_transfer
+        else None,
         "worker_extension_cls": WORKER_EXTENSION,
         "enable_prefix_caching": not (on_cpu and kind.carries_state),  # states need chunked prefill
         # vLLM rewinds the generator of a prompt split over two steps, which a CPU generator cannot do: prompts stay
@@ -84,7 +86,3 @@ def lora_arguments(settings: EngineSettings) -> dict[str, Any]:
         "max_lora_rank": min(size for size in SLOT_RANKS if size >= lora.rank),
         "lora_target_modules": list(lora.target_modules),
     }
-
-
-def _weight_transfer(settings: EngineSettings) -> WeightTransferConfig | None:
-    return WeightTransferConfig(backend=settings.weight_transfer) if settings.weight_transfer else None
