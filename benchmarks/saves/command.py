@@ -1,7 +1,7 @@
 """`python -m benchmarks saves`: how long a rank cannot train while it saves, in two ways in turns.
 
 `waited` writes files in place, syncs and checksums them, and only then trains on. `copied` copies them to host memory,
-and another process writes them meanwhile. On GPUs (`--device cuda`) the state is copied from the device.
+and another thread writes them meanwhile. On GPUs (`--device cuda`) the state is copied from the device.
 """
 
 from __future__ import annotations

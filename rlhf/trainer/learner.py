@@ -40,7 +40,7 @@ TRANSFER_SHARE = 0.7
 DEATH_GRACE_SECONDS = 3.0
 """When one rank dies the others fail at once with errors: time for the true cause to arrive."""
 WRITE_GRACE_SECONDS = 10.0
-"""A rank kills a process that writes for too long, and says so: time for its answer to arrive."""
+"""A rank says when its part was not written in time: time for its answer to arrive."""
 PLACE_SECONDS = 5.0
 
 

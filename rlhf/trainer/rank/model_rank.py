@@ -86,7 +86,7 @@ class ModelRank:
         self._snapshot.take(own)
 
     async def written(self) -> dict[str, Written]:
-        """Return what this rank's part of the snapshot consists of, once another process has it on disk."""
+        """Return what this rank's part of the snapshot consists of, once another thread has it on disk."""
         assert self._snapshot is not None, "asked after a snapshot"
         return await self._snapshot.written(self.settings.trainer.deepspeed.timeout_seconds)
 

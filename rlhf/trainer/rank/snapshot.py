@@ -1,29 +1,32 @@
-"""A rank's part of a checkpoint: copied to host memory while training waits, then written by another process.
+"""A rank's part of a checkpoint: copied to host memory while training waits, then written by another thread.
 
-Files of tensors are copied into anonymous memory (`memfd_create`), which ends with the processes that hold it, and is
-not bounded by the size of `/dev/shm`. The process is a new program: a fork of one with CUDA or gloo may hang.
+Files of tensors are copied into anonymous memory (`memfd_create`), which ends with the process that holds it, and is
+not bounded by the size of `/dev/shm`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import psutil
 
-from rlhf.errors import CheckpointError, DeadlinePassed
+from rlhf.cluster.loop_thread import CallThread
+from rlhf.durable import checksums, sync_file
+from rlhf.errors import DeadlinePassed, Raised, catch
 from rlhf.types import Written
 
 Create = Callable[[Path, int], BinaryIO]
 """Opens a new file that will have this many bytes."""
 COPIES = 8
 """Copies that must fit next to everything else: each GPU of a node usually has a rank, and all copy at once."""
+NICENESS = 5
+"""Training goes first where cores are few."""
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
@@ -52,35 +55,38 @@ class Snapshot:
         self._names = sorted({str(file.relative_to(self._root)) for file in files})
 
     async def written(self, seconds: float) -> dict[str, Written]:
-        """Have another process write the copies and sync all files; return what it wrote, by path within `root`.
-
-        It is killed after `seconds`, and with this process. Raises its `OSError`, `CheckpointError`, `DeadlinePassed`.
-        """
-        request = json.dumps([str(self._root), {name: self._copies.get(name) for name in self._names}])
+        """Have another thread write the copies and sync all files; return what it wrote, by path within `root`. Raises
+        its `OSError`, and `DeadlinePassed`."""
+        thread, work = CallThread("checkpoint"), partial(write_copies, self._root, self._names, self._copies)
+        self._copies = {}
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-S", "-m", f"{__name__}_writer", str(os.getpid())],
-                pass_fds=list(self._copies.values()),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
-            )
-            try:
-                answer, _ = await asyncio.to_thread(process.communicate, request.encode(), seconds)
-            except subprocess.TimeoutExpired:
-                raise DeadlinePassed(f"the process that writes {self._root}", seconds) from None
-            finally:
-                process.kill()  # has no effect on one that has ended
+            written = await thread.run(partial(catch, work), seconds)
+        except TimeoutError:
+            raise DeadlinePassed(f"the thread that writes {self._root}", seconds) from None
         finally:
-            for copy in self._copies.values():
-                os.close(copy)
-            self._copies.clear()
-        if process.returncode:
-            raise CheckpointError(f"the process that writes {self._root} ended with code {process.returncode}")
-        found = json.loads(answer)
-        if "failed" in found:
-            raise OSError(*found["failed"])
-        return {name: Written(**one) for name, one in found["written"].items()}
+            thread.stop()
+        if isinstance(written, Raised):
+            raise written.error
+        return dict(written)
+
+
+def write_copies(root: Path, names: Sequence[str], copies: Mapping[str, int]) -> dict[str, Written]:
+    """Write the copies, by descriptor, to their places, and sync all files; the memory of each is given back at
+    once."""
+    os.nice(NICENESS)  # of this thread
+    with ExitStack() as stack:
+        sources = {name: stack.enter_context(open(copy, "rb")) for name, copy in copies.items()}
+        for name in names:
+            if name in sources:
+                with sources[name] as source, (root / name).open("wb") as target:
+                    source.seek(0)
+                    shutil.copyfileobj(source, target, 1 << 24)
+            sync_file(root / name)
+    digests = checksums(root / name for name in names)
+    return {
+        name: Written(size=(root / name).stat().st_size, checksum=digest)
+        for name, digest in zip(names, digests, strict=True)
+    }
 
 
 def free_memory() -> int:

@@ -1,18 +1,17 @@
-"""A rank's files are copied to memory and written by another process; what goes wrong there has a name."""
+"""A rank's files are copied to memory and written by another thread; what goes wrong there has a name."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
-import sys
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 
 import pytest
 
-from rlhf.errors import CheckpointError, DeadlinePassed
+from rlhf.errors import DeadlinePassed
 from rlhf.trainer.rank import snapshot
 from rlhf.trainer.rank.snapshot import Snapshot, free_memory
 from rlhf.types import Written
@@ -36,7 +35,7 @@ def reported(content: bytes) -> Written:
 
 
 @pytest.mark.parametrize("free", [1 << 40, 0])
-def test_another_process_writes_what_was_copied_and_reports_every_file(
+def test_another_thread_writes_what_was_copied_and_reports_every_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
     monkeypatch.setattr(snapshot, "free_memory", lambda: free)
@@ -56,22 +55,16 @@ def removes_its_folder(root: Path) -> None:
     ("spoil", "seconds", "failure", "told"),
     [
         (removes_its_folder, SECONDS, OSError, os.strerror(errno.ENOENT)),
-        (lambda root: None, 0.0, DeadlinePassed, "the process that writes .* did not answer within 0 s"),
+        (lambda root: None, 0.0, DeadlinePassed, "the thread that writes .* did not answer within 0 s"),
     ],
 )
-def test_what_goes_wrong_in_the_other_process_is_raised_here(
+def test_what_goes_wrong_in_the_other_thread_is_raised_here(
     tmp_path: Path, spoil: Callable[[Path], None], seconds: float, failure: type[Exception], told: str
 ) -> None:
     made = taken(tmp_path)
     spoil(tmp_path)
     with pytest.raises(failure, match=told):
         asyncio.run(made.written(seconds))
-
-
-def test_a_process_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(CheckpointError, match=r"the process that writes .* ended with code 1"):
-        asyncio.run(taken(tmp_path).written(SECONDS))
 
 
 def test_memory_is_bounded_by_every_control_group_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
