@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,39 +18,17 @@ from rlhf.weight_sync.buckets import Bucket, Buffers, bytes_of, cut_buckets, dig
 from rlhf.weight_sync.store import ROOT
 from rlhf.weight_sync.types import Manifest, Rendezvous
 
+if TYPE_CHECKING:
+    from rlhf.weight_sync.gloo import GlooGroup
+    from rlhf.weight_sync.nccl import NcclGroup
+
 DIGEST_BYTES = 32
 
 
-class Communicator(Protocol):
-    """One member's place in the group: rank 0 sends, the others receive. Buffers lie on `device`.
-
-    `finish_next` finishes operations in the order in which they were started: only then may the current stream read a
-    buffer, or anything write to it. Every call ends within the group's deadline, with a `TransferError` when a member
-    is gone or hangs.
-    """
-
-    device: torch.device
-
-    def start_broadcast(self, buffer: Tensor) -> None:
-        """Start to send (rank 0) or receive `buffer` in place, after the work that the current stream has queued."""
-        ...
-
-    def start_barrier(self) -> None:
-        """Start a barrier: it ends when every member has started it."""
-        ...
-
-    def finish_next(self) -> None:
-        """Wait for the oldest of what was started."""
-        ...
-
-    def close(self) -> None:
-        """Leave at once, so that the others notice."""
-        ...
-
-
-def join_group(rank: int, rendezvous: Rendezvous) -> Communicator:
-    """Join the group of the rendezvous' backend, `gloo` or `nccl` (on the current CUDA device). Raises `TransferError`
-    where the others do not join in time, or the backend is not available."""
+def join_group(rank: int, rendezvous: Rendezvous) -> GlooGroup | NcclGroup:
+    """Join the group of the rendezvous' backend, `gloo` or `nccl` (on the current CUDA device). Rank 0 sends, and every
+    call ends within the group's deadline. Raises `TransferError` where the others do not join in time, or the backend
+    is not available."""
     if rendezvous.backend == "gloo":
         from rlhf.weight_sync.gloo import GlooGroup
 
@@ -65,7 +43,7 @@ class BroadcastSender:
     """The learner's end: a `WeightSender`."""
 
     def __init__(self) -> None:
-        self._group: Communicator | None = None
+        self._group: GlooGroup | NcclGroup | None = None
         self._bucket_bytes = 0
 
     def connect(self, rendezvous: Rendezvous) -> None:
@@ -86,7 +64,7 @@ class BroadcastSender:
             self._group.close()
             self._group = None
 
-    def _send(self, group: Communicator, tensors: Iterator[tuple[str, Tensor]], manifest: Manifest) -> None:
+    def _send(self, group: GlooGroup | NcclGroup, tensors: Iterator[tuple[str, Tensor]], manifest: Manifest) -> None:
         buckets = cut_buckets(manifest, self._bucket_bytes)
         self._buffers.reserve(buckets)
         promised = list(digest(manifest, self._bucket_bytes))

@@ -48,7 +48,7 @@ class GlooGroup:
             self._started.append(self._group.allreduce(torch.zeros(1)))
 
     def finish_next(self) -> None:
-        """Wait for the oldest of what was started."""
+        """Wait for the oldest of what was started; only then may anything read or write its buffer."""
         with self._named("a broadcast"):
             self._started.popleft().wait(timedelta(seconds=self._timeout_seconds))
 

@@ -129,7 +129,7 @@ class IpcSender:
 
 
 class IpcSource:
-    """The end of one of an engine's workers: an `BucketSource`. `rank` is that of the reader, from 1."""
+    """The end of one of an engine's workers: a `BucketSource`. `rank` is that of the reader, from 1."""
 
     held = 0
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
@@ -47,18 +47,9 @@ class UpdateInfo(WeightTransferUpdateInfo):
     manifest: Manifest
 
 
-class BucketSource(Protocol):
-    """The source of a worker's buckets. The bytes of a bucket are valid until the next one is requested, and for `held`
-    more."""
-
-    held: int
-
-    def buckets(self, manifest: Manifest) -> Arrivals:
-        """Return the buckets of one weight sync, each with its bytes. Raises `TransferError` where the learner sends
-        another manifest, is gone, or hangs for the deadline."""
-        ...
-
-    def close(self) -> None: ...
+BucketSource = BroadcastSource | IpcSource
+"""The source of a worker's buckets. The bytes of a bucket are valid until the next one is requested, and for `held`
+more."""
 
 
 def source_for(rank: int, rendezvous: Rendezvous) -> BucketSource:

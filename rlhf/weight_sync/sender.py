@@ -7,9 +7,8 @@ a tensor before it requests the next one, so an iterator may gather and free ten
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Protocol
 
 from torch import Tensor
 
@@ -19,17 +18,9 @@ from rlhf.weight_sync.stopwatch import Stopwatch
 from rlhf.weight_sync.store import ROOT
 from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds, engine_backend
 
-
-class WeightSender(Protocol):
-    """Sends weights to engines. `connect` is called while the engines' workers join, `send` in every weight sync while
-    they receive, and `close` at the end.
-
-    `send` returns when every member has the tensors. All raise `TransferError` within the rendezvous' deadline.
-    """
-
-    def connect(self, rendezvous: Rendezvous) -> None: ...
-    def send(self, tensors: Iterator[tuple[str, Tensor]], manifest: Manifest) -> None: ...
-    def close(self) -> None: ...
+WeightSender = BroadcastSender | IpcSender
+"""Sends weights to engines. `connect` is called while the engines' workers join, `send` in every weight sync while they
+receive, and `close` at the end. All raise `TransferError` within the rendezvous' deadline."""
 
 
 class RankSender:
