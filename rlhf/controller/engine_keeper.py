@@ -6,32 +6,23 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from rlhf.cluster.restarts import Restarts
 from rlhf.cluster.worker import Worker
 from rlhf.engines.engine import RemoteEngine
 from rlhf.engines.router import Router
 from rlhf.errors import EnginesLost, WorkerDied
+from rlhf.weight_sync.publish import Publisher
 
 CANCEL_SECONDS = 1.0
-
-
-class JoinsEngines(Protocol):
-    """What brings engines to the learner's weights (`rlhf.weight_sync.publish.Publisher`)."""
-
-    fails_over: bool
-
-    async def join(self, target: RemoteEngine) -> None: ...
-    def leave(self, target: RemoteEngine) -> None: ...
-    def end(self, error: EnginesLost) -> None: ...
 
 
 class EngineKeeper:
     """Watches every engine. A lost engine leaves router and publisher; its replacement gets the current weights, then
     requests. The run ends when fewer than `min_engines` are left."""
 
-    def __init__(self, router: Router, publisher: JoinsEngines, restarts: Restarts, *, min_engines: int) -> None:
+    def __init__(self, router: Router, publisher: Publisher, restarts: Restarts, *, min_engines: int) -> None:
         self._router, self._publisher, self._restarts = router, publisher, restarts
         self._min_engines, self._places = min_engines, 0
 

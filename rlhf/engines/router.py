@@ -9,9 +9,8 @@ import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from rlhf.engines.engine import PartialReply
+from rlhf.engines.engine import PartialReply, RemoteEngine
 from rlhf.errors import EngineBroken, EnginesLost, GenerateFailed, WorkerDied
 from rlhf.tracing import span, trace_worker
 from rlhf.types import Completion, PolicyVersion, Prompt, Sampling
@@ -21,28 +20,15 @@ MOST_LOSSES = 3
 """A request fails after this many engines were lost while serving it: it may be the cause."""
 
 
-class ContinuingEngine(Protocol):
-    """A `RolloutEngine` with `places` for requests and weights of a `version`, which can continue another engine's
-    partial reply. It raises `EngineBroken` or `WorkerDied` when it can answer no further request."""
-
-    name: str
-    places: int
-    version: PolicyVersion
-
-    async def generate(
-        self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, partial: PartialReply | None = None
-    ) -> Completion: ...
-
-
 @dataclass(slots=True)
 class _Session:
     """The requests of one episode: `version` is that of the engines at the first one, `home` the engine of the last."""
 
     version: PolicyVersion
-    home: ContinuingEngine | None = None
+    home: RemoteEngine | None = None
 
 
-_Waiting = tuple[int, int, _Session, asyncio.Future[ContinuingEngine]]
+_Waiting = tuple[int, int, _Session, asyncio.Future[RemoteEngine]]
 """A request that waits for a place: its session's version, its number, its session, and the future engine."""
 
 
@@ -56,7 +42,7 @@ class Router:
     are forgotten first.
     """
 
-    def __init__(self, engines: Iterable[ContinuingEngine], *, remembered_sessions: int = REMEMBERED_SESSIONS) -> None:
+    def __init__(self, engines: Iterable[RemoteEngine], *, remembered_sessions: int = REMEMBERED_SESSIONS) -> None:
         self.engines = list(engines)
         self.fails_over = False
         if not self.engines:
@@ -65,7 +51,7 @@ class Router:
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._remembered = remembered_sessions
         self._numbers = itertools.count()
-        self._lines: defaultdict[ContinuingEngine | None, list[_Waiting]] = defaultdict(list)
+        self._lines: defaultdict[RemoteEngine | None, list[_Waiting]] = defaultdict(list)
         self._end: EnginesLost | None = None
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
@@ -93,12 +79,12 @@ class Router:
             finally:
                 self._leave(engine)
 
-    def add(self, engine: ContinuingEngine) -> None:
+    def add(self, engine: RemoteEngine) -> None:
         """Send requests to this engine, too."""
         self.engines.append(engine)
         self._fill(engine)
 
-    def remove(self, engine: ContinuingEngine) -> None:
+    def remove(self, engine: RemoteEngine) -> None:
         """Send no further request to this engine; no effect if it is removed already."""
         if engine in self.engines:
             self.engines.remove(engine)
@@ -114,7 +100,7 @@ class Router:
             if not place.done():
                 place.set_exception(error)
 
-    async def _place(self, name: str) -> ContinuingEngine:
+    async def _place(self, name: str) -> RemoteEngine:
         """Take a place at the engine of a session, waiting if there is none."""
         if self._end:
             raise self._end
@@ -127,7 +113,7 @@ class Router:
         engine = session.home or min(self.engines, key=lambda one: self._under_way[one.name], default=None)
         if engine and self._under_way[engine.name] < engine.places:
             return self._enter(session, engine)
-        place: asyncio.Future[ContinuingEngine] = asyncio.get_running_loop().create_future()
+        place: asyncio.Future[RemoteEngine] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._lines[session.home], (session.version, next(self._numbers), session, place))
         try:  # every reply has a deadline, and so has each replacement's start
             return await place
@@ -136,17 +122,17 @@ class Router:
                 self._leave(place.result())
             raise
 
-    def _enter(self, session: _Session, engine: ContinuingEngine) -> ContinuingEngine:
+    def _enter(self, session: _Session, engine: RemoteEngine) -> RemoteEngine:
         session.home = engine
         self._under_way[engine.name] += 1
         return engine
 
-    def _leave(self, engine: ContinuingEngine) -> None:
+    def _leave(self, engine: RemoteEngine) -> None:
         self._under_way[engine.name] -= 1
         if (self._lines.get(engine) or self._lines[None]) and engine in self.engines:
             self._fill(engine)
 
-    def _fill(self, engine: ContinuingEngine) -> None:
+    def _fill(self, engine: RemoteEngine) -> None:
         """Give an engine's free places to the requests that wait for it or for any engine, in order."""
         while self._under_way[engine.name] < engine.places:
             lines = [line for line in (self._lines[engine], self._lines[None]) if line]
