@@ -240,21 +240,13 @@ class DeepSpeedConfig(Config):
     """Deadline for the ranks to start."""
 
     @model_validator(mode="after")
-    def _teams_are_whole(self) -> DeepSpeedConfig:
+    def _fits_together(self) -> DeepSpeedConfig:
         if self.ranks % self.sequence_parallel:
             raise ValueError(
                 f"deepspeed.sequence_parallel is {self.sequence_parallel}, but {self.ranks} rank(s) cannot be divided "
                 f"into teams of {self.sequence_parallel}; use a multiple of it as deepspeed.ranks"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _deepspeed_knows_its_names(self) -> DeepSpeedConfig:
         check_names(self.config)
-        return self
-
-    @model_validator(mode="after")
-    def _offloads_what_is_sharded(self) -> DeepSpeedConfig:
         if self.offload_optimizer == "cpu" and self.zero_stage == 0:
             raise ValueError(
                 "deepspeed.offload_optimizer is cpu, but at zero_stage 0 the optimizer updates the model's own weights "
