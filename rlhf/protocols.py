@@ -113,16 +113,3 @@ class WeightSync(Protocol):
     """`publish` returns when every engine samples from the learner's current weights, with their version."""
 
     async def publish(self) -> PolicyVersion: ...
-
-
-class Buffer(Protocol):
-    """Issues tickets, which are the right to play groups, and returns the groups to the learner in order.
-
-    Playing a group is `settle(await admit(), …)`; the learner does `take`, updates, syncs, `advance`. `settle` returns
-    whether the group will be trained; `take` returns no group when the run must end.
-    """
-
-    async def admit(self) -> Ticket: ...
-    def settle(self, ticket: Ticket, outcome: Group | Filtered | Failed) -> bool: ...
-    async def take(self) -> list[Group]: ...
-    def advance(self, version: PolicyVersion) -> None: ...

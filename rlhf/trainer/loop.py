@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
 
+from rlhf.data.learnability import ChosenTasks
 from rlhf.errors import naming_leaks
-from rlhf.protocols import Buffer, Rollout, Updates, WeightSync
+from rlhf.protocols import Rollout, Updates, WeightSync
 from rlhf.tracing import span
+from rlhf.trainer.buffer import TicketBuffer
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Updated
 
-
-class Tasks(Protocol):
-    """Decides the task of every ordinal, by the run's seed and the outcomes of the groups that count by then.
-
-    `settled` reports how a group ended; after `advance` all groups up to the ordinal `trained` count.
-    """
-
-    def __getitem__(self, ordinal: int) -> Task: ...
-    def settled(self, ordinal: int, outcome: Group | Filtered | Failed) -> None: ...
-    def advance(self, trained: int) -> None: ...
-
-
-class Boundary(Protocol):
-    """The hook between two updates, for evaluation, checkpoint and stop. Returning True ends the run."""
-
-    async def __call__(self, version: PolicyVersion, updated: Updated | None) -> bool: ...
+Boundary = Callable[[PolicyVersion, Updated | None], Awaitable[bool]]
+"""The hook between two updates, for evaluation, checkpoint and stop. Returning True ends the run."""
 
 
 class GroupLog:
@@ -47,9 +34,9 @@ class Loop:
     def __init__(
         self,
         *,
-        tasks: Tasks,
+        tasks: ChosenTasks[Task],
         rollout: Rollout,
-        buffer: Buffer,
+        buffer: TicketBuffer,
         learner: Updates,
         weights: WeightSync,
         max_concurrent_groups: int,
