@@ -1,11 +1,10 @@
-"""Interface of trainers on a fixed dataset: demonstrations, preference pairs or recorded episodes."""
+"""Base class of trainers on a fixed dataset: demonstrations, preference pairs or recorded episodes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from rlhf.controller.run import Counts
 from rlhf.rollout.evaluation import SetResult
@@ -20,19 +19,26 @@ class DatasetUpdate:
     tokens: int
 
 
-class DatasetTrainer(Protocol):
+class DatasetTrainer:
     """A trainer on examples in a fixed order, with a learner that has started. Each `update` trains on the next
-    `trainer.groups_per_update` examples. `evaluate` evaluates every held-out set, where `evaluates` says that there are
-    any. `resume` continues from a checkpoint, and must precede any update. `shown` are the metrics to display."""
+    `batch_size` examples (`trainer.groups_per_update`). `evaluate` evaluates every held-out set, where `evaluates` says
+    that there are any. `resume` continues from a checkpoint, before any update. `shown` are the metrics to display."""
+
+    shown: tuple[str, ...] = ()
+    evaluates = False
+
+    def __init__(self, learner: RemoteLearner, batch_size: int) -> None:
+        self.learner, self.batch_size = learner, batch_size
 
     @property
-    def shown(self) -> tuple[str, ...]: ...
-    @property
-    def learner(self) -> RemoteLearner: ...
-    @property
-    def evaluates(self) -> bool: ...
-    @property
-    def counts(self) -> Counts: ...
-    async def resume(self, checkpoint: Path) -> None: ...
-    async def update(self) -> DatasetUpdate: ...
-    async def evaluate(self) -> tuple[SetResult, ...]: ...
+    def counts(self) -> Counts:
+        return Counts(samples=self.learner.version * self.batch_size)
+
+    async def resume(self, checkpoint: Path) -> None:
+        await self.learner.load(checkpoint)
+
+    async def update(self) -> DatasetUpdate:
+        raise NotImplementedError
+
+    async def evaluate(self) -> tuple[SetResult, ...]:
+        return ()

@@ -9,48 +9,42 @@ from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.controller.build import make_learner, start_ranks
-from rlhf.controller.dataset_trainer import DatasetUpdate
+from rlhf.controller.dataset_trainer import DatasetTrainer, DatasetUpdate
 from rlhf.controller.run import Counts
 from rlhf.data.order import TaskOrder
 from rlhf.data.tasks import Tell
 from rlhf.recipe.schema import Recipe
-from rlhf.rollout.evaluation import SetResult
 from rlhf.runs.recorded_episodes import recorded_episodes
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.offline import Recording, check_fit, read_recording
 from rlhf.types import Failed, Group, Sample, Unscored
 
 
-class OfflineTrainer:
-    """A `DatasetTrainer` on recorded groups. Without held-out sets: an evaluation needs engines."""
+class OfflineTrainer(DatasetTrainer):
+    """Trains on recorded groups. Without held-out sets: an evaluation needs engines."""
 
     shown = ("reward/mean", "policy/approx_kl")
-    evaluates = False
 
     def __init__(self, learner: RemoteLearner, recording: Recording, order: TaskOrder[Group], batch_size: int) -> None:
-        self.learner, self._recording = learner, recording
-        self._order, self._batch_size = order, batch_size
-        self._samples = 0
+        super().__init__(learner, batch_size)
+        self._recording, self._order, self._samples = recording, order, 0
 
     async def resume(self, checkpoint: Path) -> None:
-        await self.learner.load(checkpoint)
-        learnt = range(self.learner.version * self._batch_size)
+        await super().resume(checkpoint)
+        learnt = range(self.learner.version * self.batch_size)
         self._samples = sum(len(self._order[ordinal].trainable) for ordinal in learnt)
 
     async def update(self) -> DatasetUpdate:
-        first = self.learner.version * self._batch_size
-        groups = [self._order[ordinal] for ordinal in range(first, first + self._batch_size)]
+        first = self.learner.version * self.batch_size
+        groups = [self._order[ordinal] for ordinal in range(first, first + self.batch_size)]
         updated = await self.learner.update(groups)
         self._samples += len(updated.samples)
         return DatasetUpdate(metrics=updated.metrics, tokens=int(updated.metrics["tokens/trained"]))
 
-    async def evaluate(self) -> tuple[SetResult, ...]:
-        return ()
-
     @property
     def counts(self) -> Counts:
         """Counts of the groups and episodes in the file, each counted once for all epochs."""
-        reached = min(self.learner.version * self._batch_size, len(self._order))
+        reached = min(self.learner.version * self.batch_size, len(self._order))
         outcomes = {
             "trained": [self._order[ordinal] for ordinal in range(reached)],
             "filtered": self._recording.filtered,

@@ -13,8 +13,7 @@ from rlhf.chat.templates import arguments_with_tools, check_parts, comparison
 from rlhf.chat.turn_end import turn_end
 from rlhf.cluster.worker import Worker
 from rlhf.controller.build import learner_of, start_ranks
-from rlhf.controller.dataset_trainer import DatasetUpdate
-from rlhf.controller.run import Counts
+from rlhf.controller.dataset_trainer import DatasetTrainer, DatasetUpdate
 from rlhf.data.config import DatasetConfig
 from rlhf.data.overlap import check_overlap, questions_of_pairs
 from rlhf.data.preference import PreferencePair
@@ -30,10 +29,11 @@ Fitted = Callable[[PreferencePair], PairOfSegments | None]
 """A pair as tokens, or None when the model's context is too short for it."""
 
 
-class PreferenceTrainer:
-    """A `DatasetTrainer` on preference pairs; `held_out` pairs are keyed by the name of their set."""
+class PreferenceTrainer(DatasetTrainer):
+    """Trains on preference pairs; `held_out` pairs are keyed by the name of their set."""
 
     shown = ("pairs/loss", "pairs/accuracy")
+    learner: RewardLearner
 
     def __init__(
         self,
@@ -42,18 +42,15 @@ class PreferenceTrainer:
         held_out: Mapping[str, Sequence[PairOfSegments]],
         batch_size: int,
     ) -> None:
-        self.learner, self._pairs, self._held_out, self._batch_size = learner, pairs, held_out, batch_size
+        super().__init__(learner, batch_size)
+        self._pairs, self._held_out, self.evaluates = pairs, held_out, bool(held_out)
 
     async def resume(self, checkpoint: Path) -> None:
-        await self.learner.load(checkpoint)
+        await super().resume(checkpoint)
         await asyncio.to_thread(deque, islice(self._pairs, self.counts.samples), 0)
 
-    @property
-    def evaluates(self) -> bool:
-        return bool(self._held_out)
-
     async def update(self) -> DatasetUpdate:
-        pairs = list(islice(self._pairs, self._batch_size))
+        pairs = list(islice(self._pairs, self.batch_size))
         metrics = await self.learner.prefer(pairs)
         tokens = sum(len(segment.token_ids) for pair in pairs for segment in (pair.chosen, pair.rejected))
         return DatasetUpdate(metrics=metrics, tokens=tokens)
@@ -61,19 +58,17 @@ class PreferenceTrainer:
     async def evaluate(self) -> tuple[SetResult, ...]:
         return tuple(
             [
-                SetResult(name=name, problems=len(pairs), metrics=_of_a_set(await self.learner.evaluate(pairs)))
+                SetResult(
+                    name=name,
+                    problems=len(pairs),
+                    metrics={
+                        metric.removeprefix("pairs/"): value
+                        for metric, value in (await self.learner.evaluate(pairs)).items()
+                    },
+                )
                 for name, pairs in self._held_out.items()
             ]
         )
-
-    @property
-    def counts(self) -> Counts:
-        return Counts(samples=self.learner.version * self._batch_size)
-
-
-def _of_a_set(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics by the names that they have within an evaluation set (`eval/NAME/accuracy`)."""
-    return {name.removeprefix("pairs/"): value for name, value in metrics.items()}
 
 
 async def start_preference(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> PreferenceTrainer:

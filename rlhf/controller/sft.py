@@ -13,15 +13,13 @@ from rlhf.chat.templates import ChatTokenizer, arguments_with_tools, check_parts
 from rlhf.chat.turn_end import turn_end
 from rlhf.cluster.worker import Worker
 from rlhf.controller.build import make_learner, start_ranks
-from rlhf.controller.dataset_trainer import DatasetUpdate
-from rlhf.controller.run import Counts
+from rlhf.controller.dataset_trainer import DatasetTrainer, DatasetUpdate
 from rlhf.data.demonstrations import Demonstration
 from rlhf.data.selection import doubtful, of_right_length
 from rlhf.data.sources import load_demonstrations
 from rlhf.data.tasks import Tell, mixed
 from rlhf.errors import DataError, ModelError
 from rlhf.recipe.schema import Recipe
-from rlhf.rollout.evaluation import SetResult
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.sft import demonstration_batch
 from rlhf.types import Segment
@@ -30,30 +28,23 @@ RenderDemonstration = Callable[[Demonstration], Segment]
 """A demonstration as tokens."""
 
 
-class SftTrainer:
-    """A `DatasetTrainer` on demonstrations, without held-out sets."""
+class SftTrainer(DatasetTrainer):
+    """Trains on demonstrations, without held-out sets."""
 
     shown = ("sft/nll",)
-    evaluates = False
 
     def __init__(self, learner: RemoteLearner, demonstrations: Iterator[Segment], batch_size: int) -> None:
-        self.learner, self._demonstrations, self._batch_size = learner, demonstrations, batch_size
+        super().__init__(learner, batch_size)
+        self._demonstrations = demonstrations
 
     async def resume(self, checkpoint: Path) -> None:
-        await self.learner.load(checkpoint)
+        await super().resume(checkpoint)
         await asyncio.to_thread(deque, islice(self._demonstrations, self.counts.samples), 0)
 
     async def update(self) -> DatasetUpdate:
-        batch = list(islice(self._demonstrations, self._batch_size))
+        batch = list(islice(self._demonstrations, self.batch_size))
         metrics = await self.learner.imitate(demonstration_batch(batch))
         return DatasetUpdate(metrics=metrics, tokens=sum(int(one.action_mask.sum()) for one in batch))
-
-    async def evaluate(self) -> tuple[SetResult, ...]:
-        return ()
-
-    @property
-    def counts(self) -> Counts:
-        return Counts(samples=self.learner.version * self._batch_size)
 
 
 async def start_sft(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> SftTrainer:
