@@ -41,7 +41,7 @@ DIFFERING = tuple(
         (r"^model\.path=\S+: ", ""),
         (r" <class .*", ""),
         (r"cannot run \w+ on", "cannot run it on"),
-        (r"follow a learner with \w+ on", "follow the learner on"),
+        (r"receive new weights of \w+ on", "receive its new weights on"),
         (r"\b\w+For(CausalLM)", "the model"),
         (r"(its log-probs differ from the learner's) by.*", r"\1"),
         (r" \(\w+Error: .*", ""),

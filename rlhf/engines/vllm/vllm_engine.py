@@ -258,7 +258,8 @@ class VllmEngine:
         compare = unknown_and_missing if self._adapter else rehearse
         unknown, missing = self._engine.apply_model(partial(compare, manifest=manifest))[0]
         if unknown or missing:
-            raise ModelError(f"it has no place for {unknown[:NAMED]}, and would not be sent {missing[:NAMED]}")
+            faults = {"it has no parameter for": unknown, "no tensor fills": missing}
+            raise ModelError(" and ".join(f"{fault} {names[:NAMED]}" for fault, names in faults.items() if names))
         self._acknowledged = manifest
 
     def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams) -> SampledReply:

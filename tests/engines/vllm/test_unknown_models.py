@@ -92,7 +92,7 @@ def test_a_start_that_fails_otherwise_keeps_its_name(
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
-        (ModelError("it has no place for ['lm_head.bias']"), "it has no place for ['lm_head.bias']"),
+        (ModelError("it has no parameter for ['lm_head.bias']"), "it has no parameter for ['lm_head.bias']"),
         (ValueError("too many values to unpack (expected 3)"), "ValueError: too many values to unpack (expected 3)"),
     ],
 )
