@@ -30,7 +30,7 @@ def test_scancel_leaves_nothing_within_ten_seconds(job: Job) -> None:
     job.slurm.run("scancel", job.number)
     job.assert_nothing_left()
     assert job.until_ended(30) == "CANCELLED"
-    assert "told to end" in job.output
+    assert "asked to end" in job.output
     assert job.summary["updates"] >= 3
     assert job.summary["outcome"] == "stopped", "not the death of a worker, which heard of the end first"
 

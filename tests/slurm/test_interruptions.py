@@ -49,7 +49,7 @@ def job(slurm: PrivateSlurm, cache: Path, tmp_path_factory: pytest.TempPathFacto
 
 def test_it_was_interrupted_twice_and_left_nothing(job: Job) -> None:
     assert "rlhf slurm: preempted: the run saves after this update, if it can by 20" in job.output
-    again = r"^rlhf slurm: the job is queued again, and goes on from .*/version-0000"
+    again = r"^rlhf slurm: the job is queued again, and continues from .*/version-0000"
     assert re.search(again, job.output, re.MULTILINE)
     assert job.shown("Restarts") == "2"
     job.assert_nothing_left()

@@ -70,7 +70,7 @@ class StopSignals:
         if self.is_asked() and not self._passed_on:
             self._passed_on = True
             note.touch()
-            print_node_line(f"was told to end, and gives the training {self._grace_seconds:g} s to save and leave")
+            print_node_line(f"was asked to end, and gives the training {self._grace_seconds:g} s to save and leave")
 
     def _ask(self) -> None:
         self._asked_at = self._asked_at or time.monotonic()

@@ -123,7 +123,7 @@ def test_a_refusal_to_queue_it_again_is_told_and_asked_again(tmp_path: Path) -> 
     code, said = script.ended()
     assert (code, script.told("asked")) == (75, "requeue 7\n" * 3), said
     assert "SLURM did not queue the job again, 8 more tries: Unable to contact slurm controller" in said
-    assert "the job is queued again, and goes on from " in said
+    assert "the job is queued again, and continues from " in said
 
 
 def test_a_job_that_is_never_queued_again_says_where_it_would_go_on(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_job_that_is_never_queued_again_says_where_it_would_go_on(tmp_path: Pa
     script.process.send_signal(signal.SIGUSR1)
     code, said = script.ended()
     assert (code, script.told("asked")) == (75, "requeue 7\n" * 10)
-    assert f"submit it again, and it goes on from {script.run}/checkpoints/version-000001" in said
+    assert f"submit it again, and it continues from {script.run}/checkpoints/version-000001" in said
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_a_job_that_is_never_queued_again_says_where_it_would_go_on(tmp_path: Pa
     [
         ("EndTime=2026-01-31T12:00:00\n PreemptTime=2026-01-31T11:58:00", 75, "requeue 7\n", "it can by 2026-01-31T12"),
         ("", 75, "requeue 7\n", "preempted"),
-        ("PreemptTime=None", 143, "", "the nodes were told to end"),
+        ("PreemptTime=None", 143, "", "the nodes were asked to end"),
     ],
-    ids=["preempted", "slurm does not answer", "told to end"],
+    ids=["preempted", "slurm does not answer", "asked to end"],
 )
 def test_nodes_that_are_told_to_end_have_the_run_saved_if_it_is_preempted(
     tmp_path: Path, shown: str, code: int, asked: str, words: str
@@ -157,13 +157,13 @@ def test_nodes_that_are_told_to_end_have_the_run_saved_if_it_is_preempted(
 
 
 def test_a_preempted_training_that_could_not_save_is_queued_again(tmp_path: Path) -> None:
-    """As under pyxis, where the training is a task too, and is told to end."""
+    """As under pyxis, where the training is a task too, and is asked to end."""
     script = Script(tmp_path, f"trap 'exit 130' USR1; {FOR_EVER}", shown="PreemptTime=2026-01-31T11:58:00")
     script.until_training()
     (script.run / "logs/rendezvous-7-0.told").touch()
     code, said = script.ended()
     assert (code, script.told("asked")) == (130, "requeue 7\n"), said
-    assert "the job is queued again, and goes on from its beginning" in said
+    assert "the job is queued again, and continues from its beginning" in said
 
 
 def test_a_failure_after_a_save_is_queued_again_and_an_error_to_correct_is_not(tmp_path: Path) -> None:
@@ -206,5 +206,5 @@ def test_scancel_ends_everything_within_ten_seconds(tmp_path: Path, training: st
     script.process.send_signal(signal.SIGTERM)
     code, said = script.ended()
     assert code == 143
-    assert "told to end" in said
+    assert "asked to end" in said
     assert time.monotonic() - began < scaled(10)
