@@ -136,7 +136,7 @@ def _advice(recipe: Recipe, found: Estimate, estimate_of: EstimateOf) -> str:
         adapted = with_changes(recipe, LORA)
         changes = changes_that_fit(adapted, machine, estimate_of)
         if changes is not None:
-            advice.append(f"with adapters beside frozen weights it fits: {as_overrides(LORA | changes)}")
+            advice.append(f"with LoRA adapters it fits: {as_overrides(LORA | changes)}")
     smallest = smallest_machine(recipe, machine, estimate_of)
     if smallest:
         there, changes = smallest

@@ -110,7 +110,7 @@ def described(sweep: Sweep, at_once: int) -> list[str]:
     ]
     if sweep.algorithm == "asha":
         looks = [str(n) for n in sweep.looks]
-        lines.append(f"after {' and '.join(looks)} updates a trial goes on if it is in the best 1/{REDUCTION} so far")
+        lines.append(f"after {' and '.join(looks)} updates a trial continues if it is in the best 1/{REDUCTION} so far")
     if sweep.algorithm == "pbt":
         lines.append(f"every {sweep.interval} updates the worst quarter takes over runs of the best, with other values")
     return lines
