@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.chat.tool_calls import Spoken
+from rlhf.chat.tool_calls import ParsedReply
 from rlhf.data.learnability import TaskChoices
 from rlhf.tracing import Clock, CurrentSpan, SpanIds
 from rlhf.types import (
@@ -68,8 +68,8 @@ class FakeRenderer:
     def marked_text(self, token_ids: NDArray[np.int32]) -> str:
         return self.text(token_ids)
 
-    def spoken(self, text: str, before: NDArray[np.int32]) -> Spoken:
-        return Spoken()
+    def parsed(self, text: str, before: NDArray[np.int32]) -> ParsedReply:
+        return ParsedReply()
 
     def whole_text(self, token_ids: NDArray[np.int32]) -> str:
         return self.text(token_ids)

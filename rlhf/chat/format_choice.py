@@ -29,10 +29,7 @@ SHOWN_CHARACTERS = 120
 
 def format_for(renderer: ChatRenderer, name: str, setting: str) -> ToolFormat:
     """Return the format that `setting` names. `auto` is the format in which the chat template writes calls, or `hermes`
-    if it writes none.
-
-    Raises `ConfigError` if the template writes calls in another format, which the error names.
-    """
+    if it writes none. Raises `ConfigError` if the template writes calls in another format, which the error names."""
     check_tool_format(name, setting)
     if is_piece(name):
         return own_format(name, setting)
@@ -81,5 +78,5 @@ def _formats(renderer: ChatRenderer, setting: str) -> Iterator[ToolFormat]:
 
 def _reads(read: ToolFormat, written: ReplyAsWritten) -> bool:
     """Whether parsing finds exactly the call that the template wrote."""
-    spoken = read(written.text, [PROBE], thinking=written.thinking)
-    return [(call.name, call.arguments) for call in spoken.calls] == [(CALL.name, CALL.arguments)]
+    parsed = read(written.text, [PROBE], thinking=written.thinking)
+    return [(call.name, call.arguments) for call in parsed.calls] == [(CALL.name, CALL.arguments)]

@@ -1,11 +1,8 @@
-"""Encode new messages as tokens to append after a sampled reply, by the chat template's own text.
-
-A growing conversation is never rendered again, because sampled tokens are trained exactly as they were sampled.
-Instead, a made-up conversation with a placeholder for the reply is rendered together with the new messages; the text
-after the placeholder is the increment. This is correct only for a template that appends. A template that changes
-earlier text (Qwen3 removes earlier thinking, Mistral moves the system message to the newest question) is detected by
-comparison and refused. White space around a reply (Llama 2, Mistral) is allowed: the policy may sample it or not.
-"""
+"""Encode new messages as tokens to append after a sampled reply, by the chat template's own text. Sampled tokens are
+trained as they are, so a made-up conversation is rendered, with a placeholder for the reply, and the text after it is
+the increment. A template that does not only append (Qwen3 removes earlier thinking, Mistral moves the system message)
+is detected by comparison and refused. White space around a reply (Llama 2, Mistral) is allowed: the policy may sample
+it or not."""
 
 from __future__ import annotations
 
@@ -49,11 +46,12 @@ class Increments:
         """Why messages of these roles cannot be appended, or None if they can. Computed once per set of roles."""
         key = tuple(sorted(set(roles)))
         if key not in self._verdicts:
-            self._verdicts[key] = self._refusal([_heard(role) for role in key])
+            self._verdicts[key] = self._refusal(key)
         return self._verdicts[key]
 
-    def _refusal(self, messages: Sequence[Message]) -> str | None:
-        roles = [message.role for message in messages]
+    def _refusal(self, roles: Sequence[str]) -> str | None:
+        ids = {"tool": CALL_ID}
+        messages = [Message(role=role, content=HEARD, tool_call_id=ids.get(role)) for role in roles]
         try:
             for opening, reply in product(self._openings(), REPLIES):
                 prompt = self._rendered(opening)
@@ -92,8 +90,7 @@ class Increments:
         return tail
 
     def _encoded(self, tail: str) -> list[int]:
-        """Return the tokens after the stop token. The stop token is encoded too, so that the following text is
-        tokenized in its context."""
+        """Return the tokens after the stop token, which is encoded too, as the context of the following text."""
         token_ids = list(self._tokenizer.encode(tail, add_special_tokens=False))
         if token_ids[:1] != [self._end]:
             raise ModelError(f"the tokenizer does not encode its own stop token {self._stop()!r} as one token")
@@ -106,10 +103,6 @@ class Increments:
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         return prompt_text(self._tokenizer, messages, self._arguments)
-
-
-def _heard(role: str) -> Message:
-    return Message(role=role, content=HEARD, tool_call_id=CALL_ID if role == "tool" else None)
 
 
 def _rewritten(grown: str, whole: str, roles: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rlhf.chat.increments import QUESTION, Increments
 from rlhf.chat.templates import NONE, ChatTokenizer, arguments_with_tools, check_parts, prompt_ids, prompt_text
 from rlhf.chat.thinking import HEADER_TOKENS, begun_thinking
-from rlhf.chat.tool_calls import Spoken, ToolFormat, plain_text
+from rlhf.chat.tool_calls import ParsedReply, ToolFormat, plain_text
 from rlhf.chat.turn_end import frame_tokens, mark_text, turn_end
 from rlhf.errors import ModelError
 from rlhf.types import Message, Prompt, Task, Tool
@@ -65,10 +65,10 @@ class ChatRenderer:
         """Return the same renderer with another format of tool calls."""
         return ChatRenderer(self.tokenizer, self._without_tools, self._tools, self._declared_ends, read)
 
-    def spoken(self, text: str, before: NDArray[np.int32]) -> Spoken:
+    def parsed(self, text: str, before: NDArray[np.int32]) -> ParsedReply:
         """Return the tool calls in the marked text of a reply to the tokens `before`; none without tools."""
         header = self.whole_text(before[-HEADER_TOKENS:])
-        return self._read(text, self._tools, thinking=bool(begun_thinking(header))) if self._tools else Spoken()
+        return self._read(text, self._tools, thinking=bool(begun_thinking(header))) if self._tools else ParsedReply()
 
     def rendered(self, asked: Sequence[Message], reply: Message) -> ReplyAsWritten | None:
         """Return a reply as the template writes it; None where the template refuses the conversation."""
@@ -115,10 +115,8 @@ class ChatRenderer:
 
     def increment(self, messages: Sequence[Message], last: int) -> NDArray[np.int32]:
         """Return the tokens that follow a reply which stopped with the token `last`: the end of its turn if it stopped
-        at something else (`sampling.stop`), the messages, and the header of the next reply.
-
-        Raises `ModelError` when the template does more than append.
-        """
+        at something else (`sampling.stop`), the messages, and the header of the next reply. Raises `ModelError` when
+        the template does more than append."""
         tokens = _remembered(self._appended, repr(messages), lambda: self._increments.after_reply(messages))
         increment = np.asarray(tokens, dtype=np.int32)
         if last in self.stop_token_ids:
@@ -152,8 +150,7 @@ class ChatRenderer:
         return _remembered(self._headers, key, lambda: self._decoded(token_ids))
 
     def _decoded(self, token_ids: NDArray[np.int32]) -> str:
-        """Return the exact text of sampled tokens: many tokenizers are configured to "clean up", which removes spaces
-        before punctuation."""
+        """Return the exact text of sampled tokens: many tokenizers would "clean up" spaces before punctuation."""
         return str(self.tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     @staticmethod

@@ -1,9 +1,7 @@
-"""Encodes a demonstrated reply as the tokens that the policy would have sampled after the header of the chat template.
-
-A template may write text around a reply: a space before it (Llama 2, Mistral), a channel (gpt-oss), an empty `<think>`
-(Qwen 3). The policy samples this text, so a demonstration includes it. Tokens also depend on context: a sentencepiece
-tokenizer puts a space before a separate text, but not before a text that follows a header.
-"""
+"""Encodes a demonstrated reply as the tokens that the policy would have sampled after the header of the chat template,
+with the text that the template writes around a reply: a space (Llama 2, Mistral), a channel (gpt-oss), an empty
+`<think>` (Qwen 3). A sentencepiece tokenizer puts a space before a separate text, but not before one that follows a
+header."""
 
 from __future__ import annotations
 
@@ -43,8 +41,16 @@ class ReplyEncoder:
         self._header_ids = self._encoded(self.around.header)
 
     def token_ids(self, response: str) -> list[int]:
-        """Return the tokens of `response` as the policy would sample it, and the end of its turn."""
-        return self.rendered_ids(self._said(response))
+        """Return the tokens of `response` as the policy would sample it, with the template's text around it unless it
+        has that itself, and the end of its turn."""
+        header, before, after = self.around.header, self.around.before, self.around.after
+        begun = next((mark for mark in self._marks if header.rstrip().endswith(mark)), None)
+        text = response
+        if begun is not None and response.startswith(begun):  # the header has it (DeepSeek R1: `<think>`, a newline)
+            text = response.removeprefix(begun).removeprefix(header.rpartition(begun)[2])
+        opening = next((mark for mark in self._marks if before.startswith(mark)), before)
+        text = ("" if text.startswith(opening) else before) + text + ("" if text.endswith(after) else after)
+        return self.rendered_ids(text)
 
     def rendered_ids(self, text: str) -> list[int]:
         """Return the tokens of a reply as the template writes it after its header, and the end of its turn. Raises
@@ -56,33 +62,15 @@ class ReplyEncoder:
         return [*inside, self.end]
 
     def following_ids(self, text: str) -> list[int]:
-        """Return the tokens of a text that follows the end of a reply. The end is encoded too, so that the text is
-        tokenized in its context."""
+        """Return the tokens of a text that follows the end of a reply, encoded with that end as its context."""
         return self._encoded(self.end_mark + text)[1:]
-
-    def _said(self, response: str) -> str:
-        """Return the response with the template's text around it; text that the response already contains is not added
-        twice."""
-        text = self._without_header(response)
-        before, after = self.around.before, self.around.after
-        opening = next((mark for mark in self._marks if before.startswith(mark)), before)
-        return ("" if text.startswith(opening) else before) + text + ("" if text.endswith(after) else after)
-
-    def _without_header(self, response: str) -> str:
-        """Return the response without an opening that the header already has (DeepSeek R1: `<think>` and a newline)."""
-        header = self.around.header
-        begun = next((mark for mark in self._marks if header.rstrip().endswith(mark)), None)
-        if begun is None or not response.startswith(begun):
-            return response
-        return response.removeprefix(begun).removeprefix(header.rpartition(begun)[2])
 
     def _encoded(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
 
 def _around(tokenizer: ChatTokenizer, arguments: Mapping[str, Any], end: str) -> Around:
-    """Return the template's text around a reply; `before` and `after` are empty if the template writes no reply after
-    its header."""
+    """Return the template's text around a reply; it may refuse to write one after its header."""
     try:
         asked, answered = prompt_text(tokenizer, [QUESTION], arguments), with_reply(tokenizer, arguments)
     except ModelError:
@@ -103,13 +91,10 @@ def conversation(
     replies: ReplyEncoder,
     imitated: Sequence[int] | None = None,
 ) -> Segment:
-    """Return a conversation with the tokens of the chat template, cut where the imitated replies begin and end.
-
-    Tokens before the first reply are PROMPT, those of each reply with its end of turn are ACTION, and those between
-    replies are ENV; what follows the last reply is left out. `imitated` are the places of the replies; by default all
-    of the assistant's. Raises `ModelError` for a template that renders a reply otherwise than it would be sampled, and
-    for a conversation without a reply.
-    """
+    """Return a conversation with the tokens of the chat template: before the first reply PROMPT, of each reply with its
+    end of turn ACTION, and between replies ENV; what follows the last reply is left out. `imitated` are the places of
+    the replies; by default all of the assistant's. Raises `ModelError` for a template that renders a reply otherwise
+    than it would be sampled, and for a conversation without a reply."""
     places = [n for n, one in enumerate(messages) if one.role == "assistant"] if imitated is None else imitated
     if not places:
         raise ModelError("a demonstration needs an assistant message to imitate")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from jinja2 import TemplateError
@@ -16,40 +16,15 @@ from rlhf.untrusted_text import has_surrogate
 
 NONE: Mapping[str, Any] = {}
 ReplyTokens = Callable[[str], Sequence[int]]
-"""Encodes a response as the tokens that the policy would have sampled, with its end of turn:
-`ReplyEncoder.token_ids`."""
-
-
-class ChatTokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that rendering needs. The methods' own signatures depend on their
-    arguments."""
-
-    bos_token_id: int | None
-    eos_token_id: int | None
-    pad_token_id: int | None
-
-    @property
-    def chat_template(self) -> Any: ...
-    @property
-    def all_special_ids(self) -> Sequence[int]: ...
-    @property
-    def added_tokens_decoder(self) -> Mapping[int, Any]: ...
-    @property
-    def apply_chat_template(self) -> Callable[..., Any]: ...
-    @property
-    def encode(self) -> Callable[..., Any]: ...
-    @property
-    def decode(self) -> Callable[..., Any]: ...
-    @property
-    def save_pretrained(self) -> Callable[..., Any]: ...
+"""`ReplyEncoder.token_ids`: the tokens that the policy would have sampled, with its end of turn."""
+ChatTokenizer = Any
+"""A tokenizer of transformers, which is not imported here."""
 
 
 def prompt_ids(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE) -> list[int]:
-    """Return the tokens of the conversation and the header of the assistant's reply, by the model's own chat template.
-
-    `arguments` are the template's arguments other than the messages (`enable_thinking: false`, `tools`). Raises
-    `ModelError` when the template rejects the conversation, or a text has a lone surrogate.
-    """
+    """Return the tokens of the conversation and the header of the assistant's reply. `arguments` are the template's
+    arguments other than the messages (`enable_thinking: false`, `tools`). Raises `ModelError` when the template rejects
+    the conversation, or a text has a lone surrogate."""
     return list(_applied(tokenizer, messages, return_dict=False, **arguments))
 
 
@@ -141,8 +116,7 @@ def demonstration(
     *,
     replies: ReplyTokens,
 ) -> Segment:
-    """Return the chat prompt as PROMPT tokens, then the response with its end of turn as ACTION tokens, encoded by
-    `replies`."""
+    """Return the chat prompt as PROMPT tokens, then the response with its end of turn as ACTION tokens."""
     return _answered(prompt_ids(tokenizer, messages, arguments), replies(response))
 
 

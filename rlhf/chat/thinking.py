@@ -1,5 +1,4 @@
-"""Separate a reply's answer from its thinking. Thinking is between `<think>` and `</think>`; a chat template may write
-the `<think>` itself. Pure."""
+"""Separate a reply's answer from its thinking, between `<think>`, which a template may write, and `</think>`. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ BEGUN = re.compile(rf"{MARK.pattern}\s*$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallMarks:
-    """The text that opens a tool call and the text that closes it; empty where a format has none. Marks of thinking
-    within a call are part of it."""
+    """The text that opens a tool call and the text that closes it; marks of thinking within are part of it."""
 
     opening: str = ""
     closing: str = ""
@@ -44,11 +42,9 @@ def where_thinking_ends(reply: str) -> int | None:
 
 
 def thought_and_said(text: str, marks: CallMarks = NO_MARKS, *, thinking: bool = False) -> tuple[str, str]:
-    """Split a reply into its thinking and its answer. `thinking`: the header has opened the thinking.
-
-    Thinking ends at the last `</think>` outside calls. A reply whose thinking never ends has no answer, except calls at
-    its very end: there the policy ended its turn, so they are not drafts.
-    """
+    """Split a reply into its thinking, which ends at the last `</think>` outside calls, and its answer. `thinking`: the
+    header has opened the thinking. If that never ends, the answer is only the calls at the very end: there the policy
+    ended its turn, so they are not drafts."""
     end, unended = _last_thinking(text, marks, thinking)
     if unended is None:
         return text[:end], text[end:]

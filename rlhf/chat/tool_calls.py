@@ -1,7 +1,5 @@
-"""Parse tool calls in a reply's text, by a named format.
-
-A custom format is `module:function` `(text) -> Spoken`; it receives what the reply says after its thinking.
-"""
+"""Parse tool calls in a reply's text, by a named format. A custom format is `module:function` `(text) -> ParsedReply`;
+it receives what the reply says after its thinking."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ CALLS = re.compile(f"<{BAR}tool▁calls▁(?:begin|end){BAR}>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spoken:
+class ParsedReply:
     """A parsed reply: its tool calls and the text `beside` them, or the `problem` with them. Without either, the reply
     is plain text: `beside` if the format puts marks around it, else the whole reply."""
 
@@ -42,7 +40,7 @@ class Spoken:
     problem: str | None = None
 
 
-Parse = Callable[[str, Sequence[Tool]], Spoken]
+Parse = Callable[[str, Sequence[Tool]], ParsedReply]
 """Parses what a reply says. The tools are those offered, or none if they are unknown. Raises `Malformed`."""
 
 
@@ -55,25 +53,18 @@ class ToolFormat:
     marks: CallMarks = NO_MARKS
     only_offered: bool = True
 
-    def __call__(self, text: str, tools: Sequence[Tool] = (), *, thinking: bool = False) -> Spoken:
-        """Parse a reply; calls within its thinking do not count. `thinking`: the reply's header already opened the
-        thinking."""
+    def __call__(self, text: str, tools: Sequence[Tool] = (), *, thinking: bool = False) -> ParsedReply:
+        """Parse a reply; calls within its thinking, which the header may have opened, do not count."""
         thought, said = thought_and_said(text, self.marks, thinking=thinking)
+        names = [tool.name for tool in tools]
         try:
-            spoken = self.parse(said, tools)
-            if self.only_offered:
-                refuse_unknown(spoken.calls, tools)
+            parsed = self.parse(said, tools)
+            for call in parsed.calls if self.only_offered and names else ():
+                if call.name not in names:
+                    raise Malformed(f"there is no tool {call.name!r:.80}; use one of {', '.join(names)}")
         except Malformed as problem:
-            return Spoken(problem=f"malformed tool call: {problem}")
-        return replace(spoken, beside=(thought + spoken.beside).strip()) if spoken.calls else spoken
-
-
-def refuse_unknown(calls: Sequence[ToolCall], tools: Sequence[Tool]) -> None:
-    """Check that every call names one of the tools, if these are known. Raises `Malformed`."""
-    names = [tool.name for tool in tools]
-    for call in calls:
-        if names and call.name not in names:
-            raise Malformed(f"there is no tool {call.name!r:.80}; use one of {', '.join(names)}")
+            return ParsedReply(problem=f"malformed tool call: {problem}")
+        return replace(parsed, beside=(thought + parsed.beside).strip()) if parsed.calls else parsed
 
 
 def with_ids(calls: Sequence[ToolCall], earlier: Sequence[Message]) -> tuple[ToolCall, ...]:
@@ -102,11 +93,8 @@ def taken_ids(messages: Sequence[Message]) -> set[str]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonCalls:
     """A format whose calls are JSON after `mark`. `head` matches from there to the JSON, and `tail` what follows it;
-    `closing` is the tail's name in errors.
-
-    If the head contains a `name`, the JSON is the arguments; else it is a call, or with `lists` a list of calls.
-    `around` matches the text around all calls of a reply.
-    """
+    `closing` is the tail's name in errors. If the head contains a `name`, the JSON is the arguments; else it is a call,
+    or with `lists` a list of calls. `around` matches the text around all calls."""
 
     mark: str
     head: re.Pattern[str]
@@ -115,7 +103,7 @@ class JsonCalls:
     lists: bool = False
     around: re.Pattern[str] | None = None
 
-    def __call__(self, text: str, tools: Sequence[Tool]) -> Spoken:
+    def __call__(self, text: str, tools: Sequence[Tool]) -> ParsedReply:
         """Return the calls and the text around them. Raises `Malformed`: one malformed call invalidates all."""
         calls, beside, at = list[ToolCall](), list[str](), 0
         while (start := text.find(self.mark, at)) >= 0:
@@ -131,7 +119,7 @@ class JsonCalls:
             at = tail.end()
         whole = "".join([*beside, text[at:]])
         beside_all = (self.around.sub("", whole) if self.around else whole).strip()
-        return Spoken(calls=tuple(calls), beside=beside_all) if calls else Spoken()
+        return ParsedReply(calls=tuple(calls), beside=beside_all) if calls else ParsedReply()
 
     def _calls(self, head: re.Match[str], value: Any) -> Iterator[ToolCall]:
         found = head.groupdict()
@@ -141,16 +129,14 @@ class JsonCalls:
             yield call_of({"name": found["name"].strip(), "arguments": value, "id": found.get("id")})
 
 
-def _llama3_json(text: str, tools: Sequence[Tool]) -> Spoken:
-    """Return the calls of a reply that consists of JSON objects `{"name": …, "parameters": {…}}`, separated by `;`.
-
-    JSON that does not call an offered tool is an answer.
-    """
+def _llama3_json(text: str, tools: Sequence[Tool]) -> ParsedReply:
+    """Return the calls of a reply of JSON objects `{"name": …, "parameters": {…}}`, separated by `;`. JSON that does
+    not call an offered tool is an answer."""
     body = LLAMA_ENDS.sub("", text).strip()
     tagged = body.startswith(PYTHON_TAG)
     body = body.removeprefix(PYTHON_TAG).strip()
     if not (tagged or body.startswith("{")):
-        return Spoken()
+        return ParsedReply()
     names = [tool.name for tool in tools]
     begun = LLAMA_BEGINS.match(body)
     try:
@@ -158,13 +144,20 @@ def _llama3_json(text: str, tools: Sequence[Tool]) -> Spoken:
     except Malformed:
         if tagged or (begun and (begun[1] in names or not names)):
             raise
-        return Spoken()
-    calls = [one for one in objects if _calls_a_tool(one, names)]
+        return ParsedReply()
+    calls = [
+        one
+        for one in objects
+        if isinstance(one, dict)
+        and not one.keys().isdisjoint(("parameters", "arguments"))
+        and isinstance(one.get("name"), str)
+        and (one["name"] in names or not names)
+    ]
     if tagged and not calls:
         raise Malformed(f"expected a call of an offered tool after {PYTHON_TAG}")
     if calls and len(calls) < len(objects):
         raise Malformed("unexpected JSON next to the call")
-    return Spoken(calls=tuple(map(call_of, calls)))
+    return ParsedReply(calls=tuple(map(call_of, calls)))
 
 
 def _objects(body: str) -> list[Any]:
@@ -178,22 +171,16 @@ def _objects(body: str) -> list[Any]:
     return values
 
 
-def _calls_a_tool(value: Any, names: Sequence[str]) -> bool:
-    if not isinstance(value, dict) or not ({"parameters", "arguments"} & set(value)):
-        return False
-    return isinstance(value.get("name"), str) and (value["name"] in names or not names)
-
-
-def _glm4_0414(text: str, tools: Sequence[Tool]) -> Spoken:
+def _glm4_0414(text: str, tools: Sequence[Tool]) -> ParsedReply:
     """Return the calls of a reply that begins with a tool's name on its own line, followed by its arguments."""
     names, calls, at = {tool.name for tool in tools}, list[ToolCall](), 0
     while (head := GLM4_CALL.match(text, at)) and (head["name"] in names or not names):
         arguments, at = decoded(text, head.end())
         calls.append(call_of({"name": head["name"], "arguments": arguments}))
-    return Spoken(calls=tuple(calls), beside=text[at:].strip()) if calls else Spoken()
+    return ParsedReply(calls=tuple(calls), beside=text[at:].strip()) if calls else ParsedReply()
 
 
-def _harmony(text: str, tools: Sequence[Tool]) -> Spoken:
+def _harmony(text: str, tools: Sequence[Tool]) -> ParsedReply:
     """Return the calls of a reply in channels: messages with a recipient. Text for the user is `beside`."""
     calls, beside = list[ToolCall](), list[str]()
     for message in text.split("<|start|>"):
@@ -201,19 +188,15 @@ def _harmony(text: str, tools: Sequence[Tool]) -> Spoken:
         recipient, channel = RECIPIENT.search(header), CHANNEL.search(header)
         body = BODY_END.split(rest)[0]
         if recipient and recipient[1] not in ("user", "assistant"):
-            calls.append(_called(recipient[1], body, has_body))
+            if not has_body:
+                raise Malformed("<|message|> is missing")
+            arguments, end = decoded(body, 0) if body.strip() else ({}, len(body))
+            if body[end:].strip():
+                raise Malformed("unexpected text after the arguments")
+            calls.append(call_of({"name": recipient[1], "arguments": arguments}))
         elif channel and channel[1] != "analysis":
             beside.append(body)
-    return Spoken(calls=tuple(calls), beside="\n".join(beside).strip())
-
-
-def _called(name: str, body: str, has_body: str) -> ToolCall:
-    if not has_body:
-        raise Malformed("<|message|> is missing")
-    arguments, end = decoded(body, 0) if body.strip() else ({}, len(body))
-    if body[end:].strip():
-        raise Malformed("unexpected text after the arguments")
-    return call_of({"name": name, "arguments": arguments})
+    return ParsedReply(calls=tuple(calls), beside="\n".join(beside).strip())
 
 
 TOOL_CALL = CallMarks(opening="<tool_call>", closing="</tool_call>")
@@ -268,7 +251,7 @@ deepseek_v31 = ToolFormat(
 )
 glm4_0414 = ToolFormat(name="glm4_0414", parse=_glm4_0414)
 harmony = ToolFormat(name="harmony", parse=_harmony)
-plain_text = ToolFormat(name="none", parse=lambda text, tools: Spoken())
+plain_text = ToolFormat(name="none", parse=lambda text, tools: ParsedReply())
 FORMATS: Mapping[str, ToolFormat] = {
     one.name: one
     for one in (hermes, llama3_json, mistral, deepseek_v3, deepseek_v31, glm4_0414, harmony, plain_text)

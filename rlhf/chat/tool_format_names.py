@@ -1,5 +1,4 @@
-"""Names of the formats in which models write tool calls, as used in recipes. `rlhf/chat/tool_calls.py` parses
-them."""
+"""Names of the formats in which models write tool calls, as used in recipes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Find the tokens that end a reply from the text that the chat template writes after an assistant's message.
-
-A conversation that ends with a reply is rendered. The first special or added token after the reply ends a turn:
-`<end_of_turn>` of Gemma, `<|end|>` of Phi 3, `<|im_end|>` of Qwen. The tokenizer's end-of-sequence token ends a reply
-as well, and so do the ends in the model's `generation_config.json` if they are special or added tokens. An end that is
-ordinary text is reported and not used: otherwise a file could cut replies at any word.
-"""
+"""Find the tokens that end a reply: the first special or added token that the chat template writes after one
+(`<end_of_turn>` of Gemma, `<|end|>` of Phi 3, `<|im_end|>` of Qwen), the tokenizer's end-of-sequence token, and the
+ends in the model's `generation_config.json`, except those that are ordinary text: otherwise a file could cut replies at
+any word."""
 
 from __future__ import annotations
 
@@ -68,8 +65,7 @@ def mark_text(tokenizer: ChatTokenizer, token: int) -> str:
 
 
 def with_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> str:
-    """Return a conversation that ends with a reply, as the template renders it. Raises `ModelError` if it is
-    rejected."""
+    """Return a conversation that ends with a reply, as the template renders it. Raises `ModelError`."""
     return prompt_text(tokenizer, ASKED_AND_ANSWERED, {**arguments, "add_generation_prompt": False})
 
 

@@ -13,15 +13,14 @@ from typing import Any
 from rlhf.chat.call_json import Malformed, call_of
 from rlhf.chat.templates import NONE, ChatTokenizer, arguments_with_tools
 from rlhf.chat.thinking import NO_MARKS
-from rlhf.chat.tool_calls import TOOL_CALL, Spoken, ToolFormat
+from rlhf.chat.tool_calls import TOOL_CALL, ParsedReply, ToolFormat
 from rlhf.errors import ConfigError
 from rlhf.types import Tool, ToolCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XmlCalls:
-    """How a format writes calls: what opens and closes a call and an argument. `unclosed` finds an argument without an
-    end; `closed` replaces it."""
+    """How a format writes calls. `unclosed` finds an argument without an end; `closed` replaces it."""
 
     call: re.Pattern[str]
     argument: re.Pattern[str]
@@ -50,10 +49,8 @@ XML_CALLS = {
 
 
 def vllm_format(name: str, tokenizer: ChatTokenizer, setting: str) -> ToolFormat:
-    """Return the format of vLLM's tool parser of that name. Importing vLLM takes seconds.
-
-    Raises `ConfigError` for a tokenizer that lacks the format's tokens.
-    """
+    """Return the format of vLLM's tool parser of that name. Importing vLLM takes seconds. Raises `ConfigError` for a
+    tokenizer that lacks the format's tokens."""
     _vllm()
     from vllm.tool_parsers import ToolParserManager
 
@@ -64,15 +61,20 @@ def vllm_format(name: str, tokenizer: ChatTokenizer, setting: str) -> ToolFormat
     except (RuntimeError, ValueError, KeyError, AttributeError, TypeError, ImportError) as error:
         raise ConfigError(f"{setting} is {name!r}, but this model's tokenizer cannot write it: {error}") from None
 
-    def parse(text: str, tools: Sequence[Tool]) -> Spoken:
+    def parse(text: str, tools: Sequence[Tool]) -> ParsedReply:
         if xml and xml.unclosed:
             text = xml.unclosed.sub(xml.closed, text)
-        request = _request(tools)
+        # vLLM's parsers read the types of arguments from the tools that a request offers.
+        offered = arguments_with_tools(NONE, tools).get("tools")
+        request = _vllm().ChatCompletionRequest(messages=[{"role": "user", "content": ""}], tools=offered)
         found = parser(tokenizer, request.tools).extract_tool_calls(text, request)
-        calls = tuple(_call(call) for call in found.tool_calls)
+        calls = tuple(  # without the random ids that vLLM gives
+            call_of({"name": call.function.name.strip(), "arguments": call.function.arguments})
+            for call in found.tool_calls
+        )
         if xml:
             _check_nothing_dropped(xml, text, calls, tools)
-        return Spoken(calls=calls, beside=(found.content or "").strip()) if calls else Spoken()
+        return ParsedReply(calls=calls, beside=(found.content or "").strip()) if calls else ParsedReply()
 
     return ToolFormat(name=name, parse=parse, marks=TOOL_CALL if xml else NO_MARKS)
 
@@ -91,18 +93,6 @@ def _check_nothing_dropped(xml: XmlCalls, text: str, calls: Sequence[ToolCall], 
     for end, ended in ((xml.closing, len(calls)), (xml.argument_closing, read)):
         if calls and text.count(end) > ended:
             raise Malformed(f"an argument contains {end}, which ends the argument")
-
-
-def _call(found: Any) -> ToolCall:
-    """Return a call as vLLM found it, without the random id that vLLM gives it. Raises `Malformed`."""
-    return call_of({"name": found.function.name.strip(), "arguments": found.function.arguments})
-
-
-def _request(tools: Sequence[Tool]) -> Any:
-    """Return a request that offers these tools: vLLM's parsers read the types of arguments from it."""
-    offered = arguments_with_tools(NONE, tools).get("tools")
-    protocol = _vllm().ChatCompletionRequest
-    return protocol(messages=[{"role": "user", "content": ""}], tools=offered)
 
 
 @cache

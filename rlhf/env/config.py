@@ -69,7 +69,7 @@ class EnvironmentConfig(Config):
     """How the model writes tool calls. `auto`: as its chat template does, or `hermes` if that writes none. By name:
     `hermes` (Hermes, Qwen), `llama3_json`, `mistral`, `deepseek_v3`, `deepseek_v31`, `glm4_0414`, `harmony` (gpt-oss),
     `qwen3_coder` (also Qwen 3.5), `glm45`, another of vLLM's tool parsers, `none`, or `module:function` of yours,
-    `(text) -> rlhf.chat.tool_calls.Spoken`. Used if the environment has tools."""
+    `(text) -> rlhf.chat.tool_calls.ParsedReply`. Used if the environment has tools."""
 
     @model_validator(mode="after")
     def _one_place(self) -> EnvironmentConfig:

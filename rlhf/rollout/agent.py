@@ -1,5 +1,4 @@
-"""Episodes driven by an external agent program: it calls the policy over OpenAI's API, and every request is
-captured."""
+"""Episodes driven by an agent program: it calls the policy over OpenAI's API, and every request is captured."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Any
 from rlhf.errors import Raised, logged_error
 from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions
 from rlhf.rollout.episode import AGENT, PolicyClient
-from rlhf.rollout.programs import Late, NotStarted, Programs
+from rlhf.rollout.programs import NoOutcome, Programs
 from rlhf.tracing import CURRENT
 from rlhf.types import Failed, Task, Tool, Trajectory, finite_number, with_own_row
 
@@ -22,14 +21,11 @@ AGENT_FAILURE = "agent_"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithAgent:
     """Episode runner for an agent program: `program(task, base_url, api_key)` calls an endpoint at `url`, which serves
-    `sessions` with `token`, and returns the episode's reward or None.
-
-    A program that exceeds its timeout is cut off: its episode is truncated and keeps all turns so far. Failures:
-    `Failed("agent_raised")`: the program raised; `Failed("agent_timeout")`: it received no reply before its timeout;
-    `Failed("agent_silent")`: it ended without any reply; `Failed("agent_protocol")`: its return value is not a reward;
-    `Failed("agent_refused")`: it was not started, because too many earlier programs hang. Raises the engine's error
-    where one of its requests failed and was not answered later, whatever the program returned.
-    """
+    `sessions` with `token`, and returns the episode's reward or None. A program that exceeds its timeout is cut off:
+    its episode is truncated and keeps all turns so far. Failures are of kind `agent_raised`, `agent_timeout` and
+    `agent_silent` (no reply), `agent_protocol` (the returned value is not a reward), and `agent_refused` (not started,
+    because too many earlier programs hang). Raises the engine's error where a request failed and was not answered
+    later, whatever the program returned."""
 
     program: Callable[..., Any]
     url: str
@@ -55,13 +51,13 @@ class WithAgent:
     def _outcome(self, task: Task, session: AgentSession, returned: Any) -> Trajectory | Failed:
         """Return the outcome of the episode. Raises the engine's error if a request failed: an agent that continued
         without a reply returns a value that the policy did not earn."""
-        if isinstance(returned, NotStarted):
+        if returned is NoOutcome.NOT_STARTED:
             return _failed("refused", task, "agent.max_agents programs exceeded their timeouts and still hang")
         if session.failure:
             raise session.failure
-        if isinstance(returned, Late) and session.capture.replies:
+        if returned is NoOutcome.LATE and session.capture.replies:
             return replace(session.trajectory(task, None, ended=False), out_of_time=True)
-        if isinstance(returned, Late):
+        if returned is NoOutcome.LATE:
             return _failed(
                 "timeout", task, f"the agent received no reply and did not end within {self.timeout_seconds:g} s"
             )

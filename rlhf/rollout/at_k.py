@@ -29,12 +29,9 @@ def pass_at(k: int, *, replies: int, passed: int) -> float:
 
 
 def majority_at(k: int, votes: Sequence[Hashable], rewards: Sequence[float]) -> float:
-    """Return the reward of the answer that most of k replies vote for (arXiv 2203.11171), averaged over juries.
-
-    The replies are split in order into juries of k; an incomplete last jury is dropped. Answers tied for first place
-    share the result equally, which is the expectation of breaking the tie at random. The reward of an answer is the
-    mean reward of the replies in the jury that gave it.
-    """
+    """Return the reward of the answer that most of k replies vote for (arXiv 2203.11171), averaged over juries of k, in
+    order; an incomplete last jury is dropped. Answers tied for first place share the result equally. The reward of an
+    answer is the mean reward of the replies in the jury that gave it."""
     if not 1 <= k <= len(votes):
         raise ValueError(f"maj@{k} of {len(votes)} replies")
     starts = range(0, len(votes) - k + 1, k)
@@ -42,11 +39,9 @@ def majority_at(k: int, votes: Sequence[Hashable], rewards: Sequence[float]) -> 
 
 
 def vote_of(response: str, mark: str | None) -> str:
-    """Return the answer that a reply votes for: the text after the last `mark`, up to the end of its line, stripped.
-
-    After a mark that ends in `{`, the answer extends to the matching closing brace (`\\boxed{…}`). Without a mark it is
-    the whole reply. A reply that lacks the mark votes for "" (no answer), which counts like any other answer.
-    """
+    """Return the answer that a reply votes for: the stripped text after the last `mark`, up to the end of its line, or
+    after `{` to the closing brace (`\\boxed{…}`); the whole reply without a mark. Without its mark a reply votes for
+    ""."""
     if mark is None:
         return response.strip()
     _, found, rest = response.rpartition(mark)

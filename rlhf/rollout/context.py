@@ -63,20 +63,17 @@ class Context:
         for turn, reply in zip(self._turns, self._replies, strict=True):
             own = slice(turn.start, turn.stop)
             kinds[own], logprobs[own], versions[own] = int(TokenKind.ACTION), reply.behaviour_logprobs, reply.versions
+        routing: Routing | None = None
+        if self._routing:
+            known = np.concatenate(self._routing)
+            # The last token was never computed.
+            unknown = np.full((len(self) - len(known), *known.shape[1:]), -1, np.int16)
+            routing = np.concatenate([known, unknown])
         return Segment(
             token_ids=self.token_ids,
             kinds=kinds,
             behaviour_logprobs=logprobs,
             versions=versions,
             turns=tuple(self._turns),
-            routing=self._known_routing(),
+            routing=routing,
         )
-
-    def _known_routing(self) -> Routing | None:
-        """Return the experts of all tokens, `[T, layers, k]`; -1 for the last token, which was never computed."""
-        if not self._routing:
-            return None
-        known = np.concatenate(self._routing)
-        unknown = np.full((len(self) - len(known), *known.shape[1:]), -1, np.int16)
-        routing: Routing = np.concatenate([known, unknown])
-        return routing

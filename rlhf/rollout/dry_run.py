@@ -14,12 +14,8 @@ from rlhf.types import Task
 async def opening_of(
     play: EpisodeRunner, task: Task, renderer: ChatRenderer, *, run_seed: int, max_context_tokens: int
 ) -> str | None:
-    """Reset one environment as training will, and close it. Return its rendered prompt with special tokens; None
-    without an environment.
-
-    Raises `ConfigError` when the prompt leaves no room for a reply, `EnvironmentFailed`, and `ModelError` for a chat
-    template that cannot render the messages.
-    """
+    """Reset one environment as training will, close it, and return its rendered prompt; None without an environment.
+    Raises `ConfigError` when the prompt leaves no room for a reply, `EnvironmentFailed`, and `ModelError`."""
     if not isinstance(play, WithEnvironment):
         return None
     environment = await play.environments.open("dry-run")

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from rlhf.chat.renderer import ChatRenderer
 from rlhf.errors import ModelError, RlhfError
 from rlhf.protocols import RolloutEngine
-from rlhf.rollout.history import History, Renderer, history_of, reply_text
+from rlhf.rollout.history import History, history_of, reply_text
 from rlhf.types import (
     Completion,
     EpisodeStatus,
@@ -33,7 +34,7 @@ class PolicyClient:
     """A policy with its engine, renderer and budgets. `seed_of(turn)` gives the sampling seed of a reply."""
 
     engine: RolloutEngine
-    renderer: Renderer
+    renderer: ChatRenderer
     sampling: Sampling
     max_context_tokens: int
     session: str
@@ -41,12 +42,9 @@ class PolicyClient:
 
 
 class EpisodeRunner(Protocol):
-    """Interface of ways to play an episode: `policy` plays a task, with one outcome for each of `roles`, in that order.
-    `tools` are what the policy may call; the chat template receives them.
-
-    `seed` is the task's seed: all episodes of a group share it. Raises `GenerateFailed`, `DeadlinePassed` and
-    `EnvironmentFailed`: such an episode is lost for all roles.
-    """
+    """A way to play an episode: `policy` plays a task, with one outcome for each of `roles`, in that order. The chat
+    template receives `tools`, which the policy may call. All episodes of a group share the `seed`. Raises
+    `GenerateFailed`, `DeadlinePassed` and `EnvironmentFailed`: such an episode is lost for all roles."""
 
     @property
     def roles(self) -> tuple[str, ...]: ...
@@ -116,11 +114,8 @@ class EpisodeState:
 
 class AnswerOnce:
     """Runner for tasks without an environment: the task's messages are the prompt, and the first reply ends the
-    episode.
-
-    A prompt that leaves no room for a reply is `Failed("prompt_too_long")`, one that cannot be rendered
-    `Failed("template")`.
-    """
+    episode. A prompt that leaves no room for a reply is `Failed("prompt_too_long")`, one that cannot be rendered
+    `Failed("template")`."""
 
     roles = (AGENT,)
     tools: tuple[Tool, ...] = ()

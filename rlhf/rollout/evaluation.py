@@ -1,7 +1,4 @@
-"""Evaluation: every held-out problem once, with as many replies as its set specifies.
-
-It runs between updates and never passes through the buffer.
-"""
+"""Evaluation between updates: every held-out problem once, with as many replies as its set specifies."""
 
 from __future__ import annotations
 
@@ -151,8 +148,7 @@ def reply_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 async def _asked(one: EvaluationSet, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
-    """Play one problem; failures of the environment are retried with the same seeds, because they say nothing about the
-    policy."""
+    """Play one problem; failures of the environment, which say nothing about the policy, are retried."""
     for _ in range(ENVIRONMENT_ATTEMPTS - 1):
         outcome = await one.rollout(task, ticket)
         if not (isinstance(outcome, Failed) and any(map(lost_to_environment, outcome.samples))):

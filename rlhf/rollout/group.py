@@ -8,11 +8,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from rlhf.chat.renderer import ChatRenderer
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed, GenerateFailed
 from rlhf.protocols import RewardFunction, RolloutEngine
 from rlhf.rollout.agent import AGENT_FAILURE
 from rlhf.rollout.episode import AGENT, AnswerOnce, EpisodeRunner, PolicyClient
-from rlhf.rollout.history import Renderer
 from rlhf.rollout.seeds import environment_seed, request_seed
 from rlhf.runs.lost_samples import commonest_failure, failures_of
 from rlhf.tracing import span
@@ -26,14 +26,12 @@ ANSWER_ONCE = AnswerOnce()
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupRollout:
     """Plays `group_size` episodes of a task concurrently. A failure in one episode becomes data; the others continue.
-
-    An episode gives one sample for every role of `play`: sample `n * roles + r` is role `r` of episode `n`. With
-    `greedy_baseline`, one more episode is played at temperature 0 and scored with them: the group's `baseline` (ReMax,
-    arXiv 2310.10505), which needs a single role. A group whose baseline has no score is `Failed("no_baseline")`.
-    """
+    Sample `n * roles + r` is role `r` of episode `n`. With `greedy_baseline`, one more episode is played at temperature
+    0: the group's `baseline` (ReMax, arXiv 2310.10505), which needs a single role. A group whose baseline has no score
+    is `Failed("no_baseline")`."""
 
     engine: RolloutEngine
-    renderer: Renderer
+    renderer: ChatRenderer
     reward: RewardFunction
     sampling: Sampling
     group_size: int
@@ -109,20 +107,16 @@ class GroupRollout:
 
     def _outcome(self, group: Group) -> Group | Filtered | Failed:
         if len(group.trainable) < min(2, self.samples):
-            return Failed(kind="too_few_survivors", detail=describe_losses(group), samples=group.samples)
+            kinds = Counter(kind for sample in group.samples if (kind := sample.failure_kind))
+            lost = ", ".join(f"{kind} x{count}" for kind, count in sorted(kinds.items()))
+            first = commonest_failure(failures_of(group))
+            detail = f"{kinds.total()} of {len(group.samples)} lost: {lost}; {first}"
+            return Failed(kind="too_few_survivors", detail=detail, samples=group.samples)
         if group.baseline and (loss := group.baseline.failure_kind):
             return Failed(kind="no_baseline", detail=f"lost the greedy episode: {loss}", samples=group.samples)
         if self.filter_equal_rewards and group.all_equal:
             return Filtered(group=group, reason="equal rewards")
         return group
-
-
-def describe_losses(group: Group) -> str:
-    """Return a summary of the samples without a score, and the commonest failure: `3 of 4 lost: timeout x2, engine x1;
-    timeout: …`."""
-    kinds = Counter(kind for sample in group.samples if (kind := sample.failure_kind))
-    lost = ", ".join(f"{kind} x{count}" for kind, count in sorted(kinds.items()))
-    return f"{kinds.total()} of {len(group.samples)} lost: {lost}; {commonest_failure(failures_of(group))}"
 
 
 def unlike_openings(group: Group) -> str:

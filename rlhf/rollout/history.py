@@ -1,59 +1,28 @@
-"""How much of an episode the policy sees: the full history in one growing context, or the last turns in one context per
-turn."""
+"""How much of an episode the policy sees: all, in one growing context, or the last turns in one context per turn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlhf.chat.conversation import joined
+from rlhf.chat.renderer import ChatRenderer
 from rlhf.chat.thinking import HEADER_TOKENS, begun_thinking
-from rlhf.chat.tool_calls import Spoken
 from rlhf.errors import ModelError
 from rlhf.rollout.context import Context
-from rlhf.types import Completion, Message, Prompt, Segment, Tool
+from rlhf.types import Completion, Message, Segment
 
 
-class Renderer(Protocol):
-    """Messages to tokens, and sampled tokens to text. `increment` is what is appended after a reply that stopped with
-    the token `last`; `offering` is the same renderer with other tools for the policy; `spoken` parses the tool calls in
-    the marked text of a reply that followed the tokens `before`."""
-
-    def offering(self, tools: Sequence[Tool]) -> Renderer: ...
-    def prompt(self, messages: Sequence[Message]) -> Prompt: ...
-    def increment(self, messages: Sequence[Message], last: int) -> NDArray[np.int32]: ...
-    def text(self, token_ids: NDArray[np.int32]) -> str: ...
-    def marked_text(self, token_ids: NDArray[np.int32]) -> str: ...
-    def whole_text(self, token_ids: NDArray[np.int32]) -> str: ...
-    def spoken(self, text: str, before: NDArray[np.int32]) -> Spoken: ...
-
-
-def reply_text(renderer: Renderer, context: Context, completion: Completion) -> str:
+def reply_text(renderer: ChatRenderer, context: Context, completion: Completion) -> str:
     """Return a reply to the context as text. It begins with the `<think>` that the template itself wrote: it
     distinguishes a reply that never stops thinking from one that never began."""
     header = renderer.whole_text(context.token_ids[-HEADER_TOKENS:])
     return begun_thinking(header) + renderer.text(completion.token_ids)
 
 
-class History(Protocol):
-    """The part of an episode that the policy sees, as the `context` that it continues.
-
-    `grow` continues after a reply that stopped, with the environment's messages. It changes nothing and returns False
-    when less than one of `max_tokens` would remain for the next reply.
-    """
-
-    @property
-    def context(self) -> Context: ...
-    @property
-    def segments(self) -> tuple[Segment, ...]: ...
-    def grow(self, reply: str, messages: Sequence[Message], max_tokens: int) -> bool: ...
-
-
 def history_of(
-    renderer: Renderer, task: Sequence[Message], first: Sequence[Message], last_turns: int | None
+    renderer: ChatRenderer, task: Sequence[Message], first: Sequence[Message], last_turns: int | None
 ) -> History:
     """Return the initial history of an episode whose first messages are `first`. The policy sees the full history; or
     `first` and its `last_turns` turns; or, with 0, the messages of the `task` and the newest messages."""
@@ -65,7 +34,7 @@ def history_of(
 class FullHistory:
     """One context and one segment: sampled tokens are kept, and the environment's messages are appended."""
 
-    def __init__(self, renderer: Renderer, first: Sequence[Message]) -> None:
+    def __init__(self, renderer: ChatRenderer, first: Sequence[Message]) -> None:
         self._renderer = renderer
         self.context = Context(renderer.prompt(first).token_ids)
 
@@ -82,14 +51,11 @@ class FullHistory:
 
 
 class LastTurns:
-    """One context per turn: `head`, then the last `turns` replies with the environment's messages after each, as text.
-    With 0 turns only the newest messages follow, which suffices for a game that shows its whole state.
+    """One context per turn, rendered from the start: `head`, then the last `turns` replies with the environment's
+    messages after each, as text; with 0 turns only the newest messages. Only the reply at a context's end is an ACTION
+    there: sampled tokens are trained in the context they were sampled in."""
 
-    The template renders every context from the start, so templates that rewrite earlier turns are allowed. Only the
-    reply at a context's end is an ACTION there: sampled tokens are trained in the context they were sampled in.
-    """
-
-    def __init__(self, renderer: Renderer, head: Sequence[Message], first: Sequence[Message], turns: int) -> None:
+    def __init__(self, renderer: ChatRenderer, head: Sequence[Message], first: Sequence[Message], turns: int) -> None:
         self._renderer, self._head, self._shown = renderer, tuple(head), turns
         self._turns: list[tuple[Message, ...]] = []
         self._done: list[Segment] = []
@@ -115,7 +81,14 @@ class LastTurns:
         return [*self._head, *(message for turn in self._turns[-self._shown :] for message in turn)]
 
 
-def conclude(renderer: Renderer, context: Context, messages: Sequence[Message], max_tokens: int) -> None:
+History = FullHistory | LastTurns
+"""The part of an episode that the policy sees, as the `context` that it continues.
+
+`grow` continues after a reply that stopped, with the environment's messages. It changes nothing and returns False where
+less than one of `max_tokens` would remain for the next reply."""
+
+
+def conclude(renderer: ChatRenderer, context: Context, messages: Sequence[Message], max_tokens: int) -> None:
     """Append the last messages of a truncated episode for a critic to value, if there is room."""
     try:
         increment = renderer.increment(messages, context.last) if messages else np.zeros(0, np.int32)

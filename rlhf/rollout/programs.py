@@ -6,43 +6,35 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from rlhf.cluster.loop_thread import CallThread
 from rlhf.errors import Raised, catch, catch_awaiting
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
-    """The program exceeded its timeout and was abandoned."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotStarted:
-    """The program was not started: the maximum number of abandoned programs is still running."""
+class NoOutcome(Enum):
+    LATE = "it exceeded its timeout and was abandoned"
+    NOT_STARTED = "the maximum number of abandoned programs is still running"
 
 
 class Programs:
-    """Runs programs for one event loop.
-
-    A plain (not async) program runs in a daemon thread, which cannot be killed: one that hangs keeps running, without a
-    waiter. With `hung_limit` of these, no further program is started. An async program, or what a plain one returns to
-    be awaited, runs on the event loop, and is cancelled at its timeout.
-    """
+    """Runs programs for one event loop. A plain (not async) program runs in a daemon thread: one that hangs keeps
+    running, and with `hung_limit` of these, no further program is started. An async program, or what a plain one
+    returns to be awaited, runs on the event loop, and is cancelled at its timeout."""
 
     def __init__(self, *, hung_limit: int) -> None:
         self._hung_limit = hung_limit
         self._hung: set[CallThread] = set()
 
     async def outcome_of(self, program: Callable[..., Any], *arguments: object, seconds: float) -> Any:
-        """Return the program's return value, `Raised`, `Late` or `NotStarted`."""
+        """Return the program's return value, `Raised` or `NoOutcome`."""
         until = time.monotonic() + seconds
         self._hung = {thread for thread in self._hung if thread.is_alive}
         if inspect.iscoroutinefunction(program):
             returned = program(*arguments)
         elif len(self._hung) >= self._hung_limit:
-            return NotStarted()
+            return NoOutcome.NOT_STARTED
         else:
             thread = CallThread("agent")
             running = thread.submit(lambda: catch(lambda: program(*arguments), also=BaseException))
@@ -57,11 +49,11 @@ class Programs:
 
 
 async def _within(running: asyncio.Future[Any], seconds: float) -> Any:
-    """Return the result within `seconds`; otherwise the future is cancelled and the result is `Late`."""
+    """Return the result within `seconds`; otherwise the future is cancelled, and the result `LATE`."""
     try:
         await asyncio.wait((running,), timeout=seconds)
         if running.cancelled():  # by the program itself: a cancellation of the run is raised by the wait above
             return Raised(asyncio.CancelledError())
-        return running.result() if running.done() else Late()
+        return running.result() if running.done() else NoOutcome.LATE
     finally:
         running.cancel()

@@ -13,11 +13,9 @@ from rlhf.types import Message, Observation, Task
 
 
 class TimedEnvironment:
-    """`seconds` is how long the episode has waited for the environment so far; `timeout_seconds` is the limit.
-
-    After the timeout `step` returns None. Raises `EnvironmentFailed`: of kind `timeout` where `reset` exceeds the
-    limit, of kind `protocol` where it has no message or has a reward; what the environment raises passes through.
-    """
+    """`seconds` is how long the episode has waited for the environment so far; after `timeout_seconds`, `step` returns
+    None. Raises `EnvironmentFailed`: of kind `timeout` where `reset` exceeds the limit, of kind `protocol` where it has
+    no message or has a reward; what the environment raises passes through."""
 
     def __init__(self, environment: Environment, name: str, timeout_seconds: float) -> None:
         self._environment, self._name, self._timeout_seconds = environment, name, timeout_seconds
@@ -39,8 +37,7 @@ class TimedEnvironment:
         return first
 
     async def step(self, action: Message) -> Observation | None:
-        """Return the environment's observation after the policy's action; None when the episode's total waiting time
-        exceeds the limit."""
+        """Return the environment's observation after the policy's action; None when the time is up."""
         with span("environment/step", detail=True):
             return await self._answer(self._environment.step(action))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlhf.chat.tool_calls import Spoken, new_id, taken_ids, with_ids
+from rlhf.chat.tool_calls import new_id, taken_ids, with_ids
 from rlhf.errors import EnvironmentFailed, ModelError
 from rlhf.protocols import Environment, Environments
 from rlhf.rollout.episode import AGENT, EpisodeState, PolicyClient, Unplayable, open_episode
@@ -31,11 +31,8 @@ REWARDS = "rewards"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRules:
-    """Limits of the turns with the environment of that name.
-
-    `max_turns` is the maximum for each role; `timeout_seconds` limits the total time waiting for the environment in one
-    episode; `last_turns` is how many turns the policy sees, None is all of them.
-    """
+    """Limits of the turns with the environment of that name: `max_turns` for each role, `timeout_seconds` waiting for
+    the environment in one episode, and `last_turns`, how many turns the policy sees, None is all of them."""
 
     environment: str
     max_turns: int
@@ -78,13 +75,10 @@ class WithEnvironment:
 async def play(
     task: Task, policy: PolicyClient, environment: Environment, *, seed: int, rules: TurnRules
 ) -> tuple[Trajectory | Failed, ...]:
-    """Play one episode with an environment, which is reset with `seed`; the caller closes the environment.
-
-    A prompt that leaves no room for a reply is `Failed("prompt_too_long")`, a chat template that cannot render the
-    environment's messages is `Failed("template")`, both for every role; a role that never had a turn is
-    `Failed("never_acted")`. An episode that exceeds the environment's timeout is cut off after its last reply. Raises
-    what engine and environment raise.
-    """
+    """Play one episode with an environment, which is reset with `seed`; the caller closes it. A prompt that leaves no
+    room for a reply is `Failed("prompt_too_long")`, a chat template that cannot render the environment's messages
+    `Failed("template")`, both for every role; a role that never had a turn is `Failed("never_acted")`. At the
+    environment's timeout the episode is cut off after its last reply. Raises what engine and environment raise."""
     agents = MultiAgentState(task=task, policy=policy, rules=rules)
     timed = TimedEnvironment(environment, rules.environment, rules.timeout_seconds)
     try:
@@ -107,10 +101,7 @@ class MultiAgentState:
 
     def extended(self, observation: Observation) -> EpisodeState | None:
         """Return the state of the role that acts next, extended by the observation; None when there is no room for a
-        reply.
-
-        Raises `Unplayable` where the role's first prompt leaves no room.
-        """
+        reply. Raises `Unplayable` where the role's first prompt leaves none."""
         role = self.actor(observation)
         state = self.states.get(role)
         if state is None:
@@ -185,39 +176,29 @@ async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, observat
 async def _answered(
     state: EpisodeState, completion: Completion, agents: MultiAgentState, timed: TimedEnvironment
 ) -> Observation | None:
-    """Return the environment's observation after a reply, None at its timeout. The environment never sees malformed
-    tool calls."""
+    """Return the environment's observation after a reply, None at its timeout. It sees no malformed tool calls."""
     renderer, before = agents.policy.renderer, state.history.context.token_ids[: -len(completion.token_ids)]
-    spoken = renderer.spoken(renderer.marked_text(completion.token_ids), before)
-    action = _action(spoken, state)
+    parsed = renderer.parsed(renderer.marked_text(completion.token_ids), before)
+    content = parsed.beside or ("" if parsed.calls else state.response)
+    action = Message(role="assistant", content=content, tool_calls=with_ids(parsed.calls, state.said))
     state.said.append(action)
-    if spoken.problem is None:
+    if parsed.problem is None:
         return await timed.step(action)
     state.malformed_calls += 1
-    told = Message(role="tool", content=spoken.problem, tool_call_id=new_id(taken_ids(state.said)))
+    told = Message(role="tool", content=parsed.problem, tool_call_id=new_id(taken_ids(state.said)))
     return Observation(messages=(told,), role=state.role)
-
-
-def _action(spoken: Spoken, state: EpisodeState) -> Message:
-    if spoken.calls:
-        calls = with_ids(spoken.calls, state.said)
-        return Message(role="assistant", content=spoken.beside, tool_calls=calls)
-    return Message(role="assistant", content=spoken.beside or state.response)
 
 
 def final_rewards(info: Mapping[str, object], rules: TurnRules) -> dict[str, float]:
     """Return the final reward of each role. Raises `EnvironmentFailed` for a value that is not a finite number."""
-    given = info.get(REWARDS, {})
+    given, earned = info.get(REWARDS, {}), dict[str, float]()
     if not isinstance(given, Mapping):
         raise EnvironmentFailed(
             rules.environment, "protocol", f"info[{REWARDS!r}] is {given!r:.80}, not a mapping from role to reward"
         )
-    return {str(role): _earned(role, reward, rules) for role, reward in given.items()}
-
-
-def _earned(role: object, reward: object, rules: TurnRules) -> float:
-    number = finite_number(reward)
-    if number is None:
-        detail = f"the reward of {role} is {reward!r:.40}, not a number"
-        raise EnvironmentFailed(rules.environment, "protocol", detail)
-    return number
+    for role, reward in given.items():
+        if (number := finite_number(reward)) is None:
+            detail = f"the reward of {role} is {reward!r:.40}, not a number"
+            raise EnvironmentFailed(rules.environment, "protocol", detail)
+        earned[str(role)] = number
+    return earned

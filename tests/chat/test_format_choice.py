@@ -139,10 +139,10 @@ def test_what_vllms_parser_would_drop_is_told_to_the_policy(name: str, text: str
     from rlhf.chat.format_choice import PROBE
     from rlhf.chat.vllm_parsers import vllm_format
 
-    spoken = vllm_format(name, tokenizer_with(HERMES), SETTING)(text, [PROBE])
-    assert spoken.calls == ()
-    assert (problem or "") in (spoken.problem or "")
-    assert (spoken.problem is None) == (problem is None)
+    parsed = vllm_format(name, tokenizer_with(HERMES), SETTING)(text, [PROBE])
+    assert parsed.calls == ()
+    assert (problem or "") in (parsed.problem or "")
+    assert (parsed.problem is None) == (problem is None)
 
 
 @pytest.mark.parametrize("think", ["", "<think>\n"])
@@ -151,6 +151,6 @@ def test_a_call_in_a_thought_that_the_header_began_is_a_draft(think: str) -> Non
     renderer = renderer.reading(format_for(renderer, "auto", SETTING))
     before = renderer.prompt([Message(role="user", content="go")]).token_ids
     draft = '<tool_call>{"name": "add", "arguments": {}}</tool_call> perhaps'
-    assert len(renderer.spoken(draft, before).calls) == (0 if think else 1)
-    assert renderer.spoken(f"{draft}</think>4", before).calls == ()
-    assert renderer.offering(()).spoken(draft, np.zeros(0, np.int32)).calls == ()
+    assert len(renderer.parsed(draft, before).calls) == (0 if think else 1)
+    assert renderer.parsed(f"{draft}</think>4", before).calls == ()
+    assert renderer.offering(()).parsed(draft, np.zeros(0, np.int32)).calls == ()

@@ -25,10 +25,10 @@ def nested(levels: int) -> str:
 
 
 def test_a_hermes_call_is_read_with_the_text_beside_it() -> None:
-    spoken = hermes(f"Let me see. <tool_call>\n{CALL}\n</tool_call>")
-    [call] = spoken.calls
+    parsed = hermes(f"Let me see. <tool_call>\n{CALL}\n</tool_call>")
+    [call] = parsed.calls
     assert (call.name, call.arguments) == ("calculator", {"expression": "1+2"})
-    assert (spoken.beside, spoken.problem) == ("Let me see.", None)
+    assert (parsed.beside, parsed.problem) == ("Let me see.", None)
 
 
 def test_ids_are_new_in_the_conversation_and_nine_letters_long_unless_the_policy_gave_one() -> None:
@@ -53,8 +53,8 @@ def test_a_call_without_arguments_has_none() -> None:
 
 @pytest.mark.parametrize("text", ["7", "", "{", "the tag is tool_call", "</tool_call>"])
 def test_a_reply_without_a_call_is_plain_text(text: str) -> None:
-    spoken = hermes(text)
-    assert (spoken.calls, spoken.problem) == ((), None)
+    parsed = hermes(text)
+    assert (parsed.calls, parsed.problem) == ((), None)
 
 
 @pytest.mark.parametrize(
@@ -80,17 +80,17 @@ def test_a_reply_without_a_call_is_plain_text(text: str) -> None:
     ],
 )
 def test_a_malformed_call_is_told_why(body: str, why: str) -> None:
-    spoken = hermes(f"<tool_call>{body}</tool_call>")
-    assert spoken.calls == ()
-    assert spoken.problem is not None
-    assert spoken.problem.startswith("malformed tool call: ")
-    assert why in spoken.problem
+    parsed = hermes(f"<tool_call>{body}</tool_call>")
+    assert parsed.calls == ()
+    assert parsed.problem is not None
+    assert parsed.problem.startswith("malformed tool call: ")
+    assert why in parsed.problem
 
 
 def test_a_call_that_other_text_follows_before_its_end_is_malformed_and_spoils_the_others() -> None:
-    spoken = hermes(f"<tool_call>{CALL}</tool_call><tool_call>{CALL} and so on")
-    assert spoken.calls == ()
-    assert spoken.problem == "malformed tool call: </tool_call> is missing"
+    parsed = hermes(f"<tool_call>{CALL}</tool_call><tool_call>{CALL} and so on")
+    assert parsed.calls == ()
+    assert parsed.problem == "malformed tool call: </tool_call> is missing"
 
 
 DRAFT = f"<tool_call>{CALL}</tool_call>"
@@ -116,8 +116,8 @@ DRAFT = f"<tool_call>{CALL}</tool_call>"
     ],
 )
 def test_only_what_is_said_after_thinking_is_a_call(text: str, thinking: bool, calls: int) -> None:
-    spoken = hermes(text, thinking=thinking)
-    assert (len(spoken.calls), spoken.problem) == (calls, None)
+    parsed = hermes(text, thinking=thinking)
+    assert (len(parsed.calls), parsed.problem) == (calls, None)
 
 
 def test_thinking_stays_in_the_text_beside_a_call() -> None:
@@ -158,10 +158,10 @@ def test_thinking_stays_in_the_text_beside_a_call() -> None:
 def test_the_formats_of_todays_models_are_read_strictly(
     name: str, text: str, calls: list[dict[str, Any]], problem: str | None
 ) -> None:
-    spoken = FORMATS[name](text, [ADD])
-    assert [dict(call.arguments) for call in spoken.calls] == calls
-    assert (problem or "") in (spoken.problem or "")
-    assert (spoken.problem is None) == (problem is None)
+    parsed = FORMATS[name](text, [ADD])
+    assert [dict(call.arguments) for call in parsed.calls] == calls
+    assert (problem or "") in (parsed.problem or "")
+    assert (parsed.problem is None) == (problem is None)
 
 
 @pytest.mark.parametrize("arguments", [r'{"x": "\ud83d\ude00", "y": [1e308, -0.5]}', f'{{"x": {nested(90)}}}'])

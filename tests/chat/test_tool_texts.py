@@ -58,7 +58,7 @@ def read(name: str) -> ToolFormat:
     ],
 )
 def test_a_text_says_what_is_written_beside_it(row: dict[str, Any]) -> None:
-    spoken, expected = read(row["format"])(row["text"], TOOLS), row["expect"]
-    assert [{"name": call.name, "arguments": call.arguments} for call in spoken.calls] == expected["calls"]
-    assert (spoken.problem is not None) == expected["problem"], spoken.problem
-    assert spoken.beside == expected.get("beside", spoken.beside)
+    parsed, expected = read(row["format"])(row["text"], TOOLS), row["expect"]
+    assert [{"name": call.name, "arguments": call.arguments} for call in parsed.calls] == expected["calls"]
+    assert (parsed.problem is not None) == expected["problem"], parsed.problem
+    assert parsed.beside == expected.get("beside", parsed.beside)

@@ -140,7 +140,7 @@ async def test_a_template_that_writes_calls_in_another_format_ends_a_run_before_
     auto = build(Recipe, values | {key: {name: value for name, value in played[key].items() if name != "tool_format"}})
     renderer = load_renderer(auto, str(tmp_path), [CALCULATOR]).offering([CALCULATOR])
     call = '{"name": "calculator", "parameters": {"expression": "1+1"}}'
-    assert len(renderer.spoken(call, np.zeros(0, np.int32)).calls) == 1
+    assert len(renderer.parsed(call, np.zeros(0, np.int32)).calls) == 1
 
 
 def test_the_longest_canary_is_as_long_as_the_longest_prompt_with_its_reply() -> None:

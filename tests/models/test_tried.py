@@ -298,7 +298,7 @@ def test_a_call_as_the_template_writes_it_is_read_as_that_call_and_auto_finds_it
     assert written is not None
     reply = np.array(read(renderer.tokenizer, written.text), np.int32)
     found = format_for(renderer, "auto", "environment.tool_format")
-    [call] = renderer.reading(found).spoken(renderer.marked_text(reply), np.zeros(0, np.int32)).calls
+    [call] = renderer.reading(found).parsed(renderer.marked_text(reply), np.zeros(0, np.int32)).calls
     assert (call.name, call.arguments) == ("add", {"x": 2})
     assert found.name == TABLE[wire.name].calls
 

@@ -8,7 +8,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.chat.renderer import ChatRenderer
-from rlhf.chat.tool_calls import Spoken, hermes
+from rlhf.chat.tool_calls import ParsedReply, hermes
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
 from rlhf.rollout.episode import PolicyClient
@@ -36,9 +36,9 @@ def says(text: str, role: str = "user", tool_call_id: str | None = None, **outco
     return Observation(messages=(Message(role=role, content=text, tool_call_id=tool_call_id),), **outcome)
 
 
-def always(text: str) -> Spoken:
+def always(text: str) -> ParsedReply:
     """A tool format of ones own: whatever the policy says calls a tool."""
-    return Spoken(calls=(ToolCall(id="0", name="echo", arguments={"text": text}),))
+    return ParsedReply(calls=(ToolCall(id="0", name="echo", arguments={"text": text}),))
 
 
 class ScriptedEngine:

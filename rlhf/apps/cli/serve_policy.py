@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from rlhf.apps.cli.train import as_ctrl_c
 from rlhf.apps.failures import reporting_failures
 from rlhf.apps.server_options import check_reach
+from rlhf.chat.renderer import ChatRenderer
 from rlhf.chat.tool_calls import check_tool_format
 from rlhf.cluster.supervisor import supervise
 from rlhf.errors import ConfigError
@@ -26,7 +27,6 @@ from rlhf.rollout.endpoint.config import ClientStop
 from rlhf.rollout.endpoint.front import Front
 from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.episode import PolicyClient
-from rlhf.rollout.history import Renderer
 from rlhf.rollout.seeds import request_seed
 from rlhf.runs.group_outcomes import ended_served, records_of
 from rlhf.runs.jsonl import JsonlWriter
@@ -109,7 +109,7 @@ async def serve_model(model: str, name: str, token: str | None, settings: Policy
     return await served_here(model, answer)
 
 
-def policy_of(serving: Serving, renderer: Renderer, settings: PolicySettings, number: int) -> PolicyClient:
+def policy_of(serving: Serving, renderer: ChatRenderer, settings: PolicySettings, number: int) -> PolicyClient:
     """Return the policy of the n-th episode; its random seeds follow from that number."""
     return PolicyClient(
         engine=serving.router,

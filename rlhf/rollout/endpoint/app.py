@@ -1,5 +1,4 @@
-"""HTTP server of the policy with OpenAI's API: unmodified agents call it, and their requests are captured as
-episodes."""
+"""HTTP server of the policy with OpenAI's API: requests of unmodified agents are captured as episodes."""
 
 from __future__ import annotations
 
@@ -39,11 +38,8 @@ def policy_app(
     access: Access = ACCESS,
     host: str = LOOPBACK,
 ) -> AccessMiddleware:
-    """Return an ASGI application that serves `model` in `sessions`, each at `/sessions/ID/v1`.
-
-    With a `front`, clients open sessions themselves, `/v1` serves clients without a session, and seeds in requests are
-    used. Without a front, only the run determines the seeds.
-    """
+    """Return an ASGI application that serves `model` in `sessions`, each at `/sessions/ID/v1`. With a `front`, clients
+    open sessions themselves, `/v1` serves clients without a session, and seeds in requests are used."""
     app = FastAPI(title=f"policy {model}", exception_handlers=_HANDLERS)
     app.router.route_class, app.router.default = StrictRoute, unknown_path
     routes = Routes(sessions, model, front)
@@ -79,8 +75,7 @@ class Routes:
         return await self._answered(lambda asked: self._sessions.find(session_id), body, request)
 
     async def chat_alone(self, body: ChatRequest, request: Request) -> Response:
-        """Return a reply to a request without a session: in the session whose conversation it continues, or in a new
-        one."""
+        """Return a reply to a request without a session, in the one whose conversation it continues, or a new one."""
         assert self._front is not None
         return await self._answered(self._front.session_of, body, request)
 
@@ -119,7 +114,8 @@ async def _gone(request: Request) -> None:
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ChatRefused)
-    headers = {"Retry-After": "1"} if error.again else {"x-should-retry": "false"}
+    # OpenAI's clients retry after a 409 unless the answer says otherwise.
+    headers = {"Retry-After": "1"} if error.status >= 500 else {"x-should-retry": "false"}
     return JSONResponse(error.as_json(), status_code=error.status, headers=headers)
 
 

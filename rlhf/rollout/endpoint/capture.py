@@ -1,9 +1,6 @@
-"""Capture an agent's requests as an episode: match each request to earlier ones; sampled tokens are never re-encoded.
-
-A *thread* is one growing context: a prompt, followed by replies and the agent's messages after each. A request
-continues a thread or opens a new one; every thread becomes a segment. Pure: this module neither waits nor calls an
-engine.
-"""
+"""Capture an agent's requests as an episode; sampled tokens are never re-encoded. A *thread* is one growing context: a
+prompt, followed by replies and the agent's messages after each. A request continues a thread or opens a new one; every
+thread becomes a segment. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.chat.tool_calls import Spoken, with_ids
+from rlhf.chat.renderer import ChatRenderer
+from rlhf.chat.tool_calls import ParsedReply, with_ids
 from rlhf.errors import ModelError
 from rlhf.rollout.context import Context
 from rlhf.rollout.endpoint.marks import AgentRequest, Mark, extended, message_marks
-from rlhf.rollout.history import Renderer, reply_text
+from rlhf.rollout.history import reply_text
 from rlhf.types import Completion, EpisodeStatus, FinishReason, Message, Task, Timings, Trajectory
 
 
@@ -50,14 +48,13 @@ class ThreadPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenizedRequest:
-    """A request with its tokens. `heard` is what its thread appends before the reply, None where the thread was opened
-    for this request; `mark` is the mark of all its messages; `new` are the messages that were not in this episode
-    before."""
+    """A request with its tokens. `increment` is what its thread appends before the reply, None for a thread that this
+    request opened; `mark` covers all its messages; `new` are those that were not in this episode before."""
 
     asked: AgentRequest
     mark: Mark
     thread: Thread
-    heard: NDArray[np.int32] | None
+    increment: NDArray[np.int32] | None
     token_ids: NDArray[np.int32]
     new: tuple[Message, ...]
 
@@ -75,7 +72,7 @@ class Replied:
 class Capture:
     """One agent's episode in progress. Every request is either answered or dropped."""
 
-    def __init__(self, renderer: Renderer) -> None:
+    def __init__(self, renderer: ChatRenderer) -> None:
         self._renderer = renderer
         self._threads: list[Thread] = []  # in the order of their last reply
         self._asked: dict[Mark, ThreadPosition] = {}
@@ -92,19 +89,28 @@ class Capture:
     def ask(self, asked: AgentRequest) -> TokenizedRequest:
         """Return the tokens of a request. Raises `ModelError` for a conversation that the chat template refuses."""
         marks = message_marks(asked)
-        found = self._continued(asked, marks)
-        if found and found[0].free:
-            place, heard, new = found
-            grown = np.concatenate([place.token_ids, heard])
-            place.thread.taken = self._question(asked, marks[-1], grown, new, place.thread, heard)
-            return place.thread.taken
-        if before := self._asked.get(marks[-1]):
-            return self._question(asked, marks[-1], before.token_ids, ())
-        if found:
-            place, heard, new = found
-            return self._question(asked, marks[-1], np.concatenate([place.token_ids, heard]), new)
-        whole = self._renderer.offering(asked.tools).prompt(asked.messages).token_ids
-        return self._question(asked, marks[-1], whole, asked.messages)
+        thread: Thread | None = None
+        increment: NDArray[np.int32] | None = None
+        if found := self._continued(asked, marks):
+            place, tokens, new = found
+            token_ids = np.concatenate([place.token_ids, tokens])
+            if place.free:
+                thread, increment = place.thread, tokens
+        if thread is None and (before := self._asked.get(marks[-1])):
+            token_ids, new = before.token_ids, ()
+        elif found is None:
+            token_ids, new = self._renderer.offering(asked.tools).prompt(asked.messages).token_ids, asked.messages
+        question = TokenizedRequest(
+            asked=asked,
+            mark=marks[-1],
+            thread=thread or Thread(Context(token_ids)),
+            increment=increment,
+            token_ids=token_ids,
+            new=new,
+        )
+        if thread:
+            thread.taken = question
+        return question
 
     def drop(self, question: TokenizedRequest) -> None:
         """Drop a request without a reply: its thread is unchanged. A request that was answered is not affected."""
@@ -112,20 +118,19 @@ class Capture:
             question.thread.taken = None
 
     def answer(self, question: TokenizedRequest, completion: Completion) -> Replied:
-        """Append the reply to its thread; returns it as the message that the agent reads. A reply that contains a stop
-        text of the request is cut there."""
+        """Append the reply, up to a stop text of the request, to its thread; returns it as a message."""
         stopped = self._stopped(completion, question.asked.stop)
         completion, cut = stopped or completion, stopped is not None
         thread = question.thread
-        if question.heard is not None:
-            thread.context.hear(question.heard)
+        if question.increment is not None:
+            thread.context.hear(question.increment)
             self._threads.remove(thread)
         self._asked.setdefault(question.mark, ThreadPosition(thread=thread, length=len(thread.context)))
         self._response = reply_text(self._renderer, thread.context, completion)
         thread.context.say(completion)
         thread.taken = None
         self._threads.append(thread)
-        message = self._told(question, completion)
+        message = self._message(question, completion)
         if completion.finish_reason is FinishReason.STOP and not cut:
             [mark] = extended(question.mark, [message])
             self._said[mark].append(ThreadPosition(thread=thread, length=len(thread.context)))
@@ -136,11 +141,8 @@ class Capture:
         return Replied(message=message, token_ids=question.token_ids, completion=completion, cut=cut)
 
     def trajectory(self, task: Task, reward: float | None, timings: Timings, *, ended: bool = True) -> Trajectory:
-        """Return the episode, `ended` or given up. Requires at least one reply.
-
-        The last reply is at the end of the last segment, and receives the `reward`. Without a reward, an episode whose
-        last reply was cut off is truncated.
-        """
+        """Return the episode, `ended` or given up. Requires at least one reply. The last reply, at the end of the last
+        segment, receives the `reward`. Without one, an episode whose last reply was cut off is truncated."""
         terminated = ended and (reward is not None or self._last is FinishReason.STOP)
         last = self._threads[-1].context
         if terminated:
@@ -162,48 +164,34 @@ class Capture:
     def _continued(
         self, asked: AgentRequest, marks: Sequence[Mark]
     ) -> tuple[ThreadPosition, NDArray[np.int32], tuple[Message, ...]] | None:
-        """Return the longest known conversation ending in a reply that the request continues, with the tokens to append
-        and the new messages. Threads that are not busy are preferred.
-
-        None where no conversation fits, or where the chat template does more than append.
-        """
+        """Return the longest known conversation ending in a reply that the request continues, preferably in a thread
+        that is not busy, with the tokens to append and the new messages. None where no conversation fits, or where the
+        chat template does more than append."""
         for known in range(len(marks), 0, -1):
             if places := self._said.get(marks[known - 1]):
                 new = asked.messages[known:]
                 try:
                     place = next((place for place in places if place.free), places[0])
-                    heard = self._renderer.offering(asked.tools).increment(new, int(place.token_ids[-1]))
+                    increment = self._renderer.offering(asked.tools).increment(new, int(place.token_ids[-1]))
                 except ModelError:
                     return None
-                return place, heard, new
+                return place, increment, new
         return None
 
-    def _question(
-        self,
-        asked: AgentRequest,
-        mark: Mark,
-        token_ids: NDArray[np.int32],
-        new: tuple[Message, ...],
-        thread: Thread | None = None,
-        heard: NDArray[np.int32] | None = None,
-    ) -> TokenizedRequest:
-        opened = thread or Thread(Context(token_ids))
-        return TokenizedRequest(asked=asked, mark=mark, thread=opened, heard=heard, token_ids=token_ids, new=new)
-
-    def _told(self, question: TokenizedRequest, completion: Completion) -> Message:
+    def _message(self, question: TokenizedRequest, completion: Completion) -> Message:
         """Return a reply as text or tool calls. Malformed calls are passed to the agent as text, and counted."""
         asked, whole = question.asked, completion.finish_reason is FinishReason.STOP
         text = before_stop(self._renderer.text(completion.token_ids), asked.stop)
-        spoken = Spoken()
+        parsed = ParsedReply()
         if asked.reads_calls and whole:
             marked = before_stop(self._renderer.marked_text(completion.token_ids), asked.stop)
-            spoken = self._renderer.offering(asked.tools).spoken(marked, question.token_ids)
-        self._malformed += spoken.problem is not None
-        if not spoken.calls:
-            return Message(role="assistant", content=spoken.beside or text)
+            parsed = self._renderer.offering(asked.tools).parsed(marked, question.token_ids)
+        self._malformed += parsed.problem is not None
+        if not parsed.calls:
+            return Message(role="assistant", content=parsed.beside or text)
         # The agent may store results under these ids, so each id is unique within an episode.
-        calls = with_ids(spoken.calls, [*self._conversation, *asked.messages])
-        return Message(role="assistant", content=spoken.beside, tool_calls=calls)
+        calls = with_ids(parsed.calls, [*self._conversation, *asked.messages])
+        return Message(role="assistant", content=parsed.beside, tool_calls=calls)
 
     def _stopped(self, completion: Completion, stop: Sequence[str]) -> Completion | None:
         """Return the completion up to the token in which a stop text ends; None if it contains none."""

@@ -30,7 +30,7 @@ class AgentConfig(Config):
     """How the model writes tool calls. `auto`: as its chat template does, or `hermes` if that writes none. By name:
     `hermes` (Hermes, Qwen), `llama3_json`, `mistral`, `deepseek_v3`, `deepseek_v31`, `glm4_0414`, `harmony` (gpt-oss),
     `qwen3_coder` (also Qwen 3.5), `glm45`, another of vLLM's tool parsers, `none`, or `module:function` of yours,
-    `(text) -> rlhf.chat.tool_calls.Spoken`. Used for requests with tools."""
+    `(text) -> rlhf.chat.tool_calls.ParsedReply`. Used for requests with tools."""
     client_stop: ClientStop = "refuse"
     """How a request with `stop` texts is treated. `refuse`: with an error. `cut`: the reply ends at the first of them;
     the tokens up to there are trained, and the episode counts the reply in `cut_replies`."""

@@ -29,8 +29,7 @@ class AgentRequest:
 
 def message_marks(asked: AgentRequest) -> list[Mark]:
     """Return a mark for every message: it covers all messages up to it, and the tools offered."""
-    mark = _mark(b"", json.dumps([asdict(tool) for tool in asked.tools]))
-    return extended(mark, asked.messages)
+    return extended(_mark(b"", json.dumps([asdict(tool) for tool in asked.tools])), asked.messages)
 
 
 def extended(mark: Mark, messages: Sequence[Message]) -> list[Mark]:
@@ -43,12 +42,9 @@ def extended(mark: Mark, messages: Sequence[Message]) -> list[Mark]:
 
 
 def said(message: Message) -> str:
-    """Return what identifies a message: role, text, and tool calls by name and arguments, independent of their format.
-
-    Ids of calls are excluded, since frameworks generate new ones; a tool result is identified by its position. Numbers
-    are compared by value: an agent in JavaScript writes 1 where the policy wrote 1.0. Thinking counts the same within a
-    reply's text and in `reasoning_content`.
-    """
+    """Return what identifies a message: role, text, and tool calls by name and arguments, without ids, which frameworks
+    renew. Numbers are compared by value: an agent in JavaScript writes 1 where the policy wrote 1.0. Thinking counts
+    the same within a reply's text and in `reasoning_content`."""
     calls = [[call.name, json.loads(json.dumps(call.arguments), parse_float=_number)] for call in message.tool_calls]
     if message.role != "assistant":
         return json.dumps([message.role, message.content, calls], sort_keys=True)

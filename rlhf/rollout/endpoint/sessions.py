@@ -21,7 +21,7 @@ from rlhf.rollout.endpoint.marks import AgentRequest, Mark
 from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.seeds import request_seed
 from rlhf.tracing import CurrentSpan, within
-from rlhf.types import Completion, Prompt, Task, Timings, Trajectory
+from rlhf.types import Prompt, Task, Timings, Trajectory
 
 REMEMBERED_ENDS = 65_536
 REPLYING_SHARE = 0.95
@@ -35,12 +35,6 @@ class ChatRefused(RlhfError):
     def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.param = status, code, message, param
-
-    @property
-    def again(self) -> bool:
-        """Whether the same request may succeed later. OpenAI's clients retry after a 409 unless the answer says
-        otherwise."""
-        return self.status >= 500
 
     def as_json(self) -> dict[str, object]:
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
@@ -73,8 +67,7 @@ class AgentSession:
 
     @property
     def failure(self) -> RlhfError | None:
-        """The first engine error of a request that was not answered later, when the agent asked again; the agent
-        itself sees only an error response."""
+        """The first engine error of a request that was not answered later, when the agent asked again."""
         return next(iter(self._failures.values()), None)
 
     @property
@@ -87,11 +80,9 @@ class AgentSession:
         return 0.0 if self.busy else time.monotonic() - self._used
 
     async def reply(self, asked: AgentRequest, gone: Callable[[], Coroutine[Any, Any, None]]) -> Replied:
-        """Return the policy's reply. Raises `ClientGone` where the client is `gone` before it is complete.
-
-        Raises `ChatRefused`: for a conversation that the template refuses, for a prompt that leaves no room, for a
-        failed engine, and for a session that has ended.
-        """
+        """Return the policy's reply. Raises `ClientGone` where the client is `gone` before it is complete, and
+        `ChatRefused`: for a conversation that the template refuses, a prompt that leaves no room, a failed engine, and
+        a session that has ended."""
         try:
             question = self.capture.ask(asked)
         except ModelError as error:
@@ -125,43 +116,11 @@ class AgentSession:
         return self.capture.trajectory(task, reward, timings, ended=ended)
 
     async def _reply(self, question: TokenizedRequest) -> Replied:
-        completion = await self._generated(question)
-        if self._ended.done():
-            raise over(self.id)
-        self._failures.pop(question.mark, None)
-        return self.capture.answer(question, completion)
-
-    async def _generated(self, question: TokenizedRequest) -> Completion:
-        began = time.monotonic()
-        left = None if self._until is None else max(self._until - began, SHORTEST_REPLY_SECONDS)
-        sampling = replace(self._policy.sampling, max_tokens=self._room(question), max_seconds=left)
-        try:
-            with within(self._episode):
-                return await self._policy.engine.generate(
-                    Prompt(token_ids=question.token_ids),
-                    sampling=sampling,
-                    seed=self._seed(question.asked),
-                    session=self._policy.session,
-                )
-        except RlhfError as error:
-            self._failures[question.mark] = error
-            late = isinstance(error, DeadlinePassed)
-            raise ChatRefused(504 if late else 500, "timeout" if late else "engine", str(error)) from error
-        finally:
-            self._generating += time.monotonic() - began
-
-    def _seed(self, asked: AgentRequest) -> int:
-        """Return the sampling seed: from the request, or else the session's next one."""
-        if asked.seed is None:
-            return self._policy.seed_of(next(self._numbers))
-        return request_seed(run_seed=asked.seed, purpose="asked", ordinal=0, sample=0, turn=0)
-
-    def _room(self, question: TokenizedRequest) -> int:
-        """Return the maximum number of tokens of the reply. Raises `ChatRefused` where the context has no room for
-        any."""
+        """Generate the reply. Raises `ChatRefused`, also where the context has no room for one."""
+        asked, began = question.asked, time.monotonic()
         length, context = len(question.token_ids), self._policy.max_context_tokens
         most = self._policy.sampling.max_tokens
-        wanted = min(question.asked.max_tokens or most, most)
+        wanted = min(asked.max_tokens or most, most)
         if length >= context:
             # OpenAI's wording: agents and their libraries recognise the error by it.
             why = (
@@ -170,12 +129,33 @@ class AgentSession:
                 "messages or completion."
             )
             raise ChatRefused(400, "context_length_exceeded", why, "messages")
-        return min(wanted, context - length)
+        if asked.seed is None:
+            seed = self._policy.seed_of(next(self._numbers))
+        else:
+            seed = request_seed(run_seed=asked.seed, purpose="asked", ordinal=0, sample=0, turn=0)
+        left = None if self._until is None else max(self._until - began, SHORTEST_REPLY_SECONDS)
+        try:
+            with within(self._episode):
+                completion = await self._policy.engine.generate(
+                    Prompt(token_ids=question.token_ids),
+                    sampling=replace(self._policy.sampling, max_tokens=min(wanted, context - length), max_seconds=left),
+                    seed=seed,
+                    session=self._policy.session,
+                )
+        except RlhfError as error:
+            self._failures[question.mark] = error
+            late = isinstance(error, DeadlinePassed)
+            raise ChatRefused(504 if late else 500, "timeout" if late else "engine", str(error)) from error
+        finally:
+            self._generating += time.monotonic() - began
+        if self._ended.done():
+            raise over(self.id)
+        self._failures.pop(question.mark, None)
+        return self.capture.answer(question, completion)
 
 
 class AgentSessions:
-    """All open sessions, at most `capacity`, and the ids of sessions that have ended. `client_stop` is how requests
-    with stop texts are treated."""
+    """All open sessions, at most `capacity`, and the ids of ended ones. `client_stop` is for stop texts."""
 
     def __init__(self, *, capacity: int, client_stop: ClientStop = "refuse") -> None:
         self._capacity, self.client_stop = capacity, client_stop
@@ -195,8 +175,7 @@ class AgentSessions:
     def open(
         self, policy: PolicyClient, *, seconds: float | None = None, episode: CurrentSpan | None = None
     ) -> AgentSession:
-        """Open a new session, for an episode that may take `seconds`. Raises `ChatRefused` when `capacity` is
-        reached."""
+        """Open a session, for an episode that may take `seconds`. Raises `ChatRefused` at `capacity`."""
         if self.full:
             raise ChatRefused(503, "capacity", f"{len(self._open)} sessions are open, the maximum; end one first")
         session = AgentSession(policy, seconds, episode)
@@ -204,8 +183,7 @@ class AgentSessions:
         return session
 
     def find(self, session_id: str) -> AgentSession:
-        """Return the open session with that id. Raises `ChatRefused`: 404 for an unknown id, 409 for a session that
-        has ended."""
+        """Return the open session with that id. Raises `ChatRefused`: 404 for an unknown one, 409 if it has ended."""
         if found := self._open.get(session_id):
             return found
         if session_id in self._ended:

@@ -31,23 +31,18 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 
 def content_text(content: Any) -> Any:
     """Return a message's text: as given, empty for null, or joined from parts."""
-    if content is None:
-        return ""
-    return "\n".join(_part(part) for part in content) if isinstance(content, list) else content
-
-
-def _part(part: Any) -> str:
-    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-    if kind != "text" or not isinstance(part.get("text"), str):
-        raise ValueError(f"only parts of type text are supported, not {kind!r:.40}")
-    return str(part["text"])
+    if not isinstance(content, list):
+        return "" if content is None else content
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise ValueError(f"only parts of type text are supported, not {kind!r:.40}")
+    return "\n".join(part["text"] for part in content)
 
 
 def texts(given: Any) -> Any:
     """Return stop texts as a list, without empty ones."""
-    if not isinstance(given, list):
-        given = [given]
-    return [one for one in given if one not in (None, "")]
+    return [one for one in (given if isinstance(given, list) else [given]) if one not in (None, "")]
 
 
 Text = Annotated[str, BeforeValidator(content_text)]
@@ -79,8 +74,7 @@ class Call(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """One message. `reasoning` and `reasoning_content` are two names of the thinking of a reply; fields that are not
-    declared here are ignored."""
+    """One message. `reasoning` is another name of `reasoning_content`; undeclared fields are ignored."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -144,8 +138,7 @@ class ChatRequest(BaseModel):
     stop: Stops = Field([])
 
     def asked(self, *, seeds: bool) -> AgentRequest:
-        """Return the request for the policy. With `seeds`, the request's own seed determines the sampling, if it has
-        one."""
+        """Return the request for the policy. With `seeds`, its own seed determines the sampling, if it has one."""
         limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
         return AgentRequest(
             messages=tuple(message.message() for message in self.messages),
@@ -162,19 +155,16 @@ class ChatRequest(BaseModel):
         if self.stop and not stops:
             return "stop", STOP.format(value=f"{self.stop!r:.40}")
         for name, why in NEVER_SAMPLED.items():
-            value = self._others.get(name)
+            value = (self.model_extra or {}).get(name)
             if value is not None and value not in NOTHING.get(name, ()):
                 return name, why.format(value=f"{value!r:.40}")
         return None
 
     def ignored(self, *, seeds: bool) -> list[str]:
         """Return the fields that were given and have no effect."""
-        given = [name for name, value in self._others.items() if value is not None and name not in NEVER_SAMPLED]
+        others = (self.model_extra or {}).items()
+        given = [name for name, value in others if value is not None and name not in NEVER_SAMPLED]
         given += {f"messages.{name}" for message in self.messages for name in message.ignored()}
         forced = self.tool_choice not in (None, "auto", "none")
         named = [name for name in given if NAME.fullmatch(name)]
         return sorted(named + ["tool_choice"] * forced + ["seed"] * (self.seed is not None and not seeds))
-
-    @property
-    def _others(self) -> dict[str, Any]:
-        return self.model_extra or {}
