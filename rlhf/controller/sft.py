@@ -91,7 +91,7 @@ def selected(
     def prompt_tokens(one: Demonstration) -> int:
         return len(prompt_ids(tokenizer, one.prompt, arguments_with_tools(arguments, one.tools)))
 
-    kept = of_right_length(demonstrations, recipe.data.train_sets[key], prompt_tokens, key).told(tell)
+    kept = of_right_length(demonstrations, recipe.data.train_sets[key], prompt_tokens, key, tell)
     for one in doubtful(kept, context):
         if (length := len(render(one).token_ids)) > context:
             raise DataError(

@@ -80,11 +80,8 @@ def _python_value(text: str) -> Any:
 
 
 def column_value(row: Any, column: str) -> Any:
-    """Return the value of a column, or None if there is none.
-
-    Dots lead into objects and lists (`reward_model.ground_truth`, `answers.0`), also into those that are stored as
-    text. A name that contains the dots itself comes first.
-    """
+    """Return the value of a column, or None. Dots lead into objects and lists (`reward_model.ground_truth`,
+    `answers.0`), also into those stored as text. A name that contains the dots itself comes first."""
     if isinstance(row, dict) and not is_missing(value := row.get(column)):
         return value
     inside = from_json(row)
@@ -147,8 +144,7 @@ def suggested_lines(row: Row, *keys: str) -> str:
 
 
 def column_text(row: Row, column: str, key: str, where: str) -> str:
-    """Return the text of a column, as the file has it. Raises `DataError` for a list, an object and for values whose
-    text is not exact."""
+    """Return the text of a column, as the file has it. Raises `DataError` for values without an exact text."""
     value = column_of(row, column, key, where)
     text = as_text(value)
     if text is not None and TEXTS[0] in text and isinstance(stored := from_json(text), Mapping):

@@ -90,7 +90,7 @@ class DatasetConfig(Config):
         return pattern
 
     @model_validator(mode="after")
-    def _one_source(self) -> DatasetConfig:
+    def _complete(self) -> DatasetConfig:
         if sum(source is not None for source in (self.path, self.tasks, self.seeds)) != 1:
             raise ValueError(
                 "give exactly one of path (a file, folder or hub name), tasks (module:function) and seeds (questions "
@@ -98,28 +98,13 @@ class DatasetConfig(Config):
             )
         if (self.chosen_column is None) != (self.rejected_column is None):
             raise ValueError("chosen_column and rejected_column belong together: a pair is two replies to one prompt")
-        return self
-
-    @model_validator(mode="after")
-    def _tasks_are_whole(self) -> DatasetConfig:
-        if self.tasks is None:
-            if self.arguments:
-                raise ValueError("arguments are for the function in tasks, but tasks is not set; remove arguments")
-            return self
-        if not is_piece(self.tasks):
+        if self.tasks is None and self.arguments:
+            raise ValueError("arguments are for the function in tasks, but tasks is not set; remove arguments")
+        if self.tasks is not None and not is_piece(self.tasks):
             raise ValueError(f"tasks is {self.tasks!r}; give module:function")
-        for key, value in self.model_dump(include=OF_ROWS).items():
+        for key, value in self.model_dump(include=OF_ROWS).items() if self.tasks is not None else ():
             if value != DatasetConfig.model_fields[key].default:
                 raise ValueError(f"{key} is for rows of a dataset, but {self.tasks} makes complete tasks; remove it")
-        return self
-
-    @property
-    def holds_pairs(self) -> bool:
-        """Whether a row is a pair of replies, one of them preferred."""
-        return self.chosen_column is not None
-
-    @model_validator(mode="after")
-    def _lengths_in_order(self) -> DatasetConfig:
         if self.seeds and (self.min_prompt_tokens or self.max_prompt_tokens):
             raise ValueError("min_prompt_tokens and max_prompt_tokens are for prompts of a dataset, which seeds lack")
         if self.min_prompt_tokens and self.max_prompt_tokens and self.min_prompt_tokens > self.max_prompt_tokens:
@@ -127,6 +112,11 @@ class DatasetConfig(Config):
                 f"min_prompt_tokens ({self.min_prompt_tokens}) is above max_prompt_tokens ({self.max_prompt_tokens})"
             )
         return self
+
+    @property
+    def holds_pairs(self) -> bool:
+        """Whether a row is a pair of replies, one of them preferred."""
+        return self.chosen_column is not None
 
 
 class TrainingSetConfig(DatasetConfig):
@@ -177,10 +167,6 @@ class EvaluationSetConfig(DatasetConfig):
 D = TypeVar("D", bound=DatasetConfig)
 
 
-def _one_or_many(value: Any) -> str:
-    return "[many]" if isinstance(value, (list, tuple)) else "[one]"
-
-
 def _one_or_named(value: Any) -> str:
     """Distinguish named sets, a mapping of mappings, from one set, which has a set's keys."""
     named = isinstance(value, Mapping) and bool(value) and not set(value) & set(EvaluationSetConfig.model_fields)
@@ -189,7 +175,7 @@ def _one_or_named(value: Any) -> str:
 
 TrainingSets = Annotated[
     Annotated[TrainingSetConfig, Tag("[one]")] | Annotated[tuple[TrainingSetConfig, ...], Tag("[many]")],
-    Discriminator(_one_or_many),
+    Discriminator(lambda value: "[many]" if isinstance(value, (list, tuple)) else "[one]"),
 ]
 EvaluationSets = Annotated[
     Annotated[EvaluationSetConfig, Tag("[one]")] | Annotated[dict[str, EvaluationSetConfig], Tag("[named]")],
@@ -259,7 +245,7 @@ class DataConfig(Config):
         return arguments
 
     @model_validator(mode="after")
-    def _weights_for_all_or_none(self) -> DataConfig:
+    def _complete(self) -> DataConfig:
         weights = [one.weight for one in self.train_sets.values()]
         if not weights and self.train is not None:
             raise ValueError("train is an empty list; give at least one dataset")
@@ -267,19 +253,11 @@ class DataConfig(Config):
             raise ValueError(
                 "give every dataset of train a weight, or none of them (then each has the share of its rows)"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _names_are_names(self) -> DataConfig:
         for name in self.eval_sets:
             if not SET_NAME.fullmatch(name):
                 raise ValueError(
                     f"eval has a set named {name!r}; a name has letters, digits, dots, dashes and underscores"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _held_out_tasks_are_others(self) -> DataConfig:
         trained = [(one.tasks, one.arguments) for one in self.train_sets.values() if one.tasks]
         for name, one in self.eval_sets.items():
             if (one.tasks, one.arguments) in trained and not one.trained_on:

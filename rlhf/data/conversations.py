@@ -73,8 +73,7 @@ def check_answered(chat: Sequence[Message], column: str, where: str) -> None:
 
 
 def system_of(config: DatasetConfig, row: Row, where: str) -> str:
-    """Return the system message of the recipe or of the row's column; empty if there is none. Raises `DataError` for
-    both."""
+    """Return the system message of the recipe or of the row's column; empty without one. Raises `DataError`."""
     column = config.system_column
     if column is None or column_value(row, column) in (None, ""):
         return config.system_prompt or ""

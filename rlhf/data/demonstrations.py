@@ -16,8 +16,7 @@ from rlhf.types import Message, Task, Tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstration:
-    """A conversation whose messages at the places `replies` are imitated; it ends with the last of them. `where` is its
-    row's file and number, for errors."""
+    """A conversation whose messages at the places `replies` are imitated; it ends with the last of them."""
 
     messages: tuple[Message, ...]
     replies: tuple[int, ...]
@@ -31,8 +30,7 @@ class Demonstration:
 
 
 def demonstration_from_row(config: DatasetConfig, row: Row, where: str) -> Demonstration:
-    """Return the demonstration of `row`: a prompt with the reply of `response_column`, or without that column a whole
-    conversation. Raises `DataError`."""
+    """Return the prompt with the reply of `response_column`, or a whole conversation. Raises `DataError`."""
     wanted = {"prompt_column": config.prompt_column, "response_column": config.response_column}
     check_columns(row, where, also=("response_column",), **wanted)
     tools = tools_of(config, row, where)

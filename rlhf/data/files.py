@@ -81,16 +81,16 @@ def _csv(file: Path) -> Iterator[Placed]:
             if len(cells) > len(header):
                 raise DataError(f"{where} has {len(cells)} cells, but the header has {len(header)}")
             if cells:
-                yield (
-                    where,
-                    dict.fromkeys(header) | {name: cell or None for name, cell in zip(header, cells, strict=False)},
-                )
+                row = dict.fromkeys(header) | {name: cell or None for name, cell in zip(header, cells, strict=False)}
+                yield where, row
     except csv.Error as error:
         raise DataError(f"{file}, line {reader.line_num} is not CSV: {error}") from None
 
 
 def _parquet(file: Path) -> Iterator[Placed]:
-    pyarrow, parquet = _pyarrow()
+    import pyarrow
+    from pyarrow import parquet
+
     with _opened(file) as content:
         try:
             batches = (_as_written(batch, pyarrow).to_pylist() for batch in parquet.ParquetFile(content).iter_batches())
@@ -139,13 +139,6 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 def _opened(file: Path) -> IO[bytes]:
     return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    import pyarrow
-    import pyarrow.parquet
-
-    return pyarrow, pyarrow.parquet
 
 
 READERS: Mapping[str, Callable[[Path], Iterator[Placed]]] = {

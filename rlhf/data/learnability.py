@@ -1,8 +1,5 @@
-"""Choose tasks by how much they still teach: by the recent variance of the rewards of their groups.
-
-A reward of 0 or 1 with the mean p has the variance p (1 - p), which bounds what an update can learn from the task
-(arXiv 2504.03380): one that always or never succeeds teaches nothing.
-"""
+"""Choose tasks by how much they still teach: by the recent variance of the rewards of their groups, which bounds what
+an update can learn from a task (arXiv 2504.03380). One that always or never succeeds teaches nothing."""
 
 from __future__ import annotations
 
@@ -26,12 +23,9 @@ RECENT = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskChoices:
-    """What decides the coming choices, as a checkpoint keeps it.
-
-    `counted` are `(dataset, task, groups, recent variance)` of every task that was played, and `chosen` are `(ordinal,
-    task, variance)` of the ordinals that do not count yet, without a variance until their group is played. Those up to
-    `trained` count from the next update on.
-    """
+    """What decides the coming choices, for a checkpoint: `counted` `(dataset, task, groups, recent variance)` of every
+    task that was played, and `chosen` `(ordinal, task, variance)` of the ordinals that do not count yet, without a
+    variance until their group is played. Those up to `trained` count from the next update on."""
 
     counted: tuple[tuple[int, int, int, float], ...] = ()
     chosen: tuple[tuple[int, int, float | None], ...] = ()
@@ -39,8 +33,7 @@ class TaskChoices:
 
 
 class Learnability:
-    """How much each task of one dataset teaches: its recent variance, where the unknown part of it counts as much as
-    the most that any task teaches."""
+    """How much each task of one dataset teaches: its recent variance, and the most of any task if unknown."""
 
     def __init__(self, tasks: int) -> None:
         self.groups = np.zeros(tasks, np.int64)
@@ -77,13 +70,9 @@ def quantile(order: TaskOrder[T], place: int) -> float:
 
 
 class ChosenTasks(Generic[T]):
-    """The tasks of a run: those of a mixture, whose datasets in `by_learnability` choose each task when it is
-    requested.
-
-    A choice depends on the seed, the ordinal, and the groups that count. Groups count from `advance` on, all up to the
-    newest trained one in the order of their ordinals, whenever they were played: so at staleness 0 a run always makes
-    the same choices.
-    """
+    """The tasks of a run: those of a mixture, whose datasets in `by_learnability` choose each task when requested, by
+    the seed, the ordinal, and the groups that count: from `advance` on all up to the newest trained one, in the order
+    of their ordinals. So at staleness 0 a run always makes the same choices."""
 
     def __init__(
         self, mixture: MixedOrder[T], by_learnability: Iterable[int], choices: TaskChoices | None = None
@@ -93,7 +82,12 @@ class ChosenTasks(Generic[T]):
         self._chosen: dict[int, int] = {}
         self._variances: dict[int, float] = {}
         if choices is not None:
-            self._restore(choices)
+            for dataset, task, groups, variance in choices.counted:
+                self._learnability[dataset].groups[task] = groups
+                self._learnability[dataset].variances[task] = variance
+            self._chosen = {ordinal: task for ordinal, task, _ in choices.chosen}
+            self._variances = {ordinal: seen for ordinal, _, seen in choices.chosen if seen is not None}
+            self.advance(choices.trained)
 
     def __getitem__(self, ordinal: int) -> T:
         dataset, place = self._mixture.slot(ordinal)
@@ -131,11 +125,3 @@ class ChosenTasks(Generic[T]):
             chosen=tuple((ordinal, task, self._variances.get(ordinal)) for ordinal, task in self._chosen.items()),
             trained=trained,
         )
-
-    def _restore(self, choices: TaskChoices) -> None:
-        for dataset, task, groups, variance in choices.counted:
-            self._learnability[dataset].groups[task] = groups
-            self._learnability[dataset].variances[task] = variance
-        self._chosen = {ordinal: task for ordinal, task, _ in choices.chosen}
-        self._variances = {ordinal: seen for ordinal, _, seen in choices.chosen if seen is not None}
-        self.advance(choices.trained)

@@ -15,10 +15,8 @@ SEEDS_APART = 2**32
 
 
 class MixedOrder(Generic[T]):
-    """An endless sequence of the tasks of several datasets; each walks its own epochs, at the pace of its share.
-
-    `order[ordinal]` depends on nothing that was asked before. Without weights a dataset's share is that of its rows.
-    """
+    """An endless sequence of the tasks of several datasets; each walks its own epochs, at the pace of its share:
+    without weights that of its rows. `order[ordinal]` depends on nothing that was asked before."""
 
     def __init__(
         self, datasets: Sequence[Sequence[T]], weights: Sequence[float | None], seed: int, shuffle: bool = True
@@ -64,10 +62,8 @@ def slot(ordinal: int, weights: Sequence[int]) -> tuple[int, int]:
 
 
 def _due_before(dataset: int, place: int, weights: Sequence[int]) -> int:
-    """Tasks of all datasets that are due before place `place` of `dataset`: its place in the mixture.
-
-    Place i of another is due earlier when (2i + 1) / other < (2 place + 1) / own; in whole numbers throughout.
-    """
+    """Tasks of all datasets that are due before place `place` of `dataset`: place i of another is due earlier when (2i
+    + 1) / other < (2 place + 1) / own; in whole numbers throughout."""
     own, doubled = weights[dataset], 2 * place + 1
     earlier = place
     for index, other in enumerate(weights):

@@ -27,11 +27,8 @@ def check_tasks(config: DatasetConfig, key: str) -> None:
 
 
 def own_tasks(config: DatasetConfig) -> list[Task]:
-    """Return the first `config.limit` tasks of the function.
-
-    Raises `ConfigError` for a function that cannot be called with its arguments, and `DataError` for anything that is
-    not a task, for an endless or empty sequence, and for a function that raises at any task.
-    """
+    """Return the first `config.limit` tasks of the function. Raises `ConfigError` where it cannot be called so, and
+    `DataError` where it raises, yields anything else, or is endless or empty."""
     name = str(config.tasks)
     made = _made(name, load_bound(name, "tasks", config.arguments, given=0))
     if not isinstance(made, Iterable) or isinstance(made, str | Mapping):

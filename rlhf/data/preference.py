@@ -19,8 +19,7 @@ from rlhf.types import Message, Task, Tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferencePair:
-    """`chosen` is preferred to `rejected` as the reply to `prompt`; `margin` says by how much scores should differ, and
-    `where` the pair comes from."""
+    """`chosen` is preferred to `rejected` as the reply to `prompt`, by a `margin`; `where` it comes from."""
 
     prompt: tuple[Message, ...]
     chosen: str
@@ -113,8 +112,7 @@ def _pair(
 def _conversation(
     config: DatasetConfig, row: Row, column: str, key: str, where: str
 ) -> tuple[tuple[Message, ...], str]:
-    """Return the dressed prompt and the reply after it. Messages that begin with the assistant's follow the prompt of
-    the prompt column."""
+    """Return the dressed prompt and the reply after it, also where the column begins with an assistant's message."""
     turns = chat_of(row, column, key, where, role="assistant")
     check_answered(turns, column, where)
     *before, last = turns

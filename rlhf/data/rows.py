@@ -65,8 +65,7 @@ def messages_of(config: DatasetConfig, row: Row, where: str) -> tuple[Message, .
 
 
 def dressed(config: DatasetConfig, row: Row, prompt: Sequence[Message], where: str) -> tuple[Message, ...]:
-    """Add the system message and the recipe's suffix to a prompt. Raises `DataError` if the prompt has no place for
-    them."""
+    """Add the system message and the recipe's suffix to a prompt. Raises `DataError` if it has no place for them."""
     *before, last = prompt
     if config.prompt_suffix and last.role != "user":
         raise DataError(f"{where} does not end with a question that prompt_suffix could follow; remove prompt_suffix")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from rlhf.data.config import DatasetConfig
 from rlhf.data.demonstrations import Demonstration
@@ -15,22 +14,7 @@ T = TypeVar("T", Task, Demonstration)
 PromptTokens = Callable[[Task], int]
 """Tokens of a task's prompt, as the model's chat template renders it."""
 TEMPLATE_TOKENS, MESSAGE_TOKENS, JSON_TOKENS = 512, 32, 4
-"""More tokens than chat templates write around a conversation, around each of its messages, and for each character of
-its tools and tool calls."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection(Generic[T]):
-    """The remaining tasks, and a message about omitted ones; empty if all remain."""
-
-    tasks: list[T]
-    message: str = ""
-
-    def told(self, tell: Callable[[str], None]) -> list[T]:
-        """Return the remaining tasks, and report the message if there is one."""
-        if self.message:
-            tell(self.message)
-        return self.tasks
+"""More tokens than templates write around a conversation, around each message, and for a character of tools."""
 
 
 def doubtful(items: Iterable[T], tokens: int) -> Iterator[T]:
@@ -63,31 +47,34 @@ def check_room(tasks: Iterable[Task], context: int, prompt_tokens: PromptTokens,
 
 
 def of_right_length(
-    tasks: Sequence[T], config: DatasetConfig, prompt_tokens: Callable[[T], int], key: str
-) -> Selection[T]:
-    """Omit prompts that are shorter or longer than `config` allows. Raises `DataError` if no prompt remains.
-
-    `key` is the dataset's key in the recipe. Without limits nothing is rendered.
-    """
+    tasks: Sequence[T],
+    config: DatasetConfig,
+    prompt_tokens: Callable[[T], int],
+    key: str,
+    tell: Callable[[str], None],
+) -> list[T]:
+    """Return the tasks whose prompts are as long as `config` allows, and report the others. Raises `DataError` if none
+    remains. `key` is the dataset's key in the recipe. Without limits nothing is rendered."""
     least, most = config.min_prompt_tokens, config.max_prompt_tokens
     if least is None and most is None:
-        return Selection(tasks=list(tasks))
+        return list(tasks)
     lengths = [prompt_tokens(task) for task in tasks]
     short = [length < (least or 0) for length in lengths]
     long = [most is not None and length > most for length in lengths]
     remaining = [task for task, *out in zip(tasks, short, long, strict=True) if not any(out)]
-    message = _omitted(key, len(tasks), sum(short), sum(long), config)
+    counts = ((sum(short), "below", least), (sum(long), "above", most))
+    reasons = ", ".join(f"{count} {word} {limit} prompt tokens" for count, word, limit in counts if count)
+    message = f"{key}: {sum(short) + sum(long)} of {len(tasks)} rows left out ({reasons})"
     if not remaining:
         raise DataError(f"{message}; prompts have {min(lengths)} to {max(lengths)} tokens, so no prompt remains")
-    return Selection(tasks=remaining, message=message if len(remaining) < len(tasks) else "")
+    if reasons:
+        tell(message)
+    return remaining
 
 
-def distinct(tasks: Sequence[Task], key: str) -> Selection[Task]:
-    """Return every problem once: rows with the same prompt and answer are one problem. An environment's task has no
-    prompt yet, and is another problem for every seed.
-
-    Raises `DataError` for rows with the same prompt and different answers.
-    """
+def distinct(tasks: Sequence[Task], key: str, tell: Callable[[str], None]) -> list[Task]:
+    """Return every problem once, and report repeated rows: those with the same prompt and answer, or for an environment
+    the same id. Raises `DataError` for rows with the same prompt and different answers."""
     first: dict[object, Task] = {}
     for task in tasks:
         known = first.setdefault(task.messages or task.id, task)
@@ -96,18 +83,6 @@ def distinct(tasks: Sequence[Task], key: str) -> Selection[Task]:
                 f"{key}: {known.where or known.id} and {task.where or task.id} have the same prompt and different "
                 f"answers ({known.answer!r} and {task.answer!r}); a problem is evaluated once, so drop one of them"
             )
-    again = len(tasks) - len(first)
-    message = f"{key}: {again} of {len(tasks)} rows repeat a problem; each is evaluated once" if again else ""
-    return Selection(tasks=list(first.values()), message=message)
-
-
-def _omitted(key: str, rows: int, short: int, long: int, config: DatasetConfig) -> str:
-    reasons = [
-        f"{count} {word} {limit} prompt tokens"
-        for count, word, limit in (
-            (short, "below", config.min_prompt_tokens),
-            (long, "above", config.max_prompt_tokens),
-        )
-        if count
-    ]
-    return f"{key}: {short + long} of {rows} rows left out ({', '.join(reasons)})"
+    if again := len(tasks) - len(first):
+        tell(f"{key}: {again} of {len(tasks)} rows repeat a problem; each is evaluated once")
+    return list(first.values())

@@ -24,16 +24,14 @@ CACHE = "datasets are cached in HF_HOME: set it to a writable folder with free s
 
 
 def load_tasks(config: DatasetConfig) -> list[Task]:
-    """Load every task of a set, in the dataset's order.
-
-    Raises `ConfigError` for a function that cannot be called, and `DataError`: missing file or split, unreachable hub,
-    empty dataset, or a row without what a task needs.
-    """
+    """Load every task of a set, in the dataset's order. Raises `ConfigError` for a function that cannot be called, and
+    `DataError`: missing file or split, unreachable hub, empty dataset, or a row without what a task needs."""
     if config.tasks is not None:
         return own_tasks(config)
     if config.seeds is not None:
         return [Task(id=f"seeds/{number}", messages=()) for number in range(config.seeds)][: config.limit]
-    name = _set_name(config)
+    path = Path(str(config.path))
+    name = path.name if path.expanduser().is_file() else f"{path.name}/{config.split}"
     if config.holds_pairs:
         return [
             Task(id=f"{name}/{index}", messages=pair.prompt, row={"response": pair.chosen}, tools=pair.tools)
@@ -52,18 +50,12 @@ def load_pairs(config: DatasetConfig) -> PairSet:
 
 
 def load_demonstrations(config: DatasetConfig) -> list[Demonstration]:
-    """Load every demonstration of a set, in the dataset's order; the chosen replies of pairs. Raises as `load_tasks`
-    does."""
+    """Load every demonstration of a set, in the dataset's order; the chosen replies of pairs."""
     if config.tasks is not None:
         return [demonstration_of_task(config, task, task.where) for task in own_tasks(config)]
     if config.holds_pairs:
         return [demonstration_of_pair(pair) for pair in load_pairs(config).pairs]
     return [demonstration_from_row(config, row, where) for where, row in read_rows(config)]
-
-
-def _set_name(config: DatasetConfig) -> str:
-    path = Path(str(config.path))
-    return path.name if path.expanduser().is_file() else f"{path.name}/{config.split}"
 
 
 def read_rows(config: DatasetConfig) -> Iterator[Placed]:
@@ -81,17 +73,14 @@ def local_files(config: DatasetConfig) -> list[Path]:
     """List the files of a local dataset, without reading them; empty for a hub name. Raises `DataError`."""
     source = str(config.path)
     path = Path(source).expanduser()
-    if not path.exists() and not _means_a_file(source):
+    # Hub names are `name` or `owner/name`; anything else that does not exist is a missing file.
+    means_a_file = source.startswith((".", "~", "/")) or source.count("/") > 1 or ending_of(Path(source)) in READERS
+    if not path.exists() and not means_a_file:
         return []
     files = _files(path, config.split)
     if not any(file.stat().st_size for file in files):
         raise DataError(f"{source}: the dataset is empty ({files[0].name} has no bytes); it needs at least one row")
     return files
-
-
-def _means_a_file(source: str) -> bool:
-    """Hub names are `name` or `owner/name`; anything else that does not exist is a missing file."""
-    return source.startswith((".", "~", "/")) or source.count("/") > 1 or ending_of(Path(source)) in READERS
 
 
 def _files(path: Path, split: str) -> list[Path]:

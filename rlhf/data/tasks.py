@@ -52,8 +52,7 @@ def mixed(data: DataConfig, rows: Sequence[Sequence[T]], seed: int) -> MixedOrde
 def chosen_tasks(
     data: DataConfig, tasks: Sequence[Sequence[Task]], seed: int, choices: TaskChoices | None
 ) -> ChosenTasks[Task]:
-    """Return the tasks of a run, chosen as their sets say; a resumed run continues with the `choices` of its
-    checkpoint."""
+    """Return the tasks of a run, chosen as their sets say; a resumed run continues with these `choices`."""
     sets = enumerate(data.train_sets.values())
     by_learnability = [dataset for dataset, config in sets if config.order == "learnability"]
     return ChosenTasks(mixed(data, tasks, seed), by_learnability, choices)
@@ -67,7 +66,7 @@ def held_out_problems(
     for name, config in data.eval_sets.items():
         key = data.eval_key(name)
         tasks = fitting(loaded[name], config, prompt_tokens, key, tell, context)
-        problems[name] = distinct(tasks, key).told(tell)
+        problems[name] = distinct(tasks, key, tell)
     return problems
 
 
@@ -75,7 +74,7 @@ def fitting(
     tasks: Sequence[Task], config: DatasetConfig, prompt_tokens: PromptTokens, key: str, tell: Tell, context: int | None
 ) -> list[Task]:
     """Return the tasks of one set, as `training_tasks` does."""
-    kept = of_right_length(tasks, config, prompt_tokens, key).told(tell)
+    kept = of_right_length(tasks, config, prompt_tokens, key, tell)
     if context is not None:
         check_room(kept, context, prompt_tokens, key)
     return kept

@@ -25,8 +25,9 @@ def characters(one: Task) -> int:
 
 
 def select(**limits: Any) -> tuple[list[int], str]:
-    chosen = of_right_length(TASKS, DatasetConfig(path="x", **limits), characters, "data.train")
-    return [characters(one) for one in chosen.tasks], chosen.message
+    told = list[str]()
+    chosen = of_right_length(TASKS, DatasetConfig(path="x", **limits), characters, "data.train", told.append)
+    return [characters(one) for one in chosen], "".join(told)
 
 
 def test_prompts_that_are_too_long_or_too_short_are_left_out_and_counted() -> None:
@@ -48,18 +49,20 @@ def test_limits_that_no_prompt_can_meet_are_refused_by_the_recipe() -> None:
 
 
 def test_a_problem_that_comes_twice_is_evaluated_once() -> None:
-    chosen = distinct([task("1+1", "2", "r0"), task("2+2", "4", "r1"), task("1+1", "2", "r2")], "data.eval")
-    assert [one.id for one in chosen.tasks] == ["r0", "r1"]
-    assert chosen.message == "data.eval: 1 of 3 rows repeat a problem; each is evaluated once"
-    assert distinct(chosen.tasks, "data.eval").message == ""
+    told = list[str]()
+    tasks = [task("1+1", "2", "r0"), task("2+2", "4", "r1"), task("1+1", "2", "r2")]
+    chosen = distinct(tasks, "data.eval", told.append)
+    assert [one.id for one in chosen] == ["r0", "r1"]
+    assert distinct(chosen, "data.eval", told.append) == chosen
+    assert told == ["data.eval: 1 of 3 rows repeat a problem; each is evaluated once"]
 
 
 def test_one_prompt_with_two_answers_is_refused_with_both_rows() -> None:
     with pytest.raises(DataError, match=r"data\.eval: r0 and r1 have the same prompt and different answers"):
-        distinct([task("1+1", "2", "r0"), task("1+1", "3", "r1")], "data.eval")
+        distinct([task("1+1", "2", "r0"), task("1+1", "3", "r1")], "data.eval", print)
 
 
 def test_what_an_environment_will_ask_is_another_problem_for_every_seed() -> None:
     tasks = load_tasks(DatasetConfig(seeds=5))
     assert len({one.id for one in tasks}) == 5
-    assert distinct(tasks, "data.eval").tasks == tasks
+    assert distinct(tasks, "data.eval", print) == tasks

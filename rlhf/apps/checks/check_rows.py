@@ -51,7 +51,7 @@ def _check_tasks(recipe: Recipe, config: DatasetConfig, key: str, tell: Tell) ->
     if context and recipe.tasks_ask:
         tasks = fitting(tasks, config, _prompt_tokens(recipe), key, tell, context)
     if isinstance(config, EvaluationSetConfig):
-        distinct(tasks, key).told(tell)
+        distinct(tasks, key, tell)
 
 
 def _context(recipe: Recipe) -> int | None:
