@@ -1,5 +1,4 @@
-"""Attention over many sequences at once, some with shared prefixes; skips scores between tokens that do not see each
-other."""
+"""Attention over many sequences at once, some with shared prefixes, without scores between unrelated tokens."""
 
 from __future__ import annotations
 

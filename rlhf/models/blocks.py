@@ -1,9 +1,5 @@
 """Groups the tokens of packed rows into attention blocks: sequences of similar length, with their shared prefixes.
-
-Every other part of a transformer works on one token at a time, so sequences of any length are packed one after the
-other. Only attention must know where they begin; `rlhf.models.attention` gathers each block's tokens and puts the
-results back.
-"""
+`rlhf.models.attention` gathers each block's tokens and puts the results back."""
 
 from __future__ import annotations
 
@@ -35,8 +31,7 @@ class Block:
     key_places: Tensor
 
     def within(self, window: int, dtype: torch.dtype) -> Block:
-        """Return the same block with a sliding window: a query sees `window` tokens of its sequence, the last of which
-        is its own."""
+        """Return the same block with a sliding window: a query sees itself and the `window - 1` tokens before."""
         back = self.query_places[:, :, None] - self.key_places[:, None]
         mask = torch.zeros(back.shape, dtype=dtype, device=back.device)
         mask = mask.masked_fill((back < 0) | (back >= window), -torch.inf)[:, None]
@@ -45,8 +40,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Blocks:
-    """How the tokens of a forward pass are attended: `runs` in `dtype` on `device`. What depends on them is computed
-    once for all layers, when one first asks."""
+    """How the tokens of a forward pass are attended. What depends on them is computed once for all layers."""
 
     runs: tuple[TokenSpan, ...]
     dtype: torch.dtype

@@ -159,10 +159,6 @@ class ModelConfig(Config):
             raise ValueError(
                 "model.warmup: only a tiny model is warmed up; for a given model run a recipe of kind: sft first"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _offloads_what_is_recomputed_from(self) -> ModelConfig:
         if self.offload_activations and not self.gradient_checkpointing:
             raise ValueError(
                 "model.offload_activations keeps what recomputing starts from: set model.gradient_checkpointing too"

@@ -18,8 +18,7 @@ OF_CODE = (
 )  # fmt: skip
 """Exceptions of code that meets unsupported input."""
 UNKNOWN = (*OF_CODE, RuntimeError)
-"""Those, and errors of tensors whose shapes do not fit; `concerns_model` separates the latter from errors of the
-machine."""
+"""Those, and errors of tensors whose shapes do not fit, or of the machine: see `concerns_model`."""
 MACHINE = re.compile(
     r"memory|CUDA|CUBLAS|cuDNN|NVIDIA|NCCL|gloo|[Ww]orker|device type|\bport\b|address|new thread|timed out|Connection"
     r"|os error|\[Errno (?!(2|13|20|21)\])"  # but no file, no permission, no folder, a folder
@@ -44,8 +43,7 @@ def cause_of(error: BaseException) -> str:
 
 @contextmanager
 def naming_model(what: str, *also: type[BaseException]) -> Iterator[None]:
-    """Raise `ModelError`, which begins with `what`, where a library does not know a model. `also` are exceptions with
-    which it refuses the model's files."""
+    """Raise `ModelError`, which begins with `what`, for exceptions at a model, `also` those of its files."""
     kinds: tuple[type[BaseException], ...] = (*UNKNOWN, *also)
     try:
         yield

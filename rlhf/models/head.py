@@ -49,11 +49,6 @@ class HeadPass(nn.Module):
         return head_logprobs(head, hidden, **options)
 
 
-def memory_of(device: torch.device) -> int | None:
-    """Bytes of a GPU; None for the machine's memory."""
-    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
-
-
 def head_logprobs(
     head: Callable[[Tensor], Tensor],
     hidden: Tensor,
@@ -65,38 +60,30 @@ def head_logprobs(
     most: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """`chosen_logprobs` of `head(hidden)` for hidden states `[A, H]`, without storing the logits `[A, V]` of all
-    tokens.
+    tokens. `head` is called for every chunk, and again in the backward pass. Where a call is a collective, `most`, the
+    largest A of all ranks, makes all ranks call it equally often."""
 
-    `head` is called for every chunk, in the forward pass and again in the backward pass. Where a call is a collective,
-    `most`, the largest A of all ranks, makes all ranks call it equally often.
-    """
-    size = tokens_at_once(vocabulary, memory_of(hidden.device))
-    chunks = -(-max(most, len(hidden)) // size)
-    if chunks <= 1:
+    def of_chunk(hidden: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         return chosen_logprobs(head(hidden), ids, temperature, entropy_gradient=entropy_gradient)
-    parts = [
-        checkpoint(_of_chunk, head, *chunk, temperature, entropy_gradient, use_reentrant=False)
-        for chunk in zip(torch.tensor_split(hidden, chunks), torch.tensor_split(ids, chunks), strict=True)
-    ]
+
+    memory = torch.cuda.get_device_properties(hidden.device).total_memory if hidden.is_cuda else None
+    chunks = -(-max(most, len(hidden)) // tokens_at_once(vocabulary, memory))
+    if chunks <= 1:
+        return of_chunk(hidden, ids)
+    pieces = zip(torch.tensor_split(hidden, chunks), torch.tensor_split(ids, chunks), strict=True)
+    parts = [checkpoint(of_chunk, *piece, use_reentrant=False) for piece in pieces]
     return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropies for _, entropies in parts])
 
 
 def chosen_logprobs(
     logits: Tensor, ids: Tensor, temperature: float = 1.0, *, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs of `ids` `int64 [A]` under softmax(logits `[A, V]` / temperature), and the entropies of these
-    distributions in nats: both `float32 [A]`, computed in float32 for any dtype of the logits. The entropies are
-    detached unless `entropy_gradient`."""
+    """Log-probs of `ids` `int64 [A]` under softmax(logits `[A, V]` / temperature), and the entropies in nats, detached
+    unless `entropy_gradient`: both `float32 [A]`, computed in float32."""
     logprobs, entropies = _Chosen.apply(  # type: ignore[no-untyped-call]
         logits, ids.long(), temperature, entropy_gradient
     )
     return logprobs, entropies if entropy_gradient else entropies.detach()
-
-
-def _of_chunk(
-    head: Callable[[Tensor], Tensor], hidden: Tensor, ids: Tensor, temperature: float, entropy_gradient: bool
-) -> tuple[Tensor, Tensor]:
-    return chosen_logprobs(head(hidden), ids, temperature, entropy_gradient=entropy_gradient)
 
 
 LEAST = -200.0
@@ -105,8 +92,7 @@ that a logit of -inf adds 0 to the entropy and to its gradient."""
 
 
 class _Chosen(torch.autograd.Function):
-    """Stores one tensor of the size of the logits for the backward pass, the log-softmax; the backward pass makes one
-    more."""
+    """Stores the log-softmax for the backward pass, which makes one more tensor of its size."""
 
     @staticmethod
     def forward(

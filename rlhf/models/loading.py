@@ -31,8 +31,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def load_config(path: str, *, trust_remote_code: bool = False, setting: str = "model.path") -> Any:
-    """Return the model's own configuration. Raises `ModelError` for a path or name that is not a model; `setting` is
-    the recipe key that named it."""
+    """Return the model's own configuration. Raises `ModelError`; `setting` is the recipe key of its path or name."""
     _check_folder(path, setting)
     with naming_model(f"{setting}={path}: {LIBRARY} cannot read its config.json", OSError):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -44,8 +43,7 @@ def load_config(path: str, *, trust_remote_code: bool = False, setting: str = "m
 
 
 def declared_ends(path: str, *, trust_remote_code: bool = False) -> tuple[int, ...]:
-    """Return the end-of-reply tokens in the model's `generation_config.json`; empty without such a file. Raises
-    `ModelError`."""
+    """Return the end-of-reply tokens in the model's `generation_config.json`. Raises `ModelError`."""
     found = read_generation(path, trust_remote_code=trust_remote_code)
     ends = found.eos_token_id if found else None
     return () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
@@ -97,11 +95,8 @@ def load_policy(
     sharding: Sharding | None = None,
 ) -> PreTrainedModel:
     """Return a causal LM ready for training: without dropout, so that its log-probs are those of the policy that
-    sampled.
-
-    `loader` is the user's own `module:function`, called instead of `from_pretrained` with the same arguments: it loads
-    the whole model. Otherwise a `sharding` loads it in shards.
-    """
+    sampled. The user's own `loader`, a `module:function`, is called instead of `from_pretrained`, and loads the whole
+    model. Otherwise a `sharding` loads it in shards."""
     config = load_config(path, trust_remote_code=trust_remote_code)
     load = load_piece(loader, "model.loader") if loader else partial(load_whole, sharding=sharding)
     with loading_model("model.path", path, config, loader or LIBRARY):

@@ -1,9 +1,7 @@
-"""Attention of long sequences, some with shared prefixes: memory grows with the tokens and not with their square.
-
-A branch sees its prefix, all of it, and itself, causally. Both parts are computed without a mask, and merged by the
-log-sum-exp of their scores (as in ring attention, arXiv 2310.01889). What kernels without a mask do not compute
-(windows with branches, capped scores, sinks) is computed for some queries at a time, and again in the backward pass.
-"""
+"""Attention of long sequences, some with shared prefixes: memory grows with the tokens and not with their square. A
+branch sees its prefix, all of it, and itself, causally: two parts without a mask, merged by the log-sum-exp of their
+scores (as in ring attention, arXiv 2310.01889). What kernels without a mask do not compute (windows with branches,
+capped scores, sinks) is computed for some queries at a time, and again in the backward pass."""
 
 from __future__ import annotations
 
@@ -217,8 +215,7 @@ def _sum_like(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSpan:
-    """Tokens at flat positions `start` to `start + length`; they follow the first `shared` tokens of the sequence at
-    `root`."""
+    """Tokens at flat positions `start` to `start + length`, after the first `shared` of the sequence at `root`."""
 
     start: int
     length: int

@@ -1,10 +1,6 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685): frozen weights, and two small trained matrices `A` and `B` per target
-`W`.
-
-The layer computes with `W + scaling * B A`, where `scaling = alpha / rank`. `B` starts at zero, so training starts from
-the base model. The layers are `peft`'s, injected into the model in place: the model keeps its class, and its weights
-keep their names except for a `.base_layer`, which `hugging_face_name` removes.
-"""
+"""Low-rank adapters (LoRA, arXiv 2106.09685): frozen weights `W`, and two small trained matrices for each. A layer
+computes with `W + alpha / rank * B A`; `B` starts at zero. The layers are `peft`'s, injected into the model in place:
+its weights keep their names except for a `.base_layer`, which `hugging_face_name` removes."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import save_file
@@ -23,10 +19,6 @@ from rlhf.errors import ModelError
 from rlhf.models.config import LoraConfig
 from rlhf.models.loading import load_config, loading_model
 from rlhf.models.towers import auto_class, towers
-
-if TYPE_CHECKING:
-    import peft
-    from peft.tuners.lora import LoraLayer
 
 ADAPTER = "default"
 SEED = 0
@@ -75,7 +67,15 @@ def add_lora(model: PreTrainedModel, config: LoraConfig | None) -> PreTrainedMod
 
 def low_ranks(model: nn.Module) -> dict[str, LowRank]:
     """Return the adapters, by the Hugging Face name of the weight that each changes. Empty without LoRA."""
-    return {f"{name}.weight": _low_rank(layer) for name, layer in _adapted(model).items()}
+    return {
+        f"{name}.weight": LowRank(
+            a=layer.lora_A[ADAPTER].weight,
+            b=layer.lora_B[ADAPTER].weight,
+            scaling=float(layer.scaling[ADAPTER]),
+            transposed=layer.fan_in_fan_out,
+        )
+        for name, layer in _adapted(model).items()
+    }
 
 
 def hugging_face_name(parameter: str) -> str | None:
@@ -110,9 +110,9 @@ def save_adapter(folder: Path, tensors: dict[str, Tensor], config: LoraConfig, b
     save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
-def peft_config(config: LoraConfig, targets: Sequence[str]) -> peft.LoraConfig:
+def peft_config(config: LoraConfig, targets: Sequence[str]) -> Any:
     """Adapters for the layers `targets`, without dropout: log-probs must be those of the policy that sampled."""
-    described: peft.LoraConfig = _peft().LoraConfig(
+    return _peft().LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
         target_modules=list(targets),
@@ -120,16 +120,11 @@ def peft_config(config: LoraConfig, targets: Sequence[str]) -> peft.LoraConfig:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    return described
 
 
-def _adapted(model: nn.Module) -> dict[str, LoraLayer]:
+def _adapted(model: nn.Module) -> dict[str, Any]:
     """Layers with an adapter, by name."""
-    return {
-        name: cast("LoraLayer", module)
-        for name, module in model.named_modules()
-        if "lora_A" in dict(module.named_children())
-    }
+    return {name: module for name, module in model.named_modules() if "lora_A" in dict(module.named_children())}
 
 
 def _peft() -> Any:
@@ -139,18 +134,8 @@ def _peft() -> Any:
     return peft
 
 
-def _low_rank(layer: Any) -> LowRank:
-    return LowRank(
-        a=layer.lora_A[ADAPTER].weight,
-        b=layer.lora_B[ADAPTER].weight,
-        scaling=float(layer.scaling[ADAPTER]),
-        transposed=layer.fan_in_fan_out,
-    )
-
-
 def lora_for_model(config: LoraConfig | None, path: str, *, trust_remote_code: bool = False) -> LoraConfig | None:
-    """Return the config with `target_modules` filled in for the model in `path`: all linear layers if `config` names
-    none."""
+    """Return the config with `target_modules` filled in for the model in `path`: by default all linear layers."""
     if config is None or config.target_modules:
         return config
     described = load_config(path, trust_remote_code=trust_remote_code)
@@ -160,8 +145,7 @@ def lora_for_model(config: LoraConfig | None, path: str, *, trust_remote_code: b
 
 
 def linear_layers(model: PreTrainedModel) -> list[tuple[str, str]]:
-    """Return the linear layers of the language model except its head, each as its path and its own name. Raises
-    `ModelError` if there are none."""
+    """Return path and name of the language model's linear layers except its head. Raises `ModelError` for none."""
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     without = {head, *(module for tower in towers(model) for module in tower.modules())}
     paths = [

@@ -1,8 +1,4 @@
-"""Read and check the files of a Hugging Face model folder, without torch or transformers.
-
-`check_dimensions` compares what every architecture has: the rows and columns of the embedding, and the number of
-layers. Loading the model checks the rest.
-"""
+"""Read and check the files of a Hugging Face model folder, without torch or transformers."""
 
 from __future__ import annotations
 
@@ -31,7 +27,8 @@ def read_json_object(file: Path) -> Values:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ModelError(f"{file} cannot be read as JSON ({_reason(error)}); download the model again") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ModelError(f"{file} cannot be read as JSON ({why}); download the model again") from None
     if not isinstance(loaded, dict):
         raise ModelError(f"{file} is not a JSON object; download the model again")
     return loaded
@@ -54,10 +51,6 @@ def context_tokens(config: Values) -> int | None:
     return next((limit for limit in limits if isinstance(limit, int)), None)
 
 
-def _reason(error: OSError | ValueError) -> str:
-    return str(error.strerror) if isinstance(error, OSError) else str(error)
-
-
 Shapes = Mapping[str, tuple[int, ...]]
 """Tensor shapes by tensor name."""
 SAFETENSORS, PICKLES = "model.safetensors", "pytorch_model.bin"
@@ -65,8 +58,7 @@ SAFETENSORS, PICKLES = "model.safetensors", "pytorch_model.bin"
 
 def tensor_shapes(folder: Path) -> Shapes | None:
     """Return the shapes of all tensors that transformers would load from `folder`. None if it has only `.bin` files,
-    which cannot be read without torch. Raises `ModelError` for a folder without weights, and for missing or damaged
-    files."""
+    which need torch. Raises `ModelError` for a folder without weights, and for missing or damaged files."""
     named = read_json_object(folder / "config.json").get("transformers_weights")
     for name in (named, SAFETENSORS, f"{SAFETENSORS}.index.json", PICKLES, f"{PICKLES}.index.json"):
         if isinstance(name, str) and (folder / name).exists():
@@ -81,8 +73,7 @@ def tensor_shapes(folder: Path) -> Shapes | None:
 
 
 def refuse_adapters(folder: Path, key: str) -> None:
-    """Raise `ModelError` for LoRA adapters in the model folder that the recipe's `key` names: transformers would add
-    them to the model, engines would not."""
+    """Raise `ModelError` for LoRA adapters in the model folder, which transformers adds and engines do not."""
     for file in (*folder.glob("adapter_config.json"), *folder.glob("adapter_model.*")):
         raise ModelError(
             f"{key}={folder} holds both a model and LoRA adapters ({file.name}): for the model alone, move "
@@ -162,21 +153,16 @@ def check_dimensions(folder: Path, config: Values, shapes: Shapes) -> None:
                 f"{folder}: its weights do not fit its config.json: {name} is {rows} x {columns}, and {key} is "
                 f"{size}; {REMEDY}"
             )
-    _check_depth(folder, config, shapes, name)
-
-
-def _check_depth(folder: Path, config: Values, shapes: Shapes, embedding: str) -> None:
-    text = text_config(config)
-    key = _first(DEPTHS, text)
-    layer = re.compile(re.escape(_above(embedding)) + LAYER)
-    found = 1 + max((int(match[1]) for match in map(layer.match, shapes) if match), default=-1)
+    key, above = _first(DEPTHS, text), "".join(f"{part}." for part in name.split(".")[:-2])
+    layer = re.compile(re.escape(above) + LAYER)
+    layers = 1 + max((int(match[1]) for match in map(layer.match, shapes) if match), default=-1)
     depth = text.get(key)
-    if not found or not isinstance(depth, int):
+    if not layers or not isinstance(depth, int):
         return
     more_are_known = any(UNCOUNTED.search(name) for name in (*config, *text))
-    if found < depth or (found > depth and not more_are_known):
+    if layers < depth or (layers > depth and not more_are_known):
         raise ModelError(
-            f"{folder}: its weights do not fit its config.json: they have {found} layers, and {key} is {depth}; "
+            f"{folder}: its weights do not fit its config.json: they have {layers} layers, and {key} is {depth}; "
             f"{REMEDY}"
         )
 
@@ -188,11 +174,6 @@ def _embedding(shapes: Shapes) -> str | None:
         if found:
             return found[0] if len(found) == 1 else None
     return None
-
-
-def _above(name: str) -> str:
-    """Return the prefix of a name, such as `model.` of `model.embed_tokens.weight`."""
-    return "".join(f"{part}." for part in name.split(".")[:-2])
 
 
 def _first(keys: tuple[str, ...], values: Values) -> str:
@@ -220,7 +201,9 @@ def check_tokenizer(folder: Path) -> None:
 def check_vocabulary(folder: Path, rows: int) -> None:
     """Raise `ModelError` for a token whose id has no row in an embedding of `rows`."""
     config = read_json_object(folder / CONFIG)
-    placeholders = {_content(values.get(key)) for values in (config, _extra(config)) for key in PLACEHOLDERS}
+    extra = config.get("extra_special_tokens")
+    described = (config, extra if isinstance(extra, dict) else {})
+    placeholders = {_content(values.get(key)) for values in described for key in PLACEHOLDERS}
     try:
         ids = {token: index for token, index in _tokens(folder, config).items() if token not in placeholders}
     except (KeyError, TypeError, AttributeError, ValueError, IndexError):
@@ -286,11 +269,6 @@ def _named(config: Values) -> Iterator[str]:
     yield from (_content(config.get(key)) for key in NAMED)
     extra = config.get("extra_special_tokens") or ()
     yield from map(_content, extra.values() if isinstance(extra, dict) else extra)
-
-
-def _extra(config: Values) -> Values:
-    extra = config.get("extra_special_tokens")
-    return extra if isinstance(extra, dict) else {}
 
 
 def _content(token: Any) -> str:

@@ -1,5 +1,4 @@
-"""Which models can be trained to generate text, from a `config.json` and the source text of the installed transformers,
-without importing it."""
+"""Which models can be trained to generate text, from a `config.json` and the source text of transformers."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ SOURCES = ("auto_mappings.py", "configuration_auto.py", "modeling_auto.py")
 """Files in which transformers lists the model types and classes that it supports."""
 FILES = ("config.json", "tokenizer_config.json")
 TEXT, PICTURES, MASKED = "CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MASKED_LM"
-"""transformers' names for the abilities of a model type: generate text, also about pictures, and fill in masked
-tokens."""
+"""transformers' names for the abilities of a model type: generate text, also about pictures, and fill in tokens."""
 NUMBERS = (*WIDTHS, *DEPTHS, "vocab_size", "num_attention_heads", "max_position_embeddings")
 
 

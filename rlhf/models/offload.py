@@ -1,9 +1,5 @@
-"""Moves the bytes of tensors off their device and back, in place: storages are emptied and refilled.
-
-Every tensor on an emptied storage keeps its shape, its stride and its place in it, and so do views: optimizers that
-flatten weights into one buffer, and caches that are views of one allocation, need not know. Nothing may read or write
-such a tensor meanwhile, nor make a view of it.
-"""
+"""Moves the bytes of tensors off their device and back, in place: storages are emptied and refilled. Views on one keep
+their shape, stride and place. Nothing may read or write such a tensor meanwhile, nor make a view of it."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import IO, Protocol
+from typing import IO
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -20,16 +16,9 @@ from torch import Tensor, UntypedStorage
 from rlhf.models.torch_internals import storage_key
 
 CHUNK_BYTES = 256 << 20
-"""Pinned memory is allocated in powers of two: a storage is copied in pieces of this size, and only the last is
-rounded."""
+"""Pinned memory is allocated in powers of two: of the pieces of this size only the last is rounded."""
 SMALLEST_BYTES = 4096
 """Smaller storages (counters, norms) stay where they are."""
-
-
-class HostCopy(Protocol):
-    """The bytes of a storage, elsewhere."""
-
-    def write_to(self, storage: UntypedStorage) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,9 +37,8 @@ class OffloadedStorages:
         self._emptied: dict[int, Emptied] = {}
 
     def offload(self, tensors: Iterable[Tensor], *, keep: Iterable[Tensor] = (), contents: bool = True) -> int:
-        """Empty the storages of `tensors`, except for those of `keep`; without `contents` their bytes are dropped.
-        Returns the number of bytes that are free. Small storages stay, and those of a file or an array that several
-        tensors share."""
+        """Empty the storages of `tensors`, except for those of `keep`, small ones and shared ones of a file; without
+        `contents` their bytes are dropped. Returns the number of bytes that are free."""
         staying = {storage_key(tensor) for tensor in keep}
         leaving = [tensor for tensor in tensors if storage_key(tensor) not in staying]
         own_storages(leaving)
@@ -124,6 +112,10 @@ class InFile:
     def write_to(self, storage: UntypedStorage) -> None:
         self._file.seek(self._begin)
         self._file.readinto(_memory(storage))  # type: ignore[attr-defined]
+
+
+HostCopy = InHostMemory | InFile
+"""The bytes of a storage, elsewhere."""
 
 
 def storage_bytes(storage: UntypedStorage) -> Tensor:

@@ -10,16 +10,13 @@ from transformers import PreTrainedModel
 
 from rlhf.models.attention import decoder_of
 from rlhf.models.blocks import blocks_of
-from rlhf.models.head import HeadPass, behind_head, chosen_logprobs
+from rlhf.models.head import HeadPass, behind_head
 from rlhf.models.sequence_rows import sequence_rows
 from rlhf.models.transformers_internals import attends_in_blocks
 
-__all__ = ["PolicyModel", "RowForward", "SequencesAlone", "WholeRows", "chosen_logprobs", "hidden_states"]
-
 
 class RowForward(Protocol):
-    """How a process computes packed rows: all of them at once, each sequence alone, or its share of them
-    (`rlhf.models.shared_rows`)."""
+    """How a process computes packed rows: all at once, each sequence alone, or its share (`shared_rows`)."""
 
     @property
     def why_alone(self) -> str:
@@ -50,8 +47,7 @@ class WholeRows:
 
 
 class SequencesAlone(WholeRows):
-    """Computes every sequence in its own row, as transformers does without packing: for models that packed rows would
-    change, or on demand."""
+    """Computes every sequence in its own row, for models that packed rows would change, or on demand."""
 
     def __init__(self, why_alone: str) -> None:
         self.why_alone = why_alone
@@ -66,11 +62,8 @@ class SequencesAlone(WholeRows):
 
 
 class PolicyModel(nn.Module):
-    """A causal LM, wrapped so that the head is computed only for tokens whose log-prob is needed.
-
-    The hidden states are selected before the head, inside `forward`. `head_pass` computes what needs the head's
-    weights.
-    """
+    """A causal LM, wrapped so that the head is computed only for tokens whose log-prob is needed: their hidden states
+    are selected before it, inside `forward`. `head_pass` computes what needs the head's weights."""
 
     def __init__(self, model: PreTrainedModel, rows: RowForward | None = None) -> None:
         super().__init__()
@@ -118,12 +111,9 @@ def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 
 
 def hidden_states(model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor) -> Tensor:
-    """Return the last hidden states `[R, L, H]` of `token_ids` `[R, L]`.
-
-    Rows hold several sequences. `position_ids` restarts at 0 in each, and continues from p > 0 where another branch of
-    the same sequence begins. Block attention gets this as blocks, other attention as a mask by `packed_masks`. A mask
-    of ones, a cache, or a missing mask in a model that ignores positions would silently join the sequences.
-    """
+    """Return the last hidden states `[R, L, H]` of `token_ids` `[R, L]`. `position_ids` restarts at 0 in each sequence
+    of a row, and continues from p > 0 where another branch of the same sequence begins. A mask of ones, a cache, or a
+    missing mask in a model that ignores positions would silently join the sequences."""
     output = decoder_of(model)(
         input_ids=token_ids, position_ids=position_ids, use_cache=False, **row_arguments(model, position_ids)
     )
@@ -144,9 +134,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def packed_masks(model: PreTrainedModel, position_ids: Tensor) -> Any:
-    """Return the attention mask of rows whose sequences begin where `position_ids` `[R, L]` do: one mask, or one for
-    each layer type by name, with the window of that type.
-    """
+    """Return the attention mask of rows of `position_ids` `[R, L]`, or one for each layer type by name."""
     config = model.config.get_text_config()
     settings = config.to_dict()
     window, kinds = settings.get("sliding_window"), set(settings.get("layer_types") or ())
@@ -157,12 +145,7 @@ def packed_masks(model: PreTrainedModel, position_ids: Tensor) -> Any:
 
 def row_mask(position_ids: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
     """Return the additive mask `[R, 1, L, L]`: 0 where a token of `position_ids` `[R, L]` sees another, else the
-    dtype's minimum.
-
-    A run is a stretch of consecutive positions. A run that starts at 0 begins a sequence. A run that starts at p > 0 is
-    another branch of the same sequence, and sees that sequence's first p tokens and itself. With a `window` a token
-    sees itself and the `window - 1` positions before it.
-    """
+    minimum. Runs are as in `runs_of`. With a `window` a token sees itself and `window - 1` positions before it."""
     index = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
     breaks = torch.ones_like(position_ids, dtype=torch.bool)
     breaks[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1

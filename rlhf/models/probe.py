@@ -1,9 +1,5 @@
-"""Proves at load time how a model computes packed rows as it does single sequences.
-
-Packed rows hold several sequences, some with a shared prefix, and the head is called separately. Some architectures
-carry state from token to token, infer structure from a mask, or transform their logits in an unknown way. Without this
-check they would train on wrong numbers unnoticed.
-"""
+"""Proves at load time how a model computes packed rows as it does single sequences: one that carries state from token
+to token, or infers structure from a mask, would otherwise train on wrong numbers unnoticed."""
 
 from __future__ import annotations
 
@@ -89,8 +85,7 @@ def _check(model: PreTrainedModel, named: str, rows: RowForward) -> None:
 
 
 def _check_head(model: PreTrainedModel, named: str) -> None:
-    """Compare the separately called head with the model's logits; a scalar model's head is a plain layer and needs no
-    check."""
+    """Compare the separately called head with the model's logits, except for a scalar model."""
     if _head(model) is None:
         return
     sequences = _sequences(model, 0)
@@ -122,8 +117,7 @@ def _alone(model: PreTrainedModel, ids: Tensor) -> Tensor:
 
 
 def _followed(model: PreTrainedModel, sequences: list[Tensor]) -> Tensor:
-    """Return what the model shows of the first sequence where the others continue it: the same as alone, if no token
-    sees later ones."""
+    """Return what the model shows of the first sequence where the others continue it: the same as alone."""
     hidden = decoder_of(model)(input_ids=torch.cat(sequences)[None], use_cache=False).last_hidden_state[0]
     return _shown(model, hidden[: len(sequences[0])])
 
@@ -174,7 +168,6 @@ def _refuse(found: list[Tensor], expected: list[Tensor], allowed: float, named: 
 
 
 def _gap(found: list[Tensor], expected: list[Tensor]) -> float:
-    """Return the largest difference; adding a constant to all logits does not change their distribution and is
-    ignored."""
+    """Return the largest difference, of distributions: a constant added to all logits is ignored."""
     gaps = (a - b for a, b in zip(found, expected, strict=True))
     return max(float((gap - gap.mean(-1, keepdim=True)).abs().max()) for gap in gaps)

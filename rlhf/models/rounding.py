@@ -1,9 +1,5 @@
 """Measures how much rounding alone changes a model's output, by a forward pass with other rounding in every linear
-layer.
-
-Two implementations of a model add in different orders, so products differ in their last bit. How large the effect
-becomes depends on the weights, the depth and the sequences. This measures it without the other implementation.
-"""
+layer: how far another implementation of the model, which adds in another order, may differ."""
 
 from __future__ import annotations
 
@@ -46,8 +42,7 @@ class Errors:
 
 @contextmanager
 def rounded(model: nn.Module, seed: int = SEED) -> Iterator[None]:
-    """Inside the block, every output of `model`'s linear layers is changed at random by up to half a unit in the last
-    place, and rounded again."""
+    """Change every output of `model`'s linear layers at random by up to half a unit in the last place."""
     errors = Errors(seed)
 
     def off(forward: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:

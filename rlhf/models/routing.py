@@ -1,9 +1,6 @@
-"""Routing replay (R3, arXiv 2510.11370): the learner uses the experts that the engine chose.
-
-If two experts are almost equally good for a token, rounding decides between them, and engine and learner compute
-different functions. Here the learner uses the engine's experts and weighs them by its own router, so the expert
-probabilities keep their gradient.
-"""
+"""Routing replay (R3, arXiv 2510.11370): the learner uses the experts that the engine chose. Otherwise rounding would
+decide between two that are almost equally good, and engine and learner would compute different functions. The learner
+weighs them by its own router, so the expert probabilities keep their gradient."""
 
 from __future__ import annotations
 
@@ -59,8 +56,7 @@ class RoutingReplay:
             layer.register_forward_hook(choice.leave, always_call=True)
 
     def take(self, routing: Routing | None) -> None:
-        """Set the experts of the next forward pass, `[R, L, layers, k]`. -1 means that the learner chooses; None means
-        that it chooses all of them."""
+        """Set the experts of the next forward pass, `[R, L, layers, k]`; the learner chooses for -1 and None."""
         known = np.zeros((1, 1, 0, 1), bool) if routing is None else routing >= 0
         self._asked, self._compared = np.flatnonzero(known.any((0, 1, 3))).tolist(), int(known.sum())
         self._shape = known.shape[:2]
@@ -168,7 +164,9 @@ class RouterBalance:
         self._experts, self._chosen = expert_counts(model.config)
         self._router_logits: tuple[Tensor, ...] = ()
         decoder = decoder_of(model)
-        decoder.register_forward_pre_hook(_ask, with_kwargs=True)
+        decoder.register_forward_pre_hook(
+            lambda decoder, given, named: (given, named | {"output_router_logits": True}), with_kwargs=True
+        )
         decoder.register_forward_hook(self._keep)
 
     def loss(self, position_ids: Tensor) -> Tensor:
@@ -190,11 +188,6 @@ def balance_of(model: PreTrainedModel, coefficient: float | None) -> RouterBalan
 
 
 def tokens_of(position_ids: Tensor) -> Tensor:
-    """Mark the positions of packed rows `[R, L]` that hold tokens. Padding has position 0 and no successor; a training
-    sequence has at least two tokens."""
+    """Mark the tokens of packed rows `[R, L]`. Padding has position 0 and no successor, unlike any token."""
     filled = position_ids.flip(-1).cummax(-1).values.flip(-1) > 0
     return filled | (torch.arange(position_ids.shape[-1], device=position_ids.device) == 0)
-
-
-def _ask(decoder: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return given, named | {"output_router_logits": True}

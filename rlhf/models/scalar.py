@@ -1,8 +1,5 @@
-"""A model with a scalar output per token instead of a vocabulary: the critic's value or the reward model's score.
-
-On disk it is a sequence-classification model with one label, the format of `transformers` and other libraries. Where
-transformers has no such class for a family, one is made here from its own parts.
-"""
+"""A model with a scalar output per token: the critic's value or the reward model's score. On disk it is a
+sequence-classification model with one label; one is made here for families for which transformers has none."""
 
 from __future__ import annotations
 
@@ -39,11 +36,8 @@ HEAD = "score"
 
 
 class ScalarHead(nn.Module):
-    """A sequence-classification model with one label, wrapped so that its head is computed only where a value is
-    needed.
-
-    The hidden states are selected before the head, inside `forward`, so that ZeRO-3 gathers the head's weights for it.
-    """
+    """A sequence-classification model with one label. Hidden states are selected before the head, inside `forward`, so
+    that ZeRO-3 gathers the head's weights for it."""
 
     def __init__(self, model: PreTrainedModel, rows: RowForward | None = None) -> None:
         super().__init__()
@@ -51,8 +45,7 @@ class ScalarHead(nn.Module):
 
     def forward(self, token_ids: Tensor, position_ids: Tensor, places: Tensor) -> Tensor:
         """Return the head's values `float32 [A]` at the flat positions `places` `int64 [A]` of `token_ids` `[R, L]`,
-        each for its sequence up to and including that token. Rows are packed as for
-        `rlhf.models.policy.PolicyModel`."""
+        packed as for `PolicyModel`, each for its sequence up to and including that token."""
         held, hidden = self.rows.hidden(self.model, token_ids, position_ids, places)
         # Without places this is empty but depends on every weight, as padding must: see `PolicyModel.forward`.
         numbers: Tensor = self.model.get_submodule(HEAD)(hidden)
@@ -71,13 +64,9 @@ def load_scalar(
     setting: str = "model.path",
     sharding: Sharding | None = None,
 ) -> PreTrainedModel:
-    """Return a sequence-classification model with one label, ready for training and without dropout.
-
-    With `fresh_head` any language model's folder can be used: its head is left out, and the new head is exactly zero,
-    so every value starts at 0 for any seed. Otherwise the folder's own head is used, and `ModelError` says what the
-    folder holds if it is not such a model. `setting` is the recipe key that named it. With a
-    `sharding` it is loaded in shards.
-    """
+    """Return a sequence-classification model with one label, ready for training and without dropout. With `fresh_head`
+    any language model's folder can be used, and the new head is exactly zero. Otherwise `ModelError` says what the
+    folder holds if it is not such a model. With a `sharding` it is loaded in shards."""
     config = load_config(path, trust_remote_code=trust_remote_code, setting=setting)
     if fresh_head:
         config.num_labels = 1
@@ -95,7 +84,9 @@ def load_scalar(
             trust_remote_code=trust_remote_code,
             ignore_mismatched_sizes=fresh_head,  # also leaves out a head of several labels
         )
-    head = _head(path, model, setting)
+    head = dict(model.named_children()).get(HEAD)
+    if not isinstance(head, nn.Linear):
+        raise ModelError(f"{setting}={path}: {type(model).__name__} has no linear layer {HEAD!r} as its head")
     check_none_missing(path, set(found["missing_keys"]) - ({f"{HEAD}.weight"} if fresh_head else set()), setting)
     if fresh_head:
         with torch.no_grad():
@@ -147,11 +138,8 @@ def is_scalar(path: str, *, trust_remote_code: bool = False, setting: str = "mod
 
 
 def padding_id(tokenizer: Any) -> int | None:
-    """Return a token that `transformers` can treat as padding when it looks for a sequence's last token: the padding
-    token, else another special token. `None` if there is none; then sequences are processed one at a time.
-
-    Many models pad with their end-of-sequence token. With it, the last token would be mistaken for padding.
-    """
+    """Return a token that ends no sequence: the padding token, else another special token, else `None`. `transformers`
+    takes a sequence's last token that is not padding; many models pad with their end-of-sequence token."""
     candidates = (tokenizer.pad_token_id, *tokenizer.all_special_ids)
     taken = (None, tokenizer.eos_token_id, tokenizer.bos_token_id)
     return next((int(index) for index in candidates if index not in taken), None)
@@ -174,10 +162,3 @@ def _check_is_scalar(path: str, config: Any, setting: str) -> None:
         )
     if config.num_labels != 1:
         raise ModelError(f"{setting}={path} has {config.num_labels} labels (num_labels), but a score needs exactly 1")
-
-
-def _head(path: str, model: PreTrainedModel, setting: str) -> nn.Linear:
-    head = dict(model.named_children()).get(HEAD)
-    if not isinstance(head, nn.Linear):
-        raise ModelError(f"{setting}={path}: {type(model).__name__} has no linear layer {HEAD!r} as its head")
-    return head

@@ -1,8 +1,5 @@
-"""Packed rows, taken apart into rows of one sequence, and put together again.
-
-For whatever computes a row as one sequence: a whole model that cannot be packed, or a layer that carries a state from
-token to token.
-"""
+"""Packed rows, taken apart into rows of one sequence, and put together again: for a whole model that cannot be packed,
+or a layer that carries a state from token to token."""
 
 from __future__ import annotations
 
@@ -33,8 +30,7 @@ class SequenceRows:
 
 
 def sequence_rows(position_ids: Tensor) -> SequenceRows:
-    """Return the sequences of packed rows with these `position_ids` `[R, L]`. Padding, a sequence of one token, gets no
-    row, unless there is nothing else."""
+    """Return the sequences of packed rows with these `position_ids` `[R, L]`, without those of one token."""
     spans = runs_of(position_ids)
     runs = [span for span in spans if span.length > 1 or span.shared] or spans[:1]
     longest = max(run.shared + run.length for run in runs)

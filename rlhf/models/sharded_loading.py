@@ -1,17 +1,14 @@
-"""Loads a model tensor by tensor into the shards of several ranks, so that no process ever holds the whole.
-
-The model is built on the meta device. Then transformers' own loader goes through the folder's tensors, converts names,
-shapes and precision as always, and sets one parameter at a time. Only one rank reads files; the moment a parameter is
-set, a `Sharding` hands it out to all ranks and frees it. The others load blanks of the same shapes: memory that is
-never touched, and so never there.
-"""
+"""Loads a model tensor by tensor into the shards of several ranks, so that no process ever holds the whole. The model
+is built on the meta device; then transformers' own loader sets one parameter at a time. Only one rank reads files; the
+moment a parameter is set, a `Sharding` hands it out to all ranks and frees it. The others load blanks of the same
+shapes: memory that is never touched, and so never there."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 import torch
@@ -46,18 +43,22 @@ class Sharding(Protocol):
 
 
 def pretrained(auto: Any, path: str, sharding: Sharding | None, **settings: Any) -> tuple[PreTrainedModel, Any]:
-    """`auto.from_pretrained(path, **settings)` and its report of missing and mismatched weights: whole, or with a
-    `sharding` in shards."""
+    """`auto.from_pretrained(path, **settings)` with its report, in shards if there is a `sharding`."""
     if sharding is None:
         model, found = auto.from_pretrained(path, output_loading_info=True, **settings)
         return model, found
     trust = settings.pop("trust_remote_code", False)
     with torch.device("meta"):
         built = auto.from_config(settings["config"], trust_remote_code=trust)
+
+    def take(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:  # those on the meta device are only promised
+            sharding.take(parameter)
+
+    os.environ[ONE_BY_ONE] = "1"
     with ExitStack() as stack:
         tensors = _tensors(built, path, sharding, stack)
-        stack.enter_context(_one_by_one())
-        stack.enter_context(_taken(sharding))
+        stack.callback(register_module_parameter_registration_hook(take).remove)
         model, found = type(built).from_pretrained(None, state_dict=tensors, output_loading_info=True, **settings)
     for buffer in model.buffers():
         sharding.broadcast_buffer(buffer)
@@ -112,32 +113,3 @@ def _described(tensor: Any) -> tuple[Sequence[int], str]:
         shape = list(tensor.get_shape())
         dtype = tensor[..., :0].dtype if shape else tensor[...].dtype
     return shape, str(dtype).removeprefix("torch.")
-
-
-@contextmanager
-def _one_by_one() -> Iterator[None]:
-    before = os.environ.get(ONE_BY_ONE)
-    os.environ[ONE_BY_ONE] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[ONE_BY_ONE]
-        else:
-            os.environ[ONE_BY_ONE] = before
-
-
-@contextmanager
-def _taken(sharding: Sharding) -> Iterator[None]:
-    """Inside, every parameter that a module is given is shared out at once; those on the meta device are only
-    promised."""
-
-    def take(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and not parameter.is_meta:
-            sharding.take(parameter)
-
-    hook = register_module_parameter_registration_hook(take)
-    try:
-        yield
-    finally:
-        hook.remove()

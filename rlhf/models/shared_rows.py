@@ -1,8 +1,5 @@
-"""Sequence parallelism (Ulysses, arXiv 2309.14509): several ranks share rows of tokens, each computes some columns.
-
-Only attention mixes columns. For attention, ranks exchange columns for heads, so that each rank has all columns of its
-heads, and back. Results for selected tokens are shared at the end, as if each rank had computed the rows alone.
-"""
+"""Sequence parallelism (Ulysses, arXiv 2309.14509): several ranks share rows of tokens, each computes some columns. For
+attention, ranks exchange columns for heads, and back. Results for selected tokens are shared at the end."""
 
 from __future__ import annotations
 
@@ -143,8 +140,7 @@ def all_columns(query: Tensor, key: Tensor, value: Tensor, *, module: nn.Module,
 
 
 class _Joined(torch.autograd.Function):
-    """Joins values of all ranks. Every rank computes the same loss from them, so the backward pass does not sum over
-    ranks."""
+    """Joins values of all ranks, which compute the same loss: the backward pass does not sum over ranks."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, held: Tensor, group: dist.ProcessGroup) -> Tensor:

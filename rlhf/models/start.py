@@ -23,9 +23,7 @@ WarmUp = Callable[[Path, Path], Awaitable[None]]
 
 def start_folder(config: ModelConfig, *, seed: int, demonstrations: Any) -> Path:
     """Return the cache folder of this recipe's made model: a hash of everything that determines its weights.
-
-    `demonstrations` is everything that determines the warm-up's data, as JSON values.
-    """
+    `demonstrations` is what determines the warm-up's data, as JSON values."""
     decides = {
         "format": FORMAT,
         "seed": seed,
@@ -38,12 +36,11 @@ def start_folder(config: ModelConfig, *, seed: int, demonstrations: Any) -> Path
 
 
 async def start_model(config: ModelConfig, *, seed: int, demonstrations: Any, warm_up: WarmUp) -> str:
-    """Return the folder or hub name to start from. A tiny model is made and warmed up if it is not in the cache.
-
-    It is added to the cache atomically; if two runs make it at the same time, one result is kept.
-    """
+    """Return the folder or hub name to start from. A tiny model that is not in the cache is made and added to it."""
     if config.tiny is None:
         return os.path.expanduser(str(config.path))
+    from rlhf.models.tiny import save_tiny
+
     finished = start_folder(config, seed=seed, demonstrations=demonstrations)
     if not finished.is_dir():
         making = finished.with_name(f"{finished.name}.making-{os.getpid()}")
@@ -56,30 +53,19 @@ async def start_model(config: ModelConfig, *, seed: int, demonstrations: Any, wa
                 "folder that can be written"
             ) from None
         try:
-            _adopt(await _make(config, seed, making, warm_up), finished)
+            raw = save_tiny(config.tiny, seed, making / "raw")
+            made = making / "warm" if config.warmup else raw
+            if config.warmup:
+                await warm_up(raw, made)
+            for file in files_below(made):
+                sync_file(file)
+            sync_tree(made)
+            try:
+                made.rename(finished)
+            except OSError:
+                if not finished.is_dir():  # otherwise another run made the same model first
+                    raise
+            sync_folder(finished.parent)
         finally:
             shutil.rmtree(making, ignore_errors=True)
     return str(finished)
-
-
-async def _make(config: ModelConfig, seed: int, making: Path, warm_up: WarmUp) -> Path:
-    from rlhf.models.tiny import save_tiny
-
-    assert config.tiny is not None
-    raw = save_tiny(config.tiny, seed, making / "raw")
-    if config.warmup is None:
-        return raw
-    await warm_up(raw, making / "warm")
-    return making / "warm"
-
-
-def _adopt(made: Path, finished: Path) -> None:
-    for file in files_below(made):
-        sync_file(file)
-    sync_tree(made)
-    try:
-        made.rename(finished)
-    except OSError:
-        if not finished.is_dir():  # otherwise another run made the same model first
-            raise
-    sync_folder(finished.parent)

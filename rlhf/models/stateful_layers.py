@@ -1,8 +1,5 @@
-"""Layers that carry a state from token to token: linear attention, short convolutions, state-space models.
-
-In packed rows the state of one sequence would leak into the next. Here such a layer gets every sequence in its own row,
-a branch together with the tokens that it shares; all other layers stay packed.
-"""
+"""Layers that carry a state from token to token: linear attention, short convolutions, state-space models. Such a layer
+gets every sequence in its own row, a branch together with the tokens that it shares; all other layers stay packed."""
 
 from __future__ import annotations
 
@@ -29,8 +26,7 @@ def separate_states(model: PreTrainedModel) -> None:
 
 
 def stateful_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the layers that carry a state: each holds a convolution along the tokens, which every known family has in
-    front of its state."""
+    """Return the layers that carry a state: in every known family they hold a convolution along the tokens."""
     return [module for module in model.modules() if any(isinstance(child, nn.Conv1d) for child in module.children())]
 
 

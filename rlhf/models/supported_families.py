@@ -35,8 +35,7 @@ class Measurements:
     families: Mapping[str, FamilySupport]
 
     def verdict_text(self, config: Values) -> str:
-        """Return the verdict on the model of a `config.json`, in words. For a nested model the outer type is looked up
-        first."""
+        """Return the verdict on the model of a `config.json`, in words; of a nested model the outer one."""
         found = self._family(config)
         if found is None:
             return NOT_MEASURED

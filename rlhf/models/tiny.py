@@ -6,22 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import pre_tokenizers
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen2Tokenizer,
-    Qwen3_5ForCausalLM,
-    Qwen3_5TextConfig,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2Tokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from rlhf.models.config import TinyModelConfig
@@ -33,20 +20,17 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 ARCHITECTURES: dict[str, tuple[Any, Any]] = {
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
-    "qwen3_5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
+    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+    "qwen3_5": (transformers.Qwen3_5TextConfig, transformers.Qwen3_5ForCausalLM),
 }
 
 
 def byte_tokenizer() -> PreTrainedTokenizerBase:
-    """Return a tokenizer with a token for every byte and ChatML's special tokens: it encodes any text, one token per
-    ASCII character.
-
-    It is Qwen's tokenizer without merges; `AutoTokenizer` restores this class unchanged for every architecture.
-    """
+    """Return a tokenizer with a token for every byte and ChatML's special tokens. It is Qwen's without merges;
+    `AutoTokenizer` restores this class unchanged for every architecture."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Qwen2Tokenizer(
         vocab={token: index for index, token in enumerate([PAD, START, END, *alphabet])},

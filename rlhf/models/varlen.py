@@ -1,10 +1,7 @@
-"""Attention of many stretches of tokens in one call, without masks and without padding, and its backward pass.
-
-Every stretch of queries sees a stretch of keys, all of it or causally. On a GPU the kernel is flash attention with
-variable lengths (arXiv 2307.08691), on a CPU torch's flash attention, stretch by stretch. Both return the log-sum-exp
-of the scores with the outputs, and both compute gradients from an output and a log-sum-exp that are given: those of all
-the keys a query sees, of which the call may hold a part (`rlhf.models.long_attention`).
-"""
+"""Attention of many stretches of tokens in one call, without masks and without padding, and its backward pass: on a GPU
+flash attention with variable lengths (arXiv 2307.08691), on a CPU torch's flash attention, stretch by stretch. Both
+return the log-sum-exp of the scores with the outputs, and compute gradients from an output and a log-sum-exp that are
+given: those of all the keys a query sees, of which the call may hold a part (`rlhf.models.long_attention`)."""
 
 from __future__ import annotations
 
@@ -162,8 +159,7 @@ def _ends(stretches: Sequence[Parts]) -> tuple[int, ...]:
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Heads as torch's attention for CPUs takes them, `[groups, key heads, T, d]`: keys are read by every group of
-    query heads, and not repeated."""
+    """Return heads as torch's attention for CPUs takes them, `[groups, key heads, T, d]`; keys are not repeated."""
     groups = query.shape[1] // key.shape[1]
     keys, values = (x.transpose(0, 1).expand(groups, -1, -1, -1) for x in (key, value))
     return _by_key_head(query, key.shape[1]), keys, values

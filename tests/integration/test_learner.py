@@ -16,8 +16,8 @@ from rlhf.durable import sizes
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
 from rlhf.models import deepspeed_internals, head_chunks
 from rlhf.models.config import ModelConfig
+from rlhf.models.head import chosen_logprobs
 from rlhf.models.loading import load_policy, load_tokenizer
-from rlhf.models.policy import chosen_logprobs
 from rlhf.trainer.batching.batch import build_minibatches
 from rlhf.trainer.batching.forward_outputs import with_forward_outputs
 from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, TrainerConfig, WeightSyncConfig

@@ -18,8 +18,8 @@ import torch
 from rlhf.engines.vllm.environment import engine_environment
 from rlhf.errors import CheckpointError
 from rlhf.models.config import LoraConfig, ModelConfig, TinyModelConfig
+from rlhf.models.head import chosen_logprobs
 from rlhf.models.loading import load_policy
-from rlhf.models.policy import chosen_logprobs
 from rlhf.models.tiny import save_tiny
 from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, TrainerConfig, WeightSyncConfig
 from rlhf.trainer.learner import RemoteLearner

@@ -14,7 +14,8 @@ from rlhf.models import blocks, long_attention, torch_internals, varlen
 from rlhf.models.attention import attention
 from rlhf.models.blocks import blocks_of
 from rlhf.models.config import TinyModelConfig
-from rlhf.models.policy import PolicyModel, chosen_logprobs
+from rlhf.models.head import chosen_logprobs
+from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import byte_tokenizer, tiny_model
 from tests.models.test_attention import HEADS, LAYOUTS, WIDTH, assert_close, dense, in_blocks, made, positions
 

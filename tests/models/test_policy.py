@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from rlhf.models.config import TinyModelConfig
+from rlhf.models.head import chosen_logprobs
 from rlhf.models.loading import load_policy
-from rlhf.models.policy import PolicyModel, chosen_logprobs
+from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import save_tiny
 from rlhf.trainer.batching.batch import MicroBatch, build_minibatches
 from rlhf.types import Group

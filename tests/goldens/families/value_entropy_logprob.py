@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rlhf.models.policy import chosen_logprobs
+from rlhf.models.head import chosen_logprobs
 from rlhf.trainer.losses import value_loss
 from tests.goldens.families.aggregations import aggregated
 from tests.goldens.records import Answer, Record
