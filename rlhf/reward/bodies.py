@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -33,8 +33,7 @@ class _Response(BaseModel):
 
 
 class Rewards(_Response):
-    """The response of OpenRLHF's API. A null is a reply without a score, for clients that declared that they accept
-    nulls."""
+    """The response of OpenRLHF's API; a null is a reply without a score, for clients that accept nulls."""
 
     rewards: list[float | None]
     scores: list[float | None]
@@ -72,13 +71,6 @@ class Listing(_Response, Generic[Entry]):
         **dict.fromkeys(("prompt_tokens", "total_tokens", "completion_tokens"), 0),
         **dict.fromkeys(("prompt_tokens_details", "completion_tokens_details")),
     }
-
-
-class Body(Protocol):
-    """A request body of one API. Its response has the type that `answer` is annotated with."""
-
-    def questions(self) -> list[ReplyToScore]: ...
-    def answer(self, values: Sequence[float]) -> Any: ...
 
 
 class _Body(BaseModel):
@@ -131,15 +123,17 @@ class SlimeBody(_Body):
     label: Label = None
 
     def questions(self) -> list[ReplyToScore]:
-        return [ReplyToScore(prompt=_joined(self.prompt), response=self.response, label=_text(self.label))]
+        prompt = self.prompt
+        if not isinstance(prompt, str):
+            prompt = "\n\n".join(str(message.get("content", "")) for message in prompt)
+        return [ReplyToScore(prompt=prompt, response=self.response, label=_text(self.label))]
 
     def answer(self, values: Sequence[float]) -> float:
         return values[0]
 
 
 class _VllmBody(_Body):
-    """Fields that vLLM's APIs share. `label` is an extension of this library: the reference answer that a rule compares
-    with."""
+    """Fields that vLLM's APIs share, and `label`, our extension: the reference answer that a rule compares with."""
 
     model: str | None = None
     label: Label = None
@@ -156,12 +150,13 @@ class _InputBody(_VllmBody):
     def questions(self) -> list[ReplyToScore]:
         one = isinstance(self.input, str) or isinstance(self.input[0], int)
         inputs: list[Any] = [self.input] if one else list(self.input)
-        return [self._question(given) for given in inputs]
-
-    def _question(self, given: str | list[int]) -> ReplyToScore:
-        if isinstance(given, str):
-            return ReplyToScore(prompt="", response=given, label=_text(self.label))
-        return ReplyToScore(prompt="", response="", label=_text(self.label), token_ids=tuple(given))
+        label = _text(self.label)
+        return [
+            ReplyToScore(prompt="", response=given, label=label)
+            if isinstance(given, str)
+            else ReplyToScore(prompt="", response="", label=label, token_ids=tuple(given))
+            for given in inputs
+        ]
 
 
 class ClassifyBody(_InputBody):
@@ -181,8 +176,7 @@ class PoolingBody(_InputBody):
 
 
 class ScoreBody(_VllmBody):
-    """The body of vLLM's `/score`: `text_1` is the prompt, `text_2` the replies; a single `text_1` applies to all of
-    `text_2`."""
+    """The body of vLLM's `/score`: `text_1` is the prompt, one for all or one for each of the replies `text_2`."""
 
     text_1: str | list[str]
     text_2: str | list[str] = Field(min_length=1, max_length=2**26)
@@ -206,6 +200,8 @@ class ScoreBody(_VllmBody):
         return Listing[Marked](data=entries, **self._about("score"))
 
 
+Body = GetReward | SlimeBody | ClassifyBody | PoolingBody | ScoreBody
+"""A request body of one API. Its response has the type that `answer` is annotated with."""
 BODIES: Mapping[str, type[Body]] = {
     "/get_reward": GetReward,
     "/": SlimeBody,
@@ -221,9 +217,3 @@ def _listed(texts: str | list[str]) -> list[str]:
 
 def _text(label: Label) -> str | None:
     return None if label is None else str(label)
-
-
-def _joined(prompt: str | list[dict[str, Any]]) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return "\n\n".join(str(message.get("content", "")) for message in prompt)

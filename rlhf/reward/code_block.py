@@ -1,7 +1,5 @@
-"""Extract the code from a reply. Linear in the length of the reply.
-
-It is the last fenced Python block, with the earlier blocks that define what it uses; else the last block without a
-language that looks like Python; else the whole answer. Thinking (`</think>`) is ignored."""
+"""Extract the code from a reply, without its thinking: the last fenced Python block, with the earlier blocks that
+define what it uses; else the last block without a language that looks like Python; else the whole answer. Linear."""
 
 from __future__ import annotations
 
@@ -13,28 +11,13 @@ from rlhf.chat.thinking import after_thinking
 FENCES = ("```", "~~~")
 MOST_QUOTES = 9
 MOST_SCANS = 4
-"""How often, on average, a character may be read to find the end of a block: strings without an end are searched
-again."""
+"""How often, on average, a character may be read to find the end of a block."""
 PYTHON = re.compile(r"\s*(?:\{\s*\.?)?py(?:thon)?[\d.]*(?![\w-])", re.IGNORECASE)
 WITHIN = re.compile(r"[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]+|>)*")
 """The prefix of every line of a block that is quoted, in a list, or indented."""
 FENCE = re.compile(r"[ \t]*+(`{3,}+|~{3,}+)([^`]*+)$")
 TOKEN = re.compile(r"\\.|`{3,}|~{3,}|\"\"\"|'''|[\"'#]")
-"""Tokens that decide where a Python block ends. Each line is scanned from its start, so the state of earlier lines
-never shifts token boundaries."""
-
-
-class Scans:
-    """Number of characters that may still be read."""
-
-    def __init__(self, letters: int) -> None:
-        self._left = letters
-
-    def spend(self, letters: int) -> bool:
-        """Whether `length` were left; if not, a shorter text may still fit."""
-        if affordable := letters <= self._left:
-            self._left -= letters
-        return affordable
+"""Tokens that decide where a Python block ends. Each line is scanned from its start."""
 
 
 ANSWER, ANSWERED = "<answer>", "</answer>"
@@ -98,7 +81,7 @@ def _plain_blocks(response: str) -> Iterator[str]:
 def _python_blocks(response: str) -> Iterator[str]:
     """Iterate over the Python blocks of a reply."""
     lines = response.split("\n")
-    at, budget = 0, Scans(MOST_SCANS * (len(response) + 1))
+    at, budget = 0, [MOST_SCANS * (len(response) + 1)]  # characters that may still be read
     while at < len(lines):
         at += 1
         if fence := _opened(lines[at - 1]):
@@ -110,8 +93,7 @@ def _python_blocks(response: str) -> Iterator[str]:
 
 
 def _opened(line: str) -> str:
-    """Return the fence at the line's end that opens a Python block; empty if there is none. A fence between prose and
-    more prose is part of the prose."""
+    """Return the fence at the line's end that opens a Python block and is not part of prose; else empty."""
     for kind in FENCES:
         before, fence, language = line.rpartition(kind)
         named = PYTHON.match(language) if fence and "`" not in language else None
@@ -135,21 +117,20 @@ def _without(line: str, quotes: int, blanks: int) -> str:
     return line[min(blanks, len(line) - len(line.lstrip())) :]
 
 
-def _end(lines: list[str], start: int, fence: str, budget: Scans) -> tuple[int, list[str]]:
-    """Return the line of the fence that closes a block, and the text before the fence on that line.
-
-    A fence within a string or comment closes nothing. If all possible closing fences are within a string, that string
-    is unterminated, and the first fence at the start of a line closes the block; likewise when the `budget` is spent.
-    """
+def _end(lines: list[str], start: int, fence: str, budget: list[int]) -> tuple[int, list[str]]:
+    """Return the line of the fence that closes a block, and the text before it on that line. A fence within a string or
+    comment closes nothing. If a string never ends, or the `budget` is spent, the first fence at the start of a line
+    closes the block."""
     quote, first = "", len(lines)
     for at in range(start, len(lines)):
         line = lines[at]
         if first == len(lines) and line.lstrip().startswith(fence[:3]):
             first = at
-        if not budget.spend(len(line) + 1):
+        if len(line) >= budget[0]:
             if first < len(lines):
                 break
             continue
+        budget[0] -= len(line) + 1
         for token in TOKEN.finditer(line):
             found = token[0]
             if quote:

@@ -11,8 +11,7 @@ from rlhf.types import Scored, Task, Trajectory, Unscored, exact_sum, is_finite
 
 
 class CombinedReward:
-    """A `RewardFunction` that is the weighted sum of others, which are all called concurrently. `parts` holds their
-    scores before weighting."""
+    """A `RewardFunction` that is the weighted sum of others. `parts` holds their scores before weighting."""
 
     def __init__(self, parts: Mapping[str, LiveReward], weights: Mapping[str, float]) -> None:
         self._parts, self._weights = parts, weights

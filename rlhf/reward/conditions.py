@@ -1,5 +1,4 @@
-"""Conditions on one number: inequalities, intervals and their unions are compared as the sets of numbers that they
-admit."""
+"""Conditions on one number: inequalities, intervals and their unions are compared as sets of numbers."""
 
 from __future__ import annotations
 

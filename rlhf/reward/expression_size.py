@@ -72,8 +72,7 @@ def check_size(expression: Any) -> None:
 
 
 def written_form(expression: Any) -> str:
-    """Return a canonical text of the expression, independent of the order of sums and products. Nothing is evaluated.
-    Raises `TooLarge`."""
+    """Return a text of the expression, independent of the order of sums and products. Raises `TooLarge`."""
     try:
         return _form(expression)
     except RecursionError:

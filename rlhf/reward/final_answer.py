@@ -29,8 +29,7 @@ LONGEST_STATEMENT = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A reply's statement of its answer: the first of `texts` that can be parsed. If it is `marked`, nothing else in
-    the reply counts."""
+    """The first of `texts` that can be parsed is the answer. If it is `marked`, nothing else in the reply counts."""
 
     texts: tuple[str, ...]
     marked: bool

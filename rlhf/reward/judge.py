@@ -10,10 +10,9 @@ from typing import Any
 
 from rlhf.errors import HttpFailed
 from rlhf.http.client import HttpClient
-from rlhf.http.outages import Outages
-from rlhf.reward.config import JudgeConfig, ScorerConfig
+from rlhf.reward.config import JudgeConfig
 from rlhf.reward.judge_prompt import Chat, judged_text, mark_of, pairwise_chat, parse_choice, pointwise_chat, words_of
-from rlhf.reward.remote import client_of, named_score
+from rlhf.reward.remote import named_score
 from rlhf.reward.wire import Score
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
@@ -75,30 +74,17 @@ class PairwiseJudge(Judge):
 
 
 def mean_comparisons(count: int, verdicts: dict[tuple[int, int], Score]) -> list[Score]:
-    """For each of `count` replies the mean of its comparisons; `verdicts[i, j]` is the score of i against j, i < j.
+    """For each of `count` replies the mean of its comparisons; `verdicts[i, j]` is the score of i against j, i < j. A
+    failed comparison leaves a reply unscored: a mean over the others would be against different opponents."""
 
-    A reply with a failed comparison has no score: a mean over the others would be against different opponents.
-    """
-    return [_share(reply, verdicts) for reply in range(count)]
+    def share(reply: int) -> Score:
+        won: list[float] = []
+        for pair, verdict in verdicts.items():
+            if reply in pair:
+                if isinstance(verdict, Unscored):
+                    return verdict
+                won.append(verdict if reply == pair[0] else 1.0 - verdict)
+        alone = "a pairwise judge compares the replies of a group, and this group has only one"
+        return sum(won) / len(won) if won else Unscored(kind="alone", detail=alone)
 
-
-def _share(reply: int, verdicts: dict[tuple[int, int], Score]) -> Score:
-    won: list[float] = []
-    for pair, verdict in verdicts.items():
-        if reply in pair:
-            if isinstance(verdict, Unscored):
-                return verdict
-            won.append(verdict if reply == pair[0] else 1.0 - verdict)
-    if not won:
-        return Unscored(
-            kind="alone", detail="a pairwise judge compares the replies of a group, and this group has only one"
-        )
-    return sum(won) / len(won)
-
-
-def make_judge(
-    scorer: ScorerConfig, config: JudgeConfig, outages: Outages | None = None
-) -> PointwiseJudge | PairwiseJudge:
-    """Return the judge of these settings. Raises `ConfigError` when its token is not in the environment."""
-    client = client_of(scorer, config.url, config.token_env, outages=outages)
-    return PairwiseJudge(config, client) if config.mode == "pairwise" else PointwiseJudge(config, client)
+    return [share(reply) for reply in range(count)]

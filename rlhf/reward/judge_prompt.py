@@ -1,8 +1,5 @@
-"""Prompts of judges, and parsing of their verdicts. Pure functions.
-
-Training for high marks also teaches replies that imitate marks. So the judged text is enclosed in tags that it cannot
-contain, and only the last line of the judge's finished answer is its verdict.
-"""
+"""Prompts of judges, and parsing of their verdicts. Training for high marks also teaches replies that imitate marks: so
+the judged text is between tags that it cannot contain, and only the last line of the judge's answer is its verdict."""
 
 from __future__ import annotations
 

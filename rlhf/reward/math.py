@@ -41,8 +41,7 @@ PERCENT = re.compile(r"\s*\\?%$")
 
 
 class AnswerTooLarge(BaseException):
-    """The answer is too large to parse. Not an `Exception`: math-verify catches those, and would use an earlier
-    answer."""
+    """The answer is too large to parse. math-verify would catch an `Exception`, and use an earlier answer."""
 
 
 def _bounded(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,13 +72,10 @@ grader.sympy_numeric_eq = numbers_equal  # math-verify's own calls 0.0 equal to 
 
 
 def math(response: str, row: Mapping[str, Any]) -> float:
-    """1 when the response's final answer has the value of `row["answer"]`, or is the same letter, word or time.
-
-    The final answer is the content of the last `<answer>`, else what follows the last `####` on its line, else the last
-    `\\boxed{}`, else what follows "the answer is", else what math-verify finds: the last expression. A response without
-    one is 0, and so is one too large to evaluate that is not written like the reference. Raises `NoReference` if the
-    reference answer cannot be parsed as a whole: then the response cannot be judged.
-    """
+    """1 when the response's final answer (`statement_of`, else the last expression that math-verify finds) has the
+    value of `row["answer"]`, or is the same letter, word or time. A response without one is 0, and so is one too large
+    to evaluate that is not written like the reference. Raises `NoReference` if the reference answer cannot be parsed as
+    a whole."""
     text, reply = reference_of(row), after_thinking(response)
     statement = statement_of(reply)
     if choice := choice_of(text):
@@ -120,8 +116,7 @@ def _equal(reference: Any, answer: Any) -> bool:
 
 
 def final_answer(response: str) -> list[Any]:
-    """Return the readings of the response's final answer as sympy expressions; none when there is no answer. Raises
-    `TooLarge`, `AnswerTooLarge`."""
+    """Return the readings of the response's final answer, if it has one. Raises `TooLarge`, `AnswerTooLarge`."""
     return _stated(statement_of(response), response)
 
 
@@ -198,11 +193,8 @@ def _meanings(latex: str) -> list[Any]:
     without = DEGREES.sub("", latex)
     values = _whole(without)
     is_angle = without != latex and DEGREES.sub("", latex, count=1) == without
-    return (
-        [*values, *(value * sympy.pi / 180 for value in values if isinstance(value, sympy.Expr))]
-        if is_angle
-        else values
-    )
+    angles = [value * sympy.pi / 180 for value in values if isinstance(value, sympy.Expr)] if is_angle else []
+    return [*values, *angles]
 
 
 def _whole(latex: str) -> list[Any]:

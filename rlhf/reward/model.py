@@ -33,9 +33,8 @@ class ModelReward:
         start_timeout_seconds: float,
         restarts: Restarts | None = None,
     ) -> None:
-        self._seats = [
-            ScoringSeat(worker, settings, timeout_seconds, start_timeout_seconds, restarts) for worker in workers
-        ]
+        seconds = timeout_seconds, start_timeout_seconds
+        self._seats = [ScoringSeat(worker, settings, *seconds, restarts) for worker in workers]
         self._batcher = Batcher(self._seats, settings.tokens_per_batch)
         self._facts = RewardModelFacts(context_tokens=0, vocab_size=0)
 
@@ -54,21 +53,14 @@ class ModelReward:
     async def _score(self, trajectory: Trajectory) -> Scored | Unscored:
         if trajectory.action_tokens == 0:
             return Unscored(kind="empty", detail="the reply is empty")
-        tokens = trajectory.segments[-1].token_ids
-        return why_unscored(tokens, self._facts) or outcome(await self._batcher.score(tokens))
-
-
-def why_unscored(tokens: NDArray[np.int32], facts: RewardModelFacts) -> Unscored | None:
-    """Why the model cannot score these tokens; None when it can."""
-    if len(tokens) > facts.context_tokens:
-        return Unscored(
-            kind="too long", detail=f"{len(tokens)} tokens exceed the reward model's context of {facts.context_tokens}"
-        )
-    if int(tokens.max()) >= facts.vocab_size:
-        return Unscored(
-            kind="unknown token", detail=f"token {int(tokens.max())} is outside the vocabulary of {facts.vocab_size}"
-        )
-    return None
+        tokens, most = trajectory.segments[-1].token_ids, self._facts.context_tokens
+        if len(tokens) > most:
+            detail = f"{len(tokens)} tokens exceed the reward model's context of {most}"
+            return Unscored(kind="too long", detail=detail)
+        if int(tokens.max()) >= self._facts.vocab_size:
+            detail = f"token {int(tokens.max())} is outside the vocabulary of {self._facts.vocab_size}"
+            return Unscored(kind="unknown token", detail=detail)
+        return outcome(await self._batcher.score(tokens))
 
 
 def outcome(score: float | Unscored) -> Scored | Unscored:
@@ -114,11 +106,8 @@ class PendingSequence:
 
 
 class Batcher:
-    """Collects requests while the workers are busy: requests of all groups are batched in order, up to `tokens` per
-    call.
-
-    The deadline applies to one call; the wait for a free worker ends because every earlier call and start ends.
-    """
+    """Batches the requests of all groups in their order, up to `tokens` per call, while the workers are busy. The
+    deadline applies to one call; the wait for a free worker ends because every earlier call and start ends."""
 
     def __init__(self, seats: Sequence[ScoringSeat], tokens: int) -> None:
         self._tokens, self._free = tokens, list(seats)

@@ -1,7 +1,4 @@
-"""A reward model as a worker with numpy and plain types as its interface, in a Ray worker or in this process.
-
-torch and transformers are imported by `start`, so that constructing a worker is cheap.
-"""
+"""A reward model as a worker. `start` imports torch and transformers, so that constructing a worker is cheap."""
 
 from __future__ import annotations
 
@@ -90,8 +87,7 @@ class RewardModelWorker:
 
 
 def batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Batches of sequences of similar length, longest first, at most `tokens` per batch with padding, at least one
-    sequence."""
+    """Batches of sequences of similar length, longest first, of at most `tokens` with padding, or one sequence."""
     found: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         if found and lengths[found[-1][0]] * (len(found[-1]) + 1) <= tokens:

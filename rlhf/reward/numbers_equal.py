@@ -15,8 +15,7 @@ DIGITS, EXACT = 50, sympy.Float("1e-40")
 
 
 def numbers_equal(a: Any, b: Any, *_: int) -> bool:
-    """Replace math-verify's `sympy_numeric_eq`, which compares a number of decimals. False if undecided: then the
-    difference is simplified."""
+    """Replace math-verify's `sympy_numeric_eq`. False if undecided: then the difference is simplified."""
     if isinstance(a, sympy.MatrixBase | sympy.MatrixExpr) and isinstance(b, sympy.MatrixBase | sympy.MatrixExpr):
         a, b = a.doit(), b.doit()
         alike = isinstance(a, sympy.MatrixBase) and isinstance(b, sympy.MatrixBase) and a.shape == b.shape

@@ -27,15 +27,11 @@ TRIES = 3
 
 
 class ScorerPool:
-    """`workers` processes that run `function` (`module:name`) with keyword `arguments`.
-
-    The deadline of a response starts when a worker has it. Waiting for a free worker does not count, and ends because
-    every earlier response does. A worker that exceeds the deadline is killed with all its child processes, and the next
-    response gets a fresh one. If a worker dies, a fresh one scores its response again, `TRIES` times in all.
-    `memory_bytes`, if not 0, limits the address space of each worker: a function that exceeds it gets an exception.
-    Workers die with this process. Their output is appended to `log`, or goes to standard error. `score` may be called
-    from any event loop; call `close` before the process ends.
-    """
+    """`workers` processes that run `function` (`module:name`) with keyword `arguments`. The deadline of a response
+    starts when a worker has it. A worker that exceeds it is killed with all its child processes. If a worker dies, a
+    fresh one scores its response again, `TRIES` times in all. `memory_bytes`, if not 0, limits the address space of
+    each worker. Workers die with this process. Their output is appended to `log`, or goes to standard error. `score`
+    may be called from any event loop; call `close` before the process ends."""
 
     def __init__(
         self,
@@ -64,10 +60,8 @@ class ScorerPool:
         await self._run(self._start())
 
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
-        """Return the scorer's number, or `Unscored` of kind `timeout`, `died`, `raised` or `not a number`.
-
-        Raises `ConfigError` when the function cannot be imported, `DataError` for a row that is not plain data.
-        """
+        """Return the scorer's number, or `Unscored` of kind `timeout`, `died`, `raised` or `not a number`. Raises
+        `ConfigError` when the function cannot be imported, `DataError` for a row that is not plain data."""
         try:
             request = row_line(response, row)
         except TypeError as error:

@@ -9,8 +9,8 @@ from rlhf.errors import HttpFailed
 from rlhf.http.binding import token_from
 from rlhf.http.client import HttpClient
 from rlhf.http.outages import Outages
-from rlhf.reward.config import RemoteConfig, ScorerConfig
-from rlhf.reward.wire import NULLS_HEADER, SHAPES, Score, ScoringRequest, scores
+from rlhf.reward.config import JudgeConfig, RemoteConfig, ScorerConfig
+from rlhf.reward.wire import SHAPES, Score, ScoringRequest, scores
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
 NAME = "remote"
@@ -42,26 +42,18 @@ def named_score(name: str, score: Score) -> Scored | Unscored:
     return score if isinstance(score, Unscored) else Scored(value=score, parts={name: score})
 
 
-def make_remote(scorer: ScorerConfig, config: RemoteConfig, outages: Outages | None = None) -> RemoteReward:
-    """Return the remote reward of these settings. Raises `ConfigError` when its token is not in the environment."""
-    client = client_of(scorer, config.url, config.token_env, headers={NULLS_HEADER: "null"}, outages=outages)
-    return RemoteReward(config, client)
-
-
 def client_of(
     scorer: ScorerConfig,
-    url: str,
-    token_env: str | None,
+    server: RemoteConfig | JudgeConfig,
+    outages: Outages | None,
     headers: Mapping[str, str] | None = None,
-    outages: Outages | None = None,
 ) -> HttpClient:
-    """Return a client with the scorer's retries and limits. Raises `ConfigError` when its token is not in the
-    environment."""
+    """Return a client of a scorer's server. Raises `ConfigError` when its token is not in the environment."""
     return HttpClient(
-        url,
+        server.url,
         scorer.http,
         timeout_seconds=scorer.timeout_seconds,
-        token=token_from(token_env if scorer.asks else None),
+        token=token_from(server.token_env if scorer.asks else None),
         recording=scorer.recording,
         headers=headers,
         outages=outages,

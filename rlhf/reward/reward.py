@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rlhf.errors import ConfigError, NoReference
 from rlhf.http.outages import Outages
@@ -14,11 +14,12 @@ from rlhf.reward.code.scoring import CodeScorer
 from rlhf.reward.combine import CombinedReward
 from rlhf.reward.config import RewardConfig, ScorerConfig
 from rlhf.reward.environment import EnvironmentReward
-from rlhf.reward.judge import make_judge
+from rlhf.reward.judge import PairwiseJudge, PointwiseJudge
 from rlhf.reward.process import ScorerPool
-from rlhf.reward.remote import make_remote
+from rlhf.reward.remote import RemoteReward, client_of
 from rlhf.reward.reward_interface import LiveReward
 from rlhf.reward.rules import exact, tagged_blocks, zero_reward
+from rlhf.reward.wire import NULLS_HEADER
 from rlhf.types import CAUSED_BY_REPLIES, Scored, Task, Trajectory, Unscored
 
 QUICK = {"exact": exact, "format": tagged_blocks, "none": zero_reward}
@@ -26,15 +27,6 @@ IN_WORKERS = {"regex": "rlhf.reward.rules:regex", "math": "rlhf.reward.math:math
 """Rules without a time limit: a pattern can backtrack, and an expression can grow, without bound."""
 RULE_BYTES = 2 * 2**30
 """Memory limit of each worker of such a rule."""
-
-
-class Scorer(Protocol):
-    """Interface of scorers of one response; `row` is what its function reads. `start` reports errors of the set-up
-    early."""
-
-    async def start(self) -> None: ...
-    async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored: ...
-    async def close(self) -> None: ...
 
 
 class Reward:
@@ -78,6 +70,10 @@ class QuickScorer:
             return Unscored(kind="no answer", detail=str(error))
 
 
+Scorer = QuickScorer | ScorerPool | CodeScorer
+"""Scores one response and its row. `start` reports errors of the set-up early."""
+
+
 class FailuresValued:
     """A `RewardFunction` that gives `value` to replies that make the inner one fail."""
 
@@ -86,20 +82,17 @@ class FailuresValued:
         self.start, self.close = reward.start, reward.close
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
-        return [self._valued(score) for score in await self._reward(task, trajectories)]
-
-    def _valued(self, score: Scored | Unscored) -> Scored | Unscored:
-        if isinstance(score, Scored) or score.kind not in CAUSED_BY_REPLIES:
-            return score
-        parts = {f"failed: {score.kind}": self._value}
-        return Scored(value=self._value, parts=parts, failure=score.kind, detail=score.detail)
+        scores, worth = await self._reward(task, trajectories), self._value
+        return [
+            Scored(value=worth, parts={f"failed: {one.kind}": worth}, failure=one.kind, detail=one.detail)
+            if isinstance(one, Unscored) and one.kind in CAUSED_BY_REPLIES
+            else one
+            for one in scores
+        ]
 
 
 def make_reward(
-    config: RewardConfig,
-    log: Path | None = None,
-    model: LiveReward | None = None,
-    outages: Outages | None = None,
+    config: RewardConfig, log: Path | None = None, model: LiveReward | None = None, outages: Outages | None = None
 ) -> LiveReward:
     """Return the reward that `config` names. Nothing is started before `start` or the first score. `log` receives the
     output of a function's scorers; `model` is the reward model of kind `model`, alone or as a part. With `outages`,
@@ -113,17 +106,17 @@ def make_reward(
 def make_scorer(
     config: ScorerConfig, log: Path | None = None, model: LiveReward | None = None, outages: Outages | None = None
 ) -> LiveReward:
-    """Return the reward of one scorer, with a score for replies that make it fail, where the recipe or the kind sets
-    one."""
+    """Return the reward of one scorer, with the score that it gives replies that make it fail, if any."""
     reward, value = _scorer(config, log, model, outages), config.worth_of_failures
     return reward if value is None else FailuresValued(reward, value)
 
 
 def _scorer(config: ScorerConfig, log: Path | None, model: LiveReward | None, outages: Outages | None) -> LiveReward:
     if config.remote:
-        return make_remote(config, config.remote, outages)
+        return RemoteReward(config.remote, client_of(config, config.remote, outages, {NULLS_HEADER: "null"}))
     if config.judge:
-        return make_judge(config, config.judge, outages)
+        judge = PairwiseJudge if config.judge.mode == "pairwise" else PointwiseJudge
+        return judge(config.judge, client_of(config, config.judge, outages))
     if config.kind == "environment":
         return EnvironmentReward()
     if config.kind == "model":
@@ -132,32 +125,16 @@ def _scorer(config: ScorerConfig, log: Path | None, model: LiveReward | None, ou
         return model
     if config.kind == "code":
         return Reward("code", CodeScorer(config.code), lambda task: task.row, needs_answer=False)
-    return _rule(config, log)
-
-
-def _rule(config: ScorerConfig, log: Path | None) -> Reward:
     if config.kind == "function":
-        function = str(config.function)
-        name = function.partition(":")[2]
-        return Reward(name, _pool(config, function, log), lambda task: task.row, needs_answer=False)
+        name = str(config.function).partition(":")[2]
+        return Reward(name, _pool(config, str(config.function), log), lambda task: task.row, needs_answer=False)
     quick = QUICK.get(config.kind)
     scorer = QuickScorer(quick) if quick else _pool(config, IN_WORKERS[config.kind], log, RULE_BYTES)
-    return Reward(
-        config.kind,
-        scorer,
-        lambda task: {"answer": task.answer, "pattern": config.pattern, "tags": config.tags},
-        config.needs_answer,
-    )
+    row = {"pattern": config.pattern, "tags": config.tags}
+    return Reward(config.kind, scorer, lambda task: row | {"answer": task.answer}, config.needs_answer)
 
 
 def _pool(config: ScorerConfig, function: str, log: Path | None, memory_bytes: int = 0) -> ScorerPool:
     """Make a pool of a user's function without a memory limit: its libraries may reserve addresses by the 100 GiB."""
-    return ScorerPool(
-        function,
-        config.workers,
-        config.timeout_seconds,
-        log,
-        config.variables,
-        arguments=config.arguments,
-        memory_bytes=memory_bytes,
-    )
+    given: dict[str, Any] = {"arguments": config.arguments, "memory_bytes": memory_bytes}
+    return ScorerPool(function, config.workers, config.timeout_seconds, log, config.variables, **given)

@@ -9,8 +9,7 @@ from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored
 
 
 class LiveReward(RewardFunction, Protocol):
-    """Interface of a recipe's reward: `start` reports errors of the set-up early; `close` ends what was started, and
-    tolerates what has ended already."""
+    """A recipe's reward: `start` reports errors of the set-up early; `close` ends what was started."""
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...

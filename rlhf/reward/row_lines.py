@@ -1,5 +1,4 @@
-"""Encode a response and its row as a line of JSON, and decode it: only values reach a worker, never code. Standard
-library only."""
+"""Encode a response and its row as a line of JSON, and decode it: values, never code. Standard library only."""
 
 from __future__ import annotations
 

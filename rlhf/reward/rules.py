@@ -1,7 +1,5 @@
-"""Rules that need no library. Every scorer, built in or custom, is a function `(response, row) -> float`.
-
-For the built-in ones `row["answer"]` is the task's reference answer, and `row["pattern"]` the recipe's pattern.
-"""
+"""Rules that need no library. Every scorer, built in or custom, is a function `(response, row) -> float`; for the
+built-in ones `row["answer"]` is the task's reference answer, and `row["pattern"]` the recipe's pattern."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ from rlhf.errors import NoReference
 
 
 def reference_of(row: Mapping[str, Any]) -> str:
-    """Return the reference answer without surrounding whitespace. Raises `NoReference` where it is empty: an empty
-    reply would equal it."""
+    """Return the stripped reference answer. Raises `NoReference` for an empty one, which an empty reply would equal."""
     reference = str(row["answer"]).strip()
     if not reference:
         raise NoReference("the reference answer is empty")
@@ -33,11 +30,8 @@ def zero_reward(response: str, row: Mapping[str, Any]) -> float:
 
 
 def regex(response: str, row: Mapping[str, Any]) -> float:
-    """1 when the pattern is found; with a group, when the group of its last match equals the answer.
-
-    The last match counts because people and models state their answer at the end. A pattern may describe the whole
-    reply, including its thinking, but its match must end after the thinking, and its group must be there.
-    """
+    """1 when the pattern is found; with a group, when the group of its last match equals the answer: people and models
+    state their answer at the end. A match must end after the thinking, and its group must be there."""
     said, pattern = where_thinking_ends(response), re.compile(row["pattern"])
     reference = reference_of(row) if pattern.groups else ""
     matches = [match for match in pattern.finditer(response) if said is not None and match.end() >= said]
@@ -57,11 +51,11 @@ def tagged_blocks(response: str, row: Mapping[str, Any]) -> float:
         if response.count(opening) != 1 or response.count(closing) != 1 or not rest.startswith(opening):
             return 0.0
         content, closed, rest = rest.removeprefix(opening).partition(closing)
-        if not closed or not content.strip() or _has_tag(content, row["tags"]):
+        if (
+            not closed
+            or not content.strip()
+            or any(f"<{tag}>" in content or f"</{tag}>" in content for tag in row["tags"])
+        ):
             return 0.0
         rest = rest.lstrip()
     return float(not rest)
-
-
-def _has_tag(content: str, tags: tuple[str, ...]) -> bool:
-    return any(mark in content for tag in tags for mark in (f"<{tag}>", f"</{tag}>"))

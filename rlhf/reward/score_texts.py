@@ -16,26 +16,26 @@ from rlhf.types import EpisodeStatus, Message, Scored, Segment, Task, TokenKind,
 async def score_replies(reward: RewardFunction, questions: Sequence[ReplyToScore]) -> list[Scored | Unscored]:
     """One score per question, in order. Adjacent questions with the same prompt and label form one group."""
     groups = [list(group) for _, group in groupby(questions, key=lambda question: (question.prompt, question.label))]
-    tasks = [(task_of(group[0]), group) for group in groups]
-    scored = await asyncio.gather(*(reward(task, [reply_to(task, one) for one in group]) for task, group in tasks))
+    scored = await asyncio.gather(*(_score_group(reward, group) for group in groups))
     return [score for scores in scored for score in scores]
 
 
-def task_of(question: ReplyToScore) -> Task:
-    """Return a task made from text alone. A custom reward reads `prompt`, `label` and `answer` in its row."""
-    label = question.label
-    return Task(
-        id="served",
-        messages=(Message(role="user", content=question.prompt),),
-        answer=label,
-        row={"prompt": question.prompt, "label": label, "answer": label},
-    )
-
-
-def reply_to(task: Task, question: ReplyToScore) -> Trajectory:
-    """Return a trajectory of which only the text, or only the tokens, are known."""
-    segments = (segment_of(question.token_ids),) if question.token_ids is not None else ()
-    return Trajectory(task=task, segments=segments, status=EpisodeStatus.TERMINATED, response=question.response)
+async def _score_group(reward: RewardFunction, group: Sequence[ReplyToScore]) -> list[Scored | Unscored]:
+    """Score replies of which only the text, or only the tokens, are known. A custom reward reads `prompt`, `label` and
+    `answer` in its row."""
+    prompt, label = group[0].prompt, group[0].label
+    row = {"prompt": prompt, "label": label, "answer": label}
+    task = Task(id="served", messages=(Message(role="user", content=prompt),), answer=label, row=row)
+    replies = [
+        Trajectory(
+            task=task,
+            segments=() if one.token_ids is None else (segment_of(one.token_ids),),
+            status=EpisodeStatus.TERMINATED,
+            response=one.response,
+        )
+        for one in group
+    ]
+    return await reward(task, replies)
 
 
 def segment_of(token_ids: Sequence[int]) -> Segment:

@@ -1,9 +1,6 @@
-"""The process that a scorer runs in: `python -m rlhf.reward.scorer_process MODULE:FUNCTION FD PARENT_PID`.
-
-Only the standard library and the error names are imported here, so that a worker starts as fast as its scorer can be
-imported. The first request holds `arguments` and `memory_bytes`, and is answered `{"ready": true}`. Any other is a line
-of `rows`, and its answer `{"value": …}` or `{"kind": …, "detail": …}`.
-"""
+"""The process of a scorer: `python -m rlhf.reward.scorer_process MODULE:FUNCTION FD PARENT_PID`. Imports little, to
+start fast. The first request holds `arguments` and `memory_bytes`, and is answered `{"ready": true}`. Any other is a
+line of `rows`, and its answer `{"value": …}` or `{"kind": …, "detail": …}`."""
 
 from __future__ import annotations
 

@@ -26,10 +26,9 @@ from rlhf.types import Scored, Unscored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardServerSettings:
-    """Settings of a reward server. `capacity` requests are scored at once, `waiting` more are queued, and further ones
-    are refused with a request to retry. OpenRLHF's client gives up after 180 s, so the timeout must be shorter.
-    `stop_texts` are removed from the end of replies, where trainers that send decoded tokens leave the end-of-turn
-    text. `reads_tokens` is for reward models; rules read text."""
+    """`capacity` requests are scored at once, `waiting` more are queued, and further ones are refused. OpenRLHF's
+    client gives up after 180 s, so the timeout must be shorter. `stop_texts` are removed from the end of replies, where
+    trainers leave the end-of-turn text. `reads_tokens` is for reward models; rules read text."""
 
     name: str
     capacity: int = 32
@@ -48,20 +47,9 @@ class ScoringRefused(Exception):
         self.status, self.kind, self.message = status, kind, message
 
 
-class RewardErrorDetail(BaseModel):
-    message: str
-    type: str
-    code: int
-
-
-class RewardErrorBody(BaseModel):
-    """An error: nothing was scored."""
-
-    error: RewardErrorDetail
-
-
-PROBLEM = {"model": RewardErrorBody, "description": "An error"}
-PROBLEMS: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 413, 422, 503, 504), PROBLEM)
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"description": "An error: nothing was scored"} for status in (400, 401, 413, 422, 503, 504)
+}
 
 
 class AsciiJson(JSONResponse):
@@ -106,8 +94,7 @@ class Counter:
 def reward_app(
     reward: LiveReward, settings: RewardServerSettings, token: str | None = None, *, host: str = LOOPBACK
 ) -> AccessMiddleware:
-    """Return an ASGI application that scores with `reward`; the caller starts and closes the reward. With a `token`,
-    requests must carry it."""
+    """Return an ASGI application that scores with `reward`, which the caller starts and closes, for the `token`."""
     app = FastAPI(title=f"reward {settings.name}", exception_handlers=_HANDLERS)
     app.router.default = unknown_path
     counter = Counter(reward, settings)

@@ -1,7 +1,4 @@
-"""Wire formats of existing reward servers: requests, and parsing of their responses.
-
-Pure functions. A format builds `ScoringRequest`s from a group, and parses one response into that many scores.
-"""
+"""Wire formats of existing reward servers: requests for a group, and parsing of their responses into scores. Pure."""
 
 from __future__ import annotations
 
@@ -48,8 +45,7 @@ def task_text(task: Task) -> str:
 
 
 def scores(shape: Shape, answer: Any, count: int) -> list[Score]:
-    """Return a response as `count` scores. Values that are not finite numbers become `Unscored("protocol")`, one by one
-    if possible."""
+    """Return a response as `count` scores; values that are not finite numbers become `Unscored("protocol")`."""
     try:
         values = shape.read(answer)
     except ValueError as error:
@@ -124,8 +120,7 @@ def _read_vllm(name: str, single: Callable[[Any], Any]) -> Callable[[Any], Seque
 
 
 def _only(values: Any) -> Any:
-    """Return the number of a model with one label; anything else is returned unchanged, and fails later as not a
-    number."""
+    """Return the number of a model with one label; anything else fails later as not a number."""
     return values[0] if isinstance(values, list) and len(values) == 1 else values
 
 

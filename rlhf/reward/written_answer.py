@@ -1,6 +1,5 @@
 """Rewrite a bare answer, as people write it, as LaTeX that a parser reads completely: without delimiters, label and
-unit, with plain notation and words for numbers or operations as LaTeX. A text of which the parser would skip a part is
-not an answer."""
+unit, and with words as LaTeX. A text of which the parser would skip a part is not an answer."""
 
 from __future__ import annotations
 
@@ -148,10 +147,8 @@ ALONE = _rules(
     (r"(-?\d+) (?:and )?(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),
     (r"(-?)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?", _repeating),
     (r"([-+]?(?:\d+\.?\d*|\.\d+))e([-+]?\d+)", r"\1E\2"),
-    (
-        r"([\dA-F]*\d[\dA-F]*)_\s*\{?(\d+)\}?",
-        r"\\text{\1 base \2}",
-    ),  # the question asks for the digits, not their value
+    # The question asks for the digits, not their value.
+    (r"([\dA-F]*\d[\dA-F]*)_\s*\{?(\d+)\}?", r"\\text{\1 base \2}"),
     (r"([\dA-F]*\d[\dA-F]*)\s+(?:in )?base\s+(\d+)", r"\\text{\1 base \2}"),
 )
 """Forms of a number that are not formulas."""
@@ -198,14 +195,15 @@ TRAPS = _rules(
 
 def without_traps(prose: str) -> str:
     """Return prose in which every number that a parser finds is the one meant."""
-    return _rewritten(prose, TRAPS).replace(
-        "\\$", ""
-    )  # a currency; math-verify would take it for the edge of a formula
+    # Without the currency sign, which math-verify would take for the edge of a formula.
+    return _rewritten(prose, TRAPS).replace("\\$", "")
 
 
 def undressed(text: str) -> str:
     """Return the text without delimiters, emphasis and final punctuation."""
-    bare = RAISED.sub(_levelled, text).translate(UNICODE)
+    bare = RAISED.sub(
+        lambda digits: ("^{" if digits[0][0] in SUPERSCRIPTS else "_{") + digits[0].translate(LEVELLED) + "}", text
+    ).translate(UNICODE)
     bare = DELIMITERS.sub(" ", bare)
     bare = bare if "..." in bare else AROUND.sub("", bare)
     for opener, closer in (("\\text{", "}"), ("\\mathrm{", "}"), ("\\mathbf{", "}"), ("\\textbf{", "}")):
@@ -224,7 +222,8 @@ def as_formula(text: str) -> str | None:
         return latex
     latex = re.sub(r"(?<=\d)(?<!\b0)(?:\{,\}|,\\!|\\[,! ]|~)\s*(?=\d{3}(?!\d))", "", text)
     latex = re.sub(r"(?<=\d)\{,\}(?=\d)", ".", latex)
-    latex = SPACES.sub(" ", _spoken(_without_unit_text(latex))).strip(" .,;")
+    latex = TEXT.sub(lambda text: f" {text[1] or text[2] or ''} ", _without_unit_text(latex))
+    latex = SPACES.sub(" ", latex).strip(" .,;")
     latex = _without_label(BEFORE.sub("", latex))
     if SEPARATED.search(latex) or not re.search(r"[(\[]|\\\{", latex):
         latex = THOUSANDS.sub(lambda number: number[1] + number[2].replace(",", ""), latex)
@@ -247,20 +246,11 @@ def _rewritten(text: str, rules: Iterable[Rule]) -> str:
     return text
 
 
-def _levelled(digits: re.Match[str]) -> str:
-    return ("^{" if digits[0][0] in SUPERSCRIPTS else "_{") + digits[0].translate(LEVELLED) + "}"
-
-
 def _alone(latex: str) -> str | None:
     for pattern, instead in ALONE:
         if pattern.fullmatch(latex):
             return pattern.sub(instead, latex)
     return None
-
-
-def _spoken(latex: str) -> str:
-    """Return the LaTeX with the words and letters of its texts as such."""
-    return TEXT.sub(lambda text: f" {text[1] or text[2] or ''} ", latex)
 
 
 def _without_label(latex: str) -> str:
@@ -295,8 +285,7 @@ def _without_unit(latex: str) -> str:
 
 
 def is_unit(word: str) -> bool:
-    """Whether a word next to a number says what is counted, without changing the number. A possible product of
-    variables, such as xy, does not."""
+    """Whether a word next to a number says what is counted; a possible product of variables does not."""
     if word in SHORT_UNITS or word.lower() in ("of", "a", "is", "at"):
         return True
     return len(word) > 2 and not PRODUCT.fullmatch(word) and word.lower() not in CHANGING and word not in NAMES

@@ -1,7 +1,5 @@
-"""Decide from the text of a row's tests whether they can run apart from the code. They can if they only call the code's
-names, call methods of its objects and read their attributes. All other tests run in the code's process, as do those
-that this analysis does not understand.
-"""
+"""Decide from the text of a row's tests whether they can run apart from the code: if they only call its names, call
+methods of its objects and read their attributes. All others, also those not understood here, run in its process."""
 
 from __future__ import annotations
 
@@ -100,8 +98,7 @@ class FormDecision:
         return named or isinstance(node, ast.Lambda | ast.GeneratorExp)
 
     def _acts(self, node: ast.AST) -> bool:
-        """Whether a node acts on the process, on objects of any origin, or in a way that this analysis does not
-        follow."""
+        """Whether a node acts on the process or on objects of any origin, or is not understood here."""
         match node:
             case ast.Import(names=names):
                 return any(alias.name == "solution" or alias.name not in COMPUTE.split() for alias in names)

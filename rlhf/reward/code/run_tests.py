@@ -122,8 +122,7 @@ def pack(value: Any, other: Callable[[Any], Any], depth: int = 0) -> Any:
 
 
 def unpack(node: Any, other: Callable[[str, Any], Any]) -> Any:
-    """Return the value that `pack` packed. Raises `Refused`, `ValueError`, `TypeError`, `LookupError` for anything
-    else."""
+    """Return the value that `pack` packed. Raises `Refused`, `ValueError`, `TypeError`, `LookupError`."""
     if type(node) is not list:
         return node
     kind, body = node
@@ -186,8 +185,7 @@ class CodeProcess:
         raise Refused(why)
 
     def ask(self, operation: str, target: int | str, *values: Any) -> Any:
-        """Return the answer of the code's process, or raise what the code raised. Lists that the code changed change
-        here."""
+        """Return the answer of the code's process, or raise its exception. Lists that the code changed change here."""
         try:
             handed = pack(values, _hand_over)
             self._pipe.send([operation, target, handed])

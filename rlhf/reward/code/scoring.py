@@ -1,9 +1,6 @@
-"""Score code that the policy wrote, by the task's unit tests in a sandbox.
-
-Expected results never enter the process of the code, and the verdict is made outside it: in another process of the
-sandbox (`values`), or here (`stdin`). Tests that need the objects of the code run in its process (`script`), and trust
-it.
-"""
+"""Score code that the policy wrote, by the task's unit tests in a sandbox. Expected results never enter the process of
+the code, and the verdict is made outside it: in another process of the sandbox (`values`), or here (`stdin`). Tests
+that need the objects of the code run in its process (`script`), and trust it."""
 
 from __future__ import annotations
 
