@@ -88,8 +88,7 @@ class ChatEndpoint:
         self._client = HttpClient(
             settings.url,
             HttpConfig(concurrency=settings.concurrency),
-            timeout_seconds=2
-            * settings.seconds,  # the reply's own deadline is earlier, so every timeout has the same name
+            timeout_seconds=2 * settings.seconds,  # the reply's own deadline is earlier, and names every timeout
             token=token_from(settings.token_env),
         )
 

@@ -157,8 +157,7 @@ async def check_interleaved(target: Target) -> str:
 
 
 async def check_capacity(target: Target) -> str:
-    """Check that a full server refuses the next client and reports its capacity, and frees the places of killed
-    clients."""
+    """Check that a full server refuses the next client, and frees the places of killed clients."""
     async with contextlib.AsyncExitStack() as stack:
         clients, refusal = await open_sessions(stack, target, MOST_SESSIONS)
         for client in clients:

@@ -105,8 +105,7 @@ def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
 
 
 def part_text(part: Json) -> str:
-    """Return a part of a tool's result as the policy reads it: its text, or else its kind; for a resource its name,
-    address and text."""
+    """Return a part of a tool's result as text: its text, or its kind and what describes a resource."""
     inner = part.get("resource")
     source = inner if isinstance(inner, dict) else part
     text = source.get("text")

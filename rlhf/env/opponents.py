@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -21,19 +21,6 @@ Player = Callable[[str], str]
 """One seat of one game, called turn by turn: shown text in, reply out."""
 OpponentSetting = str | Mapping[str, Any] | None
 """`self` or None, a name that the game defines, `module:function`, or a mapping with `kind`."""
-
-
-class Opponent(Protocol):
-    """Plays the seats without a role of the policy. `seat` begins a game; random draws come from the generator.
-
-    With `fallible` an illegal reply is a move that the game judges; without it, an illegal reply is a programming
-    error, and the game is lost.
-    """
-
-    @property
-    def fallible(self) -> bool: ...
-
-    def seat(self, task: Task, draws: random.Random) -> Player: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +68,9 @@ class ListedOpponent(Config):
         return reply
 
 
+Opponent = FunctionOpponent | ScriptedOpponent | ListedOpponent | ChatOpponent
+"""Plays the seats without a role of the policy. `seat` begins a game; random draws come from the generator. Where it is
+`fallible`, an illegal reply is a move that the game judges; else it is a programming error, and the game is lost."""
 OPPONENTS: Mapping[str, type[ChatOpponent] | type[ScriptedOpponent] | type[ListedOpponent]] = {
     "chat": ChatOpponent,
     "script": ScriptedOpponent,

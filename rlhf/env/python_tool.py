@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from rlhf.config import load_piece
 from rlhf.env.tool_use import Handled, ToolUseEnvironment, shortened, text_argument, text_tool
@@ -11,21 +11,12 @@ from rlhf.env.tool_use import Handled, ToolUseEnvironment, shortened, text_argum
 PYTHON = text_tool("python", "Runs a Python program and shows what it prints.", "code", "the program")
 
 
-class CodeRunner(Protocol):
-    """Runs a program of the policy within its own limits of time and memory, and returns its output, and how it ended
-    if it did not exit normally. It raises only if the runner itself fails."""
-
-    def __call__(self, code: str) -> str: ...
-
-
 class PythonToolEnvironment(ToolUseEnvironment):
-    """Asks the task's question, with a Python tool. `runner` names the function `module:function` that runs programs.
-
-    The policy reads the beginning and the end of the result, `longest` characters in all. Raises `ConfigError`.
-    """
+    """Asks the task's question, with a Python tool. The function `runner` runs a program within its own limits, and
+    returns its output. The policy reads `longest` characters of that. Raises `ConfigError`."""
 
     def __init__(self, *, runner: str, longest: int = 4000, score: str | None = None) -> None:
-        self._run_code: CodeRunner = load_piece(runner, "runner")
+        self._run_code: Callable[[str], str] = load_piece(runner, "runner")
         self._longest = longest
         super().__init__(
             "python", "A question, and Python to work it out", [Handled(tool=PYTHON, run=self._run)], score

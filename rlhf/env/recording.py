@@ -1,8 +1,5 @@
-"""Record the sessions of environments to a file, and replay them without the environment.
-
-A request has the name of its session, the number of earlier sessions of that name (an evaluation repeats its problems),
-its turn, its method and its arguments. The first request of the file is for the spec.
-"""
+"""Record the sessions of environments to a file, and replay them without the environment. A request has the name of its
+session, the number of earlier sessions of that name, its turn, method and arguments."""
 
 from __future__ import annotations
 
@@ -122,8 +119,7 @@ class ReplayedEnvironment:
 
 
 def recorded_answer(replay: Replay, request: Json, name: str) -> Any:
-    """Return the recorded answer. Raises `EnvironmentFailed` if the request failed, `TimeoutError` if the episode's
-    time was over, and `RecordingError`."""
+    """Return the recorded answer. Raises `EnvironmentFailed`, `TimeoutError` and `RecordingError`."""
     try:
         return replay.answer(request)
     except RecordedFailure as failure:

@@ -14,11 +14,8 @@ ScoreReply = Callable[[str, Mapping[str, Any]], float]
 
 
 class SingleTurnEnvironment:
-    """Asks the task's question; the reply ends the episode.
-
-    `score` names a function `module:function`, for instance `rlhf.reward.rules:exact`. Without one the recipe's reward
-    scores the trajectory. Raises `ConfigError`.
-    """
+    """Asks the task's question; the reply ends the episode. `score` names a function `module:function`, for instance
+    `rlhf.reward.rules:exact`. Without one the recipe's reward scores the trajectory. Raises `ConfigError`."""
 
     def __init__(self, *, score: str | None = None) -> None:
         self._score = None if score is None else cast(ScoreReply, load_piece(score, "score"))

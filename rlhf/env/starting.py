@@ -30,10 +30,8 @@ from rlhf.protocols import Environments
 async def started_environments(
     config: EnvironmentConfig, cluster: Cluster, *, alone: bool, tell: Callable[[str], None] = lambda words: None
 ) -> AsyncIterator[Environments]:
-    """Yield the environments of a run. Only this function starts them and stops what they need. Raises `UserError`.
-
-    With `alone` the whole cluster is on this machine. `tell` receives a line when a server is gone and when it is back.
-    """
+    """Yield the environments of a run; at the end, stop what they need. Raises `UserError`. With `alone` the whole
+    cluster is on this machine. `tell` receives a line when a server is gone and when it is back."""
     with closing(open_recording(config.recording, dumps)) if config.recording else nullcontext() as recording:
         if isinstance(recording, Replay):
             yield ReplayedEnvironments(recording)
@@ -48,10 +46,21 @@ async def live_environments(
 ) -> AsyncIterator[Environments]:
     """Yield environments without recording. Raises `ConfigError`."""
     if not config.urls and not config.servers:
-        async with hosted_here(config) as environments:
-            yield environments
+        isolation = isolation_of(config.isolation, factory_of(config), deadlines_of(config), config.max_sessions)
+        try:
+            await isolation.start()
+            wait = config.start_timeout_seconds
+            yield HostedEnvironments(isolation, max_sessions=config.max_sessions, wait_seconds=wait)
+        finally:
+            await isolation.stop()
         return
-    servers = WorkerServers(config, Restarts(cluster, tell), worker_server_settings(config))
+    settings = EnvironmentServerSettings(
+        deadlines=deadlines_of(config),
+        max_sessions=config.sessions_per_server,
+        token=secrets.token_hex(32),  # only this run knows it
+        access=Access(limits=limits_for_sessions(config.sessions_per_server)),
+    )
+    servers = WorkerServers(config, Restarts(cluster, tell), settings)
     started = await servers.start(alone=alone) if config.servers else []
     token = token_from(config.token_env)
     addresses = [address for _, address in started] or [Address(url=url, token=token) for url in config.urls]
@@ -76,8 +85,7 @@ class WorkerServers:
     settings: EnvironmentServerSettings
 
     async def start(self, *, alone: bool) -> list[tuple[Worker, Address]]:
-        """Start all; with `alone` they listen to this machine only. Raises `ConfigError`, and `WorkerDied` for a server
-        that does not start."""
+        """Start all; with `alone` they listen to this machine only. Raises `ConfigError`, and `WorkerDied`."""
         workers = await self.restarts.cluster.spawn(ENVIRONMENT, lambda index: {"loopback": alone})
         return list(zip(workers, await asyncio.gather(*map(self.serve, workers)), strict=True))
 
@@ -95,27 +103,6 @@ class WorkerServers:
             death = await worker.until_death()
             worker, address = await self.restarts.after(death, worker, self.serve)
             pool.move(place, address)
-
-
-def worker_server_settings(config: EnvironmentConfig) -> EnvironmentServerSettings:
-    """Return the settings of the run's own servers; access requires a token that only this run knows."""
-    return EnvironmentServerSettings(
-        deadlines=deadlines_of(config),
-        max_sessions=config.sessions_per_server,
-        token=secrets.token_hex(32),
-        access=Access(limits=limits_for_sessions(config.sessions_per_server)),
-    )
-
-
-@asynccontextmanager
-async def hosted_here(config: EnvironmentConfig) -> AsyncIterator[Environments]:
-    """Host the environment in threads of this process, or in separate processes. Raises `ConfigError`."""
-    isolation = isolation_of(config.isolation, factory_of(config), deadlines_of(config), config.max_sessions)
-    try:
-        await isolation.start()
-        yield HostedEnvironments(isolation, max_sessions=config.max_sessions, wait_seconds=config.start_timeout_seconds)
-    finally:
-        await isolation.stop()
 
 
 def factory_of(config: EnvironmentConfig) -> Factory:

@@ -25,10 +25,7 @@ class Handled:
 
 
 class ToolUseEnvironment(SingleTurnEnvironment):
-    """Asks the task's question, with these tools.
-
-    An invalid call (an unknown tool, a wrong argument) gets `error: …` and costs only its turn.
-    """
+    """Asks the task's question, with these tools. An invalid call gets `error: …` and costs only its turn."""
 
     def __init__(self, name: str, description: str, tools: Sequence[Handled], score: str | None = None) -> None:
         super().__init__(score=score)

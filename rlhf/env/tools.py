@@ -32,9 +32,7 @@ LONGEST = 200
 
 class CalculatorEnvironment(ToolUseEnvironment):
     """Asks the task's question, or for the value of `a+b` or `a*b` with numbers of `digits` digits drawn from the seed.
-
-    The calculator answers tool calls. A reply without a call is the final answer; its reward is 1 or 0.
-    """
+    A reply without a tool call is the final answer; its reward is 1 or 0."""
 
     def __init__(self, digits: int = 3, operations: str = "+*") -> None:
         description = "Answer a question of arithmetic; a calculator helps."

@@ -182,8 +182,7 @@ def parse_action(data: Json, has_tools: bool) -> Action | ListTools | CallTool:
 
 
 def validated(model: type[M], data: object) -> M:
-    """Parse `data` as a `model`. Raises `EnvironmentRefused` with pydantic's list of errors, without the input: it may
-    be long, and the sender knows it."""
+    """Parse `data` as a `model`. Raises `EnvironmentRefused` with pydantic's list of errors, without the input."""
     try:
         return model.model_validate(data)
     except ValidationError as error:

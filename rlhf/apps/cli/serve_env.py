@@ -14,8 +14,8 @@ from rlhf.apps.cli.env_check import json_object
 from rlhf.apps.server_options import check_reach
 from rlhf.config import is_piece
 from rlhf.env.config import IsolationKind
-from rlhf.env.hosting.hosted import isolation_of
-from rlhf.env.hosting.isolation import Deadlines, EnvironmentIsolation, Factory
+from rlhf.env.hosting.hosted import EnvironmentIsolation, isolation_of
+from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.server.app import EnvironmentServerSettings, environment_uvicorn_config, limits_for_sessions
 from rlhf.errors import UserError
 from rlhf.http.binding import Access, HttpLimits, token_from

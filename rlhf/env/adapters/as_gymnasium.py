@@ -32,12 +32,9 @@ class UnrestrictedText(Text):  # type: ignore[misc]
 
 
 class GymnasiumEnv(Env):  # type: ignore[misc]
-    """Text in, text out, up to `max_length` characters each; every reset makes a new environment.
-
-    The seed of a reset determines the task and the environment's behaviour; `options={"task": index}` selects the task.
-    A turn without a reward counts as 0. Raises `ConfigError` for an empty list of tasks, or an environment with several
-    roles.
-    """
+    """Text in, text out, up to `max_length` characters each; every reset makes a new environment. Its seed determines
+    the task and the environment's behaviour; `options={"task": index}` selects the task. A turn without a reward counts
+    as 0. Raises `ConfigError` for an empty list of tasks, or an environment with several roles."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (so Gymnasium has it)
 

@@ -1,8 +1,5 @@
-"""Give each episode its own state of the process-global random generators.
-
-Games that draw from the module `random` (or numpy's global generator) would otherwise share one stream, and an episode
-would depend on the episodes that are played concurrently.
-"""
+"""Give each episode its own state of the process-global random generators, which games draw from: with one stream, an
+episode would depend on those played concurrently."""
 
 from __future__ import annotations
 

@@ -14,11 +14,8 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 
 class GemEnvironment:
-    """One episode of the environment that GEM registers as `id`, for instance `game:GuessTheNumber-v0-easy`.
-
-    The policy reads the observation and the suffix that GEM provides with it; its whole reply is the action. All random
-    draws of an episode come from its own seed, independent of concurrent episodes. Raises `ConfigError`.
-    """
+    """One episode of the environment that GEM registers as `id`, for instance `game:GuessTheNumber-v0-easy`. A whole
+    reply is an action. All random draws come from the episode's seed. Raises `ConfigError`."""
 
     def __init__(self, id: str, *, options: Mapping[str, Any] | None = None) -> None:
         self._library = imported("gem")

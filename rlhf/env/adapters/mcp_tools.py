@@ -23,13 +23,9 @@ EPISODE = "rlhf/episode"
 
 class McpToolsEnvironment(ToolUseEnvironment):
     """Asks the task's question, with the tools of the MCP server at `url` (streamable HTTP); a reply without calls ends
-    the episode.
-
-    The policy reads every result of a tool, errors included, as MCP specifies. Every call opens a new connection, so a
-    server distinguishes episodes by `_meta`. The policy reads the beginning and the end of a result, `longest`
-    characters in all. `score` is as in `SingleTurnEnvironment`. Raises `DeadlinePassed` after `seconds`, and
-    `EnvironmentFailed` of kind `lost` when the server is unreachable.
-    """
+    the episode. The policy reads every result of a tool, errors included, `longest` characters in all. Every call opens
+    a new connection, so a server distinguishes episodes by `_meta`. `score` is as in `SingleTurnEnvironment`. Raises
+    `DeadlinePassed` after `seconds`, and `EnvironmentFailed` of kind `lost` when the server is unreachable."""
 
     def __init__(
         self,

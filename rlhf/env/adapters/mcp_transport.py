@@ -11,8 +11,7 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
 ANSWER_BYTES = 4 * 2**20
-"""Maximum size of one answer, all events of a stream together. No deadline stops mcp's parser, which takes up to two
-seconds for this size."""
+"""Maximum size of one answer, all events of a stream together. mcp's parser takes two seconds for it."""
 
 
 class Bounded(httpx2.AsyncHTTPTransport):
@@ -23,8 +22,7 @@ class Bounded(httpx2.AsyncHTTPTransport):
         self._result = bytearray()
 
     def sent_error(self, code: int) -> bool:
-        """Whether the server answered a call with a JSON-RPC error of that code; mcp's client raises the same type for
-        refused and broken connections."""
+        """Whether the server answered with a JSON-RPC error of that code, and not with a broken connection."""
         return b'"jsonrpc"' in self._result and re.search(rb'"code"\s*:\s*%d\b' % code, self._result) is not None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

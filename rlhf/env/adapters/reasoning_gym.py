@@ -22,13 +22,10 @@ _GENERATING = threading.RLock()
 
 
 class ReasoningGymEnvironment:
-    """One problem of the dataset `name`, made with `options` and `seed`.
-
-    The task's `row["index"]` selects the problem, so that all episodes of a task get the same one; without an index it
-    is problem `seed % size` of the reset's seed. The answer is the content of the last `<answer>…</answer>` of the
-    reply, or with `answer="reply"` the whole reply, stripped. The reward is the library's score of it, 0 to 1; a reply
-    without an answer is scored as None. Raises `ConfigError`.
-    """
+    """One problem of the dataset `name`, made with `options` and `seed`. The task's `row["index"]` selects it, else
+    `seed % size` of the reset's seed. The answer is the content of the last `<answer>…</answer>` of the reply, or with
+    `answer="reply"` the whole reply, stripped. The reward is the library's score of it, 0 to 1; a reply without an
+    answer is scored as None. Raises `ConfigError`."""
 
     def __init__(
         self,

@@ -12,11 +12,8 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 
 class SkyrlGymEnvironment:
-    """One episode of the environment that SkyRL-gym registers as `id`, for instance `gsm8k`, with its `config`.
-
-    Its `extras` are the columns of the task's row; without a column `reward_spec`, the task's answer is its
-    `ground_truth`. SkyRL-gym has no truncation: done means terminated. Raises `ConfigError`.
-    """
+    """One episode of the environment that SkyRL-gym registers as `id`, with its `config`. Its `extras` are the task's
+    row; without a column `reward_spec`, the task's answer is its `ground_truth`. Raises `ConfigError`."""
 
     def __init__(self, id: str, *, config: Mapping[str, Any] | None = None) -> None:
         self._library = imported("skyrl_gym")

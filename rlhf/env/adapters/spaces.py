@@ -57,11 +57,7 @@ def step_observation(text: str, reward: Any, terminated: Any, truncated: Any, in
 
 def digits(limits: Sequence[Sequence[float]], space: Any) -> Callable[[Any], str]:
     """Return a function that writes the numbers of a space as one digit each, `0` to `9`: ten equal bins between the
-    limits; values beyond them fall into the outer bins. Raises `ConfigError`.
-
-    Four floats of CartPole become four bytes. An even number of bins has an edge in the middle, which preserves the
-    side to which a pole leans.
-    """
+    limits, an even number, so that one edge is in the middle. Raises `ConfigError`."""
     pairs = [(float(low), float(high)) for low, high in limits]
     size = int(np.prod(space.shape)) if space.shape is not None else 0
     if len(pairs) != size or any(low >= high for low, high in pairs):

@@ -15,16 +15,10 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 
 class TextArenaEnvironment:
-    """One game of `id` with `players` seats, made with `options`.
-
-    `opponent`, a function `module:function` or a mapping as `rlhf.env.opponents` parses it, plays every seat
-    except `seat`: then there is one role, `agent`. Without one (or with `self`) each seat is a role, `player_0` and so
-    on, and the trained policy plays all of them.
-
-    The rewards of all roles are given at the end, in `info["rewards"]`; with one role also as the reward of its last
-    action. All random draws of a game come from its own seed, independent of concurrent games. Raises `ConfigError`,
-    and what the opponent raises.
-    """
+    """One game of `id` with `players` seats, made with `options`. `opponent` plays every seat except `seat`: then there
+    is one role, `agent`. Without one (or with `self`) each seat is a role, `player_0` and so on. The rewards of all
+    roles are given at the end, in `info["rewards"]`; with one role also as the reward of its last action. All random
+    draws of a game come from its own seed. Raises `ConfigError`, and what the opponent raises."""
 
     def __init__(
         self,

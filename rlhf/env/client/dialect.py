@@ -22,8 +22,7 @@ class InvalidAction(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ours:
-    """A server of this library: all fields are transmitted, sessions outlive a connection, and a repeated request id
-    returns the same answer (`resumes`)."""
+    """A server of this library: sessions outlive a connection, and a repeated request id gets the same answer."""
 
     spec: EnvironmentSpec
     resumes: bool = True
@@ -116,19 +115,13 @@ def only_text_field(schema: Mapping[str, Any]) -> str | None:
 
 
 def text_of_observation(observation: Json) -> str:
-    """Return the text for the policy: the observation's only string, or the whole observation as JSON."""
+    """Return the text for the policy: a tool's result or error, the observation's only string, or all of it as JSON."""
     fields = {name: value for name, value in observation.items() if name != "metadata"}
-    if "tool_name" in fields and (result := tool_text(fields)) is not None:
-        return result
+    if "tool_name" in fields:
+        if error := fields.get("error"):
+            return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+        result = fields.get("result")
+        if isinstance(result, dict) and isinstance(content := result.get("content"), list):
+            return "\n".join(part_text(part) for part in content if isinstance(part, dict))
     texts = [value for value in fields.values() if isinstance(value, str)]
     return texts[0] if len(texts) == len(fields) == 1 else json.dumps(fields, ensure_ascii=False)
-
-
-def tool_text(fields: Json) -> str | None:
-    """Return the result of a tool, or the error of the call."""
-    if error := fields.get("error"):
-        return str(error.get("message", error)) if isinstance(error, dict) else str(error)
-    content = (fields.get("result") or {}).get("content") if isinstance(fields.get("result"), dict) else None
-    if not isinstance(content, list):
-        return None
-    return "\n".join(part_text(part) for part in content if isinstance(part, dict))

@@ -22,8 +22,7 @@ from rlhf.untrusted_text import InvalidJson, escape_to_line, read_json
 PROBE_SECONDS = 10.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
 SKIP_SECONDS = 2.0
-"""How long a server that is full or does not answer is skipped while others have capacity, and how long an outage lasts
-before the user sees a message."""
+"""How long a server that is full or silent is skipped, and how long an outage lasts before it is reported."""
 
 
 class RemoteServer:
@@ -112,9 +111,8 @@ class EnvironmentPool:
         return cls(servers, patience.deadlines.open_seconds, tell)
 
     async def open(self, session: str) -> Environment:
-        """Open a session on the server with the fewest sessions, as soon as one has capacity. Raises
-        `EnvironmentFailed`: `refused` if no server has capacity in time, `lost` if no server answers; and the error of
-        a failed keeper."""
+        """Open a session on the server with the fewest, as soon as one has capacity. Raises `EnvironmentFailed`:
+        `refused` if none has in time, `lost` if none answers; and the error of a failed keeper."""
         kind, last, pause = "lost", "no answer", FIRST_PAUSE_SECONDS
         try:
             async with asyncio.timeout(self._open_seconds):

@@ -24,8 +24,7 @@ TOO_BIG = 1009
 SHOWN = 1000
 """Maximum characters of a server's error message."""
 LATER_ROLES = frozenset(("user", "tool"))
-"""Roles of messages that an environment may send after the first observation: the policy would obey a later `system`
-message."""
+"""Roles of messages after the first observation: the policy would obey a later `system` message."""
 FIRST_ROLES = LATER_ROLES | {"system", "assistant"}
 KINDS: dict[str, str] = {Code.SESSION_ERROR: "lost", Code.EXECUTION_ERROR: "raised", Code.FACTORY_ERROR: "raised"}
 """Failure kinds for error codes of servers that send no kind."""
@@ -35,11 +34,8 @@ LATER_THAN_SERVERS = Deadlines(open_seconds=60.0, reset_seconds=110.0, step_seco
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """Deadlines and retries of a client. Only safe requests are retried.
-
-    `open_seconds` of the `deadlines` is for capacity on a server; the others are for an answer, all attempts together.
-    An attempt without an answer within its share of the deadline is abandoned, and the next begins.
-    """
+    """Deadlines and retries of a client. Only safe requests are retried. `open_seconds` is for capacity on a server;
+    the others are for an answer, all attempts together. An attempt without an answer within its share is abandoned."""
 
     deadlines: Deadlines = LATER_THAN_SERVERS
     tries: int = 3

@@ -1,8 +1,5 @@
-"""Processes of environments: `python -m rlhf.env.hosting.environment_process FACTORY FD PARENT_PID`.
-
-The first request holds the constructor's arguments, in JSON. One process imports the environment's module once, and
-forks a process for each session: a start takes milliseconds, and memory of the module is shared.
-"""
+"""Processes of environments: `python -m rlhf.env.hosting.environment_process FACTORY FD PARENT_PID`. The first request
+holds the arguments, in JSON. One process imports the module once, and forks for each session."""
 
 from __future__ import annotations
 

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from rlhf.env.config import IsolationKind
-from rlhf.env.hosting.isolation import Deadlines, EnvironmentIsolation, Factory
+from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.hosting.processes import ProcessIsolation
 from rlhf.env.hosting.threads import ThreadIsolation
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
 from rlhf.types import Message, Observation, Task
+
+EnvironmentIsolation = ThreadIsolation | ProcessIsolation
+"""Makes environments, each for one session, and runs their code. Call `start` first, which imports the environment and
+reads its spec, and `stop` last. An `EnvironmentFailed` of a constructor is of kind `raised` or `timeout`."""
 
 
 def isolation_of(
@@ -25,10 +29,8 @@ def isolation_of(
 
 
 class HostedEnvironments:
-    """The `Environments` of an isolation, which the caller starts and stops.
-
-    At most `max_sessions` are open at once; `open` waits up to `wait_seconds` for a free slot.
-    """
+    """The `Environments` of an isolation, which the caller starts and stops. At most `max_sessions` are open at once;
+    `open` waits up to `wait_seconds` for a free slot."""
 
     def __init__(self, isolation: EnvironmentIsolation, *, max_sessions: int, wait_seconds: float) -> None:
         self.spec = isolation.spec

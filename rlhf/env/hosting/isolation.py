@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from rlhf.config import check_call, load_piece
 from rlhf.env.encoding import dumps, spec_data, spec_from
 from rlhf.env.wire import Undecodable
 from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch, describe_error
-from rlhf.protocols import AsyncEnvironment, Environment, LocalEnvironment
+from rlhf.protocols import AsyncEnvironment, LocalEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_number
 from rlhf.untrusted_text import InvalidJson, has_surrogate, read_json
 
@@ -48,20 +48,6 @@ class Factory:
         """Import the class, with its arguments bound. Raises `ConfigError` when it cannot be imported."""
         piece = load_piece(self.name, "the environment")
         return lambda: piece(**self.arguments)
-
-
-class EnvironmentIsolation(Protocol):
-    """Makes environments, each for one session, and runs their code. Call `start` first and `stop` last.
-
-    `start` imports the environment and reads its spec; it raises `ConfigError` and `DeadlinePassed`. `open` makes one;
-    an `EnvironmentFailed` of its constructor is of kind `raised` or `timeout`.
-    """
-
-    spec: EnvironmentSpec
-
-    async def start(self) -> None: ...
-    async def open(self, session: str) -> Environment: ...
-    async def stop(self) -> None: ...
 
 
 class BlockingMethods:
@@ -108,8 +94,7 @@ def checked(name: str, observation: object) -> Observation:
 
 
 def _wrong_with(observation: Observation) -> str | None:
-    """Return why the parts of an observation are invalid; None if they are valid. A tokenizer refuses text with a lone
-    surrogate, and JSON would change it."""
+    """Return why an observation is invalid; None if it is valid. No tokenizer reads a lone surrogate."""
     if not isinstance(observation.messages, (tuple, list)):
         return f"its messages are {observation.messages!r:.80}, not a tuple of Message"
     for message in observation.messages:

@@ -31,11 +31,8 @@ def logged_failure(name: str, method: str, error: BaseException) -> EnvironmentF
 
 
 class ThreadIsolation:
-    """Environments in threads of this process, one per session: fast, and sufficient for well-behaved code.
-
-    A thread cannot be killed. A method that never returns loses its thread, and `open` refuses new sessions once
-    `limit` threads are lost. A method that ends its process ends all sessions.
-    """
+    """Environments in threads of this process, one per session. A method that never returns loses its thread; `open`
+    refuses new sessions once `limit` threads are lost. One that ends its process ends all sessions."""
 
     spec: EnvironmentSpec
 

@@ -50,10 +50,7 @@ def error_of_call(spec: EnvironmentSpec, name: str, arguments: object) -> Json |
         return None
     except jsonschema.ValidationError as error:
         message = f"{name}: {error.message:.1000}"
-    except (
-        ArithmeticError,
-        RecursionError,
-    ):  # an integer too large for jsonschema's division; a schema that contains itself
+    except (ArithmeticError, RecursionError):  # an integer too large for jsonschema; a schema that contains itself
         message = f"the arguments of {name} cannot be checked: a number is too large, or the schema contains itself"
     return {"error_type": "invalid_args", "message": message}
 

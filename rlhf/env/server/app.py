@@ -11,7 +11,8 @@ import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
 
-from rlhf.env.hosting.isolation import Deadlines, EnvironmentIsolation
+from rlhf.env.hosting.hosted import EnvironmentIsolation
+from rlhf.env.hosting.isolation import Deadlines
 from rlhf.env.server.http_routes import answer_refusal, http_routes
 from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.server.socket_route import serve_socket

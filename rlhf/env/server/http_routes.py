@@ -28,28 +28,12 @@ class StepResponse(BaseModel):
     metadata: Json = {}
 
 
-class ErrorResponse(BaseModel):
-    """Why a request was refused: `message`, `code`, and `kind` where an environment or a session has failed."""
-
-    detail: Json
-
-
-class McpErrorResponse(BaseModel):
-    """Why an MCP request was refused, as JSON-RPC says it."""
-
-    error: Json
-    id: int | str | None
-
-
 OBSERVED: dict[int | str, dict[str, Any]] = {200: {"model": StepResponse}}
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorResponse, "description": "An error"}
-    for status in (400, 401, 404, 409, 410, 413, 422, 500, 503, 504)
+    status: {"description": "An error"} for status in (400, 401, 404, 409, 410, 413, 422, 500, 503, 504)
 }
-OF_MCP: dict[int | str, dict[str, Any]] = {
-    202: {"description": "A notification needs no answer"},
-    **{status: {"model": McpErrorResponse | ErrorResponse, "description": "An error"} for status in (400, 404)},
-}
+"""`detail` says why: `message`, `code`, and `kind` where an environment or a session has failed."""
+OF_MCP: dict[int | str, dict[str, Any]] = {202: {"description": "A notification needs no answer"}}
 
 
 class WireJson(JSONResponse):

@@ -29,11 +29,8 @@ class RpcError(Exception):
 async def answer_mcp(
     sessions: EnvironmentSessions, body: Json, session_id: str | None, version: str | None
 ) -> tuple[int, Json | None, dict[str, str]]:
-    """Return the HTTP status of the response to one message, its body, None for a notification, and its headers.
-
-    The handshake opens a session; DELETE or its lease ends it. The headers of later messages name it, and the protocol
-    `version` that the handshake agreed on.
-    """
+    """Return the HTTP status of the response to one message, its body, None for a notification, and its headers. The
+    handshake opens a session, which DELETE or its lease ends, and agrees on the protocol `version`."""
     request_id, status, headers = body.get("id"), 200, dict[str, str]()
     answer: Json = {"jsonrpc": "2.0", "id": request_id if isinstance(request_id, str | int) else None}
     try:
@@ -46,7 +43,13 @@ async def answer_mcp(
         match body:
             case {"method": "initialize", "id": str() | int()}:
                 headers[MCP_SESSION] = (await sessions.open()).id
-                answer["result"] = greeting(sessions, body.get("params"))
+                params = body.get("params")
+                wanted = params.get("protocolVersion") if isinstance(params, dict) else None
+                answer["result"] = {
+                    "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[0],
+                    "capabilities": {"tools": {"listChanged": False}},
+                    "serverInfo": {"name": sessions.isolation.spec.name, "version": API_VERSION},
+                }
             case {"method": str(method), "id": str() | int()}:
                 answer["result"] = await perform(sessions, method, body.get("params") or {}, session_id)
             case {"method": str()} if request_id is None:
@@ -59,16 +62,6 @@ async def answer_mcp(
         status = 404 if refused.status == 404 else 200
         answer["error"] = {"code": SERVER_ERROR, "message": str(refused), "data": refused.data}
     return status, answer, headers
-
-
-def greeting(sessions: EnvironmentSessions, params: object) -> Json:
-    """Return the answer to `initialize`, with the requested protocol version if it is supported."""
-    version = params.get("protocolVersion") if isinstance(params, dict) else None
-    return {
-        "protocolVersion": version if version in VERSIONS else VERSIONS[0],
-        "capabilities": {"tools": {"listChanged": False}},
-        "serverInfo": {"name": sessions.isolation.spec.name, "version": API_VERSION},
-    }
 
 
 async def perform(sessions: EnvironmentSessions, method: str, params: object, session_id: str | None) -> Json:

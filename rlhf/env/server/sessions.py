@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from rlhf.env.encoding import task_from
-from rlhf.env.hosting.isolation import EnvironmentIsolation
+from rlhf.env.hosting.hosted import EnvironmentIsolation
 from rlhf.env.wire import Code, EnvironmentRefused, Json, ResetData
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
@@ -33,10 +33,8 @@ class Phase(StrEnum):
 
 
 class EnvironmentSession:
-    """An environment with a session id. When it breaks permanently it calls `lost`, and its slot is freed.
-
-    `holder` is the task of the attached WebSocket, if any; a new WebSocket replaces an earlier one.
-    """
+    """An environment with a session id. When it breaks permanently it calls `lost`. `holder` is the task of the
+    attached WebSocket, if any; a new WebSocket replaces an earlier one."""
 
     def __init__(
         self, session_id: str, isolation: EnvironmentIsolation, environment: Environment, lost: Callable[[], object]
