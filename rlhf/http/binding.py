@@ -96,8 +96,7 @@ def may_be_asked_as(header: str, names: Collection[str], address: str) -> bool:
 
 
 def token_from(variable: str | None) -> str | None:
-    """Return the bearer token in an environment variable; None without a variable. Raises `ConfigError` if it is
-    empty."""
+    """Return the bearer token in an environment variable, if one is named. Raises `ConfigError` if it is empty."""
     if variable is None:
         return None
     token = os.environ.get(variable, "").strip()

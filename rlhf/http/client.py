@@ -1,5 +1,4 @@
-"""The HTTP client of rewards, judges, opponents and sandboxes: deadlines, retries, a limit on concurrent calls, answers
-of bounded size without compression."""
+"""The HTTP client of rewards, judges, opponents and sandboxes: deadlines, retries, concurrency, bounded answers."""
 
 from __future__ import annotations
 
@@ -66,9 +65,8 @@ class HttpClient:
         return await self._call("POST", path, body)
 
     async def meet(self) -> None:
-        """Check that the server is reachable, and take its `capacity` from `/health` if it states a lower one than
-        `concurrency`. Raises `HttpFailed` when it cannot be reached or refuses the token; any other answer is
-        ignored."""
+        """Check that the server is reachable, and take its `capacity` from `/health` if that is lower than
+        `concurrency`. Raises `HttpFailed` when it cannot be reached or refuses the token."""
         try:
             health = await self.get("/health")
         except HttpFailed as failure:
@@ -130,15 +128,12 @@ class HttpClient:
             reraise=True,
         )
         async with self._places:
-            if (
-                self._available is None or request.method == "GET"
-            ):  # GET comes at the start, where a wait hides an error
+            if self._available is None or request.method == "GET":  # at the start, where a wait would hide an error
                 return await retrying(self._attempt, request)
             return await self._available.call(request, lambda: retrying(self._attempt, request))
 
     def _pause(self, state: RetryCallState) -> float:
-        """Return the seconds before the next attempt: random, so that calls that failed together do not retry together,
-        and at least the server's `Retry-After`."""
+        """Return the seconds before the next attempt: random, and at least the server's `Retry-After`."""
         failure = state.outcome.exception() if state.outcome else None
         wished = failure.retry_after_seconds if isinstance(failure, HttpFailed) else 0.0
         return max(self._backoff(state), min(wished, self._config.max_backoff_seconds))
@@ -159,17 +154,12 @@ class HttpClient:
         except InvalidJson as error:
             raise HttpFailed(where, "protocol", str(error)) from None
         except httpx.HTTPError as error:
-            raise transport_failure(where, error) from None
-
-
-def transport_failure(where: str, error: httpx.HTTPError) -> HttpFailed:
-    """Classify a failure below HTTP, such as a connection error."""
-    detail = f"{type(error).__name__}: {error}".rstrip(": ")
-    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol)):
-        return HttpFailed(where, "refused", detail)
-    if isinstance(error, httpx.TimeoutException):
-        return HttpFailed(where, "timeout", detail)
-    return HttpFailed(where, "lost" if isinstance(error, httpx.TransportError) else "protocol", detail)
+            kind = "lost" if isinstance(error, httpx.TransportError) else "protocol"
+            if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol)):
+                kind = "refused"
+            elif isinstance(error, httpx.TimeoutException):
+                kind = "timeout"
+            raise HttpFailed(where, kind, f"{type(error).__name__}: {error}".rstrip(": ")) from None
 
 
 def status_failure(where: str, answer: httpx.Response) -> HttpFailed:
@@ -199,11 +189,9 @@ def client(**settings: Any) -> httpx.AsyncClient:
 
 
 async def send_request(http: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
-    """Send a request and return the status, `Retry-After`, and the content (of a refusal only the beginning).
-
-    Raises `InvalidJson` for a success that is compressed or too long, and httpx's errors. The caller sets the total
-    deadline: httpx's timeouts apply to each part of an answer separately.
-    """
+    """Send a request and return the status, `Retry-After`, and the content (of a refusal only the beginning). Raises
+    `InvalidJson` for a success that is compressed or too long, and httpx's errors. The caller sets the deadline:
+    httpx's timeouts apply to each part of an answer separately."""
     request.headers.update(trace_headers())
     response = await http.send(request, stream=True)
     try:

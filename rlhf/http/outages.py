@@ -39,11 +39,8 @@ class Outages:
 
 
 class Availability:
-    """Distinguishes an outage of one server from a request that it cannot answer, and waits for the end of an outage.
-
-    After a call has failed, the server gets a request that it has answered before. If it answers, the call's own
-    request is at fault. If not, this is an outage: one caller asks every `pause_seconds`, and the others wait for it.
-    """
+    """Distinguishes an outage of one server from a request that it cannot answer: after a failure, the server gets a
+    request that it has answered before. In an outage one caller asks every `pause_seconds`; the others wait."""
 
     def __init__(
         self, server: str, ask: Callable[[JsonRequest], Awaitable[Any]], outages: Outages, pause_seconds: float

@@ -1,9 +1,5 @@
-"""Record the answers of servers and environments to a file, and replay them without the servers.
-
-A line of the file is one `request` with its `answer` or its `failure`. The caller decides what a request is; it holds
-no token and no address that may change. Equal requests get their answers in the recorded order: a caller whose order
-matters numbers its requests.
-"""
+"""Record the answers of servers and environments to a file, and replay them. A line is one `request` with its `answer`
+or its `failure`, without a token. Equal requests get their answers in the recorded order."""
 
 from __future__ import annotations
 
@@ -30,10 +26,8 @@ class RecordedFailure(Exception):
 
 
 class Recorder:
-    """Writes each request with its outcome, at once, to a new file that only its owner may read.
-
-    Raises `RecordingError` for a file that exists already or cannot be written.
-    """
+    """Writes each request with its outcome, at once, to a new file that only its owner may read. Raises
+    `RecordingError` for a file that exists already or cannot be written."""
 
     def __init__(self, path: Path, encode: Encode = json.dumps) -> None:
         self._encode = encode
@@ -76,8 +70,7 @@ class Replay:
             raise RecordingError(f"{path} is not a recording: {error}; record it again") from None
 
     def answer(self, request: Any) -> Any:
-        """Return the next recorded answer to an equal request. Raises `RecordedFailure` where the request failed, and
-        `RecordingError` where no answer is left."""
+        """Return the next recorded answer to an equal request. Raises `RecordedFailure`, and `RecordingError`."""
         lines = self._lines[self._key(request)]
         if not lines:
             raise RecordingError(

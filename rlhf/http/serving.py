@@ -75,32 +75,25 @@ def url_of(listener: socket.socket, *, tls: bool = False) -> str:
 
 @contextlib.asynccontextmanager
 async def listening(config: uvicorn.Config) -> AsyncIterator[str]:
-    """Run a server and yield its URL. At the end the server stops, or is cancelled if it does not stop in time.
-
-    Raises `UserError` for an address that is not available, `DeadlinePassed` when the server does not start.
-    """
+    """Run a server and yield its URL. At the end it stops, or is cancelled if it does not stop in time. Raises
+    `UserError` for an address that is not available, `DeadlinePassed` when it does not start."""
     with bound(config.host, config.port) as listener:
         server = BackgroundServer(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            await _wait_until_started(server, serving)
+            try:
+                async with asyncio.timeout(START_SECONDS):
+                    while not server.started and not serving.done():
+                        await asyncio.sleep(0.01)
+            except TimeoutError:
+                raise DeadlinePassed("the start of a server", START_SECONDS) from None
+            if serving.done():
+                serving.result()
             yield url_of(listener, tls=config.is_ssl)
         finally:
             server.should_exit = True
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(serving, END_SECONDS)
-
-
-async def _wait_until_started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
-    """Wait for the start. Raises what `serving` raised, and `DeadlinePassed`."""
-    try:
-        async with asyncio.timeout(START_SECONDS):
-            while not server.started and not serving.done():
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise DeadlinePassed("the start of a server", START_SECONDS) from None
-    if serving.done():
-        serving.result()
 
 
 async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
