@@ -24,11 +24,9 @@ read its files."""
 
 
 def bubblewrap_command(package_root: str, python: Interpreter, jail: Jail, limits: SandboxLimits) -> tuple[str, ...]:
-    """Return `bwrap` with its arguments, to be followed by the supervisor's command.
-
-    Root gets no user namespace: in one it would keep user id 0, which has no limit on processes. The program drops to
-    the user id of its jail instead.
-    """
+    """Return `bwrap` with its arguments, to be followed by the supervisor's command. Root gets no user namespace: in
+    one it would keep user id 0, which has no limit on processes; the program drops to the user id of its jail
+    instead."""
     readable = [part for path in python.readable if path not in SYSTEM for part in _open_parts(path, jail)]
     links = [link for link in LINKS if not any(Path(path).is_relative_to(link) for path in readable)]
     mounts = [

@@ -1,5 +1,4 @@
-"""Client of a sandbox server, ours or SandboxFusion's, with the interface of the sandbox in this process
-(`ProgramRunner`)."""
+"""Client of a sandbox server, ours or SandboxFusion's, with the interface of the sandbox in this process."""
 
 from __future__ import annotations
 
@@ -20,10 +19,8 @@ AGAIN_SECONDS = 1.0
 
 
 class RemoteSandbox:
-    """A `ProgramRunner` that uses the server at `url`. A program is sent once, without retries.
-
-    `timeout_seconds` bounds a call: connecting, queueing at the server, the run and the answer.
-    """
+    """A `ProgramRunner` that uses the server at `url`. A program is sent once, without retries. `timeout_seconds`
+    bounds a call: connecting, queueing at the server, the run and the answer."""
 
     def __init__(self, url: str, token: str | None = None, timeout_seconds: float = 390.0) -> None:
         once = HttpConfig(attempts=1, concurrency=sys.maxsize)
@@ -60,12 +57,8 @@ class RemoteSandbox:
 
 
 class RetryingRunner:
-    """A `ProgramRunner` that sends at most `at_once` programs at a time to `runner`, and retries when it is busy.
-
-    A program that was refused because the sandbox was busy has not run, so a retry is safe. Programs that use all of
-    their time delay others but do not make them fail. `SandboxBusy` is raised only if no program finished for
-    `patience_seconds`.
-    """
+    """A `ProgramRunner` that sends at most `at_once` programs at a time to `runner`, and retries those that it was too
+    busy to run. `SandboxBusy` is raised only if no program finished for `patience_seconds`."""
 
     def __init__(self, runner: ProgramRunner, at_once: int, patience_seconds: float) -> None:
         self._runner, self._patience_seconds = runner, patience_seconds

@@ -20,8 +20,7 @@ class NotFetched(Exception):
 
 
 def make_folder(jail: Jail, limits: SandboxLimits) -> None:
-    """Make the folder, on a tmpfs of limited size if the jail has one, and give it to the program's user. Raises
-    `OSError`."""
+    """Make the folder, on a tmpfs of limited size if the jail has one, for the program's user. Raises `OSError`."""
     if not jail.alone:
         os.mkdir(jail.folder, 0o700)
         if jail.sized:
@@ -44,10 +43,7 @@ def remove_folder(jail: Jail) -> None:
 
 def folder_use(jail: Jail, most_entries: int) -> tuple[int, int]:
     """Return the bytes and entries of the folder. Deleted files that are still open count only in a file system for the
-    run alone; elsewhere, counting stops after `most_entries`.
-
-    Raises `OSError` for a folder that cannot be read, because the program removed its rights or its path is too long.
-    """
+    run alone; elsewhere, counting stops after `most_entries`. Raises `OSError` for a folder that cannot be read."""
     if jail.sized:
         about = os.statvfs(jail.folder)
         used = (about.f_blocks - about.f_bfree) * about.f_frsize
@@ -75,8 +71,7 @@ def write_files(files: Mapping[str, bytes]) -> None:
 
 
 def read_files(folder: str, paths: tuple[str, ...], most_bytes: int) -> dict[str, bytes]:
-    """Read the files at `paths` that exist, together at most `most_bytes`. Links are not followed. Raises
-    `NotFetched`."""
+    """Read the files at `paths` that exist, at most `most_bytes`, without following links. Raises `NotFetched`."""
     found: dict[str, bytes] = {}
     for path in paths:
         try:
@@ -110,8 +105,7 @@ def _read_beneath(folder: str, path: str, most_bytes: int) -> bytes:
 
 
 def _mount(folder: str, limits: SandboxLimits) -> None:
-    """Mount an empty tmpfs on `folder`, in a mount namespace that only this process and its children see. Needs
-    CAP_SYS_ADMIN."""
+    """Mount an empty tmpfs on `folder`, in a private mount namespace. Needs CAP_SYS_ADMIN."""
     libc = ctypes.CDLL(None, use_errno=True)
     options = f"size={limits.disk_bytes},nr_inodes={limits.files + 1},mode=0700"
     flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV)

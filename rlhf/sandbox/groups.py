@@ -1,10 +1,5 @@
-"""Control groups (cgroup v2): kernel limits on memory, processes and threads of a whole run, and a fair share of
-processor time per run.
-
-The limits include shared memory, pipe and socket buffers, page tables and files in memory, even if a process hides
-them. The share of processor time does not depend on the number of processes and sessions. Source: the kernel's
-`Documentation/admin-guide/cgroup-v2.rst`.
-"""
+"""Control groups (cgroup v2): kernel limits on memory, processes and threads of a whole run, even if a process hides
+them, and a fair share of processor time per run. Source: the kernel's `Documentation/admin-guide/cgroup-v2.rst`."""
 
 from __future__ import annotations
 
@@ -51,8 +46,7 @@ class ControlGroup:
 
 
 def find_group_parent() -> tuple[GroupParent | None, str]:
-    """Find where groups of runs can be made, and remove groups that dead services left behind. Without such a place,
-    also returns the reason."""
+    """Find where groups of runs can be made, else why not, and remove groups that dead services left behind."""
     try:
         here, top = own_group(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
         parent = delegating_group(here, top)

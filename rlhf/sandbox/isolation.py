@@ -61,8 +61,7 @@ class SandboxIsolation:
     groups: GroupParent | None = None
     """Parent of the runs' control groups. None: resource limits bound each process, and nothing bounds their sum."""
     own_disk: bool = False
-    """Whether each run's folder is a tmpfs of limited size that its supervisor mounts, also without separate
-    namespaces."""
+    """Whether a run's folder is a tmpfs of limited size that its supervisor mounts."""
 
     @property
     def sized(self) -> bool:
@@ -118,7 +117,6 @@ def _outside(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def candidates() -> list[str]:
-    """Return the Pythons to try if the user names none: that of this process without its packages, then the
-    system's."""
+    """Return the Pythons to try if the user names none: that of this process, without its packages, the system's."""
     own = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     return [str(path) for path in dict.fromkeys((own, Path("/usr/bin/python3"))) if path.exists()]

@@ -28,10 +28,8 @@ def version() -> int:
 
 def restrict(folder: str, readable: Iterable[str], devices: Iterable[str]) -> None:
     """Restrict this thread and its children to these files: all rights on `folder` except making devices and sockets,
-    read and execute on `readable`, and use of `devices`.
-
-    Paths that do not exist are ignored. Needs `no_new_privs`, or privileges. Raises `OSError`.
-    """
+    read and execute on `readable`, and use of `devices`, if they exist. Needs `no_new_privs`, or privileges. Raises
+    `OSError`."""
     available = version()
     handled = sum(rights for since, rights in RIGHTS_SINCE.items() if since <= available)
     ruleset = _call(CREATE_RULESET, *_attributes(available, handled), 0)

@@ -1,5 +1,4 @@
-"""Chooses the isolation level: tests each level with a real program, strongest first, and takes the first that
-holds."""
+"""Chooses the isolation level: tests each with a real program, strongest first, and takes the first that holds."""
 
 from __future__ import annotations
 
@@ -59,10 +58,7 @@ def choose(
     allow_rlimits: bool = False,
 ) -> ChosenIsolation:
     """Return the strongest of `levels` that works on this machine, for the Python at `python` or one that is found.
-
-    Raises `SandboxUnavailable` with the reasons if none works. Resource limits alone protect neither files nor network:
-    they are tried last, and only if `allow_rlimits` is set.
-    """
+    Resource limits alone are tried last, if `allow_rlimits` is set. Raises `SandboxUnavailable`."""
     groups, no_groups = find_group_parent()
     over: list[tuple[IsolationLevel, str]] = []
     for level in (*levels, *((IsolationLevel.RLIMITS,) if allow_rlimits else ())):
@@ -78,8 +74,7 @@ def choose(
 def _strongest(
     level: IsolationLevel, python: Interpreter, groups: GroupParent | None
 ) -> tuple[SandboxIsolation | None, str]:
-    """Return the level with as many kernel limits as work here, or None; and the reason for anything that does not
-    work."""
+    """Return the level with as many kernel limits as work here, or None; and the reason against more."""
     if level is IsolationLevel.BUBBLEWRAP and not shutil.which("bwrap"):
         return None, "bwrap is not installed"
     may_mount = level is not IsolationLevel.BUBBLEWRAP and os.geteuid() == 0

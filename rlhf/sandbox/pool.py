@@ -26,8 +26,7 @@ class Queue:
 
 
 class Sandbox:
-    """A `ProgramRunner` in this process. Each run has its own thread; `start` probes the machine once, unless `chosen`
-    is given."""
+    """A `ProgramRunner` in this process. Each run has its own thread; `start` probes the machine once."""
 
     def __init__(
         self,
@@ -60,8 +59,7 @@ class Sandbox:
                 self._chosen = await asyncio.to_thread(choose, python=self._python, allow_rlimits=self._allow_rlimits)
 
     async def run(self, program: Program) -> ProgramResult:
-        """Run `program` and return its result. Raises `SandboxBusy` if its waiting time runs out or too many wait,
-        `SandboxBroken`."""
+        """Run `program` and return its result. Raises `SandboxBusy`, and `SandboxBroken`."""
         isolation = self.chosen.isolation
         await self._take_place()
         self.running += 1

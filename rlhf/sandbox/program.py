@@ -1,8 +1,5 @@
-"""Programs, their results and their limits, and `ProgramRunner`, which runs them.
-
-Named tuples, and few imports: each run starts a supervisor process, and importing `dataclasses` alone would take longer
-than the start of Python.
-"""
+"""Programs, their results and their limits, and `ProgramRunner`, which runs them. Imports little, not even
+`dataclasses`: each run starts a supervisor process."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ class TerminationReason(StrEnum):
 
 
 class ProgramResult(NamedTuple):
-    """The result of a program. `return_code` is negative for a signal, and None if the sandbox ended the run.
-
-    Truncated output ends with a line that says so.
-    """
+    """The result of a program. `return_code` is negative for a signal, and None if the sandbox ended the run."""
 
     ending: TerminationReason
     return_code: int | None = None
@@ -84,11 +78,8 @@ class SandboxLimits(NamedTuple):
 
 
 class ProgramRunner(Protocol):
-    """Runs programs, in this process's sandbox or on a server.
-
-    `run` raises `SandboxBroken` or `SandboxBusy` for failures that the program did not cause; what the program causes
-    is in the result.
-    """
+    """Runs programs, in this process's sandbox or on a server. `run` raises `SandboxBroken` or `SandboxBusy` for
+    failures that the program did not cause."""
 
     async def start(self) -> None: ...
     async def run(self, program: Program) -> ProgramResult: ...

@@ -31,19 +31,16 @@ ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "2",  # each has 64 MiB of addresses, one for each thread
 }
 FIRST_UID, UIDS = 64000, 512
-"""User ids for runs: in the 16-bit range that every container maps, and outside the ranges that distributions
-assign."""
+"""User ids for runs: in the range that every container maps, outside those that distributions assign."""
 DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
 PACKAGE_ROOT = str(Path(__file__).parents[2])
 START = "import sys; sys.path.insert(0, {root!r}); from {module} import supervisor_main; supervisor_main()"
 
 
 def run_program(program: Program, ceiling: SandboxLimits, isolation: SandboxIsolation) -> ProgramResult:
-    """Run `program` within its own limits and `ceiling`, whichever is lower.
-
-    Call it on a thread that outlives the run: the kernel kills the sandbox when the thread that started it ends. Raises
-    `SandboxBroken` for failures of the sandbox.
-    """
+    """Run `program` within its own limits and `ceiling`, whichever is lower, on a thread that outlives the run: the
+    kernel kills the sandbox when the thread that started it ends. Raises `SandboxBroken` for failures of the
+    sandbox."""
     limits = ceiling.within(program.wall_seconds, program.memory_bytes)
     if wrong := _wrong_path(program):
         return ProgramResult(ending=TerminationReason.REFUSED, detail=wrong)
@@ -62,10 +59,8 @@ def run_program(program: Program, ceiling: SandboxLimits, isolation: SandboxIsol
 
 @contextlib.contextmanager
 def lent_uid() -> Iterator[int]:
-    """Reserve a user id that no other run on this machine has. Raises `SandboxBroken` when all are in use.
-
-    The reservation is an abstract unix socket named after the id: the kernel releases it when this process dies.
-    """
+    """Reserve a user id that no other run on this machine has, by an abstract unix socket, which the kernel releases
+    when this process dies. Raises `SandboxBroken` when all are in use."""
     for uid in range(FIRST_UID, FIRST_UID + UIDS):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim:
             try:

@@ -1,5 +1,4 @@
-"""The messages between a run and its supervisor: request on standard input, result on output; JSON with bytes in
-base64. Imports little, as `program.py`."""
+"""The messages between a run and its supervisor: JSON with bytes in base64. Imports little, as `program.py`."""
 
 from __future__ import annotations
 
@@ -12,8 +11,7 @@ from rlhf.sandbox.program import ProgramResult, SandboxLimits, TerminationReason
 
 
 class Jail(NamedTuple):
-    """Restrictions that the program's process applies to itself, in addition to those in which the supervisor
-    starts."""
+    """Restrictions that the program's process applies to itself, in addition to its supervisor's."""
 
     folder: str
     """The only writable folder."""

@@ -1,8 +1,6 @@
 """The supervisor process of one run: starts the program in its jail, monitors it, kills all its processes, and reports.
-
-The supervisor is not in the jail, and the program cannot reach it: it has another user id, or is the first process of
-its namespace, or is outside the program's Landlock domain, and its memory is not readable. Standard library only.
-"""
+The program cannot reach it: it has another user id, or is the first process of its namespace, or is outside the
+program's Landlock domain, and its memory is not readable. Standard library only."""
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ class RunRefused(Exception):
 
 
 def supervisor_main() -> None:
-    """Read the request, carry it out, write the report. Exit code 3 with a line on standard error: the program is not
-    the cause."""
+    """Read the request, carry it out, write the report. Exit code 3, with a line on stderr, is not the program's."""
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # before the request is read: a parent that is dead sends none
     prctl(PR_SET_CHILD_SUBREAPER, 1)  # adopt orphans of the run
@@ -58,8 +55,7 @@ def supervisor_main() -> None:
 
 
 def carry_out(request: RunRequest) -> ProgramResult:
-    """Run the program, from input files to output files. No process and no file of it is left when this returns or
-    raises."""
+    """Run the program, from input files to output files. Nothing of it is left when this returns or raises."""
     try:
         make_folder(request.jail, request.limits)
         return _run(request)
@@ -180,8 +176,7 @@ def _become(request: RunRequest, standard: tuple[int, int, int], send: int) -> N
 
 
 def confine(jail: Jail, limits: SandboxLimits) -> None:
-    """Apply the jail's restrictions to this process; they cannot be removed. Raises `OSError`; then the program must
-    not run."""
+    """Restrict this process for good. Raises `OSError`; then the program must not run."""
     if jail.entrance is not None:
         os.write(jail.entrance, b"0")
     libc = ctypes.CDLL(None)

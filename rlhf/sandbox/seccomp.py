@@ -1,9 +1,7 @@
-"""The seccomp filter of a run: which system calls are forbidden; assembled here and installed through ctypes.
-
-It is a list of forbidden calls and not of allowed ones, because interpreters and their extensions use most of the
-others. Files are left to mounts, namespaces and Landlock, and calls that need a capability to the kernel, which grants
-the program none; the filter covers what these leave open. Source of the numbers: the kernel's tables of system calls.
-"""
+"""The seccomp filter of a run, installed through ctypes. It lists forbidden calls and not allowed ones, because
+interpreters and their extensions use most of the others. Files are left to mounts, namespaces and Landlock, and calls
+that need a capability to the kernel, which grants the program none. Source of the numbers: the kernel's tables of
+system calls."""
 
 from __future__ import annotations
 
@@ -64,8 +62,7 @@ SIGNAL_OWNERS_AND_LEASES = (8, 15, 1024)  # F_SETOWN, F_SETOWN_EX, F_SETLEASE
 
 
 def install(jail: Jail) -> None:
-    """Install the filter on this thread and its children; it cannot be removed. Needs `no_new_privs`. Raises
-    `OSError`."""
+    """Install the filter on this thread and its children, for good. Needs `no_new_privs`. Raises `OSError`."""
     architecture = ARCHITECTURES[os.uname().machine][1]
     rules: list[bytes] = []
 
