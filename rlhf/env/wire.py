@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
+import jsonschema
+from jsonschema_specifications import REGISTRY
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from referencing import Resource
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
-from rlhf.env.tool_schemas import problem_of_schema
 from rlhf.errors import RlhfError
 from rlhf.untrusted_text import read_json
 
@@ -227,6 +232,31 @@ class StockAnswer(_Answer):
     reward: float | None = None
     done: bool
     metadata: Json | None = None
+
+
+def problem_of_schema(schema: dict[str, Any]) -> str | None:
+    """Return why a tool's `input_schema`, plain JSON, is not a valid schema of an object; None if it is one."""
+    kind = schema.get("type", "object")
+    try:
+        jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator).check_schema(schema)
+    except jsonschema.SchemaError as error:
+        return f"is invalid at {error.json_path}: {error.message:.200}"
+    if "object" not in kind:
+        return f"has type {kind!r:.100}, but a tool takes an 'object'"
+    root = Resource.from_contents(schema, default_specification=DRAFT202012)
+    dangling = next(_dangling(root, REGISTRY.resolver_with_root(root)), None)
+    return dangling and f"refers to {dangling!r:.100} but does not define it"
+
+
+def _dangling(schema: Any, resolver: Any) -> Iterator[str]:
+    """Yield the dangling references of a schema and its subschemas."""
+    if isinstance(schema.contents, Mapping) and "$ref" in schema.contents:
+        try:
+            resolver.lookup(schema.contents["$ref"])
+        except Unresolvable:
+            yield schema.contents["$ref"]
+    for inner in schema.subresources():
+        yield from _dangling(inner, resolver.in_subresource(inner))
 
 
 class _Tool(_Answer):

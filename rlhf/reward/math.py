@@ -16,7 +16,7 @@ from math_verify import grader, parse, parser, verify
 
 from rlhf.chat.thinking import after_thinking
 from rlhf.errors import NoReference, Raised, catch
-from rlhf.reward.choices import TOGETHER, Choice, choice_of, chosen_in
+from rlhf.reward.choices import TOGETHER, Choice, choice_of, chosen_in, same_words
 from rlhf.reward.conditions import BUILDER, alternatives, same_condition
 from rlhf.reward.expression_size import TooLarge, check_reply, check_size, check_text, written_form
 from rlhf.reward.final_answer import Statement, statement_of
@@ -24,7 +24,6 @@ from rlhf.reward.latex_internals import LatexReader, written_items
 from rlhf.reward.named_values import by_name, without_names
 from rlhf.reward.numbers_equal import numbers_equal
 from rlhf.reward.rules import reference_of
-from rlhf.reward.word_answers import same_words
 from rlhf.reward.written_answer import AS_WRITTEN, NUMBER, as_formula, undressed, without_traps
 
 # math-verify's own deadline is an alarm signal that turns a time-out into "not equal"; here the worker is killed

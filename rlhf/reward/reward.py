@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,23 @@ from typing import Any
 from rlhf.errors import ConfigError, NoReference
 from rlhf.http.outages import Outages
 from rlhf.reward.code.scoring import CodeScorer
-from rlhf.reward.combine import CombinedReward
 from rlhf.reward.config import RewardConfig, ScorerConfig
-from rlhf.reward.environment import EnvironmentReward
 from rlhf.reward.judge import PairwiseJudge, PointwiseJudge
 from rlhf.reward.process import ScorerPool
 from rlhf.reward.remote import RemoteReward, client_of
 from rlhf.reward.reward_interface import LiveReward
 from rlhf.reward.rules import exact, tagged_blocks, zero_reward
 from rlhf.reward.wire import NULLS_HEADER
-from rlhf.types import CAUSED_BY_REPLIES, Scored, Task, Trajectory, Unscored
+from rlhf.types import (
+    CAUSED_BY_REPLIES,
+    EpisodeStatus,
+    Scored,
+    Task,
+    Trajectory,
+    Unscored,
+    exact_sum,
+    is_finite,
+)
 
 QUICK = {"exact": exact, "format": tagged_blocks, "none": zero_reward}
 IN_WORKERS = {"regex": "rlhf.reward.rules:regex", "math": "rlhf.reward.math:math"}
@@ -89,6 +97,68 @@ class FailuresValued:
             else one
             for one in scores
         ]
+
+
+class EnvironmentReward:
+    """A `RewardFunction` without a scorer: the rewards are already in the turns."""
+
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+
+    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
+        return [summed(trajectory) for trajectory in trajectories]
+
+
+def summed(trajectory: Trajectory) -> Scored | Unscored:
+    """Return the sum of the turns' rewards. An episode that was cut off before any reward scores 0; one that the
+    environment ended without any reward has no score."""
+    rewards = [turn.reward for segment in trajectory.segments for turn in segment.turns if turn.reward is not None]
+    if not rewards and trajectory.status is EpisodeStatus.TERMINATED:
+        return Unscored(kind="no reward", detail="the environment ended the episode without a reward")
+    value = exact_sum(rewards)
+    if not is_finite(value):
+        return Unscored(kind="not finite", detail=f"the sum of {len(rewards)} rewards overflows")
+    return Scored(value=value, parts={"environment": value}, turn_weight=1.0, only_turns=True)
+
+
+class CombinedReward:
+    """A `RewardFunction` that is the weighted sum of others. `parts` holds their scores before weighting."""
+
+    def __init__(self, parts: Mapping[str, LiveReward], weights: Mapping[str, float]) -> None:
+        self._parts, self._weights = parts, weights
+
+    async def start(self) -> None:
+        await asyncio.gather(*(reward.start() for reward in self._parts.values()))
+
+    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
+        columns = await asyncio.gather(*(reward(task, trajectories) for reward in self._parts.values()))
+        return [combined(dict(zip(self._parts, row, strict=True)), self._weights) for row in zip(*columns, strict=True)]
+
+    async def close(self) -> None:
+        async with AsyncExitStack() as stack:
+            for reward in self._parts.values():
+                stack.push_async_callback(reward.close)
+
+
+def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, float]) -> Scored | Unscored:
+    """Return the weighted sum of one reply's scores. If one part has no score, neither has the sum: leaving the part
+    out, or counting it as 0, would be a different reward."""
+    for name, score in scores.items():
+        if isinstance(score, Unscored):
+            return Unscored(kind=f"{name}: {score.kind}", detail=score.detail)
+    numbers = {name: score for name, score in scores.items() if isinstance(score, Scored)}
+    values = {name: score.value for name, score in numbers.items()}
+    total = exact_sum(weights[name] * value for name, value in values.items())
+    if not is_finite(total):
+        return Unscored(kind="not finite", detail=f"the weighted sum of {values} is {total}")
+    return Scored(
+        value=total,
+        parts=values,
+        turn_weight=sum(weights[name] * score.turn_weight for name, score in numbers.items()),
+        only_turns=all(score.only_turns for name, score in numbers.items() if weights[name]),
+        failure=", ".join(f"{name}: {score.failure}" for name, score in numbers.items() if score.failure),
+        detail="; ".join(f"{name}: {score.detail}" for name, score in numbers.items() if score.detail),
+    )
 
 
 def make_reward(

@@ -12,7 +12,7 @@ import numpy as np
 from rlhf.cluster.watch import telling_error
 from rlhf.controller.episode_log import EpisodeLog
 from rlhf.protocols import Environments
-from rlhf.reward.environment import EnvironmentReward
+from rlhf.reward.reward import EnvironmentReward
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.turns import TurnRules, WithEnvironment
 from rlhf.runs.episode_parts import read_episodes

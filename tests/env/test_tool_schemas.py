@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf.env.tool_schemas import problem_of_schema
+from rlhf.env.wire import problem_of_schema
 
 
 def of(**property: Any) -> dict[str, Any]:

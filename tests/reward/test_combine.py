@@ -9,10 +9,8 @@ from dataclasses import replace
 import pytest
 
 from rlhf.config import build
-from rlhf.reward.combine import CombinedReward, combined
 from rlhf.reward.config import RewardConfig
-from rlhf.reward.environment import EnvironmentReward
-from rlhf.reward.reward import make_reward
+from rlhf.reward.reward import CombinedReward, EnvironmentReward, combined, make_reward
 from rlhf.types import Scored, Task, Trajectory, Unscored
 from tests.reward.asked import TASK, kinds, replies, scored
 from tests.reward.test_environment import trajectory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlhf.reward.environment import EnvironmentReward
+from rlhf.reward.reward import EnvironmentReward
 from rlhf.types import EpisodeStatus, Scored, Segment, Task, Trajectory, Turn, Unscored
 
 TASK = Task(id="t", messages=())

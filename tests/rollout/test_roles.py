@@ -9,7 +9,7 @@ from recipes.tasks.tictactoe import ROLES, TicTacToeEnvironment
 from rlhf.chat.renderer import ChatRenderer
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.models.tiny import byte_tokenizer
-from rlhf.reward.environment import EnvironmentReward
+from rlhf.reward.reward import EnvironmentReward
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.turns import WithEnvironment, play
 from rlhf.trainer.batching.batch import build_batch

@@ -13,7 +13,7 @@ from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import EnvironmentFailed
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.protocols import Environment
-from rlhf.reward.environment import EnvironmentReward
+from rlhf.reward.reward import EnvironmentReward
 from rlhf.rollout.dry_run import opening_of
 from rlhf.rollout.evaluation import EvaluationFailed, EvaluationSet, evaluate_set
 from rlhf.rollout.group import GroupRollout
