@@ -110,11 +110,8 @@ class _Layer(TorchFunctionMode):
         scores, own = args[0] if args else (kwargs or {})["input"], answer.indices
         if given is None or not self._replay.is_choice(scores, own.shape[-1]):
             return answer
-        return self._replayed(scores, own, given[:, : own.shape[-1]].to(own.device, own.dtype))
-
-    def _replayed(self, scores: Tensor, own: Tensor, given: Tensor) -> Any:
         self.seen += 1
-        given = given.reshape(own.shape)
+        given = given[:, : own.shape[-1]].to(own.device, own.dtype).reshape(own.shape)
         known = given >= 0
         self.differing = self.differing + (known & (given.unsqueeze(-1) != own.unsqueeze(-2)).all(-1)).sum()
         taken = torch.where(known, given, own) if self._replay.mode == "replay" else own

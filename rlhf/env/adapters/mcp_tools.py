@@ -50,7 +50,9 @@ class McpToolsEnvironment(ToolUseEnvironment):
     def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
         meta = {EPISODE: self._episode}
         result = self._run(lambda client: client.call_tool(name, dict(arguments), meta=meta))
-        return shortened(result_text(result), self._longest)
+        parts = [part_text(part) for part in result.model_dump(mode="json", by_alias=True)["content"]]
+        text = "\n".join(parts) or json.dumps(result.structured_content)  # which may be all that it has
+        return shortened(f"error: {text}" if result.is_error else text, self._longest)
 
     async def _list(self, client: Any) -> list[Tool]:
         tools: list[Tool] = []
@@ -87,10 +89,3 @@ class McpToolsEnvironment(ToolUseEnvironment):
                 raise RefusedCall(f"{cause!s:.{self._longest}}") from None
             kind = "protocol" if isinstance(cause, (ValueError, RuntimeError)) else "lost"  # an invalid result stays so
             raise EnvironmentFailed("mcp", kind, f"{self._url}: {type(cause).__name__}: {cause}") from cause
-
-
-def result_text(result: Any) -> str:
-    """Return the text of a result; its structured content where it has no parts."""
-    parts = [part_text(part) for part in result.model_dump(mode="json", by_alias=True)["content"]]
-    text = "\n".join(parts) or json.dumps(result.structured_content)
-    return f"error: {text}" if result.is_error else text

@@ -55,7 +55,8 @@ class ReasoningGymEnvironment:
     def step(self, action: Message) -> Observation:
         if not self.problem:
             raise RuntimeError("step before reset: there is no question to answer")
-        answer = extracted(action.content) if self._in_tags else action.content.strip()
+        found = TAGS.findall(action.content) if self._in_tags else [action.content]
+        answer = found[-1].strip() if found else None
         info = {"answer": answer}
         try:
             score = float(self._problems.score_answer(answer, self.problem))
@@ -65,12 +66,6 @@ class ReasoningGymEnvironment:
 
     def close(self) -> None:
         self.problem = {}
-
-
-def extracted(reply: str) -> str | None:
-    """Return the content of the last pair of answer tags, or None."""
-    found = TAGS.findall(reply)
-    return found[-1].strip() if found else None
 
 
 @functools.lru_cache(maxsize=64)

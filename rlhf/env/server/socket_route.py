@@ -10,7 +10,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from rlhf.env.encoding import answer_data, dumps
 from rlhf.env.server.acting import act, answer_text
 from rlhf.env.server.sessions import EnvironmentSession, EnvironmentSessions
-from rlhf.env.wire import Code, EnvironmentRefused, Frame, Json, ResetData, parse_frame, validated
+from rlhf.env.wire import Code, EnvironmentRefused, Json, ResetData, parse_frame, validated
 from rlhf.tracing import span
 
 NORMAL, BROKEN, TRY_AGAIN = 1000, 1011, 1013
@@ -50,12 +50,19 @@ async def read_frames(socket: WebSocket, frames: asyncio.Queue[str | bytes]) -> 
 async def converse(
     socket: WebSocket, frames: asyncio.Queue[str | bytes], sessions: EnvironmentSessions, max_message_bytes: int
 ) -> int:
-    """Find the session, answer frames, and end or keep the session as its URL specifies. Returns the close code."""
+    """Find the session, answer frames until a close frame or until it is lost, and end or keep it as its URL specifies.
+    Returns the close code."""
     try:
         session = await session_for(socket, sessions)
         async with sessions.attached(session):
             try:
-                code = await answer_frames(socket, frames, sessions, session, max_message_bytes)
+                code = BROKEN
+                while not session.closed:
+                    answer = await respond(await frames.get(), sessions, session, max_message_bytes)
+                    if answer is None:
+                        code = NORMAL
+                        break
+                    await send_frame(socket, *answer)
                 sessions.end(session.id)
                 return code
             finally:
@@ -75,39 +82,26 @@ async def session_for(socket: WebSocket, sessions: EnvironmentSessions) -> Envir
     return await sessions.open()
 
 
-async def answer_frames(
-    socket: WebSocket,
-    frames: asyncio.Queue[str | bytes],
-    sessions: EnvironmentSessions,
-    session: EnvironmentSession,
-    max_message_bytes: int,
-) -> int:
-    """Answer frames until a close frame, or until the session is lost. Returns the close code."""
-    while not session.closed:
-        text = await frames.get()
-        try:
-            if len(text) > max_message_bytes:
-                message = f"The message has {len(text):,} bytes; this server takes {max_message_bytes:,}"
-                raise EnvironmentRefused(Code.VALIDATION_ERROR, message, 413, errors=[])
-            frame = parse_frame(text)
-            if frame.type == "close":
-                return NORMAL
-            with span(frame.type, detail=True):
-                kind, data = await respond(frame, sessions, session)
-        except EnvironmentRefused as refused:
-            kind, data = "error", refused.data
-        await send_frame(socket, kind, data)
-    return BROKEN
-
-
-async def respond(frame: Frame, sessions: EnvironmentSessions, session: EnvironmentSession) -> tuple[str, Json]:
-    """Return the answer's type and data. Raises `EnvironmentRefused`."""
+async def respond(
+    text: str | bytes, sessions: EnvironmentSessions, session: EnvironmentSession, max_message_bytes: int
+) -> tuple[str, Json] | None:
+    """Return the type and the data of the answer to a frame; None for a close frame."""
     spec = sessions.isolation.spec
-    if frame.type == "reset":
-        return "observation", answer_data(await session.reset(validated(ResetData, frame.data)), spec.tools)
-    if frame.type == "state":
-        return "state", session.state
-    return "observation", await act(session, spec, frame.data)
+    try:
+        if len(text) > max_message_bytes:
+            message = f"The message has {len(text):,} bytes; this server takes {max_message_bytes:,}"
+            raise EnvironmentRefused(Code.VALIDATION_ERROR, message, 413, errors=[])
+        frame = parse_frame(text)
+        if frame.type == "close":
+            return None
+        with span(frame.type, detail=True):
+            if frame.type == "reset":
+                return "observation", answer_data(await session.reset(validated(ResetData, frame.data)), spec.tools)
+            if frame.type == "state":
+                return "state", session.state
+            return "observation", await act(session, spec, frame.data)
+    except EnvironmentRefused as refused:
+        return "error", refused.data
 
 
 async def send_frame(socket: WebSocket, kind: str, data: Json) -> None:
