@@ -77,6 +77,5 @@ def _formats(renderer: ChatRenderer, setting: str) -> Iterator[ToolFormat]:
 
 
 def _reads(read: ToolFormat, written: ReplyAsWritten) -> bool:
-    """Whether parsing finds exactly the call that the template wrote."""
     parsed = read(written.text, [PROBE], thinking=written.thinking)
     return [(call.name, call.arguments) for call in parsed.calls] == [(CALL.name, CALL.arguments)]

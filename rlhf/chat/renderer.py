@@ -62,7 +62,6 @@ class ChatRenderer:
         return _remembered(self._offers, key, lambda: ChatRenderer(*arguments))
 
     def reading(self, read: ToolFormat) -> ChatRenderer:
-        """Return the same renderer with another format of tool calls."""
         return ChatRenderer(self.tokenizer, self._without_tools, self._tools, self._declared_ends, read)
 
     def parsed(self, text: str, before: NDArray[np.int32]) -> ParsedReply:

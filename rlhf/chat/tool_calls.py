@@ -85,7 +85,6 @@ def new_id(taken: Collection[str]) -> str:
 
 
 def taken_ids(messages: Sequence[Message]) -> set[str]:
-    """Return the ids of all calls in a conversation, and of their results."""
     calls = {call.id for message in messages for call in message.tool_calls}
     return calls | {message.tool_call_id for message in messages if message.tool_call_id}
 

@@ -178,14 +178,12 @@ def inner_text(value: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """Return the name of a value's type."""
     if isinstance(value, Mapping):
         return "an object"
     return "a list" if isinstance(value, list | tuple) else f"a {type(value).__name__}"
 
 
 def short_value(value: Any) -> str:
-    """Shorten a value for an error message."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 

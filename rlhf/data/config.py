@@ -115,7 +115,6 @@ class DatasetConfig(Config):
 
     @property
     def holds_pairs(self) -> bool:
-        """Whether a row is a pair of replies, one of them preferred."""
         return self.chosen_column is not None
 
 
@@ -199,20 +198,17 @@ class DataConfig(Config):
 
     @property
     def train_sets(self) -> dict[str, TrainingSetConfig]:
-        """All training sets by their key."""
         if isinstance(self.train, TrainingSetConfig):
             return {"data.train": self.train}
         return {f"data.train.{index}": one for index, one in enumerate(self.train or ())}
 
     @property
     def eval_sets(self) -> dict[str, EvaluationSetConfig]:
-        """All evaluation sets by name, in the recipe's order."""
         if isinstance(self.eval, EvaluationSetConfig):
             return {HELD_OUT: self.eval}
         return dict(self.eval or {})
 
     def eval_key(self, name: str) -> str:
-        """Return the key of an evaluation set."""
         return f"data.eval.{name}" if isinstance(self.eval, dict) else "data.eval"
 
     def at(self, place: Callable[[str], str]) -> DataConfig:
@@ -233,7 +229,6 @@ class DataConfig(Config):
 
     @property
     def sets(self) -> dict[str, DatasetConfig]:
-        """All datasets by their key."""
         return {**self.train_sets, **{self.eval_key(name): one for name, one in self.eval_sets.items()}}
 
     @field_validator("chat_template_arguments")

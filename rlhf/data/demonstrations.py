@@ -60,7 +60,6 @@ def demonstration_of_task(config: DatasetConfig, task: Task, where: str) -> Demo
 
 
 def demonstration_of_pair(pair: PreferencePair) -> Demonstration:
-    """Return the chosen reply of a pair as a demonstration."""
     messages = (*pair.prompt, Message(role="assistant", content=pair.chosen))
     return Demonstration(messages=messages, replies=(len(pair.prompt),), tools=pair.tools, where=pair.where)
 

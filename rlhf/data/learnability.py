@@ -41,7 +41,6 @@ class Learnability:
         self._edges: NDArray[np.float64] | None = None
 
     def count(self, task: int, variance: float) -> None:
-        """Let one more group of a task count."""
         self.groups[task] += 1
         self.variances[task] += RECENT * (variance - self.variances[task])
         self._edges = None

@@ -31,7 +31,6 @@ class MixedOrder(Generic[T]):
         return self.orders[dataset][place]
 
     def slot(self, ordinal: int) -> tuple[int, int]:
-        """Return the dataset of an ordinal, and its place in that dataset's order."""
         return slot(ordinal, self._weights)
 
 

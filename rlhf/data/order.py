@@ -31,7 +31,6 @@ class TaskOrder(Generic[T]):
         return self.tasks[self.place(ordinal)]
 
     def __len__(self) -> int:
-        """Tasks of one epoch."""
         return len(self.tasks)
 
     def place(self, ordinal: int) -> int:
@@ -42,7 +41,6 @@ class TaskOrder(Generic[T]):
         return int(self._permutation(self.epoch(ordinal))[place]) if self._shuffle else place
 
     def epoch(self, ordinal: int) -> int:
-        """Return the epoch of an ordinal, from 0."""
         return ordinal // len(self.tasks)
 
 

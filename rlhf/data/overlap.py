@@ -21,7 +21,6 @@ def questions_of(tasks: Sequence[Task], config: DatasetConfig) -> list[str]:
 
 
 def questions_of_pairs(pairs: Sequence[PreferencePair]) -> list[str]:
-    """Return the question of each pair."""
     return [_text(pair.prompt) for pair in pairs]
 
 

@@ -59,15 +59,12 @@ class Target:
             await client.close()
 
     async def reset(self, client: RemoteEnvironment, seed: int = 0) -> Json:
-        """Return the data of the first observation. Raises `CheckFailed`, `AtCapacity`."""
         return observation_data(await client.exchange({"type": "reset", "data": {"seed": seed}}))
 
     async def step(self, client: RemoteEnvironment) -> Json:
-        """Return the data of the next observation. Raises `CheckFailed`."""
         return observation_data(await client.exchange({"type": "step", "data": self.action}))
 
     async def trace(self, seed: int) -> list[Json]:
-        """Return the observations of one episode, in a new session."""
         async with self.session() as client:
             (observations,) = await self.play([client], [seed])
         if observations[0]["done"]:
@@ -134,7 +131,6 @@ async def check_errors(target: Target) -> str:
 
 
 async def check_seeds(target: Target) -> str:
-    """Check that the same seed and actions give the same observations."""
     first, other, again = [await target.trace(seed) for seed in (1, 2, 1)]
     if first != again:
         raise CheckFailed("the same seed and actions give different observations")

@@ -98,7 +98,6 @@ class EnvironmentConfig(Config):
 
     @property
     def for_evaluation(self) -> EnvironmentConfig:
-        """The settings for evaluations."""
         return self.model_copy(update={"arguments": self.arguments | self.eval_arguments})
 
     @property

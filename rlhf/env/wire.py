@@ -57,8 +57,6 @@ class Strict(BaseModel):
 
 
 class CallData(Strict):
-    """A tool call of an action."""
-
     id: str = ""
     name: str
     arguments: Json = Field(default_factory=dict)
@@ -74,8 +72,6 @@ class MessageData(Strict):
 
 
 class TaskData(Strict):
-    """The task of an episode."""
-
     id: str
     messages: list[MessageData] = Field(default_factory=list)
     answer: str | None = None
@@ -125,8 +121,6 @@ class ListTools(Strict):
 
 
 class CallTool(Strict):
-    """Calls one tool: a step."""
-
     type: Literal["call_tool"]
     tool_name: str
     arguments: Json = {}
@@ -156,8 +150,6 @@ class ObservationData(BaseModel):
 
 
 class StateData(BaseModel):
-    """The state of a session."""
-
     model_config = ConfigDict(extra="allow")
 
     episode_id: str | None = None
@@ -249,7 +241,6 @@ def problem_of_schema(schema: dict[str, Any]) -> str | None:
 
 
 def _dangling(schema: Any, resolver: Any) -> Iterator[str]:
-    """Yield the dangling references of a schema and its subschemas."""
     if isinstance(schema.contents, Mapping) and "$ref" in schema.contents:
         try:
             resolver.lookup(schema.contents["$ref"])
@@ -281,8 +272,6 @@ class SpecAnswer(_Answer):
 
 
 class ErrorAnswer(_Answer):
-    """The `data` of an error frame."""
-
     code: str = ""
     message: str = ""
     kind: str | None = None

@@ -28,8 +28,6 @@ RefusalJson = Callable[[int, str], Mapping[str, Any]]
 
 
 class HttpRefused(Exception):
-    """A request that fails an access check."""
-
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
         self.status, self.why = status, why
@@ -134,7 +132,6 @@ class AccessMiddleware:
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that begins with a body which was read already."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:

@@ -38,7 +38,6 @@ class RecordingConfig(Config):
 
     @property
     def file(self) -> Path:
-        """The path with `~` expanded."""
         return Path(self.path).expanduser()
 
 

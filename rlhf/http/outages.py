@@ -21,8 +21,6 @@ ROUNDS = 3
 
 
 class JsonRequest(NamedTuple):
-    """One request, with a body of plain data."""
-
     method: str
     url: str
     body: Any

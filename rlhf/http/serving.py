@@ -114,8 +114,6 @@ class BackgroundServer(uvicorn.Server):
 
 
 class StrictRequest(Request):
-    """A request whose body is parsed by `read_json`."""
-
     async def json(self) -> Any:
         """Parse the body. Raises `json.JSONDecodeError`, which FastAPI treats as a body that is not JSON."""
         try:

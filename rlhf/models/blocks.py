@@ -59,7 +59,6 @@ class Blocks:
 
     @cached_property
     def long(self) -> LongRuns | None:
-        """The runs that are in no block."""
         long = [run for run in self.runs if _is_long(run)]
         return long_runs(long, self.device) if long else None
 
@@ -92,7 +91,6 @@ class Blocks:
         return list(alike.values())
 
     def within(self, window: int | None) -> tuple[Block, ...]:
-        """Return the blocks for a layer with this `window`."""
         if window is None or self.longest <= window:
             return self.blocks
         if window not in self._windowed:
@@ -101,7 +99,6 @@ class Blocks:
 
 
 def blocks_of(position_ids: Tensor, dtype: torch.dtype) -> Blocks:
-    """Return the blocks for `position_ids` `[R, L]` in `dtype`."""
     return Blocks(runs=tuple(runs_of(position_ids)), dtype=dtype, device=position_ids.device)
 
 

@@ -13,6 +13,5 @@ MIN_CHUNK_TOKENS = 64
 
 
 def tokens_at_once(vocabulary: int, memory: int | None) -> int:
-    """Tokens of a chunk, on a device with `memory` bytes."""
     logits = LOGITS_AT_ONCE if memory is None else memory // MEMORY_SHARE // 4
     return max(MIN_CHUNK_TOKENS, logits // vocabulary)

@@ -204,7 +204,6 @@ def load_whole(path: str, *, sharding: Sharding | None = None, **settings: Any) 
 
 
 def by(shape: tuple[int, ...]) -> str:
-    """Return a shape as text: `288 x 64`."""
     return " x ".join(map(str, shape))
 
 

@@ -187,7 +187,6 @@ class _InTiles(torch.autograd.Function):
 
 
 def _attend(seen: Sequence[Tensor], sinks: Tensor, tile: Tile, scores: AttentionScaling, window: int | None) -> Tensor:
-    """Return the outputs `[Q, heads, d]` of a tile."""
     query, key, value = (x.transpose(0, 1)[None] for x in seen)
     scores = replace(scores, sinks=sinks if len(sinks) else None)
     mask = tile.mask(window, query.dtype, query.device)

@@ -30,8 +30,6 @@ NEVER_CALLED = ("dt_proj", "router.classifier")
 
 
 class HasModel(Protocol):
-    """A policy, or any other wrapper of a Hugging Face model."""
-
     @property
     def model(self) -> nn.Module: ...
 
@@ -123,7 +121,6 @@ def peft_config(config: LoraConfig, targets: Sequence[str]) -> Any:
 
 
 def _adapted(model: nn.Module) -> dict[str, Any]:
-    """Layers with an adapter, by name."""
     return {name: module for name, module in model.named_modules() if "lora_A" in dict(module.named_children())}
 
 

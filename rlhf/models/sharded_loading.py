@@ -67,8 +67,6 @@ def pretrained(auto: Any, path: str, sharding: Sharding | None, **settings: Any)
 
 
 class _Blank:
-    """Placeholder for a file's tensor on a rank that does not read it."""
-
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self._shape, self._dtype = shape, dtype
 

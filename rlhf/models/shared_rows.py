@@ -86,7 +86,6 @@ class Shard:
 
     @property
     def width(self) -> int:
-        """Number of columns of one rank."""
         return -(-self.length // self.size)
 
     def filled(self, rows: Tensor) -> Tensor:

@@ -54,7 +54,6 @@ class Measurements:
 
 
 def measurements() -> Measurements:
-    """Return the measurements in this package."""
     table = json.loads(files("rlhf.models").joinpath("supported_families.json").read_text())
     families = {name: FamilySupport(**one) for name, one in table["families"].items()}
     return Measurements(date=table["date"], versions=table["versions"], families=families)

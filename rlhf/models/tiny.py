@@ -70,7 +70,6 @@ def tiny_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase, seed
 
 
 def save_tiny(config: TinyModelConfig, seed: int, folder: Path) -> Path:
-    """Write the untrained model and its tokenizer as a Hugging Face folder."""
     tokenizer = byte_tokenizer()
     tiny_model(config, tokenizer, seed).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

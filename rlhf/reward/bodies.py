@@ -160,16 +160,12 @@ class _InputBody(_VllmBody):
 
 
 class ClassifyBody(_InputBody):
-    """The body of vLLM's `/classify`, for a model with one label."""
-
     def answer(self, values: Sequence[float]) -> Listing[Classified]:
         entries = [Classified(index=index, probs=[value]) for index, value in enumerate(values)]
         return Listing[Classified](data=entries, **self._about("classify"))
 
 
 class PoolingBody(_InputBody):
-    """The body of vLLM's `/pooling`."""
-
     def answer(self, values: Sequence[float]) -> Listing[Pooled]:
         entries = [Pooled(index=index, data=[value]) for index, value in enumerate(values)]
         return Listing[Pooled](data=entries, **self._about("pool"))

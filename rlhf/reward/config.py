@@ -177,14 +177,12 @@ class ScorerConfig(Config):
 
     @property
     def needs_answer(self) -> bool:
-        """Whether the rule compares with the task's answer."""
         if self.kind == "regex":
             return compiled_pattern(self.pattern or "").groups > 0
         return self.kind in ("exact", "math")
 
     @property
     def needs_prompt(self) -> bool:
-        """Whether the scorer reads the prompt."""
         return self.kind in ("remote", "judge")
 
     @property
@@ -239,7 +237,6 @@ class RewardConfig(ScorerConfig):
 
     @property
     def model_scorer(self) -> ScorerConfig | None:
-        """The scorer that is a reward model, if any."""
         return next((scorer for scorer in self.scorers.values() if scorer.kind == "model"), None)
 
     @property
@@ -249,10 +246,8 @@ class RewardConfig(ScorerConfig):
 
     @property
     def needs_answer(self) -> bool:
-        """Whether a rule compares with the task's answer."""
         return any(part.needs_answer for part in self.parts.values()) or super().needs_answer
 
     @property
     def needs_prompt(self) -> bool:
-        """Whether a scorer reads the prompt."""
         return any(part.needs_prompt for part in self.parts.values()) or super().needs_prompt

@@ -43,8 +43,6 @@ class Judge:
 
 
 class PointwiseJudge(Judge):
-    """A `RewardFunction` that asks for a mark for each reply separately."""
-
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
         chats = [pointwise_chat(self._config, task, trajectory) for trajectory in trajectories]
         mark = partial(mark_of, low=self._config.low, high=self._config.high)

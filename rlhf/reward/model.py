@@ -125,7 +125,6 @@ class Batcher:
         return await request.answer
 
     async def close(self) -> None:
-        """Cancel pending requests."""
         for task in self._serving:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)

@@ -33,8 +33,6 @@ class RewardModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardModelFacts:
-    """Facts about a loaded reward model, for the controller."""
-
     context_tokens: int
     vocab_size: int
 

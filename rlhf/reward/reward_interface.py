@@ -16,7 +16,6 @@ class LiveReward(RewardFunction, Protocol):
 
 
 async def score_reply(reward: LiveReward, task: Task, reply: str) -> Scored | Unscored:
-    """Return the score of a reply given only as text."""
     played = Trajectory(task=task, segments=(), status=EpisodeStatus.TERMINATED, response=reply)
     (score,) = await reward(task, [played])
     return score

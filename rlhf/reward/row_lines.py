@@ -28,7 +28,6 @@ def row_line(response: str, row: Mapping[str, Any]) -> bytes:
 
 
 def read_line(line: bytes) -> tuple[str, dict[str, Any]]:
-    """Decode a line into the response and its row."""
     response, row = json.loads(line)
     return response, {column: _decoded(value) for column, value in row.items()}
 

@@ -49,7 +49,6 @@ def load_scorer(function: str, arguments: dict[str, Any]) -> ScorerFunction:
 
 
 def score_response(scorer: ScorerFunction, response: str, row: dict[str, Any]) -> dict[str, Any]:
-    """Score one response, and return the result as a message to the parent."""
     answer = catch(lambda: _message(scorer(response, row)))
     if not isinstance(answer, Raised):
         return answer

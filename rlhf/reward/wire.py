@@ -56,7 +56,6 @@ def scores(shape: Shape, answer: Any, count: int) -> list[Score]:
 
 
 def parse_number(value: Any) -> Score:
-    """Return a JSON value that must be a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return Unscored(kind="protocol", detail=f"{type(value).__name__} where a number was expected")
     try:

@@ -135,7 +135,6 @@ FORMS = _rules(
 
 
 def _repeating(decimal: re.Match[str]) -> str:
-    """Return a decimal with repeating digits as a fraction."""
     sign, whole, once, again = decimal.groups()
     first = int(f"{whole}{once}" or 0)
     above = int(f"{whole}{once}{again}") - first

@@ -43,7 +43,6 @@ class Context:
         self.token_ids = np.concatenate([self.token_ids, token_ids], dtype=np.int32)
 
     def reward_turn(self, reward: float | None) -> None:
-        """Add the environment's reward to the last turn."""
         self._turns[-1] = replace(self._turns[-1], reward=reward)
 
     def end(self, earned: float | None = None) -> None:

@@ -136,6 +136,5 @@ def unlike_openings(group: Group) -> str:
 
 
 def lost_to_environment(sample: Sample) -> bool:
-    """Whether the environment or the agent caused this sample's failure."""
     outside = (ENVIRONMENT_FAILURE, AGENT_FAILURE)
     return isinstance(sample.trajectory, Failed) and sample.trajectory.kind.startswith(outside)

@@ -104,7 +104,6 @@ def control_group(parent: GroupParent, limits: SandboxLimits) -> Iterator[Contro
 
 
 def set_limits(folder: Path, limits: SandboxLimits) -> None:
-    """Limit the group at `folder`. Raises `OSError`."""
     (folder / "memory.max").write_text(str(limits.memory_bytes))
     (folder / "memory.oom.group").write_text("1")
     (folder / "pids.max").write_text(str(limits.processes))

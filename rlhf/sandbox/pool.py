@@ -15,8 +15,6 @@ from rlhf.sandbox.run import run_program
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """Limits on concurrency and on waiting."""
-
     runs: int = os.cpu_count() or 1
     """Programs that run at the same time."""
     waiting: int = 1024

@@ -67,5 +67,4 @@ def _decoded(files: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def pack_fields(fields: dict[str, Any]) -> bytes:
-    """Return `fields` as JSON, with bytes in base64."""
     return json.dumps(fields, default=lambda content: base64.b64encode(content).decode()).encode()

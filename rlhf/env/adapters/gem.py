@@ -41,5 +41,4 @@ class GemEnvironment:
 
 
 def observation_with_suffix(seen: str, info: Mapping[str, Any]) -> str:
-    """Return an observation and the suffix that GEM's chat wrapper appends."""
     return "\n".join(filter(None, (str(seen), str(info.get("suffix", "")))))

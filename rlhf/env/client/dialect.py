@@ -34,7 +34,6 @@ class Ours:
         return action_data(message) | {"metadata": {"request_id": request_id}}
 
     def observation(self, answer: Json) -> Observation:
-        """Return the observation in an answer. Raises `Undecodable`."""
         return observation_from(answer)
 
     def refused(self, problem: str) -> str | None:

@@ -138,7 +138,6 @@ class EnvironmentPool:
             raise EnvironmentFailed(self.spec.name, kind, waited) from None
 
     def move(self, place: int, address: Address) -> None:
-        """Use another address for this server from now on."""
         self._servers[place].address = address
 
     def keep(self, keeper: Coroutine[Any, Any, Never]) -> None:

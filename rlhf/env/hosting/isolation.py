@@ -72,12 +72,10 @@ async def _awaited(call: Awaitable[T]) -> T:
 
 
 def is_async(environment: LocalEnvironment | AsyncEnvironment) -> bool:
-    """Whether the environment's methods are `async`."""
     return inspect.iscoroutinefunction(getattr(environment, "step", None))
 
 
 def blocking(environment: LocalEnvironment | AsyncEnvironment) -> LocalEnvironment:
-    """Return the environment, with plain methods in place of `async` ones."""
     return BlockingMethods(environment) if is_async(environment) else environment  # type: ignore[arg-type,return-value]
 
 

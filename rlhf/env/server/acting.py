@@ -64,5 +64,4 @@ def answer_text(answer: Json) -> str:
 
 
 def unrewarded(observation: Json) -> Json:
-    """Return the observation without reward, for an answer that is not a step."""
     return {"observation": observation | {"metadata": {}}, "reward": None, "done": False}

@@ -68,7 +68,6 @@ def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettin
 
 
 def denied(status: int, why: str) -> Json:
-    """Return the response for a request that is refused before it reaches a route."""
     codes = {503: Code.CAPACITY_REACHED, 401: Code.SESSION_ERROR, 403: Code.SESSION_ERROR, 421: Code.SESSION_ERROR}
     return {"detail": {"message": why, "code": codes.get(status, Code.VALIDATION_ERROR), "kind": "refused"}}
 

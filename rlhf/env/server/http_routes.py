@@ -20,8 +20,6 @@ McpVersion = Annotated[str | None, Header(alias=MCP_VERSION)]
 
 
 class StepResponse(BaseModel):
-    """An environment's observation after a reset or an action."""
-
     observation: Json
     reward: float | None
     done: bool

@@ -33,5 +33,4 @@ class EnvironmentServer:
         return await self._running.enter_async_context(listening(config))
 
     async def close(self) -> None:
-        """End all sessions and their environments."""
         await self._running.aclose()

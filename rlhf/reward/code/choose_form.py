@@ -34,13 +34,11 @@ def free_names(*trees: ast.AST) -> list[str]:
 
 
 def calls_any(tree: ast.AST, functions: set[str]) -> bool:
-    """Whether a text calls one of these functions by its name."""
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     return any(isinstance(called, ast.Name) and called.id in functions for called in calls)
 
 
 def is_case(node: ast.AST) -> bool:
-    """Whether a node defines a `unittest.TestCase`."""
     return isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("TestCase") for base in node.bases)
 
 

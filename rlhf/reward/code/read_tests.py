@@ -55,8 +55,6 @@ assert _result.wasSuccessful() and not _result.skipped, (_result.failures + _res
 
 
 class TestsError(Exception):
-    """The tests of a row are unusable."""
-
     __test__ = False
 
 
@@ -157,7 +155,6 @@ def _pairs_or_calls(values: Sequence[Any], row: Row, entry_point: str | None) ->
 
 
 def _joined(lines: Any) -> Any:
-    """Return text, which may be given as a list of lines."""
     return "\n".join(lines) if isinstance(lines, list) and all(isinstance(line, str) for line in lines) else lines
 
 
@@ -260,7 +257,6 @@ def _takes_fixtures(tree: ast.Module) -> bool:
 
 
 def _decides(node: ast.AST) -> bool:
-    """Whether a node can fail a test."""
     named = node.attr if isinstance(node, ast.Attribute) else ""
     return isinstance(node, ast.Assert | ast.Raise) or named.startswith(("assert", "fail")) or named == "raises"
 

@@ -216,5 +216,4 @@ class Capture:
 
 
 def before_stop(text: str, stop: Sequence[str]) -> str:
-    """Return the text before the first stop text in it."""
     return text[: min((text.index(one) for one in stop if one in text), default=len(text))]

@@ -105,7 +105,6 @@ class AgentSession:
             self._used = time.monotonic()
 
     def end(self) -> None:
-        """Refuse further requests, and cancel those in flight."""
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -193,7 +192,6 @@ class AgentSessions:
         )
 
     def close(self, session: AgentSession) -> None:
-        """End the session and free its capacity."""
         session.end()
         if self._open.pop(session.id, None):
             self._ended[session.id] = None

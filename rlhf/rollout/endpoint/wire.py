@@ -41,7 +41,6 @@ def content_text(content: Any) -> Any:
 
 
 def texts(given: Any) -> Any:
-    """Return stop texts as a list, without empty ones."""
     return [one for one in (given if isinstance(given, list) else [given]) if one not in (None, "")]
 
 
@@ -95,7 +94,6 @@ class ChatMessage(BaseModel):
         )
 
     def ignored(self) -> list[str]:
-        """Return the fields that were given and have no effect."""
         return [name for name, value in (self.model_extra or {}).items() if value not in (None, [], {}, "")]
 
 
