@@ -1,8 +1,7 @@
 """Encode new messages as tokens to append after a sampled reply, by the chat template's own text. Sampled tokens are
 trained as they are, so a made-up conversation is rendered, with a placeholder for the reply, and the text after it is
 the increment. A template that does not only append (Qwen3 removes earlier thinking, Mistral moves the system message)
-is detected by comparison and refused. White space around a reply (Llama 2, Mistral) is allowed: the policy may sample
-it or not."""
+is detected by comparison and refused; white space around a reply is allowed."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ REPLIES = (REPLY, f"<think>\nplaceholder thought\n</think>\n\n{REPLY}")
 
 
 class Increments:
-    """Computes increments for one tokenizer and its template, in which the token `end` ends a reply. `arguments` are
-    the template's arguments other than the messages."""
+    """Computes increments for one tokenizer, its template and its `arguments`; the token `end` ends a reply."""
 
     def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE, *, end: int | None) -> None:
         self._tokenizer, self._arguments, self._end = tokenizer, arguments, end

@@ -1,7 +1,6 @@
-"""Encodes a demonstrated reply as the tokens that the policy would have sampled after the header of the chat template,
-with the text that the template writes around a reply: a space (Llama 2, Mistral), a channel (gpt-oss), an empty
-`<think>` (Qwen 3). A sentencepiece tokenizer puts a space before a separate text, but not before one that follows a
-header."""
+"""Encodes a demonstrated reply as the tokens that the policy would have sampled after the chat template's header, with
+the text that the template writes around a reply: a space (Llama 2, Mistral), a channel (gpt-oss), an empty `<think>`
+(Qwen 3). A sentencepiece tokenizer puts a space before a text only without a header."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ QUESTION, REPLY = ASKED_AND_ANSWERED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """The template's text around a reply. `header` follows the question and is given; the policy samples `before` and
-    `after`. `after` precedes the end of the turn."""
+    """The template's text around a reply: `header` is given, the policy samples `before` and `after`."""
 
     header: str
     before: str = ""
@@ -30,8 +28,7 @@ class Around:
 
 
 class ReplyEncoder:
-    """Encodes demonstrated replies for one tokenizer and its template; `arguments` are the template's arguments other
-    than the messages. Raises `ModelError` if no token ends a reply."""
+    """Encodes demonstrated replies for one tokenizer and its template. Raises `ModelError` if no token ends one."""
 
     def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> None:
         self._tokenizer, self.end = tokenizer, end_of_reply(tokenizer, arguments)
@@ -41,8 +38,7 @@ class ReplyEncoder:
         self._header_ids = self._encoded(self.around.header)
 
     def token_ids(self, response: str) -> list[int]:
-        """Return the tokens of `response` as the policy would sample it, with the template's text around it unless it
-        has that itself, and the end of its turn."""
+        """Return the tokens of `response` as sampled, with the template's text around it, and the end of its turn."""
         header, before, after = self.around.header, self.around.before, self.around.after
         begun = next((mark for mark in self._marks if header.rstrip().endswith(mark)), None)
         text = response
@@ -53,8 +49,7 @@ class ReplyEncoder:
         return self.rendered_ids(text)
 
     def rendered_ids(self, text: str) -> list[int]:
-        """Return the tokens of a reply as the template writes it after its header, and the end of its turn. Raises
-        `ModelError` for text with half a character."""
+        """Return the tokens of a rendered reply and the end of its turn. Raises `ModelError` for half a character."""
         refuse_surrogates(text, "a reply")
         whole = self._encoded(self.around.header + text)
         given = len(self._header_ids)

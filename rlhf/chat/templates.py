@@ -1,5 +1,4 @@
-"""Messages to tokens by the model's chat template: prompts, and demonstrations with exactly the tokens that would be
-sampled."""
+"""Messages to tokens by the model's chat template: prompts, and demonstrations as they would be sampled."""
 
 from __future__ import annotations
 

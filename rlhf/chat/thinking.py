@@ -42,9 +42,8 @@ def where_thinking_ends(reply: str) -> int | None:
 
 
 def thought_and_said(text: str, marks: CallMarks = NO_MARKS, *, thinking: bool = False) -> tuple[str, str]:
-    """Split a reply into its thinking, which ends at the last `</think>` outside calls, and its answer. `thinking`: the
-    header has opened the thinking. If that never ends, the answer is only the calls at the very end: there the policy
-    ended its turn, so they are not drafts."""
+    """Split a reply into its thinking, up to the last `</think>` outside calls, and its answer. `thinking`: the header
+    has opened it. If it never ends, the answer is only the calls at the very end, which are no drafts."""
     end, unended = _last_thinking(text, marks, thinking)
     if unended is None:
         return text[:end], text[end:]

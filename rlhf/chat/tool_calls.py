@@ -1,5 +1,4 @@
-"""Parse tool calls in a reply's text, by a named format. A custom format is `module:function` `(text) -> ParsedReply`;
-it receives what the reply says after its thinking."""
+"""Parse tool calls in a reply's text, by a named format, or the user's `module:function` `(text) -> ParsedReply`."""
 
 from __future__ import annotations
 
@@ -129,8 +128,7 @@ class JsonCalls:
 
 
 def _llama3_json(text: str, tools: Sequence[Tool]) -> ParsedReply:
-    """Return the calls of a reply of JSON objects `{"name": …, "parameters": {…}}`, separated by `;`. JSON that does
-    not call an offered tool is an answer."""
+    """Return the calls of a reply of JSON objects, separated by `;`; others are an answer."""
     body = LLAMA_ENDS.sub("", text).strip()
     tagged = body.startswith(PYTHON_TAG)
     body = body.removeprefix(PYTHON_TAG).strip()

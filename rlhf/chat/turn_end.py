@@ -1,7 +1,6 @@
 """Find the tokens that end a reply: the first special or added token that the chat template writes after one
-(`<end_of_turn>` of Gemma, `<|end|>` of Phi 3, `<|im_end|>` of Qwen), the tokenizer's end-of-sequence token, and the
-ends in the model's `generation_config.json`, except those that are ordinary text: otherwise a file could cut replies at
-any word."""
+(`<end_of_turn>` of Gemma, `<|im_end|>` of Qwen), the tokenizer's end-of-sequence token, and the ends in the model's
+`generation_config.json`, except ordinary text: otherwise a file could cut replies at any word."""
 
 from __future__ import annotations
 

@@ -49,8 +49,7 @@ XML_CALLS = {
 
 
 def vllm_format(name: str, tokenizer: ChatTokenizer, setting: str) -> ToolFormat:
-    """Return the format of vLLM's tool parser of that name. Importing vLLM takes seconds. Raises `ConfigError` for a
-    tokenizer that lacks the format's tokens."""
+    """Return the format of vLLM's tool parser of that name. Raises `ConfigError` if the tokenizer lacks its tokens."""
     _vllm()
     from vllm.tool_parsers import ToolParserManager
 

@@ -71,8 +71,7 @@ def from_json(value: Any) -> Any:
 
 
 def _python_value(text: str) -> Any:
-    """Return the value that Python prints as `text`. Raises `ValueError` for two texts side by side, as numpy prints a
-    list of them: Python would join them."""
+    """Return the value that Python prints as `text`. Raises `ValueError` for texts that it would join."""
     tokens = (token.type for token in generate_tokens(StringIO(text).readline) if token.type != NL)
     if (STRING, STRING) in pairwise(tokens):
         raise ValueError("texts without a comma between them")

@@ -61,8 +61,7 @@ def slot(ordinal: int, weights: Sequence[int]) -> tuple[int, int]:
 
 
 def _due_before(dataset: int, place: int, weights: Sequence[int]) -> int:
-    """Tasks of all datasets that are due before place `place` of `dataset`: place i of another is due earlier when (2i
-    + 1) / other < (2 place + 1) / own; in whole numbers throughout."""
+    """Tasks due before place `place` of `dataset`: i of another, if (2i + 1) / other < (2 place + 1) / own."""
     own, doubled = weights[dataset], 2 * place + 1
     earlier = place
     for index, other in enumerate(weights):

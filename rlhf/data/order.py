@@ -17,8 +17,7 @@ T = TypeVar("T")
 
 
 class TaskOrder(Generic[T]):
-    """An endless sequence of tasks: every task exactly once an epoch, in an order drawn anew each epoch.
-    `order[ordinal]` is independent of earlier accesses."""
+    """An endless sequence of tasks: every task exactly once an epoch, in an order drawn anew each epoch."""
 
     def __init__(self, tasks: Sequence[T], seed: int, shuffle: bool = True) -> None:
         if not tasks:

@@ -39,8 +39,7 @@ def asking_tasks(*loaded: Loaded) -> Iterator[Task]:
 def training_tasks(
     data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell, *, context: int | None = None
 ) -> list[list[Task]]:
-    """Return the tasks of each training set, without prompts of a wrong length. Raises `DataError` for a prompt that
-    leaves no room for a reply in the `context`."""
+    """Return the tasks of each training set with prompts of the right length. Raises `DataError`."""
     return [fitting(loaded[key], config, prompt_tokens, key, tell, context) for key, config in data.train_sets.items()]
 
 

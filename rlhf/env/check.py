@@ -213,8 +213,7 @@ def smallest_value(schema: Mapping[str, Any]) -> Any:
 
 
 async def check_server(address: Address, action: Json | None = None) -> AsyncIterator[CheckResult]:
-    """Run all checks and yield their results. `action` is a valid action of the environment; by default one is made
-    from its schema. Raises `UserError` when no server answers."""
+    """Run all checks and yield their results. `action` is by default made from the schema. Raises `UserError`."""
     async with httpx.AsyncClient(base_url=address.url, headers=address.headers, timeout=30, trust_env=False) as http:
         try:
             schema = (await get_object(http, "/schema")).get("action") or {}

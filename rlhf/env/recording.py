@@ -68,8 +68,7 @@ class RecordedEnvironment:
         return await self._recorded(self._requests.step(action), self._inner.step(action))
 
     async def close(self) -> None:
-        """Record a request that was cancelled at the episode's time limit, and close. A request that was cancelled with
-        the whole episode, at the end of the run, is not recorded."""
+        """Record a request that was cancelled at the episode's time limit, not with the whole episode, and close."""
         closing = asyncio.current_task()
         if self._cancelled and closing is not None and not closing.cancelling():
             self._recorder.failed(self._cancelled, GIVEN_UP, "the episode had waited too long for its environment")

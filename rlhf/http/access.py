@@ -18,8 +18,7 @@ from rlhf.tracing import continued
 from rlhf.untrusted_text import escape_to_line
 
 OPEN = ("GET", "/health")
-"""Answered without a token: load balancers have none, and the answer reveals nothing to them. A wrong token is refused
-here too: clients check their token with this request."""
+"""Answered without a token, for load balancers; a wrong token is refused here too, for clients that check theirs."""
 LOGGED, LEFT = 1000, 499
 """How many different refusals are logged; the status where the client has left."""
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
@@ -102,8 +101,7 @@ class AccessMiddleware:
         return replayed(bytes(body), receive)
 
     def _logging(self, scope: Scope, send: Send) -> Send:
-        """Return a `send` that also logs refusals, each of the first `LOGGED` different ones once: a flood of requests
-        must not fill the disk."""
+        """Return a `send` that logs the first `LOGGED` different refusals once, so that no flood fills the disk."""
         status = 403  # of a WebSocket that is closed before it is accepted
 
         async def send_and_log(message: Message) -> None:

@@ -40,8 +40,7 @@ REWARD = SANDBOX = HttpLimits(body_bytes=64 * 2**20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How a server may be reached. `names` are its host names, in addition to loopback's and its address; `certificate`
-    and `key` are PEM files that make it use TLS."""
+    """The additional host `names` of a server, and PEM files that make it use TLS: `certificate` and `key`."""
 
     names: tuple[str, ...] = ()
     certificate: Path | None = None

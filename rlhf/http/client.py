@@ -60,8 +60,7 @@ class HttpClient:
         return await self._call("GET", path)
 
     async def post(self, path: str, body: Any) -> Any:
-        """Return the JSON of the server's answer. The request must be safe to repeat: its answer may depend only on its
-        content. Raises `HttpFailed`, and `RecordingError` from a replay."""
+        """Return the JSON of the answer to a repeatable request. Raises `HttpFailed`, and `RecordingError`."""
         return await self._call("POST", path, body)
 
     async def meet(self) -> None:
@@ -180,8 +179,7 @@ def json_body(body: Any) -> bytes:
 
 
 def client(**settings: Any) -> httpx.AsyncClient:
-    """Return an HTTP client that requests no compression, follows no redirect (which would get the token), and keeps no
-    cookies: a server could set new ones with every answer."""
+    """Return an HTTP client without compression, redirects (which would get the token) and cookies."""
     http = httpx.AsyncClient(**settings, follow_redirects=False)
     http.headers["Accept-Encoding"] = "identity"  # a compressed answer may expand a thousand times in memory
     http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))

@@ -1,5 +1,4 @@
-"""Name a library's exceptions at a model that it does not support. Failures of the machine keep their own names: no
-memory, a lost device, a taken port, a dead peer."""
+"""Name a library's exceptions at a model that it does not support, and not failures of the machine."""
 
 from __future__ import annotations
 

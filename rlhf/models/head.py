@@ -87,8 +87,7 @@ def chosen_logprobs(
 
 
 LEAST = -200.0
-"""Log-probs below are counted as this one: both have a probability of 0 in float32, and 0 times -inf would be NaN, so
-that a logit of -inf adds 0 to the entropy and to its gradient."""
+"""Log-probs below are counted as this one: with -inf, 0 times -inf would be NaN in the entropy."""
 
 
 class _Chosen(torch.autograd.Function):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 LOGITS_AT_ONCE = 2**22
-"""Largest number of logits in a chunk on a CPU (16 MiB in float32). With more logits than this, tokens are processed in
-chunks that are recomputed in the backward pass."""
+"""Largest number of logits in a chunk on a CPU (16 MiB in float32), recomputed in the backward pass."""
 MEMORY_SHARE = 128
 """On a GPU the float32 logits of a chunk take this fraction of its memory: 640 MiB of 80 GiB, which is 1,100 tokens of
 a vocabulary of 152,064. A chunk's backward pass holds about three times as much."""

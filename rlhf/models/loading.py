@@ -95,8 +95,7 @@ def load_policy(
     sharding: Sharding | None = None,
 ) -> PreTrainedModel:
     """Return a causal LM ready for training: without dropout, so that its log-probs are those of the policy that
-    sampled. The user's own `loader`, a `module:function`, is called instead of `from_pretrained`, and loads the whole
-    model. Otherwise a `sharding` loads it in shards."""
+    sampled. The user's own `loader` replaces `from_pretrained`; otherwise a `sharding` loads it in shards."""
     config = load_config(path, trust_remote_code=trust_remote_code)
     load = load_piece(loader, "model.loader") if loader else partial(load_whole, sharding=sharding)
     with loading_model("model.path", path, config, loader or LIBRARY):
@@ -188,8 +187,7 @@ def _check_folder(path: str, setting: str) -> None:
 
 def load_whole(path: str, *, sharding: Sharding | None = None, **settings: Any) -> PreTrainedModel:
     """Return a causal LM, loaded with the `settings` of `from_pretrained`, whole or in the shards of a `sharding`.
-    Raises `ModelError` naming a weight that the folder lacks, or has in another shape than its `config.json` says:
-    transformers would draw it at random and only log it."""
+    Raises `ModelError` naming a missing or mismatched weight: transformers would draw it at random."""
     with quiet():
         model, found = pretrained(
             auto_class(settings["config"]), path, sharding, ignore_mismatched_sizes=True, **settings

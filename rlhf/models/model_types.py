@@ -20,9 +20,8 @@ NUMBERS = (*WIDTHS, *DEPTHS, "vocab_size", "num_attention_heads", "max_position_
 
 
 def check_generates(folder: Path, config: Values, key: str = "model.path") -> None:
-    """Raise `ModelError` for a `config.json` whose model cannot be trained to generate text: of a type that
-    transformers does not know, an encoder, quantised, or with a number that is none. `key` is the recipe key that named
-    its folder. A model with its own code is accepted."""
+    """Raise `ModelError` for a `config.json` whose model cannot be trained to generate text: of an unknown type, an
+    encoder, quantised, or with a number that is none. A model with its own code is accepted."""
     named, text = f"{key}={folder}", text_config(config)
     for name in NUMBERS:
         if isinstance(text.get(name), str | float | bool):
@@ -49,8 +48,7 @@ def check_precision(path: str, config: Values, key: str = "model.path") -> None:
 
 
 def brings_code(folder: Path, config: Values) -> bool:
-    """Whether transformers does not support the model itself and the folder has its own code in `auto_map`. For models
-    that it supports, transformers ignores such code."""
+    """Whether the folder has its own code, in `auto_map`, for a model that transformers does not support itself."""
     classes = config.get("architectures") or ()
     return bool(_naming(folder)) and not all(map(is_known, (str(config.get("model_type")), *classes)))
 

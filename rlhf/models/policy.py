@@ -25,8 +25,7 @@ class RowForward(Protocol):
     def hidden(
         self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
     ) -> tuple[Tensor | slice, Tensor]:
-        """Find which of the flat `places` `int64 [A]` of `token_ids` `[R, L]` belong to this process, and the last
-        hidden states there, `[own, H]`."""
+        """Return which of the flat `places` `int64 [A]` are this process's, and the hidden states there, `[own, H]`."""
 
     def joined(self, own: Tensor, held: Tensor | slice) -> Tensor:
         """Combine the values `own` `[own]` of this process's places into the values of all places: `[A]`."""

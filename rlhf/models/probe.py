@@ -18,8 +18,7 @@ from rlhf.models.rounding import rounded
 from rlhf.models.stateful_layers import separate_states
 
 TOLERANCE = 1e-3
-"""In nats, for float32, where rounding is below 1e-5; a scaled head, or a token that sees another sequence, differs by
-one or more. For 16 bits rounding is measured."""
+"""In nats, for float32, where rounding is below 1e-5, and a wrong result is off by one or more."""
 MARGIN = 4
 """Factor on one measurement of rounding, below which a difference counts as rounding, for 16 bits."""
 SHARED, LENGTHS = 4, (9, 7, 6)
@@ -34,9 +33,8 @@ WINDOWS = (
 def proved_rows(
     model: PreTrainedModel, path: str, *, device: str = "cpu", setting: str = "model.path", packing: Packing = "auto"
 ) -> RowForward:
-    """Move the model to `device`, where it will run, and return how it computes packed rows correctly: whole if a test
-    proves it, else every sequence alone, unless `packing` is `always`. `setting` is the recipe key that named its
-    `path`. Raises `ModelError` naming what differs."""
+    """Move the model to `device`, and return how it computes packed rows correctly: whole if a test proves it, else
+    every sequence alone, unless `packing` is `always`. Raises `ModelError` naming what differs."""
     nn.Module.to(model, device)
     if packing == "never":
         why = "trainer.packing is never"
@@ -125,8 +123,7 @@ def _followed(model: PreTrainedModel, sequences: list[Tensor]) -> Tensor:
 def _packed(
     model: PreTrainedModel, rows: RowForward, sequences: list[Tensor], shared: int
 ) -> Iterator[tuple[str, list[Tensor]]]:
-    """Iterate over the sequences as computed in packed rows: first the first one, the second as its branch, then the
-    third; then the third followed by the first."""
+    """Iterate over the packed sequences: the first, the second as its branch, the third; the third and the first."""
     first, second, third = sequences
     parts = [torch.arange(len(first)), torch.arange(shared, len(second)), torch.arange(len(third))]
     own, branch, behind = _row(model, rows, torch.cat([first, second[shared:], third]), parts)

@@ -38,9 +38,8 @@ def is_replayed(path: str, *, trust_remote_code: bool = False) -> bool:
 
 
 class RoutingReplay:
-    """Makes the layers of `model` choose the experts given by `take` until the next `take`, also when gradient
-    checkpointing recomputes them. In mode `compare` the layers choose themselves, and differences are only counted.
-    Raises `ModelError` for a model without experts."""
+    """Makes the layers of `model` choose the experts given by `take`, also when gradient checkpointing recomputes them;
+    in mode `compare` differences are only counted. Raises `ModelError` for a model without experts."""
 
     def __init__(self, model: PreTrainedModel, mode: RoutingMode) -> None:
         self._experts, self._chosen = expert_counts(model.config)

@@ -36,8 +36,7 @@ HEAD = "score"
 
 
 class ScalarHead(nn.Module):
-    """A sequence-classification model with one label. Hidden states are selected before the head, inside `forward`, so
-    that ZeRO-3 gathers the head's weights for it."""
+    """A sequence-classification model with one label; the head is inside `forward`, where ZeRO-3 gathers it."""
 
     def __init__(self, model: PreTrainedModel, rows: RowForward | None = None) -> None:
         super().__init__()

@@ -1,5 +1,4 @@
-"""Packed rows, taken apart into rows of one sequence, and put together again: for a whole model that cannot be packed,
-or a layer that carries a state from token to token."""
+"""Packed rows, taken apart into rows of one sequence, and put together again."""
 
 from __future__ import annotations
 

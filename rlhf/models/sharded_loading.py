@@ -1,7 +1,6 @@
-"""Loads a model tensor by tensor into the shards of several ranks, so that no process ever holds the whole. The model
-is built on the meta device; then transformers' own loader sets one parameter at a time. Only one rank reads files; the
-moment a parameter is set, a `Sharding` hands it out to all ranks and frees it. The others load blanks of the same
-shapes: memory that is never touched, and so never there."""
+"""Loads a model tensor by tensor into the shards of several ranks, so that no process ever holds the whole. It is built
+on the meta device; then transformers' own loader sets one parameter at a time. Only one rank reads files; a `Sharding`
+hands each parameter out at once and frees it. The others load blanks: memory that is never touched."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ class _Blank:
 
 
 def _tensors(model: PreTrainedModel, path: str, sharding: Sharding, stack: ExitStack) -> dict[str, Any]:
-    """Return the folder's tensors by name: to be read on the reading rank, blank on the others. Raises `OSError` on
-    every rank where the reading one cannot open them."""
+    """Return the folder's tensors by name, blank on the ranks that do not read. Raises `OSError` on every rank."""
     opened: dict[str, Any] = {}
     described: Described | str = {}
     if sharding.reads:

@@ -116,9 +116,8 @@ def shared_attention(
     s_aux: Tensor | None = None,
     **arguments: Any,
 ) -> tuple[Tensor, None]:
-    """Attention with the signature that transformers expects, for this rank's columns: `query` `[R, heads, width, d]`,
-    `key` and `value` with the same number of heads or fewer; returns `[R, width, heads, d]`. Raises `ModelError` for
-    attention sinks, which exist per head."""
+    """Attention with transformers' signature for this rank's columns: `query` `[R, heads, width, d]`, `key`, `value`
+    with as many heads or fewer; returns `[R, width, heads, d]`. Raises `ModelError` for attention sinks."""
     if s_aux is not None:
         raise ModelError(
             f"trainer.deepspeed.sequence_parallel is {team.size}, but the attention of this model has sinks, "

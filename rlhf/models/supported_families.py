@@ -19,8 +19,7 @@ NOT_MEASURED = "not measured: it is proved at the start of the run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilySupport:
-    """The result for one model family: learner and engine agree, with packed rows or only with every sequence alone in
-    its row, or it is refused. `reason` is empty for packed rows."""
+    """Whether learner and engine agree, with packed rows or with every sequence alone, or it is refused."""
 
     verdict: Verdict
     reason: str

@@ -1,5 +1,4 @@
-"""Replies that deserve no reward and that reward functions are known to accept. Pure: a question always gives the same
-corpus."""
+"""Replies that deserve no reward and that reward functions are known to accept."""
 
 from __future__ import annotations
 

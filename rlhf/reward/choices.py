@@ -84,8 +84,7 @@ def chosen_in(prose: str) -> Choice | None:
 
 
 def same_words(reference: str, answer: str) -> bool | None:
-    """Whether both are the same words, or the same time of day. None if the reference is neither, or is digits that may
-    also be a ratio while the answer is not a time."""
+    """Whether both are the same words or time of day; None if the reference is neither, or may be a ratio."""
     wanted, given = _time(reference), _time(answer)
     if wanted and given:
         return wanted[:2] == given[:2] and (wanted[2] == given[2] or not (wanted[2] and given[2]))

@@ -118,9 +118,8 @@ def _without(line: str, quotes: int, blanks: int) -> str:
 
 
 def _end(lines: list[str], start: int, fence: str, budget: list[int]) -> tuple[int, list[str]]:
-    """Return the line of the fence that closes a block, and the text before it on that line. A fence within a string or
-    comment closes nothing. If a string never ends, or the `budget` is spent, the first fence at the start of a line
-    closes the block."""
+    """Return the line of the fence that closes a block, and the text before it. A fence within a string or comment
+    closes nothing; but if a string never ends, or the `budget` is spent, the first at the start of a line does."""
     quote, first = "", len(lines)
     for at in range(start, len(lines)):
         line = lines[at]

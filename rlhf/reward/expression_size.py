@@ -26,8 +26,7 @@ MOST_CELLS = 25
 WHILE_READ = re.compile(r"(det|rref).*(\^|!|\d{12})|(\^|!|\d{12}).*(det|rref)", re.DOTALL)
 """Functions that the parser itself evaluates, with possibly large arguments."""
 MOST_OPEN, MOST_FINAL = 100, 30
-"""Maximum number of unclosed formulas, and of "final answer" phrases: math-verify scans the rest of the reply for each
-of them."""
+"""Maximum number of unclosed formulas, and of "final answer" phrases: each costs math-verify a scan."""
 ARITHMETIC = re.compile(r"[\d.,\s+\-*/\u00d7\u00f7^()]+")
 """A run that math-verify matches as one expression, starting at each of its characters."""
 OF_MATRICES = re.compile(r"det|rref|\^")

@@ -36,8 +36,7 @@ class Statement:
 
 
 def statement_of(reply: str) -> Statement:
-    """Return the last answer block, else what follows the last `####`, else the last box, else what follows the last
-    "the answer is", else the reply itself."""
+    """Return the last answer block, else what follows `####`, the last box, "the answer is", else the reply."""
     _, opened, inside = reply.rpartition(OPENING)
     text = inside.partition(CLOSING)[0] if opened else reply
     for find in (_mark, _box):

@@ -20,8 +20,7 @@ NAME = "judge"
 
 
 class Judge:
-    """A judge behind an OpenAI-compatible endpoint, with one completion per request. `start` checks that the server is
-    reachable: it raises `HttpFailed` and `RecordingError`."""
+    """A judge behind an OpenAI-compatible endpoint. `start` raises `HttpFailed` and `RecordingError`."""
 
     def __init__(self, config: JudgeConfig, client: HttpClient) -> None:
         self._config, self._client = config, client
@@ -50,8 +49,7 @@ class PointwiseJudge(Judge):
 
 
 class PairwiseJudge(Judge):
-    """A `RewardFunction` that compares the episodes of a group in pairs of one role, each pair in both orders: a judge
-    that always prefers the first position gives both 0.5."""
+    """A `RewardFunction` that compares the episodes of a group in pairs of one role, each in both orders."""
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
         episodes, every = trajectories, range(len(trajectories))

@@ -85,8 +85,7 @@ def words_of(answer: Any) -> str | Unscored:
 
 
 def judged_text(episode: Trajectory) -> str:
-    """Return the text that a judge reads: the reply without its thinking, or the messages of the conversation, each
-    between its own tags, so that none can imitate another."""
+    """Return what a judge reads: the reply without its thinking, or each message between its own tags."""
     if not episode.conversation:
         return after_thinking(episode.response)
     return "\n\n".join(_message(message, _author(episode)) for message in episode.conversation)
@@ -118,8 +117,7 @@ def _chat(config: JudgeConfig, task: Task, episodes: dict[str, Trajectory], endi
 
 
 def _fenced(name: str, text: str) -> str:
-    """Put a text between tags whose name is derived from it, so that it cannot close its tag. Equal texts get
-    equal tags, so that recorded runs can be replayed."""
+    """Put a text between tags named by its hash, so that it cannot close its tag, and replays stay equal."""
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
     tag = "-".join([*re.findall(r"\w+", name), digest])
     return f"The {name}:\n<{tag}>\n{text}\n</{tag}>"

@@ -72,9 +72,8 @@ grader.sympy_numeric_eq = numbers_equal  # math-verify's own calls 0.0 equal to 
 
 def math(response: str, row: Mapping[str, Any]) -> float:
     """1 when the response's final answer (`statement_of`, else the last expression that math-verify finds) has the
-    value of `row["answer"]`, or is the same letter, word or time. A response without one is 0, and so is one too large
-    to evaluate that is not written like the reference. Raises `NoReference` if the reference answer cannot be parsed as
-    a whole."""
+    value of `row["answer"]`, or is the same letter, word or time; 0 without an answer, or for one too large to
+    evaluate. Raises `NoReference` if the reference answer cannot be parsed as a whole."""
     text, reply = reference_of(row), after_thinking(response)
     statement = statement_of(reply)
     if choice := choice_of(text):

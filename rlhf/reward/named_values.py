@@ -1,5 +1,4 @@
-"""Answers of several values under names, such as `x=2, y=-1`: each value belongs to its name, in whatever order they
-are written, where math-verify compares them as a set."""
+"""Answers of several values under names, such as `x=2, y=-1`, in whatever order they are written."""
 
 from __future__ import annotations
 
@@ -14,9 +13,8 @@ from rlhf.reward.latex_internals import written_items
 
 
 def by_name(reference: list[Any], answer: list[Any]) -> list[Any]:
-    """Return the `answer` with its values in the order of the reference's names, without names. Empty where it cannot
-    be compared: the names are others, or the reference is a condition on a variable and the answer a list of
-    numbers."""
+    """Return the `answer` with its values in the order of the reference's names, without names. Empty where the names
+    are others, or the reference is a condition and the answer a list of numbers."""
     wanted, given = _named(reference), _named(answer)
     if wanted and given:
         return [sympy.Tuple(*(given[name] for name in wanted))] if wanted.keys() == given.keys() else []

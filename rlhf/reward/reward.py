@@ -110,8 +110,7 @@ class EnvironmentReward:
 
 
 def summed(trajectory: Trajectory) -> Scored | Unscored:
-    """Return the sum of the turns' rewards. An episode that was cut off before any reward scores 0; one that the
-    environment ended without any reward has no score."""
+    """Return the sum of the turns' rewards: without any, 0 if the episode was cut off, else no score."""
     rewards = [turn.reward for segment in trajectory.segments for turn in segment.turns if turn.reward is not None]
     if not rewards and trajectory.status is EpisodeStatus.TERMINATED:
         return Unscored(kind="no reward", detail="the environment ended the episode without a reward")
@@ -141,8 +140,7 @@ class CombinedReward:
 
 
 def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, float]) -> Scored | Unscored:
-    """Return the weighted sum of one reply's scores. If one part has no score, neither has the sum: leaving the part
-    out, or counting it as 0, would be a different reward."""
+    """Return the weighted sum of one reply's scores; none if one part has none, for it would be another reward."""
     for name, score in scores.items():
         if isinstance(score, Unscored):
             return Unscored(kind=f"{name}: {score.kind}", detail=score.detail)
@@ -165,8 +163,7 @@ def make_reward(
     config: RewardConfig, log: Path | None = None, model: LiveReward | None = None, outages: Outages | None = None
 ) -> LiveReward:
     """Return the reward that `config` names. Nothing is started before `start` or the first score. `log` receives the
-    output of a function's scorers; `model` is the reward model of kind `model`, alone or as a part. With `outages`,
-    replies wait while their server does not answer."""
+    output of a function's scorers; `model` is the reward model. With `outages`, replies wait for their server."""
     if config.kind != "combined":
         return make_scorer(config, log, model, outages)
     parts = {name: make_scorer(part, log, model, outages) for name, part in config.parts.items()}

@@ -42,9 +42,8 @@ def regex(response: str, row: Mapping[str, Any]) -> float:
 
 
 def tagged_blocks(response: str, row: Mapping[str, Any]) -> float:
-    """1 when the reply consists of one block `<tag>…</tag>` for each of `row["tags"]`, in order, none empty, with only
-    whitespace between them; else 0. A tag within a block counts as a second one, so an answer cannot be hidden in
-    another block. Linear in the length of the reply."""
+    """1 when the reply consists of one block `<tag>…</tag>` for each of `row["tags"]`, in order, none empty, and
+    whitespace; else 0. A tag within a block counts as a second one, so that it hides no answer. Linear."""
     rest = response.strip()
     for tag in row["tags"]:
         opening, closing = f"<{tag}>", f"</{tag}>"

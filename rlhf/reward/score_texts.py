@@ -21,8 +21,7 @@ async def score_replies(reward: RewardFunction, questions: Sequence[ReplyToScore
 
 
 async def _score_group(reward: RewardFunction, group: Sequence[ReplyToScore]) -> list[Scored | Unscored]:
-    """Score replies of which only the text, or only the tokens, are known. A custom reward reads `prompt`, `label` and
-    `answer` in its row."""
+    """Score texts or tokens. A custom reward reads `prompt`, `label` and `answer` in its row."""
     prompt, label = group[0].prompt, group[0].label
     row = {"prompt": prompt, "label": label, "answer": label}
     task = Task(id="served", messages=(Message(role="user", content=prompt),), answer=label, row=row)

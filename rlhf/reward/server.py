@@ -68,8 +68,7 @@ class Counter:
         self._here = 0
 
     async def score(self, questions: Sequence[ReplyToScore]) -> list[float | Unscored]:
-        """Return the scores of these replies. Raises `ScoringRefused`: 422 for token ids that the reward cannot read,
-        503 when the queue is full, 504 after the deadline."""
+        """Return the scores. Raises `ScoringRefused`: 422 for unreadable token ids, 503 when full, 504 when late."""
         if not self._settings.reads_tokens and any(question.token_ids is not None for question in questions):
             raise ScoringRefused(422, "invalid", f"reward {self._settings.name} reads text; send text, not token ids")
         if self._here >= self._settings.capacity + self._settings.waiting:
@@ -139,8 +138,7 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    """Return a validation error as a response, without repeating the body: it may be long, or contain text that cannot
-    be sent."""
+    """Return a validation error as a response, without the body, which may be long or contain surrogates."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])

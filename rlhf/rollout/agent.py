@@ -49,8 +49,7 @@ class WithAgent:
         return (self._outcome(task, session, returned),)
 
     def _outcome(self, task: Task, session: AgentSession, returned: Any) -> Trajectory | Failed:
-        """Return the outcome of the episode. Raises the engine's error if a request failed: an agent that continued
-        without a reply returns a value that the policy did not earn."""
+        """Return the outcome of the episode. Raises the engine's error if a request failed and was not repeated."""
         if returned is NoOutcome.NOT_STARTED:
             return _failed("refused", task, "agent.max_agents programs exceeded their timeouts and still hang")
         if session.failure:

@@ -19,10 +19,8 @@ def passes(reward: float, least: float) -> bool:
 
 
 def pass_at(k: int, *, replies: int, passed: int) -> float:
-    """Estimate, without bias and from all replies, the probability that at least one of k replies passes.
-
-    `1 - C(n - c, k) / C(n, k)` of arXiv 2107.03374: the share of the subsets of size k that contain a passing reply.
-    """
+    """Estimate, without bias, the probability that at least one of k replies passes: `1 - C(n - c, k) / C(n, k)` of
+    arXiv 2107.03374, the share of the subsets of size k that contain a passing reply."""
     if not 1 <= k <= replies:
         raise ValueError(f"pass@{k} of {replies} replies")
     return 1.0 - comb(replies - passed, k) / comb(replies, k)

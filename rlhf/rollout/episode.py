@@ -113,9 +113,8 @@ class EpisodeState:
 
 
 class AnswerOnce:
-    """Runner for tasks without an environment: the task's messages are the prompt, and the first reply ends the
-    episode. A prompt that leaves no room for a reply is `Failed("prompt_too_long")`, one that cannot be rendered
-    `Failed("template")`."""
+    """Runner for tasks without an environment: the first reply ends the episode. A prompt that leaves no room for one
+    is `Failed("prompt_too_long")`, one that cannot be rendered `Failed("template")`."""
 
     roles = (AGENT,)
     tools: tuple[Tool, ...] = ()

@@ -25,10 +25,9 @@ ANSWER_ONCE = AnswerOnce()
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupRollout:
-    """Plays `group_size` episodes of a task concurrently. A failure in one episode becomes data; the others continue.
-    Sample `n * roles + r` is role `r` of episode `n`. With `greedy_baseline`, one more episode is played at temperature
-    0: the group's `baseline` (ReMax, arXiv 2310.10505), which needs a single role. A group whose baseline has no score
-    is `Failed("no_baseline")`."""
+    """Plays `group_size` episodes of a task concurrently; a failure in one becomes data. Sample `n * roles + r` is role
+    `r` of episode `n`. With `greedy_baseline`, one more is played at temperature 0: the group's `baseline` (ReMax,
+    arXiv 2310.10505), which needs a single role. A group whose baseline has no score is `Failed("no_baseline")`."""
 
     engine: RolloutEngine
     renderer: ChatRenderer

@@ -82,10 +82,8 @@ class LastTurns:
 
 
 History = FullHistory | LastTurns
-"""The part of an episode that the policy sees, as the `context` that it continues.
-
-`grow` continues after a reply that stopped, with the environment's messages. It changes nothing and returns False where
-less than one of `max_tokens` would remain for the next reply."""
+"""The part of an episode that the policy sees, as the `context` that it continues. `grow` continues after a reply that
+stopped; it changes nothing and returns False where less than one of `max_tokens` would remain for the next."""
 
 
 def conclude(renderer: ChatRenderer, context: Context, messages: Sequence[Message], max_tokens: int) -> None:

@@ -12,8 +12,7 @@ def request_seed(*, run_seed: int, purpose: str, ordinal: int, sample: int, turn
 
 
 def environment_seed(*, run_seed: int, purpose: str, task: str) -> int:
-    """Return the seed an environment is reset with. It depends on the task's id alone: all samples of a group get the
-    same question, in every epoch. Seeds of training are even and those of evaluations odd, so that an environment that
-    generates its questions from the seed can keep the two separate."""
+    """Return the seed of an environment, by the task's id alone: all samples of a group get the same question. Seeds of
+    training are even and those of evaluations odd, to keep questions made from the seed separate."""
     drawn = request_seed(run_seed=run_seed, purpose=f"{purpose}/environment/{task}", ordinal=0, sample=0, turn=0)
     return drawn - drawn % 2 + (purpose != "train")

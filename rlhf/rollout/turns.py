@@ -43,9 +43,8 @@ class TurnRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithEnvironment:
-    """Episode runner with an environment: every episode has its own environment, and the policy plays all of its roles.
-    An episode whose environment is lost is replayed with the same seeds, at most `PLAYS` times in all: its own actions
-    may end the environment."""
+    """Episode runner with an environment: the policy plays all of its roles. An episode whose environment is lost is
+    replayed with the same seeds, at most `PLAYS` times in all: its own actions may end the environment."""
 
     environments: Environments
     rules: TurnRules

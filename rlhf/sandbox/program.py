@@ -1,5 +1,4 @@
-"""Programs, their results and their limits, and `ProgramRunner`, which runs them. Imports little, not even
-`dataclasses`: each run starts a supervisor process."""
+"""Programs, their results and limits, and `ProgramRunner`. Imports little: each run starts a process."""
 
 from __future__ import annotations
 

@@ -124,8 +124,7 @@ def _run(request: RunRequest) -> ProgramResult:
 
 
 def _start(request: RunRequest, stdout: Output, stderr: Output) -> int:
-    """Start the program and return its process id after exec. Raises `RunRefused` if its limits do not let it start,
-    and `OSError` if it cannot start for another reason."""
+    """Start the program and return its process id after exec. Raises `RunRefused` and `OSError`."""
     receive, send = os.pipe()  # closes on exec
     stdin, feed = os.pipe()
     if (child := os.fork()) == 0:

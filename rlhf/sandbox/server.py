@@ -70,8 +70,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 async def serve_sandbox(sandbox: Sandbox, host: str, port: int, token: str | None, access: Access) -> None:
-    """Serve until the process gets a signal to end. Raises `UserError` if the address is not available, and
-    `SandboxUnavailable` before anything is served."""
+    """Serve until the process gets a signal to end. Raises `UserError`, and before it `SandboxUnavailable`."""
     config = uvicorn_config(make_app(sandbox, token, access, host=host), access)
     with bound(host, port) as listener:
         await sandbox.start()

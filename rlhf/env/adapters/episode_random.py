@@ -1,5 +1,4 @@
-"""Give each episode its own state of the process-global random generators, which games draw from: with one stream, an
-episode would depend on those played concurrently."""
+"""Give each episode its own state of the process-global random generators, which games draw from."""
 
 from __future__ import annotations
 

@@ -17,10 +17,9 @@ class GymnasiumEnvironment:
     """One episode of the environment that Gymnasium registers as `id`, made with `options`. The first observation
     starts with the task's messages. Observations become text: numbers, or one digit each with `bins` (a pair `[low,
     high]` for each number), or the result of the function named by `text`. An action is the last word of the reply: a
-    number, or its name in `actions`; with a Text space it is the whole reply. Rewards are multiplied by `reward_scale`:
-    a critic learns best from returns near 1. A reply that is not an action gets an explanation, but neither a step nor
-    a reward; after `misunderstood_limit` such replies the episode is truncated. Raises `ConfigError` for an unsupported
-    environment."""
+    number, or its name in `actions`; with a Text space it is the whole reply. Rewards are multiplied by `reward_scale`.
+    A reply that is not an action gets an explanation, but neither a step nor a reward; after `misunderstood_limit` such
+    replies the episode is truncated. Raises `ConfigError`."""
 
     library: ClassVar[str] = "Gymnasium"
 

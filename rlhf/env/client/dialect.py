@@ -87,8 +87,7 @@ class Stock:
 
 
 Dialect = Ours | Stock
-"""Translation of this library's types to a server's messages. `refused` explains to the policy why the server refused
-its action, or returns None if the policy is not at fault."""
+"""Translation of types to messages. `refused` explains a refused action to the policy, if that is at fault."""
 
 
 def dialect_of(metadata: Json, schema: Json) -> Dialect:

@@ -152,8 +152,7 @@ class EnvironmentPool:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _choose(self) -> RemoteServer:
-        """Return the server with the fewest sessions that is neither skipped nor gone, or the one whose skip ends
-        first. Gone servers are polled in the background."""
+        """Return the server with the fewest sessions, or whose skip ends first. Gone servers are polled."""
         now = time.monotonic()
         for server in self._servers:
             if server.failure is not None and server not in self._asked:

@@ -197,8 +197,7 @@ class RemoteEnvironment:
         raise self._failed("protocol", f"{self._address.url} has no WebSocket at /ws (HTTP status {status})")
 
     def _raise_if_error(self, answer: Json, method: str) -> None:
-        """Raise an error frame as a failure. Servers of this library send its kind; a stock server reports that the
-        environment raised, or that the action is invalid."""
+        """Raise an error frame as a failure, of the kind that it names, or that its code means."""
         if answer.get("type") != "error":
             return
         try:

@@ -29,8 +29,7 @@ def isolation_of(
 
 
 class HostedEnvironments:
-    """The `Environments` of an isolation, which the caller starts and stops. At most `max_sessions` are open at once;
-    `open` waits up to `wait_seconds` for a free slot."""
+    """The `Environments` of an isolation: `max_sessions` at once; `open` waits up to `wait_seconds` for a slot."""
 
     def __init__(self, isolation: EnvironmentIsolation, *, max_sessions: int, wait_seconds: float) -> None:
         self.spec = isolation.spec

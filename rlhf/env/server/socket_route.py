@@ -50,8 +50,7 @@ async def read_frames(socket: WebSocket, frames: asyncio.Queue[str | bytes]) -> 
 async def converse(
     socket: WebSocket, frames: asyncio.Queue[str | bytes], sessions: EnvironmentSessions, max_message_bytes: int
 ) -> int:
-    """Find the session, answer frames until a close frame or until it is lost, and end or keep it as its URL specifies.
-    Returns the close code."""
+    """Answer frames of the session until a close frame or until it is lost, and return the close code."""
     try:
         session = await session_for(socket, sessions)
         async with sessions.attached(session):

@@ -60,9 +60,8 @@ class TestsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonTests:
-    """Tests in Python. `steps` are texts that run in order, and whether each is a test; `names` come from the code.
-
-    `why`: why they run in the code's process. `together`: tests and code share their names in a script."""
+    """Tests in Python. `steps` are texts that run in order, and whether each is a test; `names` come from the code, in
+    whose process they run if there is a `why`, as `together` says in its namespace."""
 
     steps: tuple[tuple[str, bool], ...]
     names: tuple[str, ...]
@@ -176,8 +175,7 @@ def _cases(value: Row, row: Row, entry_point: str | None) -> list[tuple[str | No
 
 
 def _calls(cases: Sequence[tuple[Any, Any]], function: str) -> PythonTests:
-    """Return calls with results as tests in Python. JSON values are given as they are, or as text with one a line. Some
-    data sets put each result into a list of one."""
+    """Return calls with JSON results, which some data sets put into a list of one, as tests in Python."""
     try:
         read = [([json.loads(line) for line in given.split("\n") if line.strip()], json.loads(wanted))
                 if isinstance(given, str) else (given, wanted) for given, wanted in cases]  # fmt: skip

@@ -205,8 +205,7 @@ class CodeProcess:
 
 
 class Remote:
-    """A name or an object of the code. It may be called and iterated, and its plain attributes read. Any other use by
-    the tests, by Python or by a library fails the test."""
+    """A name or object of the code, for calls, iteration and plain attributes. Any other use fails the test."""
 
     __slots__ = ("_code", "_target")
 

@@ -76,8 +76,7 @@ class CodeScorer:
         return Unscored(kind=BROKE, detail=detail)
 
     async def tests_of(self, row: Mapping[str, Any]) -> Tests:
-        """Return the row's tests in the form in which they run; the data set's own solution, if named, decides it.
-        Raises `TestsError`, `SandboxBusy`."""
+        """Return the row's tests in the form in which they run. Raises `TestsError`, `SandboxBusy`."""
         tests = read_tests(row, self.config)
         if self.config.solution_column is None or not isinstance(tests, PythonTests):
             return tests
@@ -115,8 +114,7 @@ class CodeScorer:
         return [not why for why in await self._python(KNOWN_CODE, KNOWN_TESTS)] == [*KNOWN_VERDICTS.values()]
 
     async def _python(self, code: str, tests: PythonTests) -> list[str]:
-        """Run tests in Python, apart from the code or in its process. Return why each fails; empty for those that pass.
-        Raises `TestsError` if they cannot run here."""
+        """Run tests in Python. Return why each fails; empty for those that pass. Raises `TestsError`."""
         key, is_apart = secrets.token_hex(16), tests.form == "values"
         about = {"code": code, "setup": tests.setup, "together": tests.together}
         rest = {"key": key, "steps": tests.steps, "names": tests.names}
@@ -153,8 +151,7 @@ class CodeScorer:
 
 
 def output_failure(run: ProgramResult, wanted: str) -> str:
-    """Return why the output differs from the expected lines, ignoring blanks at their ends. A number with a decimal
-    point may be off by a millionth."""
+    """Return why the output differs from the expected lines, apart from blanks at their ends and roundings."""
     if not run.succeeded:
         return run.detail or f"the program exited with code {run.return_code}"
     lines, expected = (text.rstrip().split("\n") for text in (run.stdout, wanted))

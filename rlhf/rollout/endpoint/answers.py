@@ -42,8 +42,7 @@ class ChatResponse:
         return self._head("chat.completion", [choice | self._sampled_ids]) | {"usage": self._usage} | self._prompt_ids
 
     def stream(self) -> Iterator[bytes]:
-        """Iterate over the whole response as server-sent events: the role, the text in chunks, the tool calls, the
-        finish reason, and `[DONE]`."""
+        """Iterate over the response as events: the role, chunks of text, tool calls, finish reason, `[DONE]`."""
         yield self._chunk({"role": "assistant", "content": ""}, beside=self._prompt_ids)
         for piece in PIECE.findall(self._content or ""):
             yield self._chunk({"content": piece})

@@ -1,6 +1,5 @@
-"""Capture an agent's requests as an episode; sampled tokens are never re-encoded. A *thread* is one growing context: a
-prompt, followed by replies and the agent's messages after each. A request continues a thread or opens a new one; every
-thread becomes a segment. Pure."""
+"""Capture an agent's requests as an episode. A *thread* is one growing context: a prompt, followed by replies and the
+agent's messages after each. A request continues a thread or opens one; each becomes a segment. Pure."""
 
 from __future__ import annotations
 
@@ -164,9 +163,8 @@ class Capture:
     def _continued(
         self, asked: AgentRequest, marks: Sequence[Mark]
     ) -> tuple[ThreadPosition, NDArray[np.int32], tuple[Message, ...]] | None:
-        """Return the longest known conversation ending in a reply that the request continues, preferably in a thread
-        that is not busy, with the tokens to append and the new messages. None where no conversation fits, or where the
-        chat template does more than append."""
+        """Return the longest known conversation ending in a reply that the request continues, preferably of a free
+        thread, with the tokens to append and the new messages. None if none fits, or the template does not append."""
         for known in range(len(marks), 0, -1):
             if places := self._said.get(marks[known - 1]):
                 new = asked.messages[known:]

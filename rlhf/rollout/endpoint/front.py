@@ -31,9 +31,8 @@ KeepTrajectory = Callable[[Trajectory, float | None], None]
 
 
 class Front:
-    """Opens sessions for clients, and saves each session's episode when it ends. A session that is unused for
-    `lease_seconds`, or evicted for a new one, is saved as truncated, without a reward. A session without any reply
-    saves nothing."""
+    """Opens sessions for clients, and saves each session's episode when it ends, if it has a reply. One that is unused
+    for `lease_seconds`, or evicted for a new one, is saved as truncated, without a reward."""
 
     def __init__(
         self, sessions: AgentSessions, policy_of: PolicyOf, keep: KeepTrajectory, *, lease_seconds: float

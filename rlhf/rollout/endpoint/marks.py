@@ -16,8 +16,7 @@ Mark = bytes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequest:
     """A request of an agent to the policy. `reads_calls`: whether tool calls in the reply are parsed; `max_tokens`: the
-    longest reply requested, None leaves it to the budgets; `stop`: texts at which the reply ends; `seed`: determines
-    the sampling where it is given."""
+    longest reply, None leaves it to the budgets; `stop`: texts that end it; `seed`: of the sampling, if given."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()

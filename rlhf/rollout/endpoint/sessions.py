@@ -80,9 +80,8 @@ class AgentSession:
         return 0.0 if self.busy else time.monotonic() - self._used
 
     async def reply(self, asked: AgentRequest, gone: Callable[[], Coroutine[Any, Any, None]]) -> Replied:
-        """Return the policy's reply. Raises `ClientGone` where the client is `gone` before it is complete, and
-        `ChatRefused`: for a conversation that the template refuses, a prompt that leaves no room, a failed engine, and
-        a session that has ended."""
+        """Return the policy's reply. Raises `ClientGone` where the client is `gone` before, and `ChatRefused`: by the
+        template, for a prompt that leaves no room, a failed engine, and a session that has ended."""
         try:
             question = self.capture.ask(asked)
         except ModelError as error:

@@ -148,8 +148,7 @@ class ChatRequest(BaseModel):
         )
 
     def missed(self, *, stops: bool) -> tuple[str, str] | None:
-        """Return the first field that requests something unsupported, and why; None if every field is supported.
-        `stops`: whether replies are cut at stop texts."""
+        """Return the first unsupported field, and why. `stops`: whether replies are cut at stop texts."""
         if self.stop and not stops:
             return "stop", STOP.format(value=f"{self.stop!r:.40}")
         for name, why in NEVER_SAMPLED.items():
