@@ -60,8 +60,12 @@ class Diagnosis:
     advice: str = ""
 
 
-def run_doctor() -> int:
-    """Print every finding; return 1 if one of them makes training impossible."""
+def run_doctor(gpu: bool = False, model: str | None = None, nodes: int = 1, report: Path | None = None) -> int:
+    """Print every finding; return 1 if one of them makes training impossible. The other values go with `gpu`."""
+    if gpu:
+        return run_gpu_doctor(model, nodes, report)
+    if model or report or nodes > 1:
+        raise UserError("--model, --nodes and --json go with --gpu")
     return int(any(finding.level is Severity.FAIL for finding in print_diagnoses()))
 
 

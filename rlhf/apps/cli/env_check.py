@@ -16,14 +16,14 @@ from rlhf.http.binding import token_from
 from rlhf.untrusted_text import escape_to_line
 
 
-def run_env_check(url: str, token_env: str | None, action: str | None) -> int:
+def run_env_check(url: str, action: str | None = None, token_env: str | None = None) -> int:
     """Print one line per check; return 1 if one fails. Raises `UserError`."""
     if "://" not in url:
         served = PIECE.fullmatch(url) or is_project(Path(url))
         cure = f"serve it first: rlhf serve env {url}" if served else f"for instance http://{url}"
         raise UserError(f"{url!r} is not the URL of a server; {cure}")
     address = Address(url=url.rstrip("/"), token=token_from(token_env))
-    return asyncio.run(print_check_results(address, action_option(action)))
+    return asyncio.run(print_check_results(address, json_object(action, "--action") if action else None))
 
 
 async def print_check_results(address: Address, action: dict[str, Any] | None) -> int:
@@ -36,13 +36,6 @@ async def print_check_results(address: Address, action: dict[str, Any] | None) -
         failed += not finding.passed
     print(f"{failed} failed" if failed else "conforms")
     return 1 if failed else 0
-
-
-def action_option(text: str | None) -> dict[str, Any] | None:
-    """Parse the option `--action`."""
-    if text is None:
-        return None
-    return json_object(text, "--action")
 
 
 def json_object(text: str, option: str) -> dict[str, Any]:

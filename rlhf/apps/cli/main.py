@@ -1,19 +1,21 @@
-"""The command line. It starts fast: the implementation of a command is imported when it is called."""
+"""The command line: the signature of every command. What a command does is imported when it is called, so that all of
+them start fast."""
 
 from __future__ import annotations
 
 import getpass
+import importlib
 import os
 import signal
 import sys
-from functools import partial
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
-from rlhf.apps import cli as commands
 from rlhf.apps.arguments import Checkpoint, Overrides, RecipeFile, RunArgument, is_project, recipe_named
 from rlhf.apps.cli.episodes import episodes
 from rlhf.apps.cli.kubernetes import kubernetes
@@ -21,13 +23,11 @@ from rlhf.apps.cli.node import node
 from rlhf.apps.cli.recipes import recipes
 from rlhf.apps.cli.serve_sandbox import sandbox
 from rlhf.apps.cli.slurm import slurm
-from rlhf.apps.cli.sweep import sweep_recipe
 from rlhf.apps.cli.view import view
 from rlhf.apps.failures import print_failure
-from rlhf.apps.server_options import Certificate, Key, LimitTexts, Names, access_of
+from rlhf.apps.server_options import Certificate, Key, LimitTexts, Names
 from rlhf.cluster.console import lasting
 from rlhf.errors import RlhfError, UserError
-from rlhf.http.binding import POLICY, REWARD
 
 GROUPS = {
     "Train": "init recipes options check plan train sweep eval generate score reward",
@@ -58,9 +58,17 @@ app = typer.Typer(
 
 serve = typer.Typer(no_args_is_help=True, help="Serve an environment, a reward, a sandbox or a policy over HTTP.")
 env = typer.Typer(no_args_is_help=True, help="Test environments.")
+rewards = typer.Typer(no_args_is_help=True, help="Test rewards.")
 app.add_typer(serve, name="serve")
 app.add_typer(env, name="env")
 app.add_typer(recipes, name="recipes")
+app.add_typer(rewards, name="reward")
+app.command()(episodes)
+app.command()(view)
+app.command()(kubernetes)
+app.command()(node)
+app.command()(slurm)
+serve.command()(sandbox)
 
 RewardName = Annotated[
     str, typer.Argument(metavar="REWARD", help="Recipe, as for `train`; a kind; or module:function.")
@@ -68,7 +76,23 @@ RewardName = Annotated[
 TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with the bearer token.")]
 
 
-@app.command()
+def command(group: typer.Typer, module: str = "") -> Callable[[Callable[..., None]], None]:
+    """Make a command of a function that has only its signature and help: `run_NAME` of the module NAME, by default the
+    function's name, gets the values that are given, and returns the exit code. The last word of NAME calls it."""
+
+    def declared(signature: Callable[..., None]) -> None:
+        name = module or signature.__name__
+
+        @group.command(name.rpartition("_")[2])
+        @wraps(signature)
+        def call(**values: Any) -> None:
+            run = vars(importlib.import_module(f"rlhf.apps.cli.{name}"))[f"run_{name}"]
+            raise typer.Exit(run(**{key: value for key, value in values.items() if value is not None}))
+
+    return declared
+
+
+@command(app)
 def train(
     recipe: RecipeFile,
     overrides: Overrides = None,
@@ -85,11 +109,9 @@ def train(
     rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
 ) -> None:
     """Train the model that a recipe describes."""
-    given = [*(overrides or []), *commands.train.join_override(address, rendezvous)]
-    raise typer.Exit(commands.train.run_train(recipe, given, resume=resume, start_over=start_over))
 
 
-@app.command()
+@command(app)
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder; its name is the run's.")],
     kind: Annotated[
@@ -101,11 +123,10 @@ def init(
     ] = "reward",
 ) -> None:
     """Make a project of your own. It has a recipe that learns at once, rows, a reward or environment, and its test."""
-    raise typer.Exit(commands.init.run_init(folder, kind))
 
 
-@app.command("plan")
-def plan_recipe(
+@command(app)
+def plan(
     recipe: RecipeFile,
     overrides: Overrides = None,
     gpus: Annotated[
@@ -124,22 +145,9 @@ def plan_recipe(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, in bytes and tokens.")] = False,
 ) -> None:
     """Predict the memory that a recipe needs. Also find the largest micro-batch that fits."""
-    raise typer.Exit(
-        commands.plan.run_plan(
-            recipe,
-            overrides or [],
-            gpus=gpus,
-            nodes=nodes,
-            cores=cores,
-            memory_gb=memory,
-            config=config,
-            prompt_tokens=prompt_tokens,
-            as_json=as_json,
-        )
-    )
 
 
-@app.command("eval")
+@command(app, "eval")
 def evaluate(
     checkpoint: Checkpoint,
     recipe: Annotated[
@@ -151,10 +159,9 @@ def evaluate(
     overrides: Overrides = None,
 ) -> None:
     """Evaluate a checkpoint on the held-out tasks of a recipe. By default that of its run."""
-    raise typer.Exit(commands.eval.run_eval(checkpoint, recipe, overrides or []))
 
 
-@app.command()
+@command(app)
 def generate(
     checkpoint: Checkpoint,
     prompt: Annotated[str, typer.Argument(help="The user's message.")],
@@ -163,10 +170,9 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
 ) -> None:
     """Generate a reply to one message with a checkpoint."""
-    raise typer.Exit(commands.generate.run_generate(checkpoint, prompt, max_tokens, temperature, seed))
 
 
-@app.command()
+@command(app)
 def score(
     recipe: RecipeFile,
     rows: Annotated[Path, typer.Argument(metavar="ROWS.jsonl", help="The dataset's columns, and `response`.")],
@@ -175,14 +181,9 @@ def score(
     gold: Annotated[bool, typer.Option("--gold", help="Score the reference answers against themselves.")] = False,
 ) -> None:
     """Score recorded responses with a recipe's reward."""
-    raise typer.Exit(commands.score.run_score(recipe, rows, overrides or [], output, gold))
 
 
-rewards = typer.Typer(help="Test rewards.", no_args_is_help=True)
-app.add_typer(rewards, name="reward")
-
-
-@rewards.command("check")
+@command(rewards)
 def reward_check(
     reward: RewardName,
     overrides: Overrides = None,
@@ -192,27 +193,20 @@ def reward_check(
     reply: Annotated[str, typer.Option(help="How a reply states an answer.")] = "{answer}",
 ) -> None:
     """Score hostile replies with a reward and print those that it accepts."""
-    others = wrong or ["41", "43", "24", "67"]
-    code = commands.reward_check.run_reward_check(
-        reward, overrides or [], prompt=prompt, answer=answer, wrong=others, reply=reply
-    )
-    raise typer.Exit(code)
 
 
-@app.command()
+@command(app)
 def export(
     checkpoint: Checkpoint, output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make.")]
 ) -> None:
     """Export a checkpoint's model as a Hugging Face folder."""
-    raise typer.Exit(commands.export.run_export(checkpoint, output))
 
 
-@app.command()
+@command(app)
 def options(
     prefix: Annotated[str, typer.Argument(help="Prefix of the keys to list, for instance trainer.loss.")] = "",
 ) -> None:
     """List the keys of a recipe: types, defaults, meanings."""
-    raise typer.Exit(commands.options.run_options(prefix))
 
 
 @app.command()
@@ -228,43 +222,65 @@ def check(
 ) -> None:
     """Check a recipe, or whether a model can be trained. Prints derived settings, or the model's cost."""
     if Path(recipe).is_dir() and not is_project(Path(recipe)):
-        raise typer.Exit(commands.check_model.run_check_model(Path(recipe), overrides or [], prove=prove))
+        from rlhf.apps.cli.check_model import run_check_model
+
+        raise typer.Exit(run_check_model(Path(recipe), overrides or [], prove=prove))
+    from rlhf.apps.cli.check import run_check
+
     if prove:
         raise UserError("--prove goes with a model folder")
-    raise typer.Exit(commands.check.run_check(recipe_named(recipe), overrides or []))
+    raise typer.Exit(run_check(recipe_named(recipe), overrides or []))
 
 
-app.command("sweep")(sweep_recipe)
-app.command()(episodes)
-app.command()(view)
-app.command()(kubernetes)
+@command(app, "sweep")
+def sweep_recipe(
+    recipe: RecipeFile,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=SEARCH|VALUE", help="Searched: [a,b,…], log(low,high), uniform(low,high), int(low,high)."
+        ),
+    ] = None,
+    goal: Annotated[
+        str, typer.Option(help="reward, or speed: without KEYs, the settings that decide how fast the recipe is.")
+    ] = "reward",
+    algorithm: Annotated[
+        str | None, typer.Option(help="grid, random, asha, pbt or optuna [default: grid for lists, else random].")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Trials, unless all combinations of lists are tried.")] = 8,
+    metric: Annotated[
+        str | None, typer.Option(help="What is compared [default: the held-out reward, or the training reward].")
+    ] = None,
+    mode: Annotated[str, typer.Option(help="Whether the largest (max) or smallest (min) is best.")] = "max",
+    folder: Annotated[
+        Path | None, typer.Option("--folder", metavar="DIR", help="Folder of the sweep [default: runs/NAME.sweep].")
+    ] = None,
+) -> None:
+    """Train a recipe with many values and write the best as a recipe. The same command continues later."""
 
 
-@app.command()
+@command(app)
 def translate(
     configuration: Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration of TRL, verl or OpenRLHF.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="New file for the recipe.")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs that train, if CONFIG does not say (TRL).")] = None,
 ) -> None:
     """Make a recipe of TRL's, verl's or OpenRLHF's settings. Says what became of each."""
-    raise typer.Exit(commands.translate.run_translate(configuration, output, gpus))
 
 
-@app.command("explain")
+@command(app, "explain")
 def explain_metric(
     metric: Annotated[str, typer.Argument(metavar="[METRIC]", help="Name of a metric, or the beginning of one.")] = "",
 ) -> None:
     """Explain a metric: meaning, healthy range, what to do. Without a name, list all."""
-    raise typer.Exit(commands.explain.run_explain(metric))
 
 
-@app.command()
-def top(run: RunArgument) -> None:
+@command(app)
+def top(path: RunArgument) -> None:
     """Watch a run in the terminal: curves and warnings. Ends with the run, or with the key q."""
-    raise typer.Exit(commands.top.run_top(run))
 
 
-@app.command("report")
+@command(app, "report")
 def write_report(
     run: RunArgument,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")] = Path(
@@ -272,22 +288,19 @@ def write_report(
     ),
 ) -> None:
     """Write a report of a run as one HTML file. It has curves, warnings, episodes, recipe and provenance."""
-    raise typer.Exit(commands.report.run_report(run, output))
 
 
-@app.command()
-def audit(run: RunArgument) -> None:
+@command(app)
+def audit(path: RunArgument) -> None:
     """Check the records of a run against one another. Covers samples, tokens, rewards, versions and checkpoints."""
-    raise typer.Exit(commands.audit.run_audit(run))
 
 
-@app.command()
+@command(app)
 def drill(recipe: RecipeFile, overrides: Overrides = None) -> None:
     """Train a recipe while its parts are killed, and report."""
-    raise typer.Exit(commands.drill.run_drill(recipe, overrides or ()))
 
 
-@app.command()
+@command(app)
 def doctor(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Check the GPUs (takes minutes); exit code 2 without one.")
@@ -301,12 +314,9 @@ def doctor(
     ] = None,
 ) -> None:
     """Check this machine and report problems."""
-    if not gpu and (model or report or nodes > 1):
-        raise UserError("--model, --nodes and --json go with --gpu")
-    raise typer.Exit(commands.doctor.run_gpu_doctor(model, nodes, report) if gpu else commands.doctor.run_doctor())
 
 
-@serve.command("reward")
+@command(serve)
 def serve_reward(
     reward: RewardName,
     overrides: Overrides = None,
@@ -323,25 +333,9 @@ def serve_reward(
     limit: LimitTexts = None,
 ) -> None:
     """Serve a reward over the OpenRLHF, slime and vLLM HTTP APIs."""
-    code = commands.serve_reward.run_serve_reward(
-        reward,
-        overrides or [],
-        host=host,
-        port=port,
-        token_env=token_env,
-        capacity=capacity,
-        stop_texts=stop_text or [],
-        access=access_of(name, certificate, key, limit, REWARD),
-    )
-    raise typer.Exit(code)
 
 
-serve.command("sandbox")(sandbox)
-app.command("node")(node)
-app.command("slurm")(slurm)
-
-
-@serve.command("policy")
+@command(serve)
 def serve_policy(
     checkpoint: Checkpoint,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8200,
@@ -373,24 +367,9 @@ def serve_policy(
     limit: LimitTexts = None,
 ) -> None:
     """Serve a checkpoint over the OpenAI API and record the agents' episodes."""
-    settings = commands.serve_policy.PolicySettings(
-        host=host,
-        port=port,
-        token_env=token_env,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed,
-        tool_format=tool_format,
-        client_stop=client_stop,
-        trajectories=trajectories,
-        capacity=capacity,
-        lease_seconds=lease_seconds,
-        access=access_of(name, certificate, key, limit, POLICY),
-    )
-    raise typer.Exit(commands.serve_policy.run_serve_policy(checkpoint, settings))
 
 
-@serve.command("env")
+@command(serve)
 def serve_env(
     environment: Annotated[
         str,
@@ -419,20 +398,9 @@ def serve_env(
     limit: LimitTexts = None,
 ) -> None:
     """Serve an environment over the OpenEnv protocol."""
-    settings = commands.serve_env.settings_of(
-        host=host,
-        port=port,
-        token_env=token_env,
-        max_sessions=max_sessions,
-        lease_seconds=lease_seconds,
-        step_seconds=step_seconds,
-        reset_seconds=reset_seconds,
-        access_of=partial(access_of, name, certificate, key, limit),
-    )
-    raise typer.Exit(commands.serve_env.run_serve_env(environment, arguments, isolation, settings))
 
 
-@env.command("check")
+@command(env)
 def env_check(
     url: Annotated[str, typer.Argument(metavar="URL", help="Address, for instance http://127.0.0.1:8000.")],
     action: Annotated[
@@ -441,7 +409,6 @@ def env_check(
     token_env: TokenEnv = None,
 ) -> None:
     """Test a running OpenEnv environment server."""
-    raise typer.Exit(commands.env_check.run_env_check(url, token_env, action))
 
 
 def check_surroundings() -> None:

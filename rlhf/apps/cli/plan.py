@@ -35,16 +35,16 @@ def run_plan(
     gpus: str | None = None,
     nodes: int = 1,
     cores: int | None = None,
-    memory_gb: int | None = None,
+    memory: int | None = None,
     config: Path | None = None,
     prompt_tokens: int = PROMPT_TOKENS,
     as_json: bool = False,
 ) -> int:
-    """Print the plan of a recipe on a machine, by default this one. `cores` and `memory_gb` (GiB) are those of a node
+    """Print the plan of a recipe on a machine, by default this one. `cores` and `memory` (GiB) are those of a node
     that is not this one. Raises `UserError`."""
     machine = machine_of(gpus, nodes) if gpus else replace(here(), nodes=nodes)
     machine = replace(
-        machine, cores=cores or machine.cores, host_memory=memory_gb * GIB if memory_gb else machine.host_memory
+        machine, cores=cores or machine.cores, host_memory=memory * GIB if memory else machine.host_memory
     )
     target = PlacementTarget(machine=machine, config=config, prompt_tokens=prompt_tokens, must_fit=False)
     origins = located(load_recipe(recipe, overrides), target=target)

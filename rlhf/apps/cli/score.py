@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -70,7 +70,9 @@ def check_reads_text(reward: RewardConfig) -> None:
         raise ConfigError("this reward scores the tokens that an engine sampled, not texts; use rlhf eval")
 
 
-def run_score(recipe: Path, rows: Path, overrides: list[str], output: Path | None, gold: bool = False) -> int:
+def run_score(
+    recipe: Path, rows: Path, overrides: Sequence[str] = (), output: Path | None = None, gold: bool = False
+) -> int:
     """Score each row of a JSONL file and write it with `reward` or `error` added, in order; returns the exit code.
 
     A row has the dataset's columns and `response`. All rows are checked before the first one is scored; raises

@@ -4,51 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import uvicorn
 
 from rlhf.apps.arguments import recipe_if_named
 from rlhf.apps.cli.env_check import json_object
-from rlhf.apps.server_options import check_reach
+from rlhf.apps.server_options import access_of, check_reach
 from rlhf.config import is_piece
 from rlhf.env.config import IsolationKind
 from rlhf.env.hosting.hosted import EnvironmentIsolation, isolation_of
 from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.server.app import EnvironmentServerSettings, environment_uvicorn_config, limits_for_sessions
 from rlhf.errors import UserError
-from rlhf.http.binding import Access, HttpLimits, token_from
+from rlhf.http.binding import token_from
 from rlhf.http.serving import bound, url_of
 from rlhf.runs.trace_export import exporting
 from rlhf.untrusted_text import escape_to_line
 
 
-def settings_of(
+def run_serve_env(
+    environment: str,
+    arguments: str,
+    isolation: str,
     *,
-    host: str,
-    port: int,
-    token_env: str | None,
     max_sessions: int,
-    lease_seconds: float,
     step_seconds: float,
     reset_seconds: float,
-    access_of: Callable[[HttpLimits], Access],
-) -> EnvironmentServerSettings:
-    """Return the server's settings from the options; its limits depend on `max_sessions`. Raises `ConfigError`."""
-    return EnvironmentServerSettings(
-        host=host,
-        port=port,
+    token_env: str | None = None,
+    name: Sequence[str] = (),
+    certificate: Path | None = None,
+    key: Path | None = None,
+    limit: Sequence[str] = (),
+    **options: Any,
+) -> int:
+    """Serve until SIGTERM or Ctrl-C. The server's limits depend on `max_sessions`. Raises `UserError`."""
+    settings = EnvironmentServerSettings(
         token=token_from(token_env),
         max_sessions=max_sessions,
-        lease_seconds=lease_seconds,
-        access=access_of(limits_for_sessions(max_sessions)),
+        access=access_of(name, certificate, key, limit, limits_for_sessions(max_sessions)),
         deadlines=Deadlines(open_seconds=reset_seconds, reset_seconds=reset_seconds, step_seconds=step_seconds),
+        **options,
     )
+    return serve_environment(environment, arguments, isolation, settings)
 
 
-def run_serve_env(name: str, arguments: str, isolation: str, settings: EnvironmentServerSettings) -> int:
-    """Serve until SIGTERM or Ctrl-C. Raises `UserError`."""
+def serve_environment(name: str, arguments: str, isolation: str, settings: EnvironmentServerSettings) -> int:
+    """Serve an environment, or a recipe's, in an isolation."""
     factory = named_environment(name, json_object(arguments, "--arguments"))
     kinds: tuple[IsolationKind, ...] = get_args(IsolationKind)
     kind = next((kind for kind in kinds if kind == isolation), None)

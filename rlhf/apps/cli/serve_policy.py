@@ -6,16 +6,16 @@ import asyncio
 import itertools
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlhf.apps.cli.train import as_ctrl_c
 from rlhf.apps.failures import reporting_failures
-from rlhf.apps.server_options import check_reach
+from rlhf.apps.server_options import access_of, check_reach
 from rlhf.chat.renderer import ChatRenderer
 from rlhf.chat.tool_calls import check_tool_format
 from rlhf.cluster.supervisor import supervise
@@ -61,8 +61,16 @@ class PolicySettings:
     access: Access = field(default_factory=lambda: Access(limits=POLICY))
 
 
-def run_serve_policy(checkpoint: Path, settings: PolicySettings) -> int:
+def run_serve_policy(
+    checkpoint: Path,
+    name: Sequence[str] = (),
+    certificate: Path | None = None,
+    key: Path | None = None,
+    limit: Sequence[str] = (),
+    **options: Any,
+) -> int:
     """Serve until Ctrl-C; returns the exit code. Raises `UserError` before anything is started."""
+    settings = PolicySettings(access=access_of(name, certificate, key, limit, POLICY), **options)
     model, token = model_folder(checkpoint), token_from(settings.token_env)
     check_reach(settings.host, token, settings.access)
     check_tool_format(settings.tool_format, TOOL_FORMAT)

@@ -28,8 +28,17 @@ from rlhf.trainer.checkpoint import CHECKPOINTS, checkpoints, is_whole
 from rlhf.trainer.config import FIRST_SAVE_SECONDS, SaveEvery
 
 
-def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = False, start_over: bool = False) -> int:
+def run_train(
+    recipe: Path,
+    overrides: Sequence[str] = (),
+    *,
+    resume: bool = False,
+    start_over: bool = False,
+    address: str | None = None,
+    rendezvous: Path | None = None,
+) -> int:
     """Check the recipe, then train under supervision. Raises `UserError` before anything has started."""
+    overrides = [*overrides, *([f"cluster.address={address}"] if address else joining(rendezvous))]
     clock, leaving = Clock(), Leaving.of_job()
     leaving.ask_at(signal.SIGUSR1)
     if start_over and not resume:
@@ -55,12 +64,6 @@ def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = Fal
         silence_seconds=60 * recipe_here.run.silence_minutes if watched else math.inf,
         saves_at_ctrl_c=True,
     )
-
-
-def join_override(address: str | None, rendezvous: Path | None) -> list[str]:
-    """Return the override that joins a Ray cluster: at an address, or through a rendezvous file; empty without either.
-    Raises `PlacementError`."""
-    return [f"cluster.address={address}"] if address else joining(rendezvous)
 
 
 def run_controller(

@@ -13,7 +13,7 @@ from rlhf.errors import UserError
 HEADINGS = {"taken": "taken", "same": "done here anyway", "without": "without a counterpart", "unknown": "UNKNOWN"}
 
 
-def run_translate(configuration: Path, output: Path | None, gpus: int | None) -> int:
+def run_translate(configuration: Path, output: Path | None = None, gpus: int | None = None) -> int:
     """Print the recipe and, as comments, the account; or write the recipe to the new file `output`."""
     if output is not None and output.exists():
         raise UserError(f"{output} exists; give the name of a new file")

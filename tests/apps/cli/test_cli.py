@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import importlib
+import inspect
 import os
 import re
 import resource
@@ -31,6 +33,14 @@ def test_help_has_every_command_once_on_one_line_in_half_a_second_of_the_process
     assert processor_seconds() - before < 0.5
     shown = re.findall(r"^  (\w+) {2,}[A-Z].*[^.]\.$", ended.stdout, re.MULTILINE)
     assert sorted(shown) == sorted(typer.main.get_group(cli.app).commands)
+
+
+def test_every_command_takes_what_its_signature_reads():
+    for group in (cli.app, cli.serve, cli.env, cli.rewards):
+        for one in group.registered_commands:
+            if name := inspect.getclosurevars(one.callback).nonlocals.get("name"):
+                run = vars(importlib.import_module(f"rlhf.apps.cli.{name}"))[f"run_{name}"]
+                inspect.signature(run).bind(**inspect.signature(one.callback).parameters)
 
 
 def processor_seconds() -> float:

@@ -63,5 +63,5 @@ def test_a_ctrl_c_while_the_server_is_made_leaves_no_traceback(
 
     monkeypatch.setattr(serve_env, "environment_uvicorn_config", made)
     with pytest.raises(KeyboardInterrupt):
-        serve_env.run_serve_env(GUESS, "{}", "thread", EnvironmentServerSettings(port=0))
+        serve_env.serve_environment(GUESS, "{}", "thread", EnvironmentServerSettings(port=0))
     assert capfd.readouterr().err == ""

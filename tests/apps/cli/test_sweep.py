@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.apps import cli as commands
+from rlhf.apps.cli import sweep as command
 from rlhf.apps.sweeps.request import checked_sweep, owned
 from rlhf.apps.sweeps.results import SweepResults, SweptRun, ranked, write_on_top, write_results
 from rlhf.apps.sweeps.space import Search, as_words, search_of, split_space
@@ -100,19 +100,19 @@ def test_a_finished_sweep_is_only_printed(
     def searched(again: object) -> tuple[int, SweepResults]:
         return 77, SweepResults(folder=sweep.folder, trials=())
 
-    monkeypatch.setattr(commands.sweep_output, "searched", searched)
+    monkeypatch.setattr(command, "searched", searched)
     trials = [
         SweptRun(name=f"t{n}", run=f"t{n}", values={RATE: n}, scores=[(4, n)], outcome="finished") for n in (2, 1)
     ]
     sweep.folder.mkdir()
     write_results(sweep.folder, trials, recipe, [])
     best = (sweep.folder / "best.yaml").stat().st_mtime_ns
-    assert commands.sweep_output.swept(sweep) == 0
+    assert command.swept(sweep) == 0
     assert "best: learning_rate=2" in capsys.readouterr().out
     assert (sweep.folder / "best.yaml").stat().st_mtime_ns == best
     trials[1].outcome = "failed: no"
     write_results(sweep.folder, trials, recipe, [])
-    assert commands.sweep_output.swept(sweep) == 77, "what failed is tried again"
+    assert command.swept(sweep) == 77, "what failed is tried again"
 
 
 def test_the_best_values_are_a_recipe_on_top_of_the_swept_one(tmp_path: Path, recipe: Path) -> None:

@@ -99,7 +99,7 @@ def test_where_no_setting_fits_the_smallest_machine_that_does_is_named(recipe: s
 
 def test_gpus_are_checked_before_cores_and_a_node_is_described_by_options(capsys: pytest.CaptureFixture[str]) -> None:
     asks = ["trainer.deepspeed.cpus_per_rank=9"]
-    assert run_plan(recipe_file("gsm8k_grpo"), asks, gpus="H100", cores=4, memory_gb=200) == 1
+    assert run_plan(recipe_file("gsm8k_grpo"), asks, gpus="H100", cores=4, memory=200) == 1
     machine, lacking = (line for line in capsys.readouterr().out.splitlines() if line.startswith(("machine", "does")))
     assert machine == "machine    1 x H100 (79.1 GiB), 4 cores, 200 GiB host memory"
     assert "2 GPUs asked, this machine has 1" in lacking
