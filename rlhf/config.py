@@ -204,8 +204,18 @@ def build(kind: type[C], values: Mapping[str, Any], other_names: OtherNames = Ma
 SCALARS = ("bool", "int", "float", "str")
 """Ends of pydantic's locations for values of several possible types."""
 
-MISSPELT = 0.85
-"""Least similarity of a misspelt group of settings to the one that was meant."""
+LIKENESS = 0.6
+"""Least similarity of a misspelt name to the one that was meant."""
+
+
+def closest(name: str, known: Iterable[str], likeness: float = LIKENESS) -> str | None:
+    """Return the known name that is most like a misspelt one; None if none is like it."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=likeness)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the end of an error about a misspelt name: a suggestion, or else `otherwise`."""
+    return f"; did you mean {close!r}?" if (close := closest(name, known)) else otherwise
 
 
 def explain(kind: type[Config], error: ValidationError, other_names: OtherNames = MappingProxyType({})) -> str:
@@ -216,16 +226,18 @@ def explain(kind: type[Config], error: ValidationError, other_names: OtherNames 
         known = known_keys(kind)
         inside = problem["input"] if isinstance(problem["input"], Mapping) else {}
         group = [f"{key}.{inner}" for inner, _ in flatten(inside)]
-        alike = difflib.get_close_matches(key, known, n=1, cutoff=MISSPELT)
-        if alike and inside and all(f"{alike[0]}{inner.removeprefix(key)}" in known for inner in group):
-            return f"unknown key {key!r}; did you mean {alike[0]!r}?"
+        alike = closest(key, known)
+        if alike and inside and all(f"{alike}{inner.removeprefix(key)}" in known for inner in group):
+            return f"unknown key {key!r}; did you mean {alike!r}?"
         meant = {given: keys for given in [key, *group] if (keys := _meant(given, known, other_names))}
         if key in meant:
             return f"unknown key {key!r}; did you mean {meant[key]}?"
         if meant:
             there = ", ".join(f"{given} is {keys}" for given, keys in meant.items())
             return f"unknown key {key!r}; did you mean: {there}?"
-        return f"unknown key {key!r}{_did_you_mean(key, known)}"
+        leaf = key.rpartition(".")[2]
+        same = next((f"; did you mean {one!r}?" for one in known if one.rpartition(".")[2] == leaf), "")
+        return f"unknown key {key!r}{did_you_mean(key, known, same or '; `rlhf options` lists every key')}"
     if problem["type"] == "missing":
         return f"{key} is required and was not given"
     message = problem["msg"].removeprefix("Value error, ")
@@ -280,21 +292,13 @@ def _meant(key: str, known: list[str], other_names: OtherNames) -> str:
     return " or ".join(map(repr, meant))
 
 
-def _did_you_mean(key: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    if not close:
-        leaf = key.rpartition(".")[2]
-        close = [k for k in known if k.rpartition(".")[2] == leaf][:1]
-    return f"; did you mean {close[0]!r}?" if close else "; `rlhf options` lists every key"
-
-
 def _nearby_files(path: Path) -> str:
     if path.name == Path.cwd().name and Path("recipe.yaml").is_file():
         return "; you are in this folder: give . for its recipe"
     if not path.parent.is_dir():
         return f" (there is no folder {path.parent})"
-    close = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=1)
-    return f"; did you mean {path.parent / close[0]}?" if close else ""
+    close = closest(path.name, (one.name for one in path.parent.glob("*.yaml")))
+    return f"; did you mean {path.parent / close}?" if close else ""
 
 
 def _is_tag(part: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -10,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
+
+from rlhf.config import LIKENESS, closest
 
 NUMBERS = ("N", "K")
 PAIRS = "PAIRS"
@@ -93,12 +94,12 @@ def search_metrics(name: str) -> Sequence[Metric]:
     return [found] if found else [entry for entry in catalogue() if entry.name.startswith(name)]
 
 
-def nearest_metric(name: str, likeness: float = 0.6) -> str | None:
+def nearest_metric(name: str, likeness: float = LIKENESS) -> str | None:
     """Return the name in the catalogue that is most like a misspelt one; its last part may be all that was given."""
     names = {entry.name.rpartition("/")[2]: entry.name for entry in reversed(catalogue())}
     names |= {entry.name: entry.name for entry in catalogue()}
-    close = difflib.get_close_matches(name, names, n=1, cutoff=likeness)
-    return names[close[0]] if close else None
+    close = closest(name, names, likeness)
+    return close and names[close]
 
 
 @cache

@@ -6,9 +6,10 @@ DeepSpeed itself is not imported: a wrong name is refused within the second that
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
+
+from rlhf.config import did_you_mean
 
 ALLOWED = frozenset(
     [
@@ -114,6 +115,5 @@ def check_names(config: Mapping[str, Any]) -> None:
             if name in decided:
                 raise ValueError(f"{prefix}.{name} is not set there: {decided[name]}")
             if name not in allowed:
-                close = difflib.get_close_matches(name, [*allowed, *decided], n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else f"; names are {', '.join(sorted(allowed))}"
+                hint = did_you_mean(name, [*allowed, *decided], f"; names are {', '.join(sorted(allowed))}")
                 raise ValueError(f"unknown key {prefix + '.' + name!r}{hint}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 import sys
@@ -18,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf.config import Config, nested_configs, walk_fields
+from rlhf.config import Config, did_you_mean, nested_configs, walk_fields
 from rlhf.errors import UserError
 from rlhf.recipe.schema import Recipe
 
@@ -37,8 +36,8 @@ def run_options(prefix: str = "") -> int:
     """Print the keys that begin with `prefix`: in colour on a terminal, tab-separated in a pipe."""
     chosen = [option for option in all_options() if option.key.startswith(prefix)]
     if not chosen:
-        close = difflib.get_close_matches(prefix, [option.key for option in all_options()], n=1, cutoff=0.4)
-        raise UserError(f"no key begins with {prefix!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        known = (option.key for option in all_options())
+        raise UserError(f"no key begins with {prefix!r}{did_you_mean(prefix, known)}")
     print_table(chosen) if sys.stdout.isatty() else print_lines(chosen)
     return 0
 

@@ -7,12 +7,12 @@ and the weight sync depend on, and arguments that have another key in the recipe
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rlhf.config import did_you_mean
 from rlhf.errors import ConfigError
 
 _ENGINES = "engines are workers of the recipe: use rollout.engines and rollout.tensor_parallel_size"
@@ -87,7 +87,7 @@ def check_arguments(given: Iterable[str], setting: str, known: Callable[[], list
         if reason:
             raise ConfigError(f"{setting}.{name} is set by this library: {reason}")
         if name not in (there := (known or vllm_arguments)()):
-            raise ConfigError(f"{setting}.{name} is not an argument of vLLM's engine{_did_you_mean(name, there)}")
+            raise ConfigError(f"{setting}.{name} is not an argument of vLLM's engine{did_you_mean(name, there)}")
 
 
 def check_variables(given: Iterable[str], setting: str, known: Callable[[], list[str]] | None = None) -> None:
@@ -97,7 +97,7 @@ def check_variables(given: Iterable[str], setting: str, known: Callable[[], list
         if reason := DECIDED_VARIABLES.get(name):
             raise ConfigError(f"{setting}.{name} is set by this library: {reason}")
         if name.startswith("VLLM_") and name not in (there := (known or vllm_variables)()):
-            raise ConfigError(f"{setting}.{name} is not a variable of vLLM{_did_you_mean(name, there)}")
+            raise ConfigError(f"{setting}.{name} is not a variable of vLLM{did_you_mean(name, there)}")
 
 
 def vllm_arguments() -> list[str]:
@@ -120,8 +120,3 @@ def _parsed(file: str) -> list[Any]:
     if package is None or package.origin is None:
         raise ConfigError("vllm is not installed: make setup")
     return ast.parse(Path(package.origin).parent.joinpath(file).read_text()).body
-
-
-def _did_you_mean(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""

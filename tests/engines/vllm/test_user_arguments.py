@@ -34,7 +34,7 @@ def test_arguments_of_vllm_pass(given: dict[str, object]) -> None:
 
 def test_an_argument_that_vllm_does_not_have_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(
-        ConfigError, match=r"rollout\.vllm\.kv_cache_dtyp is not an argument .*did you mean kv_cache_dtype"
+        ConfigError, match=r"rollout\.vllm\.kv_cache_dtyp is not an argument .*did you mean 'kv_cache_dtype'"
     ):
         check_engines(recipe(vllm={"kv_cache_dtyp": "fp8"}))
 
@@ -60,7 +60,7 @@ def test_every_argument_that_the_system_decides_is_one_of_vllm() -> None:
 
 def test_a_variable_is_refused_where_vllm_does_not_have_it_or_the_system_decides_it() -> None:
     check_variables(["VLLM_USE_V2_MODEL_RUNNER", "NCCL_DEBUG"], "rollout.env_vars")
-    with pytest.raises(ConfigError, match="did you mean VLLM_USE_V2_MODEL_RUNNER"):
+    with pytest.raises(ConfigError, match="did you mean 'VLLM_USE_V2_MODEL_RUNNER'"):
         check_engines(recipe(env_vars={"VLLM_USE_V2_MODEL_RUNER": 0}))
     with pytest.raises(ConfigError, match="VLLM_ENABLE_V1_MULTIPROCESSING is set by this library"):
         check_engines(recipe(env_vars={"VLLM_ENABLE_V1_MULTIPROCESSING": 1}))
