@@ -10,7 +10,7 @@ from rlhf.config import flatten, is_piece, shown_value
 from rlhf.recipe.kinds import OF_EXAMPLES
 from rlhf.recipe.loading import LoadedRecipe
 from rlhf.recipe.schema import Recipe
-from rlhf.trainer.config import CriticConfig, KLConfig, LossConfig, OptimizerConfig
+from rlhf.trainer.config import KLConfig, OptimizerConfig
 from rlhf.trainer.credit.registry import LOSSES, PRESETS
 
 LabelledText = tuple[str, str]
@@ -18,31 +18,28 @@ LabelledText = tuple[str, str]
 
 
 def training(loaded: LoadedRecipe) -> Iterator[LabelledText]:
-    """Iterate over what decides an update: preset, loss, KL, rates and their warm-up, critic, the loss on pairs."""
+    """Iterate over what decides an update: the preset's settings that the recipe does not replace, loss, KL, rates and
+    their warm-up, critic, the loss on pairs."""
     recipe, trainer = loaded.recipe, loaded.recipe.trainer
-    yield from describe_preset(loaded)
+    if (name := trainer.algorithm) is not None:
+        values = dict(flatten(trainer.model_dump(mode="json")))
+        keys = [key.removeprefix("trainer.") for key, origin in loaded.origins.items() if origin == f"algorithm {name}"]
+        settings = ", ".join(f"{key} {shown_value(values[key])}" for key in keys if key in values)
+        yield "preset", f"{name} (arXiv {PRESETS[name].paper}): {settings or 'the recipe replaces all of its settings'}"
     if recipe.plays:
-        yield "loss", describe_loss(trainer.loss)
+        read = set() if is_piece(trainer.loss.policy) else set(LOSSES[trainer.loss.policy].settings)
+        values = trainer.loss.model_dump(include=read, exclude_none=True)
+        yield "loss", ", ".join([trainer.loss.policy, *(f"{key} {value:g}" for key, value in values.items())])
         yield "KL penalty", describe_kl(trainer.kl)
         yield "sampling", f"at temperature {recipe.sampling.temperature:g}"
     steps = trainer.updates if recipe.kind in OF_EXAMPLES else trainer.policy_steps
     yield "learning rate", describe_rate(trainer.optimizer, steps)
-    if trainer.critic is not None:
-        yield "critic", describe_critic(trainer.critic)
-        yield "its rate", describe_rate(trainer.critic.optimizer, trainer.optimizer_steps)
+    if (critic := trainer.critic) is not None:
+        alone = f", trained alone for the first {critic.warmup_updates:,} updates" if critic.warmup_updates else ""
+        yield "critic", f"{critic.path or 'the start model with a head of zeros'}{alone}"
+        yield "its rate", describe_rate(critic.optimizer, trainer.optimizer_steps)
     if recipe.kind == "preference":
         yield "loss on pairs", f"{trainer.preference.loss}, beta {trainer.preference.beta:g}"
-
-
-def describe_preset(loaded: LoadedRecipe) -> Iterator[LabelledText]:
-    """Iterate over the settings that come from the preset, without those that the recipe replaces."""
-    name = loaded.recipe.trainer.algorithm
-    if name is None:
-        return
-    values = dict(flatten(loaded.recipe.trainer.model_dump(mode="json")))
-    keys = [key.removeprefix("trainer.") for key, origin in loaded.origins.items() if origin == f"algorithm {name}"]
-    settings = ", ".join(f"{key} {shown_value(values[key])}" for key in keys if key in values)
-    yield "preset", f"{name} (arXiv {PRESETS[name].paper}): {settings or 'the recipe replaces all of its settings'}"
 
 
 def describe_rate(optimizer: OptimizerConfig, steps: int) -> str:
@@ -56,14 +53,6 @@ def describe_rate(optimizer: OptimizerConfig, steps: int) -> str:
     return f"{text}: longer than the run, which has {steps:,}, so the rate never reaches {optimizer.learning_rate:g}"
 
 
-def describe_loss(loss: LossConfig) -> str:
-    """Return the policy loss with the settings that it reads."""
-    if is_piece(loss.policy):
-        return loss.policy
-    values = loss.model_dump(include=set(LOSSES[loss.policy].settings), exclude_none=True)
-    return ", ".join([loss.policy, *(f"{key} {value:g}" for key, value in values.items())])
-
-
 def describe_kl(kl: KLConfig) -> str:
     """Return the weight and place of the KL penalty, and what changes it or ends an update."""
     stop = f"; an update ends above {kl.stop:g} nats per token from the sampling policy" if kl.stop else ""
@@ -71,13 +60,6 @@ def describe_kl(kl: KLConfig) -> str:
         return f"none{stop}"
     target = f", adapted towards {kl.target:g} nats per token" if kl.target else ""
     return f"coefficient {kl.coefficient:g} in the {kl.place}{target}{stop}"
-
-
-def describe_critic(critic: CriticConfig) -> str:
-    """Return the critic's start model, and whether it is first trained alone."""
-    start = critic.path or "the start model with a head of zeros"
-    alone = f", trained alone for the first {critic.warmup_updates:,} updates" if critic.warmup_updates else ""
-    return f"{start}{alone}"
 
 
 def describe_gpus(recipe: Recipe, roles: Sequence[Role]) -> list[LabelledText]:

@@ -47,12 +47,12 @@ class GoldTotals:
             return f"{self.rows:,} of {self.rows:,} earn 1 against themselves"
         lost = [(self.without, "cannot be scored against themselves, so their rows have no reward")]
         lost.append((self.not_right, "do not earn 1 against themselves"))
-        return "; ".join(f"{len(some):,} of {self.rows:,} {what}: {_examples(some)}" for some, what in lost if some)
-
-
-def _examples(answers: Sequence[str]) -> str:
-    shown = ", ".join(f"{answer!r:.60}" for answer in answers[:SHOWN])
-    return shown + (", …" if len(answers) > SHOWN else "")
+        return "; ".join(
+            f"{len(some):,} of {self.rows:,} {what}: {', '.join(f'{one!r:.60}' for one in some[:SHOWN])}"
+            + (", …" if len(some) > SHOWN else "")
+            for some, what in lost
+            if some
+        )
 
 
 def gold_reply(reward: ScorerConfig, answer: str) -> str:
@@ -71,16 +71,14 @@ def describe_golds(recipe: Recipe) -> list[str]:
     local = [one for one in recipe.data.sets.values() if one.path and local_files(one) and one.answer_column]
     placed = [(one, where, row) for one in local for where, row in islice(read_rows(one), GOLDS)]
     answers = [answer_of(one, row, where) or "" for one, where, row in placed]
-    tasks = [Task(id="gold", messages=(), answer=answer) for answer in answers]
-    return [_golds(scorer, tasks).summary() for scorer in scorers if tasks]
-
-
-def _golds(scorer: ScorerConfig, tasks: Sequence[Task]) -> GoldTotals:
-    totals = GoldTotals()
-    scores = asyncio.run(scores_of(scorer, [(task, gold_reply(scorer, str(task.answer))) for task in tasks]))
-    for task, score in zip(tasks, scores, strict=True):
-        totals.add(str(task.answer), score)
-    return totals
+    lines = []
+    for scorer in scorers if answers else ():
+        replies = [(Task(id="gold", messages=(), answer=one), gold_reply(scorer, one)) for one in answers]
+        totals = GoldTotals()
+        for answer, score in zip(answers, asyncio.run(scores_of(scorer, replies)), strict=True):
+            totals.add(answer, score)
+        lines.append(totals.summary())
+    return lines
 
 
 def try_functions(recipe: Recipe) -> None:

@@ -14,7 +14,7 @@ from rlhf.errors import DataError
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.read_tests import PythonTests, Tests, TestsError, read_tests
 from rlhf.reward.code.scoring import CodeScorer
-from rlhf.types import Scored, Unscored
+from rlhf.types import Scored
 
 EXAMPLE = ("assert add(1, 2) == 3", "assert add(-1, 8) == 7", "assert abs(add(0.5, 2) - 2.5) < 1e-9")
 ROWS = 3
@@ -41,8 +41,7 @@ def program_check(
         except TestsError as error:
             raise DataError(f"row {place}: {error}") from None
     programs = hostile_programs() if programs is None else programs
-    scores = asyncio.run(_scores(CodeScorer(config), programs, rows))
-    best = {name: max(map(_worth, found)) for name, found in scores.items()}
+    best = asyncio.run(_best_scores(CodeScorer(config), programs, rows))
     for name, program in programs.items():
         print(f"{name:<36}{best[name]:<10.3g}{f'ACCEPTED: {program.advice}' if best[name] > 0 else ''}".rstrip())
     accepted = sum(worth > 0 for worth in best.values())
@@ -59,27 +58,19 @@ def described_tests(tests: Tests) -> str:
     return f"{sum(is_test for _, is_test in tests.steps)}, apart from the code"
 
 
-def names_of(row: Row, config: CodeRewardConfig) -> tuple[str, ...]:
-    """Return the names that the row's tests take from the code."""
-    tests = read_tests(row, config)
-    return tests.names if isinstance(tests, PythonTests) else ()
-
-
-async def _scores(
+async def _best_scores(
     scorer: CodeScorer, programs: Mapping[str, HostileProgram], rows: Sequence[Row]
-) -> dict[str, list[Scored | Unscored]]:
+) -> dict[str, float]:
+    """Return the highest score of each program, which has the names that a row's tests take from the code."""
+    tests = [read_tests(row, scorer.config) for row in rows]
+    names = [one.names if isinstance(one, PythonTests) else () for one in tests]
+    best = {}
     try:
         await scorer.start()
-        scores = {
-            name: await asyncio.gather(
-                *(scorer.score(f"```python\n{program.naming(names_of(row, scorer.config))}\n```", row) for row in rows)
-            )
-            for name, program in programs.items()
-        }
-        return {name: list(found) for name, found in scores.items()}
+        for name, program in programs.items():
+            replies = [f"```python\n{program.naming(own)}\n```" for own in names]
+            scores = await asyncio.gather(*map(scorer.score, replies, rows))
+            best[name] = max(score.value if isinstance(score, Scored) else 0.0 for score in scores)
+        return best
     finally:
         await scorer.close()
-
-
-def _worth(score: Scored | Unscored) -> float:
-    return score.value if isinstance(score, Scored) else 0.0

@@ -16,7 +16,7 @@ from rlhf.cluster.roles import role_table
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
-from rlhf.models.model_files import GENERATION, Values, parameters, tensor_shapes
+from rlhf.models.model_files import GENERATION, parameters, tensor_shapes
 from rlhf.models.supported_families import measurements
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.placement import describe_placement
@@ -25,7 +25,6 @@ from rlhf.recipe.preflight import is_hub_name, preflight, read_model_config
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
-from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.trainer.config import CorrectionConfig
 from rlhf.trainer.replay import MAX_AGE
 
@@ -43,7 +42,9 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     check_memory(loaded)
     check_taught_format(loaded)
     about_rows = [("rows", told) for told in check_rows(loaded)]
-    updates = [*(derived(loaded) if loaded.plays else from_data(loaded)), *describe_pauses(loaded)]
+    made, each = loaded.trainer.updates, loaded.trainer.groups_per_update
+    data = f"{count(made, 'update')} of {each:,} from the data: {made * each:,} in all"
+    updates = [*(derived(loaded) if loaded.plays else [("the run", data)]), *describe_pauses(loaded)]
     about_training = [*training(found), *describe_gpus(loaded, roles), *describe_placement(found)]
     print_rows([("recipe", str(recipe)), *parts(loaded), *about_rows, *updates, *about_training])
     print()
@@ -86,7 +87,17 @@ def parts(recipe: Recipe) -> list[LabelledText]:
         ),
         *([("episodes", recipe.data.episodes)] if recipe.data.episodes else []),
         *(describe_environment(recipe.environment) if recipe.environment else []),
-        *([("agent", describe_agent(recipe.agent))] if recipe.agent else []),
+        *(
+            [
+                (
+                    "agent",
+                    f"{agent.program}, at most {count(agent.max_agents, 'episode')} at once, each of "
+                    f"{agent.timeout_seconds:g} s",
+                )
+            ]
+            if (agent := recipe.agent)
+            else []
+        ),
         *[("unit tests", text) for text in describe_unit_tests(recipe)],
         *[("gold answers", text) for text in describe_golds(recipe)],
         *(("held out", text) for text in held_out or ["none: the run will not be evaluated"]),
@@ -127,12 +138,6 @@ def derived(recipe: Recipe) -> list[LabelledText]:
     ]
 
 
-def from_data(recipe: Recipe) -> list[LabelledText]:
-    """Return what follows from the recipe of a run that learns from data."""
-    updates, each = recipe.trainer.updates, recipe.trainer.groups_per_update
-    return [("the run", f"{count(updates, 'update')} of {each:,} from the data: {updates * each:,} in all")]
-
-
 def describe_correction(config: CorrectionConfig) -> str:
     """Describe the treatment of tokens whose log-probs differ between engine and learner."""
     if config.method == "none":
@@ -152,16 +157,13 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{plural}"
 
 
-def and_every(updates: int) -> str:
-    """Return the text for a repeated action; empty for 0 updates."""
-    return f", and every {count(updates, 'update')}" if updates else ""
-
-
 def describe_pauses(recipe: Recipe) -> list[LabelledText]:
     """Return when a run evaluates and saves."""
     trainer, every = recipe.trainer, recipe.trainer.save_every
-    evaluated = "before and after" + and_every(trainer.eval_every) if recipe.data.eval else "none"
-    often = ", and as often as costs 2 % of the time" if every == "auto" else and_every(every)
+    again = f", and every {count(trainer.eval_every, 'update')}" if trainer.eval_every else ""
+    evaluated = f"before and after{again}" if recipe.data.eval else "none"
+    regular = f", and every {count(every, 'update')}" if isinstance(every, int) and every else ""
+    often = ", and as often as costs 2 % of the time" if every == "auto" else regular
     if minutes := trainer.save_every_minutes:
         often += f", at the latest {minutes:g} minutes after the last one"
     saved = f"at the end{often}, the newest {trainer.keep_checkpoints} are kept"
@@ -181,33 +183,25 @@ def describe_model(model: ModelConfig) -> str:
 
 
 def describe_folder(model: ModelConfig) -> list[LabelledText]:
-    """Return family and size of a model folder; nothing for tiny models and for names on the hub."""
+    """Return family and size of a model folder, and what exports of it leave out; nothing for tiny models and for names
+    on the hub."""
     if model.path is None or is_hub_name(model.path):
         return []
     folder = Path(model.path).expanduser()
     config, shapes = read_model_config(folder), tensor_shapes(folder)
     size = "unknown without safetensors files" if shapes is None else f"{parameters(shapes):,}"
+    classes = f" ({', '.join(map(str, architectures))})" if (architectures := config.get("architectures")) else ""
+    left = ""
+    if (folder / GENERATION).exists():
+        from rlhf.models.loading import unsaved_settings
+
+        left = ", ".join(unsaved_settings(str(folder)))
+    unsaved = f"leave out {left} of {GENERATION}, which transformers does not save again"
     return [
-        ("family", f"{describe_family(config)}: {measurements().verdict_text(config)}"),
+        ("family", f"{config['model_type']}{classes}: {measurements().verdict_text(config)}"),
         ("parameters", size),
-        *describe_exports(folder),
+        *([("exports", unsaved)] if left else []),
     ]
-
-
-def describe_exports(folder: Path) -> list[LabelledText]:
-    """Return what exports of this model leave out; empty if nothing."""
-    if not (folder / GENERATION).exists():
-        return []
-    from rlhf.models.loading import unsaved_settings
-
-    left = ", ".join(unsaved_settings(str(folder)))
-    return [("exports", f"leave out {left} of {GENERATION}, which transformers does not save again")] if left else []
-
-
-def describe_family(config: Values) -> str:
-    """Return the family, for instance `qwen2 (Qwen2ForCausalLM)`."""
-    architectures = config.get("architectures")
-    return str(config["model_type"]) + (f" ({', '.join(map(str, architectures))})" if architectures else "")
 
 
 def describe_environment(config: EnvironmentConfig) -> list[LabelledText]:
@@ -216,22 +210,11 @@ def describe_environment(config: EnvironmentConfig) -> list[LabelledText]:
     if config.last_n == 0:
         seen = "the latest observation"
     rules = f"at most {count(config.max_turns, 'turn')}, of which the policy sees {seen}"
-    return [("environment", f"{config.shown}, {rules}"), ("it runs", describe_hosting(config))]
-
-
-def describe_hosting(config: EnvironmentConfig) -> str:
-    """Say where the environment's code runs, and whether it is recorded or replayed."""
-    if config.recording and config.is_replayed:
-        return f"replayed from {config.recording.path}"
     where = f"on {count(config.servers, 'server')} of this run" if config.servers else "next to the controller"
     place = "on servers that run already" if config.urls else f"{where}, {ISOLATED[config.isolation]}"
-    return place + (f", recorded in {config.recording.path}" if config.recording else "")
-
-
-def describe_agent(config: AgentConfig) -> str:
-    """Return the agent in one line."""
-    at_once = f"{count(config.max_agents, 'episode')} at once"
-    return f"{config.program}, at most {at_once}, each of {config.timeout_seconds:g} s"
+    if recording := config.recording:
+        place = f"replayed from {recording.path}" if config.is_replayed else f"{place}, recorded in {recording.path}"
+    return [("environment", f"{config.shown}, {rules}"), ("it runs", place)]
 
 
 def describe_evaluation(name: str, config: EvaluationSetConfig, recipe: Recipe) -> str:

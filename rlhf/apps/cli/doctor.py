@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import metadata
@@ -72,8 +73,7 @@ def run_doctor(gpu: bool = False, model: str | None = None, nodes: int = 1, repo
 def print_diagnoses() -> list[Diagnosis]:
     """Check this machine and this installation, and print the findings."""
     findings = [finding for look in LOOKS for finding in look()]
-    for finding in findings:
-        print(report(finding, colour=sys.stdout.isatty()), flush=True)
+    print("\n".join(report(finding, colour=sys.stdout.isatty()) for finding in findings), flush=True)
     return findings
 
 
@@ -92,13 +92,8 @@ def run_gpu_doctor(model: str | None, nodes: int, report_file: Path | None) -> i
     print(f"{len(seen)} x {names}, {nodes} node(s); logs and runs are in {folder}")
     results = run_checks(CHECKS, folder, gpus=len(seen), nodes=nodes, model=model)
     failed, skipped = (sum(result.state == state for result in results) for state in ("FAIL", "skip"))
-    data = {
-        "gpus": len(seen),
-        "nodes": nodes,
-        "results": [asdict(result) for result in results],
-        "failed": failed,
-        "machine": [asdict(finding) for finding in findings],
-    }
+    data = {"gpus": len(seen), "nodes": nodes, "results": [*map(asdict, results)], "failed": failed}
+    data |= {"machine": [*map(asdict, findings)]}
     file = report_file or folder / "report.json"
     file.write_text(json.dumps(data, indent=1) + "\n")
     print(f"{len(results)} checks: {failed} failed, {skipped} skipped; report in {file}")
@@ -161,7 +156,10 @@ def cores() -> Iterable[Diagnosis]:
 
 def memory() -> Iterable[Diagnosis]:
     """Check the free memory."""
-    free = min(psutil.virtual_memory().available, cgroup_memory_left())
+    free, group = float(psutil.virtual_memory().available), Path("/sys/fs/cgroup")
+    with suppress(OSError, ValueError):  # no limit of a container
+        limit, used = ((group / name).read_text() for name in ("memory.max", "memory.current"))
+        free = min(free, int(limit) - int(used))
     advice = "an engine and a learner rank take about 2 GiB each"
     yield judge("memory", free >= 6 * GIB, f"{free / GIB:.1f} GiB free", advice)
 
@@ -249,12 +247,3 @@ def required_torch(package: str) -> str | None:
         if name.strip() == "torch" and equals:
             return version.strip().partition("+")[0]
     return None
-
-
-def cgroup_memory_left() -> float:
-    """Return the bytes of memory that this container may still use; infinite without a limit."""
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        return float("inf") if limit == "max" else int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except OSError:
-        return float("inf")

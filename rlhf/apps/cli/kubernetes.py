@@ -28,12 +28,8 @@ def kubernetes(
     from rlhf.apps.deploy.kubernetes.manifest import KubernetesJob, kubernetes_manifest, load_for
 
     job = KubernetesJob(
-        name=name or kubernetes_name(recipe.stem), image=image, nodes=nodes, cpus=cpus_per_node, gpus=gpus_per_node,
+        name=name or re.sub(r"[^a-z0-9]+", "-", recipe.stem.lower()).strip("-"), image=image,
+        nodes=nodes, cpus=cpus_per_node, gpus=gpus_per_node,
         memory=memory_per_node, claim=claim, secret=secret, workspace=workspace.rstrip("/"), retries=retries,
     )  # fmt: skip
     typer.echo(kubernetes_manifest(load_for(job, recipe, overrides or []), job), nl=False)
-
-
-def kubernetes_name(stem: str) -> str:
-    """Return a valid Kubernetes name: `gsm8k-grpo` for `gsm8k_grpo`."""
-    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")

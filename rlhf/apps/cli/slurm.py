@@ -10,7 +10,8 @@ import typer
 
 from rlhf.apps.arguments import Overrides, RecipeFile
 from rlhf.apps.deploy.slurm.job import Container, NodeGroup, check_job, gpus_of
-from rlhf.apps.deploy.slurm.render import render, write_script
+from rlhf.apps.deploy.slurm.render import render
+from rlhf.errors import UserError
 
 Extra = Annotated[
     list[str], typer.Option(metavar="LINE", help="Another `#SBATCH` option, such as --comment=mine; repeatable.")
@@ -73,7 +74,10 @@ def slurm(
         print("warning: this installation is for CPUs, the job wants GPUs: make setup GPU=1", file=sys.stderr)
     script = render(job)
     if output is not None:
-        write_script(output, script)
+        try:
+            output.write_text(script)
+        except OSError as error:
+            raise UserError(f"cannot write {output} ({error.strerror}); give --output another file") from None
     if submit:
         print(submit_job(job, script))
     elif output is None:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rlhf.apps.deploy.ray_start import RayProcess, RayStartOptions, node_name
+from rlhf.apps.deploy.ray_start import RayProcess, node_name
 from rlhf.apps.deploy.rendezvous import HeadAddress, is_there, publish, read_head_address, wait_for
 from rlhf.cluster.interfaces import ELSEWHERE, Interface, address_of, interface_toward, only_interface
 from rlhf.cluster.ray_connection import PRIVATE_RAY, check_answers
-from rlhf.cluster.supervisor import socket_folder
 from rlhf.errors import NodeFailed, PlacementError, RendezvousError, RlhfError, UserError
 from rlhf.untrusted_text import escape_to_line
 
@@ -53,7 +52,7 @@ class StopSignals:
     def __init__(self, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
         self._asked_at: float | None = None
-        self._passed_on = False
+        self._noted = False
         for number in SIGNALS:
             signal.signal(number, lambda number, frame: self._ask())
 
@@ -67,8 +66,8 @@ class StopSignals:
 
     def pass_on(self, note: Path) -> None:
         """Leave an empty file at the first stop signal: the job's script, which did not get it, finds the file."""
-        if self.is_asked() and not self._passed_on:
-            self._passed_on = True
+        if self.is_asked() and not self._noted:
+            self._noted = True
             note.touch()
             print_node_line(f"was asked to end, and gives the training {self._grace_seconds:g} s to save and leave")
 
@@ -93,7 +92,7 @@ def head(settings: NodeSettings, ending: StopSignals) -> None:
     """Start a head, publish its address, and run while the rendezvous file exists: removing it ends the cluster."""
     note = settings.rendezvous.with_suffix(NOTE)
     own = own_interface(settings, ELSEWHERE)
-    ray = start_ray_node(settings, own, None)
+    ray = RayProcess(None, address=own.address, cpus=settings.cpus, gpus=settings.gpus)
     address = ray.until_up(settings.timeout_seconds, ending.is_asked)
     if address is None:
         return
@@ -115,7 +114,7 @@ def worker(settings: NodeSettings, ending: StopSignals) -> None:
     own = own_interface(settings, found.address.rpartition(":")[0])
     # A wrong token is refused here at once; Ray's own start reports it only after 20 s.
     check_answers(found.address, settings.timeout_seconds)
-    ray = start_ray_node(settings, own, found.address)
+    ray = RayProcess(found.address, address=own.address, cpus=settings.cpus, gpus=settings.gpus)
     watch = HeadWatch(found.address)
     if ray.until_up(settings.timeout_seconds, lambda: ending.is_asked() or watch.gone() != ""):
         print_node_line(
@@ -134,16 +133,6 @@ def print_node_line(text: str) -> None:
     """Print one line: time (UTC), host, text. The logs of many nodes are read together, in order of time."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     print(f"{now} {node_name()} {escape_to_line(text)}", flush=True)
-
-
-def start_ray_node(settings: NodeSettings, own: Interface, head_address: str | None) -> RayProcess:
-    """Start Ray on this machine, with its own folder for temporary files."""
-    temp_dir = socket_folder("ray-")
-    return RayProcess(
-        RayStartOptions(
-            head=head_address, address=own.address, cpus=settings.cpus, gpus=settings.gpus, temp_dir=temp_dir
-        )
-    )
 
 
 def own_interface(settings: NodeSettings, there: str) -> Interface:

@@ -22,9 +22,11 @@ class Template(string.Template):
 
 def render(job: SlurmJob) -> str:
     """Return the whole script."""
+    gpus = f" with {job.main.gpus} GPUs each" if job.main.gpus else ""
+    servers = f", and {nodes(job.servers.nodes)} for servers" if job.servers else ""
     return fill_template(
         "job.sbatch",
-        title=f"{job.name} on {describe_nodes(job)}",
+        title=f"{job.name} on {nodes(job.main.nodes)}{gpus}{servers}",
         directives="\n".join(directives(job)),
         rlhf=shlex.quote(str(job.rlhf)),
         made=" ".join(f"rlhf {version('rlhf')}: {job.command}".split("\n")),
@@ -61,21 +63,6 @@ def mounts(job: SlurmJob, *more: str) -> str:
     own = [str(job.folder), *([] if job.run_dir.is_relative_to(job.folder) else [str(job.run_dir)])]
     asked = job.container.mounts if job.container else ()
     return ",".join(mount if ":" in mount else f"{mount}:{mount}" for mount in (*own, *asked, *more))
-
-
-def write_script(path: Path, script: str) -> None:
-    """Write a script to a file. Raises `UserError` if the file cannot be written."""
-    try:
-        path.write_text(script)
-    except OSError as error:
-        raise UserError(f"cannot write {path} ({error.strerror}); give --output another file") from None
-
-
-def describe_nodes(job: SlurmJob) -> str:
-    """`2 nodes with 8 GPUs each, and 4 nodes for servers`."""
-    gpus = f" with {job.main.gpus} GPUs each" if job.main.gpus else ""
-    servers = f", and {nodes(job.servers.nodes)} for servers" if job.servers else ""
-    return f"{nodes(job.main.nodes)}{gpus}{servers}"
 
 
 def nodes(number: int) -> str:
