@@ -145,12 +145,10 @@ class DrilledTraining:
                 )
                 with suppress(psutil.NoSuchProcess):
                     victims[0].resume()
-                self.until(partial(self._paced, len(self.paces)), RECOVERY_SECONDS)
+                before = len(self.paces)
+                self.until(lambda before=before: len(self.paces) > before, RECOVERY_SECONDS)
         if not self._ended:
             yield self._without_disk()
-
-    def _paced(self, before: int) -> bool:
-        return len(self.paces) > before
 
     def _without_disk(self) -> HarmOutcome:
         """Let the controller write no further byte until the run has ended, and continue it as its user would."""
@@ -226,16 +224,13 @@ class DrilledTraining:
         below: list[psutil.Process] = guard.children(recursive=bool(log))
         if not log:
             return [one for one in below if one.cmdline() == guard.cmdline()]  # a fork of it
-        start = f"{self._folder.logs.absolute()}/{log}"
-        return [one for one in below if _output_of(one).startswith(start)]
+        start, found = f"{self._folder.logs.absolute()}/{log}", []
+        for one in below:
+            with suppress(OSError):  # it has ended
+                found += [one] * str(Path(f"/proc/{one.pid}/fd/2").readlink()).startswith(start)
+        return found
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None, "it is a pipe"
         for line in process.stdout:
             self._lines.append((time.monotonic(), line.rstrip()))
-
-
-def _output_of(process: psutil.Process) -> str:
-    with suppress(OSError, psutil.Error):
-        return str(Path(f"/proc/{process.pid}/fd/2").readlink())
-    return ""

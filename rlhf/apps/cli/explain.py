@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rlhf.errors import UserError
 from rlhf.runs.metric_catalogue import Metric, catalogue, nearest_metric, search_metrics
@@ -19,18 +19,15 @@ def run_explain(metric: str = "") -> int:
         close = nearest_metric(metric)
         named = escape_to_line(metric)
         raise UserError(f"no metric begins with {named!r}" + (f"; did you mean {close!r}?" if close else ""))
-    print("\n".join(list_of(found) if len(found) > 1 else explanation(found[0])))
-    if len(found) == 1 and (close := nearest_metric(metric, SPELLING)) not in (None, metric, found[0].name):
+    if len(found) > 1:
+        width = max(len(one.name) for one in found)
+        for one in found:
+            print(f"{one.name:<{width}}  {one.plain_meaning}{f' (healthy: {one.healthy})' if one.healthy else ''}")
+        return 0
+    print("\n".join(explanation(found[0])))
+    if (close := nearest_metric(metric, SPELLING)) not in (None, metric, found[0].name):
         print(f"  or       did you mean {close!r}?")
     return 0
-
-
-def list_of(metrics: Sequence[Metric]) -> Iterator[str]:
-    """Return a line for each metric."""
-    width = max(len(metric.name) for metric in metrics)
-    for metric in metrics:
-        healthy = f" (healthy: {metric.healthy})" if metric.healthy else ""
-        yield f"{metric.name:<{width}}  {metric.plain_meaning}{healthy}"
 
 
 def explanation(metric: Metric) -> Iterator[str]:

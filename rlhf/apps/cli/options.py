@@ -38,23 +38,21 @@ def run_options(prefix: str = "") -> int:
     if not chosen:
         known = (option.key for option in all_options())
         raise UserError(f"no key begins with {prefix!r}{did_you_mean(prefix, known)}")
-    print_table(chosen) if sys.stdout.isatty() else print_lines(chosen)
+    if sys.stdout.isatty():
+        print_table(chosen)
+    else:
+        print("\n".join("\t".join((one.key, one.type, one.default, one.meaning)) for one in chosen))
     return 0
 
 
 def all_options() -> list[Option]:
-    """Return every leaf key of a recipe, in the order of the recipe's parts."""
+    """Return every leaf key of a recipe, in the order of the recipe's parts: not a group of settings with keys of its
+    own, unless its value may also be a number."""
     return [
         Option(key, type_name(field.annotation), default_text(field), " ".join((field.description or "").split()))
         for key, field in walk_fields(Recipe)
-        if not holds_config(field.annotation)
+        if not any(nested_configs(field.annotation)) or "int" in type_name(field.annotation).split(" | ")
     ]
-
-
-def print_lines(chosen: Sequence[Option]) -> None:
-    """Print the keys tab-separated, one per line."""
-    for option in chosen:
-        print(option.key, option.type, option.default, option.meaning, sep="\t")
 
 
 def print_table(chosen: Sequence[Option]) -> None:
@@ -69,11 +67,6 @@ def print_table(chosen: Sequence[Option]) -> None:
             table.add_row(*(Text(cell) for cell in (option.key, option.type, option.default, option.meaning)))
         table.add_row()
     Console().print(table)
-
-
-def holds_config(annotation: Any) -> bool:
-    """Whether the value of a field is always a group of settings with its own keys."""
-    return any(nested_configs(annotation)) and "int" not in type_name(annotation).split(" | ")
 
 
 def type_name(annotation: Any) -> str:

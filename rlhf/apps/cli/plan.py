@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
@@ -84,8 +84,13 @@ def plan_lines(found: Estimate, problem: str) -> list[str]:
         "",
         *memory_table("a rank", found.learner),
         *chain(*engines),
-        *limit_lines(found),
     ]
+    if found.microbatch is not None:
+        fits = f"at most {found.microbatch:,} fit; longest sequence {found.context:,} tokens"
+        lines += [f"micro-batch  {run.learner.tokens:,} tokens a rank; {fits if found.context else 'no sequence fits'}"]
+    for layout, tokens in zip(run.engines, found.cache_tokens, strict=True):
+        each, size = tokens // run.longest, f" of {layout.parallel}" if several else ""
+        lines += [f"KV cache     {tokens:,} tokens an engine{size}: {each:,} sequences of full length at once"]
     lacking = [found.placement] if found.placement else []
     lines += [f"does not fit: {one}" for one in (*lacking, *(short.described for short in found.shortages))]
     return [*lines, *(f"what to do: {one}" for one in problem.splitlines())] if problem else [*lines, "it fits"]
@@ -106,17 +111,6 @@ def memory_table(process: str, phases: MemoryByPhase) -> list[str]:
         rows.append(("all", *(f"{bytes_at(phases[name], place) / GIB:.2f}" for name in PHASES)))
         lines += [table(rows, text_columns=1), ""]
     return lines
-
-
-def limit_lines(found: Estimate) -> Iterable[str]:
-    """Describe the largest micro-batch and KV cache that fit."""
-    run = found.run
-    if found.microbatch is not None:
-        fits = f"at most {found.microbatch:,} fit; longest sequence {found.context:,} tokens"
-        yield f"micro-batch  {run.learner.tokens:,} tokens a rank; {fits if found.context else 'no sequence fits'}"
-    for layout, tokens in zip(run.engines, found.cache_tokens, strict=True):
-        each, size = tokens // run.longest, f" of {layout.parallel}" if len(run.engines) > 1 else ""
-        yield f"KV cache     {tokens:,} tokens an engine{size}: {each:,} sequences of full length at once"
 
 
 def _advice(recipe: Recipe, found: Estimate, estimate_of: EstimateOf) -> str:

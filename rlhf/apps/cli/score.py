@@ -17,14 +17,12 @@ from typing import Any, TextIO
 from rlhf.apps.checks.gold import GoldTotals, gold_reply
 from rlhf.apps.checks.named_reward import check_needs_no_game
 from rlhf.data.columns import Row
-from rlhf.data.config import DatasetConfig
 from rlhf.data.files import json_lines
 from rlhf.data.rows import answer_of, messages_of
 from rlhf.errors import ConfigError, DataError
 from rlhf.http.outages import Outages
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.schema import Recipe
-from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
 from rlhf.reward.reward_interface import LiveReward, score_reply
 from rlhf.runs.lost_samples import FailureCounts
@@ -62,14 +60,6 @@ class ScoreTotals:
         return f"{self.rows} rows: {mean}, {self.errors} errors{often}, {self.rows / seconds:.0f} rows/s"
 
 
-def check_reads_text(reward: RewardConfig) -> None:
-    """Raise `ConfigError` for a reward that needs more of an episode than its text."""
-    check_needs_no_game(reward)
-    remotes = [scorer.remote for scorer in reward.scorers.values() if scorer.remote]
-    if reward.model_scorer or any(remote.sends == "tokens" for remote in remotes):
-        raise ConfigError("this reward scores the tokens that an engine sampled, not texts; use rlhf eval")
-
-
 def run_score(
     recipe: Path, rows: Path, overrides: Sequence[str] = (), output: Path | None = None, gold: bool = False
 ) -> int:
@@ -81,7 +71,10 @@ def run_score(
     themselves, and those that have no reward, or not 1, are counted.
     """
     settings = load_recipe(recipe, overrides).recipe
-    check_reads_text(settings.reward)
+    check_needs_no_game(settings.reward)
+    remotes = [scorer.remote for scorer in settings.reward.scorers.values() if scorer.remote]
+    if settings.reward.model_scorer or any(remote.sends == "tokens" for remote in remotes):
+        raise ConfigError("this reward scores the tokens that an engine sampled, not texts; use rlhf eval")
     if gold and not settings.reward.needs_answer:
         raise ConfigError(f"reward.kind: {settings.reward.kind} uses no reference answer; leave out --gold")
     for _ in _recorded(rows, settings, gold):
@@ -136,23 +129,20 @@ async def _scored(
 
 
 def _recorded(path: Path, settings: Recipe, gold: bool) -> Iterator[RecordedResponse]:
+    """Iterate over the rows, each with the parts of a task that the reward needs. Raises `DataError`."""
     if not path.is_file():
         raise DataError(f"{path}: no such file; give a JSONL file with the dataset's columns and 'response'")
     columns = next(iter(settings.data.train_sets.values()), None)
     if columns is None:
         raise ConfigError("rlhf score reads the columns that data.train names, but this recipe has no data.train")
+    reward = settings.reward
     for where, row in json_lines(path):
-        yield _record(row, where, columns, settings.reward, gold)
-
-
-def _record(row: Row, where: str, columns: DatasetConfig, reward: RewardConfig, gold: bool) -> RecordedResponse:
-    """Return a row with the parts of a task that the reward needs. Raises `DataError`."""
-    if not (gold or isinstance(row.get("response"), str)):
-        raise DataError(f"{where} has no text 'response'; every row needs the response to score")
-    answer = answer_of(columns, row, where) if reward.needs_answer or reward.needs_prompt else None
-    messages = messages_of(columns, row, where) if reward.needs_prompt else ()
-    task = Task(id=where, messages=messages, answer=answer, row=row)
-    return RecordedResponse(row, task, gold_reply(reward, answer or "") if gold else row["response"])
+        if not (gold or isinstance(row.get("response"), str)):
+            raise DataError(f"{where} has no text 'response'; every row needs the response to score")
+        answer = answer_of(columns, row, where) if reward.needs_answer or reward.needs_prompt else None
+        messages = messages_of(columns, row, where) if reward.needs_prompt else ()
+        task = Task(id=where, messages=messages, answer=answer, row=row)
+        yield RecordedResponse(row, task, gold_reply(reward, answer or "") if gold else row["response"])
 
 
 def scored_row(row: Row, outcome: Scored | Unscored) -> dict[str, Any]:

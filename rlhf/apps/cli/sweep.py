@@ -53,8 +53,13 @@ def run_sweep(recipe: Path, words: Sequence[str], **asked: Any) -> int:
 
 def swept(sweep: Sweep) -> int:
     """Run the trials that are not done yet, and show all. After Ctrl-C this shows what there is."""
-    code, found = 0, finished_before(sweep)
-    if found is None:
+    code, found = 0, read_results(sweep.folder) if (sweep.folder / RESULTS).exists() else None
+    # An earlier call may have brought all trials to an end, and none of them failed.
+    if (
+        found is None
+        or len(found.trials) != sweep.trials
+        or {one.outcome for one in found.trials} - {FINISHED, STOPPED}
+    ):
         code, found = searched(sweep)
     Console(width=None if sys.stdout.isatty() else 200).print(live_table(found.trials))
     if found.best is None:
@@ -65,15 +70,6 @@ def swept(sweep: Sweep) -> int:
         f"rlhf train {found.best_recipe}\nthe curves: {sweep.folder / PICTURE}, and rlhf view {sweep.folder}"
     )
     return code or int(any(one.outcome == RUNS for one in found.trials))
-
-
-def finished_before(sweep: Sweep) -> SweepResults | None:
-    """Return the results of an earlier call in which all trials came to an end and none failed."""
-    if not (sweep.folder / RESULTS).exists():
-        return None
-    found = read_results(sweep.folder)
-    whole = len(found.trials) == sweep.trials and all(one.outcome in (FINISHED, STOPPED) for one in found.trials)
-    return found if whole else None
 
 
 def searched(sweep: Sweep) -> tuple[int, SweepResults]:

@@ -62,22 +62,17 @@ def elapsed(run: StoredRun) -> float:
 def keys(stream: TextIO) -> Iterator[Callable[[float], str]]:
     """Provide a function that waits some seconds for a key, and returns it, or nothing. Without a terminal it only
     waits."""
-    if not stream.isatty():
-        yield _no_key
-        return
-    before = termios.tcgetattr(stream)
+    terminals = [stream] if stream.isatty() else []
+
+    def key(seconds: float) -> str:
+        ready, _, _ = select.select(terminals, [], [], seconds)
+        return os.read(stream.fileno(), 1).decode("latin-1") if ready else ""
+
+    before = [termios.tcgetattr(one) for one in terminals]
     try:
-        tty.setcbreak(stream, termios.TCSADRAIN)  # keeps keys pressed already
-        yield lambda seconds: _key(stream, seconds)
+        for one in terminals:
+            tty.setcbreak(one, termios.TCSADRAIN)  # keeps keys pressed already
+        yield key
     finally:
-        termios.tcsetattr(stream, termios.TCSADRAIN, before)
-
-
-def _no_key(seconds: float) -> str:
-    time.sleep(seconds)
-    return ""
-
-
-def _key(stream: TextIO, seconds: float) -> str:
-    ready, _, _ = select.select([stream], [], [], seconds)
-    return os.read(stream.fileno(), 1).decode("latin-1") if ready else ""
+        for one, settings in zip(terminals, before, strict=True):
+            termios.tcsetattr(one, termios.TCSADRAIN, settings)

@@ -37,6 +37,8 @@ SPREAD = (
     f"list({{'part': {PART}, 'row': {ROW}}} ORDER BY sample) AS places",
 )  # fmt: skip
 """Facts about a group."""
+EXPLAINED = ("meaning", "unit", "low", "high", "remedy")
+"""What the page says of a metric."""
 COMPARED = "outcome NOT IN ('second_use', 'baseline')"
 """A group's own episodes: rows that repeat them, and that of its greedy baseline, are none of its samples."""
 
@@ -86,7 +88,9 @@ def overview(run: StoredRun) -> dict[str, Any]:
         "update": [row["update"] for row in rows],
         "time": [row.get("time") for row in rows],
         "metrics": {
-            replace_surrogates(name): {"values": [row.get(name) for row in rows]} | _meaning(name) for name in names
+            replace_surrogates(name): {"values": [row.get(name) for row in rows]}
+            | {key: vars(entry)[key] for key in EXPLAINED if (entry := find_metric(name))}
+            for name in names
         },
     }
 
@@ -157,13 +161,6 @@ def token_texts(file: Path, token_ids: Sequence[int]) -> dict[str, Any]:
 @cache
 def _tokenizer(file: Path, changed: int) -> Tokenizer:
     return Tokenizer.from_file(str(file))
-
-
-def _meaning(name: str) -> dict[str, Any]:
-    entry = find_metric(name)
-    if entry is None:
-        return {}
-    return {"meaning": entry.meaning, "unit": entry.unit, "low": entry.low, "high": entry.high, "remedy": entry.remedy}
 
 
 def _finite(value: Any) -> Any:

@@ -62,7 +62,8 @@ def reward_text(row: Mapping[str, Any]) -> str:
 def said_in(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the messages of an episode, each as its role and its text with tool calls."""
     said = row["conversation"] or [*row["prompt"], {"role": "assistant", "content": row["response"] or ""}]
-    return [(message["role"], _message_text(message)) for message in said]
+    calls = [[f"→ {call['name']}({call['arguments']})" for call in one.get("tool_calls") or ()] for one in said]
+    return [(one["role"], "\n".join([one["content"] or "", *own])) for one, own in zip(said, calls, strict=True)]
 
 
 def token_text(run: Path) -> Callable[[int], str]:
@@ -72,11 +73,6 @@ def token_text(run: Path) -> Callable[[int], str]:
         return str
     tokenizer = Tokenizer.from_file(str(file))
     return lambda token: tokenizer.decode([token], skip_special_tokens=False)
-
-
-def _message_text(message: Mapping[str, Any]) -> str:
-    calls = [f"→ {call['name']}({call['arguments']})" for call in message.get("tool_calls") or ()]
-    return "\n".join([message["content"] or "", *calls])
 
 
 def _indented(text: str) -> str:

@@ -80,8 +80,9 @@ class Report:
 
 def report_of(run: StoredRun) -> Report:
     """Read the contents of the report."""
-    curves = [*curves_of(run)]
-    untold: list[str] = []
+    rows, untold = run.curve_rows, list[str]()
+    entries = with_entries(name for row in rows for name in row if name not in ("update", "time"))
+    curves = [MetricCurve(name=name, points=series(rows, name), metric=entry) for name, entry in entries]
     return Report(
         name=run.name,
         facts=[*run_facts(run)],
@@ -113,13 +114,6 @@ def run_facts(run: StoredRun) -> Iterator[tuple[str, str]]:
         for metric, value in start.items():
             after = f" → {end[metric]:.4g}" if metric in end else ""
             yield f"evaluation {name}: {metric}", f"{value:.4g}{after}"
-
-
-def curves_of(run: StoredRun) -> Iterator[MetricCurve]:
-    """Return the curve of every metric, in the order of the catalogue; the user's own come last."""
-    rows = run.curve_rows
-    for name, entry in with_entries(name for row in rows for name in row if name not in ("update", "time")):
-        yield MetricCurve(name=name, points=series(rows, name), metric=entry)
 
 
 def chosen_episodes(folder: RunFolder, untold: list[str]) -> list[ChosenEpisode]:
